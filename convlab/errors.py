@@ -1,0 +1,29 @@
+"""The exceptions that convlab raises; each message says what to do next."""
+
+
+class ConvlabError(Exception):
+    """Any error of convlab's own."""
+
+
+class ProblemError(ConvlabError, ValueError):
+    """The arguments do not describe a convolution: shapes, strides, dtype, device."""
+
+
+class UnsupportedError(ConvlabError, ValueError):
+    """The kernel's header says that it cannot do this problem."""
+
+
+class CatalogError(ConvlabError, LookupError):
+    """No such kernel, two of one name, or a header comment that cannot be read."""
+
+
+class BuildError(ConvlabError, RuntimeError):
+    """A kernel did not compile, or there is no compiler to compile it."""
+
+
+class LaunchError(ConvlabError, RuntimeError):
+    """A kernel refused a problem, crashed, hung, or did not get the memory it needs."""
+
+
+class WrongResult(ConvlabError, AssertionError):
+    """A kernel's output is wrong, and the caller asked for that to raise."""

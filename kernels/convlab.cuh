@@ -1,0 +1,45 @@
+// What every rung needs and none of them teaches. Every kernels/*.cu includes this file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime.h>
+
+// A 2-D convolution, forward, cross-correlation, as in torch.nn.functional.conv2d:
+//   y[n,k,p,q] = bias[k] + sum over c,r,s of  x[n, group(k)*C/groups + c, h, w] * w[k,c,r,s]
+//   h = p*stride_h - pad_h + r*dilation_h,   w = q*stride_w - pad_w + s*dilation_w
+// x: (N, C, H, W)   w: (K, C/groups, R, S)   y: (N, K, P, Q), contiguous, float32.
+// Each dimension fits an int; products of them need int64_t.
+struct ConvProblem {
+    int N, C, H, W;
+    int K, R, S;
+    int P, Q;
+    int stride_h, stride_w;
+    int pad_h, pad_w;
+    int dilation_h, dilation_w;
+    int groups;
+};
+
+// The entry points of a kernel file, found by name when the file is loaded.
+//
+//   CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem,
+//       const float* x, const float* w, const float* bias,        // bias may be null
+//       float* y, void* workspace, size_t workspace_bytes, cudaStream_t stream);
+//       launches on `stream`, allocates nothing; returns null, or a text that says what went wrong.
+//
+//   CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit);
+//       optional: the bytes of workspace wanted, at most `limit`; or, where `limit` is too small
+//       to work at all, the least that would do.
+#define CONVLAB_ENTRY extern "C" __attribute__((visibility("default")))
+
+// The text of the last launch's error, or null. Ends every entry point.
+inline const char* launch_error() {
+    cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+template <typename T>
+__host__ __device__ constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
+
+template <typename T>
+__host__ __device__ constexpr T min_of(T a, T b) { return a < b ? a : b; }
