@@ -38,8 +38,12 @@ inline const char* launch_error() {
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
+// a / b rounded up, for a >= 0 and b > 0; a + b may overflow, this does not.
 template <typename T>
-__host__ __device__ constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr T ceil_div(T a, T b) { return a / b + (a % b != 0); }
 
 template <typename T>
 __host__ __device__ constexpr T min_of(T a, T b) { return a < b ? a : b; }
+
+template <typename T>
+__host__ __device__ constexpr T max_of(T a, T b) { return a < b ? b : a; }
