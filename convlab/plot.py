@@ -1,0 +1,259 @@
+"""Rows to figures: errors beside costs, and where a wrong result is wrong.
+
+Takes data frames and small numpy arrays, never a tensor, and needs no display. Colours are Okabe
+and Ito's (https://jfly.uni-koeln.de/color/), told apart in colour blindness; every mark is also
+labelled or shaped, so that grey print does. The background is white whatever the notebook's theme.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Colormap, LogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+_PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+_BASELINES = ("#4D4D4D", "#A6A6A6", "#7F7F7F")
+_WRONG = "#D55E00"
+_INK = "#222222"
+
+
+class Chart(Figure):
+    """A matplotlib Figure that stands outside pyplot: it shows in a notebook, once, by itself."""
+
+    def __init__(self, width: float, height: float, dpi: int = 100) -> None:
+        super().__init__(figsize=(width, height), dpi=dpi, facecolor="white", layout="constrained")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure, as the kind of file that the path's ending names; return the path."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.savefig(path)
+        return path
+
+
+def colors(names: Iterable[str]) -> dict[str, str]:
+    """Give each kernel a colour that stays with its name from figure to figure.
+
+    Baselines (a name with ":") are greys. A rung's colour follows from its number, any other
+    kernel's from its name; only where two of one figure meet does the later by name move on.
+    """
+    chosen: dict[str, str] = {}
+    for name in sorted(set(names)):
+        palette = _BASELINES if ":" in name else _PALETTE
+        number = re.match(r"\d+", name)
+        first = int(number[0]) - 1 if number else zlib.crc32(name.encode())
+        wheel = [palette[(first + i) % len(palette)] for i in range(len(palette))]
+        taken = set(chosen.values())
+        chosen[name] = next((color for color in wheel if color not in taken), wheel[0])
+    return chosen
+
+
+def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Draw each kernel's error beside its time (GPU) or its simulated memory traffic.
+
+    Parameters
+    ----------
+    frame
+        The rows of a `Comparison`: kernel, title, class, right, error, bound, and either time_ms
+        and floor_ms or traffic_mb and floor_mb.
+    title, notes
+        The heading, and small lines under the panels.
+
+    Returns
+    -------
+    Chart
+        Left, the error of each kernel with the bound of its class (logarithmic); right, the cost
+        with the floor drawn as a line and the distance from it as a number.
+    """
+    rows = frame.reset_index(drop=True)
+    count = max(len(rows), 1)
+    chart = Chart(8, 1.9 + 0.46 * count + 0.16 * len(notes))
+    left, right = chart.subplots(1, 2, sharey=True, width_ratios=(2, 3))
+    names = list(rows["kernel"])
+    shade = colors(names)
+    left.set_yticks(range(len(rows)), _labels(rows), fontsize=9)
+    left.set_ylim(count - 0.4, -0.6)
+    _draw_errors(left, rows, [shade[name] for name in names])
+    _draw_costs(right, rows, [shade[name] for name in names])
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color="#DDDDDD", linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.tick_params(axis="y", length=0)
+        axes.tick_params(axis="x", labelsize=9)
+    if title:
+        chart.suptitle(title, fontsize=11, color=_INK)
+    if notes:
+        chart.supxlabel("\n".join(notes), fontsize=8, color="#555555", x=0.01, ha="left")
+    return chart
+
+
+def error_map(
+    pixels: np.ndarray, channels: np.ndarray, bound: float, title: str = ""
+) -> Chart:
+    """Draw where the error is: over the pixels of the output, and over its images and channels.
+
+    Parameters
+    ----------
+    pixels
+        (P, Q), the largest absolute error of a pixel over n and k.
+    channels
+        (N, K), the largest absolute error of a plane over p and q.
+    bound
+        The absolute error that a right result stays under; drawn on the scale.
+    title
+        The heading.
+
+    Returns
+    -------
+    Chart
+        Two heat maps on one logarithmic scale; NaN (and outputs never written) stand out in red.
+    """
+    chart = Chart(8, 3.9)
+    left, right = chart.subplots(1, 2)
+    finite = np.concatenate([part[np.isfinite(part)].ravel() for part in (pixels, channels)])
+    top = max(float(finite.max(initial=0)), 2 * bound)
+    norm = LogNorm(vmin=min(bound, top) / 1e3, vmax=top)
+    for axes, errors, labels in (
+        (left, pixels, ("q (column)", "p (row)")),
+        (right, channels, ("k (output channel)", "n (image)")),
+    ):
+        shown = np.where(np.isnan(errors), np.nan, np.clip(errors, norm.vmin, norm.vmax))
+        image = axes.imshow(
+            _pooled(shown), norm=norm, cmap=_error_colors(), aspect="auto",
+            interpolation="nearest",
+            extent=(-0.5, errors.shape[1] - 0.5, errors.shape[0] - 0.5, -0.5),
+        )  # fmt: skip
+        axes.set_xlabel(labels[0], fontsize=9)
+        axes.set_ylabel(labels[1], fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.yaxis.get_major_locator().set_params(integer=True)
+    left.set_title("worst over n, k", fontsize=9)
+    right.set_title("worst over p, q", fontsize=9)
+    scale = chart.colorbar(image, ax=[left, right], shrink=0.9)
+    scale.set_label("absolute error (right below the line; red: NaN)", fontsize=8)
+    scale.ax.tick_params(labelsize=8)
+    scale.ax.axhline(bound, color="white", linewidth=2.5)
+    scale.ax.axhline(bound, color="black", linewidth=1)
+    chart.suptitle(title, fontsize=11, color=_INK)
+    return chart
+
+
+def _labels(rows: pd.DataFrame) -> list[str]:
+    """Return the titles, and names where two have one title, cut to what fits the margin."""
+    twice = rows["title"].duplicated(keep=False)
+    chosen = rows["kernel"].where(twice | (rows["title"] == ""), rows["title"])
+    return [label if len(label) <= 30 else label[:29] + "…" for label in chosen]
+
+
+def _draw_errors(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel("error (normwise, against float64)", fontsize=9)
+    values = [v for v in (*rows["error"], *rows["bound"]) if math.isfinite(v) and v > 0]
+    low = 10 ** math.floor(math.log10(min(values, default=1e-8)) - 0.5)
+    high = 10 ** math.ceil(math.log10(max(values, default=1e-2)) + 0.7)
+    axes.set_xlim(low, high)
+    for y, row in enumerate(rows.itertuples()):
+        if math.isfinite(row.bound):
+            axes.plot([row.bound] * 2, [y - 0.33, y + 0.33], color=_INK, linewidth=1.6)
+        if math.isnan(row.error):  # it did not run
+            text, ink = ("declined", "#555555") if pd.isna(row.right) else ("failed", _WRONG)
+            axes.annotate(
+                text, (low, y), xytext=(4, 0), textcoords="offset points", fontsize=8,
+                va="center", color=ink,
+            )  # fmt: skip
+            continue
+        x = min(max(row.error, low * 1.3), high / 1.3)
+        if row.right:
+            axes.plot(x, y, "o", markersize=8, color=shades[y], markeredgecolor=_INK)
+            continue
+        axes.plot(x, y, "X", markersize=10, color=_WRONG, markeredgecolor=_INK)
+        beyond = ">" if row.error > high else ""
+        side = -1 if x > math.sqrt(low * high) else 1
+        axes.annotate(
+            f"wrong{beyond}", (x, y), xytext=(9 * side, 0), textcoords="offset points",
+            ha="right" if side < 0 else "left", va="center", fontsize=8, color=_WRONG,
+        )  # fmt: skip
+    mark = Line2D([], [], color=_INK, marker="|", linestyle="", markersize=9, markeredgewidth=1.6)
+    _legend(axes, mark, "bound of its class")
+
+
+def _draw_costs(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
+    timed = "time_ms" in rows
+    cost, floor = ("time_ms", "floor_ms") if timed else ("traffic_mb", "floor_mb")
+    unit = "ms" if timed else "MB"
+    what = "time on the GPU (ms)" if timed else "simulated global memory traffic (MB)"
+    axes.set_xlabel(what, fontsize=9)
+    if cost not in rows or not rows[cost].notna().any():
+        axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", fontsize=9)
+        return
+    largest, least = rows[cost].max(), rows[floor].min()
+    if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
+        axes.set_xscale("log")
+        axes.set_xlim(least / 2, largest * (2 * largest / least) ** 0.9)
+        axes.set_xlabel(f"{what}, log scale", fontsize=9)
+    else:
+        axes.set_xlim(0, max(largest, rows[floor].max()) * 1.5 or 1)
+    for y, row in enumerate(rows.to_dict("records")):
+        if math.isnan(row[cost]):
+            continue
+        wrong = not row["right"]
+        axes.barh(
+            y, row[cost], height=0.62, color="white" if wrong else shades[y], edgecolor=_INK,
+            linewidth=0.8, hatch="////" if wrong else None,
+        )  # fmt: skip
+        axes.plot([row[floor]] * 2, [y - 0.45, y + 0.45], color="black", linewidth=2.2)
+        axes.plot([row[floor]] * 2, [y - 0.45, y + 0.45], color="white", linewidth=0.7)
+        if timed:
+            half = row[cost] * row.get("spread_pct", 0) / 200
+            axes.plot([row[cost] - half, row[cost] + half], [y, y], color=_INK, linewidth=1.2)
+        text = f"{_short(row[cost])} {unit}, {_short(row['x_floor'])}x floor"
+        axes.annotate(
+            text + (" (wrong)" if wrong else ""), (max(row[cost], row[floor]), y),
+            xytext=(5, 0), textcoords="offset points", va="center", fontsize=8, color=_INK,
+        )  # fmt: skip
+    mark = Line2D([], [], color="black", marker="|", linestyle="", markersize=9, markeredgewidth=2)
+    _legend(axes, mark, "floor")
+
+
+def _legend(axes: Axes, mark: Line2D, label: str) -> None:
+    axes.legend(
+        [mark], [label], loc="lower right", bbox_to_anchor=(1, 1), fontsize=8, frameon=False,
+        borderpad=0, handletextpad=0.2,
+    )  # fmt: skip
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _error_colors() -> Colormap:
+    return colormaps["cividis"].with_extremes(bad=_WRONG)
+
+
+def _pooled(errors: np.ndarray, most: int = 256) -> np.ndarray:
+    """Shrink by the largest value of each block, so that one wrong pixel stays to be seen."""
+    for axis in (0, 1):
+        block = -(-errors.shape[axis] // most)
+        starts = np.arange(0, errors.shape[axis], block)
+        errors = np.maximum.reduceat(errors, starts, axis=axis)  # NaN wins, as it should
+    return errors

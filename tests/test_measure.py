@@ -1,0 +1,269 @@
+"""Costs, floors, comparisons and figures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+from test_check import PLAIN, Fake, shifted, tf32
+
+from convlab import check as checking
+from convlab import compare as comparing
+from convlab import device, measure, plot
+from convlab.compare import Comparison, compare
+from convlab.device import Ceilings, Datasheet, floor_seconds
+from convlab.errors import BuildError, ConvlabError, LaunchError
+from convlab.problem import Problem
+
+SIM_COLUMNS = [
+    "kernel", "title", "class", "engine", "right", "error", "bound", "traffic_mb", "floor_mb",
+    "x_floor", "shared_wavefronts", "host_seconds", "note",
+]  # fmt: skip
+H200 = Ceilings(copy_bytes_per_s=4.26e12, fp32_flops=51e12, tf32_flops=366e12)
+SQUARE = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
+
+
+def crashes(launch, y):
+    raise LaunchError("out of shared memory: ask for less")
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    kernels = [
+        Fake(name="01_direct"),
+        Fake(shifted, name="02_shifted"),
+        Fake(tf32, name="03_tf32", precision="tf32"),
+        Fake(crashes, name="04_crashes"),
+    ]
+    return compare(kernels, PLAIN, progress=False)
+
+
+# The arithmetic of the floor -----------------------------------------------------------------
+
+
+def test_floor_of_square_on_an_h200():
+    # FACTS: 12.1 ms where fp32 FFMA limits, 2.26 ms where memory does
+    assert floor_seconds(SQUARE, "fp32", H200) * 1e3 == pytest.approx(12.1, rel=0.01)
+    assert floor_seconds(SQUARE, "tf32", H200) * 1e3 == pytest.approx(2.26, rel=0.01)
+    with pytest.raises(ValueError, match="bf16"):
+        floor_seconds(SQUARE, "bf16", H200)
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [
+        ("Tesla T4", 320), ("NVIDIA A100-SXM4-80GB", 2039), ("NVIDIA A100-SXM4-40GB", 1555),
+        ("NVIDIA A100 80GB PCIe", 1935), ("NVIDIA L4", 300), ("NVIDIA GeForce RTX 4090", 1008),
+        ("NVIDIA H100 80GB HBM3", 3350), ("NVIDIA H200", 4800), ("NVIDIA L40S", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None), ("NVIDIA T400", None),
+    ],
+)  # fmt: skip
+def test_datasheet_by_name(name, gb_per_s):
+    sheet = device.datasheet(name)
+    assert sheet is None if gb_per_s is None else sheet.memory_gb_per_s == gb_per_s
+    assert sheet is None or isinstance(sheet, Datasheet)
+
+
+def test_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device.describe() is None and device.describe("cuda:0") is None
+    assert device.available_bytes() > 1 << 20
+    with pytest.raises(LaunchError, match="doctor"):
+        device.ceilings()
+
+
+# Measuring -----------------------------------------------------------------------------------
+
+
+def test_simulated_cost_has_no_gpu_time():
+    timing = measure.measure(Fake(), PLAIN)
+    assert timing.traffic_bytes == 4 * PLAIN.macs + 4 * math.prod(PLAIN.y_shape)
+    assert timing.shared_wavefronts == 7 and timing.host_seconds == 0.01
+    assert math.isnan(timing.seconds) and timing.samples == 0
+
+
+def test_kernels_of_two_devices_are_refused():
+    other = Fake(device=torch.device("meta"))
+    with pytest.raises(ConvlabError, match="different devices"):
+        measure.measure_all([Fake(), other], PLAIN)
+
+
+def test_summary_is_median_and_spread():
+    samples = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.0, 1.01, 9.0]
+    timing = measure.summary(Fake(), samples)
+    assert timing.seconds == 1.0 and timing.spread < 0.05 and timing.samples == 10
+    assert not timing.stable
+    assert measure.summary(Fake(), [2.0] * 10).stable
+    assert not measure.summary(Fake(), [2.0] * 9).stable
+    assert measure.summary(Fake(), [3.0]).seconds == 3.0
+
+
+def test_rounds_interleave_and_end(monkeypatch):
+    calls = []
+
+    def sample(launch, kernel, flush, count):
+        calls.append(kernel.name)
+        return [{"01_quick": 1e-3, "02_slow": 4.0}[kernel.name]] * count
+
+    clock = iter(range(10_000))  # each look at the clock is a second later
+    monkeypatch.setattr(measure, "_sample", sample)
+    monkeypatch.setattr(measure, "_flush_buffer", lambda device: None)
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    kernels = [Fake(name="01_quick"), Fake(name="02_slow")]
+    inputs = measure.reference.inputs(PLAIN, 0, "cpu")
+    quick, slow = measure._time_in_rounds(kernels, PLAIN, inputs, 0.005, 9.0, None)
+    assert quick.seconds == 1e-3 and quick.stable and quick.samples >= 10
+    assert slow.seconds == 4.0 and not slow.stable
+    first = calls.index("02_slow")
+    assert "01_quick" in calls[:first] and "01_quick" in calls[first:]
+    assert slow.samples < 10
+
+
+# Comparing -----------------------------------------------------------------------------------
+
+
+def test_comparison_rows(comparison):
+    frame = comparison.frame
+    assert list(frame.columns) == SIM_COLUMNS
+    assert list(frame.right) == [True, False, True, False]
+    assert list(frame["class"]) == ["fp32", "fp32", "tf32", "fp32"]
+    assert frame.x_floor[0] == pytest.approx(frame.traffic_mb[0] / frame.floor_mb[0])
+    assert math.isnan(frame.traffic_mb[3]) and "shared memory" in frame.note[3]
+    assert not comparison.ok and len(comparison.failures) == 2
+
+
+def test_comparison_prints_narrow(comparison):
+    text = str(comparison)
+    table = text.split("\n2")[0].split("\n")
+    assert max(map(len, table)) <= 100, text
+    assert "WRONG" in text and "FAILED" in text and "no time is a GPU's" in text
+    assert "ms" not in text.split("\n")[1]
+
+
+def test_comparison_html_and_json(comparison):
+    assert "<table" in comparison._repr_html_() and "WRONG" in comparison._repr_html_()
+    data = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert data["rows"][0]["kernel"] == "01_direct" and data["rows"][3]["traffic_mb"] is None
+    assert data["problem"]["N"] == 2 and data["ok"] is False
+
+
+def test_comparison_plots(comparison, tmp_path):
+    figure = comparison.plot(tmp_path / "deep" / "compare.png")
+    assert (tmp_path / "deep" / "compare.png").stat().st_size > 10_000
+    assert figure._repr_png_()[:4] == b"\x89PNG"
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert labels == list(comparison.frame.title)
+
+
+def test_all_right_is_ok():
+    assert compare([Fake(name="01_a"), Fake(name="02_b")], PLAIN, progress=False).ok
+    assert compare(Fake(), PLAIN, progress=False).ok
+
+
+def test_a_declined_problem_is_not_ok_when_asked_by_name():
+    pointwise = Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1)
+    result = compare([Fake()], pointwise, progress=False)
+    assert result.frame.right[0] is None and not result.ok and "declined" in str(result)
+    assert result.frame.note[0].startswith("declines: ")
+
+
+def test_a_gpu_lost_while_measuring_is_told(monkeypatch):
+    def lost(*args, **options):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(comparing, "measure_all", lost)
+    entries = [comparing._Entry("90_fake", Fake(), True, report=checking.check(Fake(), PLAIN))]
+    comparing._measure(entries, PLAIN, True, 0, 1.0, None)
+    assert entries[0].right is False and "start Python anew" in entries[0].message
+
+
+def test_two_kernels_of_one_name():
+    mine, other = Fake(name="01_a"), Fake(shifted, name="01_a")
+    other.source, other.path = "another", "elsewhere/01_a.cu"
+    with pytest.raises(ConvlabError, match=r"kernels/01_a\.cu and elsewhere/01_a\.cu"):
+        compare([mine, other], PLAIN, progress=False)
+    assert len(compare([mine, mine, Fake(name="01_a")], PLAIN, progress=False).frame) == 1
+
+
+def test_engines_do_not_mix():
+    other = Fake(name="02_b")
+    other.engine = "cuda"
+    with pytest.raises(ConvlabError, match="one engine"):
+        compare([Fake(), other], PLAIN, progress=False)
+
+
+def test_a_kernel_that_does_not_build_is_a_row(monkeypatch):
+    def resolve(kernel, engine="auto"):
+        if isinstance(kernel, str):
+            raise BuildError("kernels/05_typo.cu:7: expected ';'\n  int x\n       ^")
+        return kernel
+
+    monkeypatch.setattr(comparing, "resolve", resolve)
+    result = compare([Fake(), "kernels/05_typo.cu"], PLAIN, progress=False)
+    assert list(result.frame.kernel) == ["90_fake", "05_typo"] and not result.ok
+    assert "expected ';'" in result.failures[0] and "FAILED" in str(result)
+    only = compare("kernels/05_typo.cu", PLAIN, progress=False)
+    assert not only.ok and str(only) and only.plot()
+
+
+def test_scaling_is_said():
+    result = compare([Fake()], SQUARE, progress=False)
+    assert result.problem.macs <= checking.SIM_MACS and "scaled down to" in result.note
+
+
+# Figures -------------------------------------------------------------------------------------
+
+
+def test_colors_stay_with_the_name():
+    names = ["01_direct", "02_im2col_gemm", "03_smem_tile", "cudnn:fp32", "cudnn:tf32"]
+    shade = plot.colors(names)
+    assert len(set(shade.values())) == 5
+    assert plot.colors(names[::2])["03_smem_tile"] == shade["03_smem_tile"]
+    assert plot.colors(["01_direct", "mine"])["01_direct"] == shade["01_direct"]
+
+
+def timed_rows() -> pd.DataFrame:
+    cells = [
+        ("01_direct", "Direct", "fp32", True, 2e-7, 61.0, 12.1),
+        ("02_im2col_gemm", "im2col + one GEMM", "fp32", True, 3e-7, 30.0, 12.1),
+        ("03_smem_tile", "Shared-memory tile", "fp32", False, 0.4, 25.0, 12.1),
+        ("cudnn:fp32", "cuDNN fp32", "fp32", True, 4e-7, 17.1, 12.1),
+        ("cudnn:tf32", "cuDNN TF32", "tf32", True, 3e-4, 6.4, 2.26),
+    ]
+    keys = ["kernel", "title", "class", "right", "error", "time_ms", "floor_ms"]
+    frame = pd.DataFrame(cells, columns=keys)
+    frame["bound"] = [1e-3 if c == "tf32" else 1e-6 for c in frame["class"]]
+    frame["x_floor"] = frame.time_ms / frame.floor_ms
+    frame["spread_pct"] = 0.4
+    return frame
+
+
+def test_times_are_drawn_with_their_floors(tmp_path):
+    chart = plot.error_and_cost(timed_rows(), "square", ["on a GPU"])
+    right = chart.axes[1]
+    assert "ms" in right.get_xlabel() and len(right.patches) == 5
+    texts = [text.get_text() for text in right.texts]
+    assert "17.1 ms, 1.41x floor" in texts and any("(wrong)" in text for text in texts)
+    assert chart.save(tmp_path / "times.png").stat().st_size > 10_000
+
+
+@pytest.mark.gpu
+def test_ceilings_and_times_on_a_gpu():
+    kernels = [Fake(name="01_a"), Fake(name="02_b")]
+    for kernel in kernels:
+        kernel.engine, kernel.device = "cuda", torch.device("cuda", torch.cuda.current_device())
+    known, peaks = device.describe(), device.ceilings()
+    assert known.sm >= 70 and known.smem_optin_bytes >= 48 << 10 and known.l2_bytes > 0
+    assert peaks is device.ceilings() and peaks.tf32_flops >= peaks.fp32_flops > 1e11
+    if known.datasheet is not None:
+        assert 0.3 < peaks.fp32_flops / known.datasheet.fp32_tflops / 1e12 < 1.1
+        assert 0.5 < peaks.copy_bytes_per_s / known.datasheet.memory_gb_per_s / 1e9 < 1.05
+    problem = Problem(N=4, C=32, H=128, W=128, K=64, R=3, S=3)
+    first, second = measure.measure_all(kernels, problem, limit_seconds=1.0)
+    assert first.samples >= 10 and 0.8 < first.seconds / second.seconds < 1.25
+    assert first.seconds > 0.8 * floor_seconds(problem, "tf32", peaks)
