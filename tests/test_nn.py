@@ -1,0 +1,857 @@
+"""convlab.nn: the op, its gradients, Conv2d as a drop-in, replace.
+
+Most tests run on a stand-in kernel (torch's convolution in float64, rounded), so that they test the
+plumbing, and quickly; those at the end run real kernels.
+"""
+
+import copy
+import gc
+import io
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import convlab.nn
+from convlab.errors import CatalogError, ProblemError, UnsupportedError
+
+REPOSITORY = Path(__file__).parent.parent
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+OP = torch.ops.convlab.conv2d.default
+EPSILON = 2.0**-24  # float32's unit roundoff
+
+
+class FakeKernel:
+    """What convlab.nn needs of a kernel: a name and a call. Counts its calls."""
+
+    def __init__(self, name: str = "fake", factor: float = 1.0) -> None:
+        self.name, self.factor, self.calls = name, factor, 0
+
+    def __call__(self, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
+        assert not x.requires_grad and not torch.is_grad_enabled()
+        assert type(stride) is type(padding) is type(dilation) is tuple
+        self.calls += 1
+        args = (x.double(), w.double(), None if bias is None else bias.double())
+        y = F.conv2d(*args, stride, padding, dilation, groups)
+        return (self.factor * y).float()
+
+
+class Refuses:
+    name = "refuses"
+
+    def __call__(self, *args):
+        raise UnsupportedError("refuses does not support groups == 2; 01_direct does")
+
+
+@pytest.fixture
+def kernel() -> FakeKernel:
+    return FakeKernel()
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(conv, inputs, options, g_y):
+    """Of sum(y * g_y) with respect to each input."""
+    leaves = [t.detach().clone().requires_grad_() for t in inputs]
+    (conv(*leaves, **options) * g_y).sum().backward()
+    return [t.grad for t in leaves]
+
+
+def assert_near(actual, truth, of_magnitudes, terms: int, what: str) -> None:
+    """Within the a-priori bound of a sum of ``terms`` products, gamma * sum(|a| * |b|).
+
+    Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: whatever the order of the
+    sum, so it holds for torch's backward whichever algorithm it picks among direct ones.
+    """
+    gamma = (terms + 2) * EPSILON / (1 - (terms + 2) * EPSILON)
+    excess = (actual.double() - truth).abs() - gamma * of_magnitudes
+    assert actual.dtype == torch.float32 and actual.shape == truth.shape, what
+    assert not (excess > 0).any() and not actual.isnan().any(), what
+
+
+# --- gradients ------------------------------------------------------------------------------
+
+
+@st.composite
+def convolutions(draw):
+    """(x, w, bias or None), and conv2d's other arguments."""
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    c, k = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    r, s = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    stride, dilation = draw(pair), draw(pair)
+    padding = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    least_h = max(1, dilation[0] * (r - 1) + 1 - 2 * padding[0])
+    least_w = max(1, dilation[1] * (s - 1) + 1 - 2 * padding[1])
+    h, w = least_h + draw(st.integers(0, 5)), least_w + draw(st.integers(0, 5))
+    n, seed = draw(st.integers(0, 3)), draw(st.integers(0, 1000))
+    tensors = [normal(n, c * groups, h, w, seed=seed)]
+    tensors += [normal(k * groups, c, r, s, seed=seed + 1)]
+    if draw(st.booleans()):
+        tensors += [normal(k * groups, seed=seed + 2)]
+    return tensors, {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+
+
+def check_gradients(conv, tensors, options) -> None:
+    x, w, *rest = tensors
+    doubles = [t.double() for t in tensors]
+    y = F.conv2d(*doubles, **options)
+    magnitudes = F.conv2d(*[t.abs() for t in doubles], **options)
+    gemm_k = w[0].numel()
+    assert_near(conv(*tensors, **options), y, magnitudes, gemm_k + 1, "y")
+
+    g_y = normal(*y.shape, seed=7).to(y.device)
+    truths = gradients(F.conv2d, doubles, options, g_y.double())
+    bounds = gradients(F.conv2d, [t.abs() for t in doubles], options, g_y.double().abs())
+    actual = gradients(conv, tensors, options, g_y)
+    pixels = y.shape[0] * y.shape[2] * y.shape[3]
+    terms = [gemm_k // w.shape[1] * (w.shape[0] // options["groups"]), pixels, pixels]
+    for what, *numbers in zip(["g_x", "g_w", "g_bias"], actual, truths, bounds, terms):
+        assert_near(*numbers, what)
+
+
+@settings(max_examples=150, deadline=None)
+@given(convolutions())
+def test_gradients_match_float64(convolution):
+    kernel = FakeKernel()
+    check_gradients(
+        lambda *tensors, **options: convlab.nn.conv2d(*tensors, **options, kernel=kernel),
+        *convolution,
+    )
+
+
+@pytest.mark.parametrize("wanted", ["x", "w", "bias", "xw", "xbias", "wbias"])
+def test_only_the_gradients_asked_for(kernel, wanted):
+    x, w, bias = normal(2, 4, 6, 5), normal(6, 2, 3, 2), normal(6)
+    x.requires_grad_("x" in wanted)
+    w.requires_grad_("w" in wanted)
+    bias.requires_grad_("bias" in wanted)
+    y = convlab.nn.conv2d(x, w, bias, groups=2, kernel=kernel)
+    assert y.grad_fn is not None
+    y.sum().backward()
+    full = gradients(F.conv2d, (x, w, bias), {"groups": 2}, torch.ones_like(y))
+    for tensor, truth in zip((x, w, bias), full):
+        if tensor.requires_grad:
+            torch.testing.assert_close(tensor.grad, truth)
+        else:
+            assert tensor.grad is None
+
+
+def test_no_work_for_gradients_that_nobody_asked_for(kernel):
+    class Masks(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            if op is torch.ops.aten.convolution_backward.default:
+                self.seen = args[-1]
+            return op(*args, **(kwargs or {}))
+
+    w = normal(2, 2, 3, 3).requires_grad_()
+    y = convlab.nn.conv2d(normal(1, 2, 5, 5), w, normal(2), kernel=kernel)
+    with Masks() as masks:
+        y.sum().backward()
+    assert masks.seen == [False, True, False]
+
+
+def test_no_graph_where_none_is_asked_for(kernel):
+    x, w = normal(1, 1, 4, 4), normal(1, 1, 3, 3)
+    assert convlab.nn.conv2d(x, w, kernel=kernel).grad_fn is None
+    with torch.no_grad():
+        assert convlab.nn.conv2d(x.requires_grad_(), w, kernel=kernel).grad_fn is None
+
+
+def test_double_backward(kernel):
+    """A gradient penalty: the circuit has no subtraction, so magnitudes bound it as above."""
+
+    def penalty(conv, x, w):
+        x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+        (g_x,) = torch.autograd.grad(conv(x, w, padding=1).square().sum(), x, create_graph=True)
+        g_x.square().sum().backward()
+        return x.grad, w.grad
+
+    x, w = normal(2, 2, 5, 5), normal(3, 2, 3, 3)
+    truths = penalty(F.conv2d, x.double(), w.double())
+    bounds = penalty(F.conv2d, x.double().abs(), w.double().abs())
+    actual = penalty(
+        lambda *tensors, **options: convlab.nn.conv2d(*tensors, **options, kernel=kernel), x, w
+    )
+    for numbers in zip(actual, truths, bounds):
+        assert_near(*numbers, terms=18 + 27 + 18 + 50 + 10, what="penalty")
+
+
+def test_backward_in_another_thread(kernel):
+    x, w = normal(1, 2, 5, 5).requires_grad_(), normal(3, 2, 3, 3)
+    y = convlab.nn.conv2d(x, w, kernel=kernel)
+    thread = threading.Thread(target=lambda: y.sum().backward())
+    thread.start()
+    thread.join()
+    assert x.grad is not None
+
+
+# --- the op ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "x_shape, w_shape, bias, options",
+    [
+        ((2, 3, 8, 7), (4, 3, 3, 2), True, ((1, 1), (0, 0), (1, 1), 1)),
+        ((2, 4, 9, 7), (6, 2, 3, 3), False, ((2, 1), (1, 2), (1, 2), 2)),
+        ((0, 3, 8, 7), (4, 3, 3, 2), True, ((1, 1), (0, 0), (1, 1), 1)),
+        ((1, 3, 5, 5), (3, 1, 1, 1), True, ((1, 1), (0, 0), (1, 1), 3)),
+    ],
+    ids=["plain", "s2x1p1x2d1x2g2", "no-images", "depthwise"],
+)
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_opcheck(kernel, x_shape, w_shape, bias, options, layout):
+    x, w = normal(*x_shape), normal(*w_shape)
+    if layout == "channels_last":
+        x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
+    tensors = [x, w] + [normal(w_shape[0]) if bias else None]
+    for tensor in tensors:
+        if tensor is not None:
+            tensor.requires_grad_()
+    torch.library.opcheck(OP, (*tensors, convlab.nn._key_of(kernel), *options))
+
+
+def test_output_is_fresh_and_contiguous(kernel):
+    x = normal(2, 4, 6, 6).contiguous(memory_format=torch.channels_last)
+    w = normal(4, 4, 1, 1)
+    y = convlab.nn.conv2d(x, w, kernel=kernel)
+    assert y.is_contiguous()
+
+    def sloppy(x, *rest):
+        return kernel(x, *rest).contiguous(memory_format=torch.channels_last)
+
+    assert convlab.nn.conv2d(x, w, kernel=sloppy).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.contiguous(memory_format=torch.channels_last),
+        lambda t: t.transpose(2, 3),
+        lambda t: t[:, :, ::2, 1:],
+        lambda t: t[:1].expand(3, -1, -1, -1),
+    ],
+    ids=["channels_last", "transposed", "sliced", "expanded"],
+)
+def test_any_strides(kernel, view):
+    x, w = view(normal(2, 3, 10, 9)), view(normal(4, 3, 4, 4))
+    check_gradients(
+        lambda *tensors, **options: convlab.nn.conv2d(*tensors, **options, kernel=kernel),
+        [x, w],
+        {"stride": 1, "padding": 1, "dilation": 1, "groups": 1},
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compile(kernel, backend, dynamic):
+    model = nn.Sequential(
+        convlab.nn.Conv2d(3, 4, (3, 4), padding="same", kernel=kernel),
+        nn.ReLU(),
+        convlab.nn.Conv2d(4, 2, 3, 2, padding_mode="circular", padding=1, kernel=kernel),
+    )
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    for size in [(2, 3, 8, 9), (2, 3, 11, 9), (5, 3, 7, 10)]:
+        x = normal(*size).requires_grad_()
+        y = compiled(x)
+        torch.testing.assert_close(y, model(x))
+        (g_x,) = torch.autograd.grad(y.square().sum(), x)
+        torch.testing.assert_close(g_x, torch.autograd.grad(model(x).square().sum(), x)[0])
+    assert kernel.calls == 18
+
+
+def test_compile_with_inductor(kernel):
+    layer = convlab.nn.Conv2d(2, 3, 3, kernel=kernel)
+    x = normal(2, 2, 6, 6).requires_grad_()
+    y = torch.compile(layer, fullgraph=True)(x * 2)
+    torch.testing.assert_close(y, layer(x * 2))
+    y.sum().backward()
+    assert x.grad is not None and layer.weight.grad is not None
+
+
+def test_layers_of_one_kernel_compile_once(kernel):
+    """Blocks compiled one by one share their graph: a kernel's key is the same in each."""
+    compiler = torch._dynamo.testing.CompileCounter()
+    blocks = [convlab.nn.Conv2d(2, 2, 3, kernel=kernel) for _ in range(10)]
+    block_forward = torch.compile(lambda block, x: block(x), backend=compiler, fullgraph=True)
+    x = normal(1, 2, 5, 5)
+    for block in blocks:
+        torch.testing.assert_close(block_forward(block, x), block(x))
+    assert compiler.frame_count == 1
+
+
+@pytest.mark.skipif(TORCH < (2, 13), reason="conv2d says: a name, or a Conv2d, on older torch")
+def test_compile_of_the_function_with_an_object():
+    kernels = FakeKernel(factor=2.0), FakeKernel(factor=3.0)
+    x, w = normal(1, 2, 5, 5), normal(2, 2, 3, 3)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def run(x, w, kernel):
+        return convlab.nn.conv2d(x, w, kernel=kernel)
+
+    for kernel in kernels + kernels:
+        torch.testing.assert_close(run(x, w, kernel), kernel.factor * F.conv2d(x, w))
+    assert [kernel.calls for kernel in kernels] == [2, 2]
+
+
+def test_export(kernel):
+    layer = convlab.nn.Conv2d(2, 3, 3, kernel=kernel)
+    x = normal(2, 2, 6, 6)
+    exported = torch.export.export(layer, (x,))
+    assert OP in [node.target for node in exported.graph.nodes]
+    torch.testing.assert_close(exported.module()(x), layer(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_computes_in_float32(kernel, dtype):
+    x, w = normal(1, 2, 5, 5).to(dtype).requires_grad_(), normal(3, 2, 3, 3).requires_grad_()
+    with torch.autocast("cpu", dtype=dtype):
+        y = convlab.nn.conv2d(x, w, kernel=kernel)
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y, F.conv2d(x.float(), w))
+    y.sum().backward()
+    assert (x.grad.dtype, w.grad.dtype) == (dtype, torch.float32)
+    with torch.autocast("cpu", dtype=dtype), pytest.raises(ProblemError, match="float64"):
+        convlab.nn.conv2d(x.detach().double(), w.detach().double(), kernel=kernel)
+
+
+def test_autocast_compiled(kernel):
+    layer = convlab.nn.Conv2d(2, 3, 3, kernel=kernel)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = compiled(normal(1, 2, 5, 5).bfloat16())
+    assert y.dtype == torch.float32
+
+
+# --- which kernel ---------------------------------------------------------------------------
+
+
+def test_two_kernels_of_one_name_stay_apart():
+    a, b = FakeKernel("twin", factor=1.0), FakeKernel("twin", factor=2.0)
+    x, w = normal(1, 2, 5, 5), normal(2, 2, 3, 3)
+    torch.testing.assert_close(
+        2 * convlab.nn.conv2d(x, w, kernel=a), convlab.nn.conv2d(x, w, kernel=b)
+    )
+    assert convlab.nn._key_of(a) == convlab.nn._key_of(a) != convlab.nn._key_of(b)
+
+
+def test_kernels_do_not_leak():
+    before = set(convlab.nn._kernels)
+    for _ in range(20):
+        kernel = FakeKernel()
+        layer = convlab.nn.Conv2d(1, 1, 1, kernel=kernel)
+        layer(normal(1, 1, 2, 2))
+        convlab.nn.conv2d(normal(1, 1, 2, 2), normal(1, 1, 1, 1), kernel=kernel)
+    del kernel
+    gc.collect()
+    assert len(set(convlab.nn._kernels) - before) == 1  # the last layer's
+    layer(normal(1, 1, 2, 2))
+    del layer
+    gc.collect()
+    assert set(convlab.nn._kernels) <= before
+
+
+def test_a_kernel_that_is_gone_is_not_mistaken_for_another():
+    key = convlab.nn._key_of(FakeKernel("gone"))
+    gc.collect()
+    held = [FakeKernel("gone") for _ in range(3)]
+    assert key not in [convlab.nn._key_of(kernel) for kernel in held]
+    with pytest.raises(ProblemError, match="gone.*keep the object alive"):
+        OP(normal(1, 1, 2, 2), normal(1, 1, 1, 1), None, key, [1, 1], [0, 0], [1, 1], 1)
+
+
+def test_a_name_is_loaded_once_and_lazily(monkeypatch):
+    loaded = []
+
+    def load(name, engine):
+        loaded.append((name, engine))
+        return FakeKernel(name)
+
+    monkeypatch.setattr(convlab.nn, "_load", convlab.nn.functools.cache(load))
+    layers = [convlab.nn.Conv2d(1, 1, 1, kernel=k) for k in ("a", "a", "b")]
+    assert loaded == []
+    for layer in layers * 2:
+        layer(normal(1, 1, 2, 2))
+    assert loaded == [("a", "sim"), ("b", "sim")]
+
+
+def test_a_relative_path_is_fixed_when_given(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert convlab.nn._key_of("my.cu") == str(tmp_path / "my.cu")
+    assert convlab.nn._key_of(tmp_path / "my.cu") == str(tmp_path / "my.cu")
+    assert convlab.nn._key_of("01_direct") == "01_direct"
+
+
+def test_kernel_can_be_assigned():
+    layer = convlab.nn.Conv2d(1, 1, 1, kernel=FakeKernel())
+    x = normal(1, 1, 2, 2)
+    y = layer(x)
+    layer.kernel = FakeKernel(factor=2.0)
+    torch.testing.assert_close(layer(x), 2 * y)
+
+
+@pytest.mark.parametrize("bad", [3, None, object()], ids=["int", "None", "object"])
+def test_what_is_no_kernel(bad):
+    for attempt in (
+        lambda: convlab.nn.Conv2d(1, 1, 1, kernel=bad),
+        lambda: convlab.nn.conv2d(normal(1, 1, 2, 2), normal(1, 1, 1, 1), kernel=bad),
+        lambda: convlab.nn.replace(nn.Conv2d(1, 1, 1), bad),
+    ):
+        with pytest.raises(ProblemError, match="is no kernel: give a name"):
+            attempt()
+
+
+def test_module_survives_a_reload():
+    """%autoreload of a notebook runs the module's text again. In a process of its own: the classes
+    of this one stay what they are."""
+    script = (
+        "import importlib, torch, convlab.nn; importlib.reload(convlab.nn);"
+        "layer = convlab.nn.Conv2d(1, 1, 1, kernel=lambda x, w, *rest: x * w);"
+        "layer(torch.ones(1, 1, 2, 2)).sum().backward();"
+        "assert layer.weight.grad.item() == 4"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=REPOSITORY, timeout=60)
+
+
+def test_import_does_not_load_the_compiler():
+    """torch._dynamo takes most of a second."""
+    script = "import sys, convlab.nn; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=REPOSITORY, timeout=60)
+
+
+# --- the drop-in ----------------------------------------------------------------------------
+
+CONSTRUCTORS = {
+    "plain": dict(kernel_size=3),
+    "all-numbers": dict(
+        kernel_size=(3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2, bias=False
+    ),
+    "same": dict(kernel_size=(4, 3), padding="same", dilation=(1, 2)),
+    "same-even": dict(kernel_size=(2, 6), padding="same"),
+    "valid": dict(kernel_size=2, padding="valid", stride=2),
+    "reflect": dict(kernel_size=3, padding=(1, 2), padding_mode="reflect"),
+    "replicate": dict(kernel_size=3, padding=2, padding_mode="replicate", stride=2),
+    "circular": dict(kernel_size=3, padding=(2, 1), padding_mode="circular"),
+    "reflect-same": dict(kernel_size=(4, 3), padding="same", padding_mode="reflect"),
+    "circular-valid": dict(kernel_size=3, padding="valid", padding_mode="circular"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize("options", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
+@pytest.mark.parametrize("shape", [(2, 4, 9, 8), (4, 9, 8), (0, 4, 9, 8)], ids=str)
+def test_drop_in(kernel, options, shape):
+    torch.manual_seed(3)
+    theirs = nn.Conv2d(4, 6, **options)
+    torch.manual_seed(3)
+    ours = convlab.nn.Conv2d(4, 6, **options, kernel=kernel)
+    assert repr(ours) == repr(theirs)[:-1] + ", kernel=fake)"
+    for (name, a), (other_name, b) in zip(
+        ours.state_dict().items(), theirs.state_dict().items(), strict=True
+    ):
+        assert name == other_name and torch.equal(a, b)
+    x = normal(*shape)
+    try:
+        y = theirs(x)
+    except RuntimeError:  # F.pad(circular) of no images
+        with pytest.raises(RuntimeError):
+            ours(x)
+        return
+    torch.testing.assert_close(ours(x), y)
+    assert kernel.calls == 1 and ours(x).is_contiguous()
+
+
+def test_state_dict_both_ways(kernel):
+    ours, theirs = convlab.nn.Conv2d(2, 3, 3, kernel=kernel), nn.Conv2d(2, 3, 3)
+    assert not torch.equal(ours.weight, theirs.weight)
+    theirs.load_state_dict(ours.state_dict())
+    assert torch.equal(ours.weight, theirs.weight)
+    theirs.reset_parameters()
+    ours.load_state_dict(theirs.state_dict())
+    assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+
+
+def test_isinstance_and_device():
+    layer = convlab.nn.Conv2d(2, 3, 3, device="meta")
+    assert isinstance(layer, nn.Conv2d) and layer.weight.is_meta
+    assert layer(torch.empty(1, 2, 5, 5, device="meta")).shape == (1, 3, 3, 3)
+    assert "kernel=03_smem_tile" in repr(layer)
+
+
+@pytest.mark.parametrize("bad", [dict(groups=3), dict(padding="full"), dict(padding_mode="wrap")])
+def test_constructor_refuses_what_torch_refuses(kernel, bad):
+    with pytest.raises(ValueError) as theirs:
+        nn.Conv2d(4, 6, 3, **bad)
+    with pytest.raises(ValueError) as ours:
+        convlab.nn.Conv2d(4, 6, 3, **bad, kernel=kernel)
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32], ids=str)
+def test_wrong_dtype(kernel, dtype):
+    with pytest.raises(ProblemError, match="x is .*computes? in float32.*torch.nn.Conv2d"):
+        convlab.nn.Conv2d(1, 1, 1, kernel=kernel)(torch.ones(1, 1, 2, 2, dtype=dtype))
+    if dtype.is_floating_point:
+        layer = convlab.nn.Conv2d(1, 1, 1, kernel=kernel, dtype=dtype)
+        with pytest.raises(ProblemError, match="w is "):
+            layer(normal(1, 1, 2, 2))
+    assert kernel.calls == 0
+
+
+@pytest.mark.parametrize(
+    "x_shape, options, message",
+    [
+        ((4, 4), {}, "x has shape"),
+        ((1, 1, 2, 4, 4), {}, "x has shape"),
+        ((1, 2, 4, 4), dict(stride=(1, 1, 1)), "stride=.*pair$"),
+        ((1, 2, 4, 4), dict(dilation="same"), "dilation=.*pair$"),
+        ((1, 2, 4, 4), dict(padding="full"), "padding=.*'same' or 'valid'"),
+        ((1, 2, 4, 4), dict(padding="same", stride=2), "needs stride 1"),
+    ],
+)
+def test_wrong_arguments(kernel, x_shape, options, message):
+    with pytest.raises(ProblemError, match=message):
+        convlab.nn.conv2d(normal(*x_shape), normal(2, 2, 3, 3), **options, kernel=kernel)
+
+
+def test_a_kernels_own_error_comes_through():
+    with pytest.raises(UnsupportedError, match="01_direct does"):
+        convlab.nn.Conv2d(2, 2, 3, groups=2, kernel=Refuses())(normal(1, 2, 4, 4))
+
+
+def test_deepcopy_shares_the_kernel(kernel):
+    layer = convlab.nn.Conv2d(1, 2, 3, kernel=kernel)
+    twin = copy.deepcopy(nn.Sequential(layer, layer))
+    assert twin[0] is twin[1] is not layer
+    assert twin[0].kernel is kernel and twin[0].weight is not layer.weight
+    x = normal(1, 1, 5, 5)
+    torch.testing.assert_close(twin[0](x), layer(x))
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch.save"])
+def test_pickle(kernel, how):
+    model = nn.Sequential(
+        convlab.nn.Conv2d(1, 2, 3, kernel=kernel), convlab.nn.Conv2d(2, 2, 3, kernel=kernel)
+    )
+    if how == "pickle":
+        again = pickle.loads(pickle.dumps(model))
+    else:
+        file = io.BytesIO()
+        torch.save(model, file)
+        again = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    x = normal(1, 1, 6, 6)
+    y = model(x)
+    calls = kernel.calls
+    torch.testing.assert_close(again(x), y)
+    assert kernel.calls == calls and again[0].kernel is again[1].kernel is not kernel
+    assert again[0]._kernel_key != model[0]._kernel_key
+
+
+def test_pickle_of_a_name():
+    again = pickle.loads(pickle.dumps(convlab.nn.Conv2d(1, 2, 3, kernel="01_direct")))
+    assert again.kernel == "01_direct"
+
+
+def test_training_goes_as_with_torch(kernel):
+    """Five steps of SGD: each loss within a few rounding errors of the float32 reference's."""
+    torch.manual_seed(0)
+    theirs = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, stride=2), nn.Flatten(),
+        nn.Linear(4 * 3 * 3, 5),
+    )  # fmt: skip
+    ours = convlab.nn.replace(copy.deepcopy(theirs), kernel)
+    x, labels = normal(16, 3, 8, 8), torch.arange(16) % 5
+
+    def losses(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), labels)
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    reference, actual = list(losses(theirs)), list(losses(ours))
+    assert reference[-1] < reference[0] and kernel.calls == 10
+    assert actual == pytest.approx(reference, rel=1e-5)
+
+
+# --- replace --------------------------------------------------------------------------------
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int, shared: nn.Module) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.shared = shared
+
+    def forward(self, x):
+        return F.relu(x + self.shared(F.relu(self.bn1(self.conv1(x)))))
+
+
+class SmallResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 7, stride=2, padding=3, padding_mode="reflect")
+        shared = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.blocks = nn.Sequential(Residual(8, shared), Residual(8, shared))
+        self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.also_the_stem = [self.stem]  # a reference that named_modules does not see
+        self.head = nn.ModuleDict({"score": nn.Conv2d(4, 2, 1)})
+
+    def forward(self, x):
+        return self.head["score"](self.up(self.blocks(self.stem(x))))
+
+
+def test_replace_a_model(kernel):
+    model = SmallResNet().eval()
+    x = normal(2, 3, 16, 16)
+    y = model(x)
+    parameters, names = list(model.parameters()), list(model.state_dict())
+    assert convlab.nn.replace(model, kernel) is model
+    torch.testing.assert_close(model(x), y)
+    assert kernel.calls == 6  # the stem, two of each block, the head
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert list(model.state_dict()) == names
+    assert model.blocks[0].shared is model.blocks[1].shared
+    assert model.also_the_stem[0] is model.stem and type(model.stem) is convlab.nn.Conv2d
+    assert type(model.up) is nn.ConvTranspose2d
+    assert not any(module.training for module in model.modules())
+    convlab.nn.replace(model, other := FakeKernel(factor=0.5))  # again
+    model(x)
+    assert (kernel.calls, other.calls) == (6, 6)
+
+
+def test_replace_where(kernel):
+    model, asked = SmallResNet(), []
+
+    def where(name, module):
+        asked.append(name)
+        return module.groups == 1 and name != "stem"
+
+    convlab.nn.replace(model, kernel, where=where)
+    ours = [name for name, m in model.named_modules() if isinstance(m, convlab.nn.Conv2d)]
+    assert ours == ["blocks.0.conv1", "blocks.1.conv1", "head.score"]
+    assert asked == [
+        "stem", "blocks.0.conv1", "blocks.0.shared", "blocks.1.conv1", "head.score"
+    ]  # fmt: skip
+
+
+def test_replace_a_single_layer(kernel):
+    layer = nn.Conv2d(1, 2, 3)
+    ours = convlab.nn.replace(layer, kernel)
+    assert type(ours) is convlab.nn.Conv2d and ours.kernel is kernel
+    assert nn.Conv2d is not convlab.nn.Conv2d and type(nn.Conv2d(1, 1, 1)) is nn.Conv2d
+
+
+def test_replace_leaves_subclasses_alone(kernel):
+    class Mine(nn.Conv2d):
+        pass
+
+    model = nn.Sequential(Mine(1, 1, 1), nn.LazyConv2d(2, 3), nn.Conv1d(1, 1, 1))
+    types = [type(m) for m in model]
+    convlab.nn.replace(model, kernel)
+    assert [type(m) for m in model] == types
+
+
+def test_replace_keeps_hooks(kernel):
+    layer, seen = nn.Conv2d(1, 1, 3), []
+    layer.register_forward_hook(lambda module, args, y: seen.append("forward"))
+    layer.register_forward_pre_hook(lambda module, args: seen.append("pre"))
+    layer.register_full_backward_hook(lambda module, g_x, g_y: seen.append("backward"))
+    layer.note = "kept"
+    layer.weight.requires_grad_(False)
+    ours = convlab.nn.replace(layer, kernel)
+    ours(normal(1, 1, 5, 5).requires_grad_()).sum().backward()
+    assert seen == ["pre", "forward", "backward"] and ours.note == "kept"
+    assert ours.weight.grad is None and ours.bias.grad is not None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        parametrizations.weight_norm,
+        parametrizations.spectral_norm,
+        pytest.param(
+            nn.utils.weight_norm,
+            marks=pytest.mark.filterwarnings("ignore::FutureWarning"),
+        ),
+    ],
+    ids=["weight_norm", "spectral_norm", "hooked_weight_norm"],
+)
+def test_replace_keeps_parametrisations(kernel, wrap):
+    layer = wrap(nn.Conv2d(2, 3, 3)).eval()
+    x = normal(1, 2, 5, 5)
+    y, names = layer(x), list(layer.state_dict())
+    ours = convlab.nn.replace(nn.Sequential(layer), kernel)[0]
+    assert isinstance(ours, convlab.nn.Conv2d) and list(ours.state_dict()) == names
+    torch.testing.assert_close(ours(x), y)
+    ours(x).sum().backward()
+    assert kernel.calls == 2 and all(p.grad is not None for p in ours.parameters())
+    if parametrize.is_parametrized(ours):
+        twin = copy.deepcopy(ours)
+        torch.testing.assert_close(twin(x), y)
+        assert twin.kernel is kernel
+        convlab.nn.replace(ours, FakeKernel(factor=2.0))  # ours already, parametrised
+        assert parametrize.is_parametrized(ours)
+        parametrize.remove_parametrizations(ours, "weight")
+        assert type(ours) is convlab.nn.Conv2d
+        torch.testing.assert_close(ours(x), 2 * y)
+
+
+def test_replace_then_parametrise(kernel):
+    layer = convlab.nn.replace(nn.Conv2d(2, 3, 3), kernel)
+    parametrizations.weight_norm(layer)
+    layer(normal(1, 2, 5, 5)).sum().backward()
+    assert kernel.calls == 1
+
+
+def test_replace_refuses_a_patched_forward(kernel):
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 1))
+    model[1].forward = model[1].forward
+    with pytest.raises(ProblemError, match="layer '1' has a forward of its own"):
+        convlab.nn.replace(model, kernel)
+    assert type(model[0]) is nn.Conv2d  # nothing was changed
+    convlab.nn.replace(model, kernel, where=lambda name, module: name == "0")
+    assert type(model[0]) is convlab.nn.Conv2d
+
+
+def test_replace_after_compile(kernel):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    x = normal(1, 1, 5, 5)
+    y = compiled(x)
+    convlab.nn.replace(compiled, kernel)
+    torch.testing.assert_close(compiled(x), y)
+    assert kernel.calls == 1
+
+
+def test_an_optimizer_made_before_replace_goes_on(kernel):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    convlab.nn.replace(model, kernel)
+    before = model[0].weight.detach().clone()
+    model(normal(1, 1, 5, 5)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model[0].weight, before)
+
+
+# --- real kernels ---------------------------------------------------------------------------
+
+ENGINES = [
+    "sim",
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+
+CONSTANT = """\
+// title: A constant
+#include "convlab.cuh"
+
+__global__ void fill(float* y, int64_t count) {
+    int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+    if (i < count) y[i] = VALUE;
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    int64_t count = int64_t(problem->N) * problem->K * problem->P * problem->Q;
+    if (count > 0) fill<<<unsigned((count + 255) / 256), 256, 0, stream>>>(y, count);
+    return launch_error();
+}
+"""
+
+
+@pytest.fixture(params=ENGINES)
+def real(request):
+    """(load, device) of an engine; without cuDNN, whose backward may be in TF32 or Winograd's."""
+    module = pytest.importorskip("convlab.kernel")
+    engine = request.param
+    if engine == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
+    device = torch.device("cuda" if engine == "cuda" else "cpu")
+    with torch.backends.cudnn.flags(enabled=False, allow_tf32=False):
+        yield lambda name: module.load(name, engine=engine), device
+
+
+@pytest.mark.parametrize("name", ["01_direct", "03_smem_tile"])
+def test_real_gradients(real, name):
+    load, device = real
+    kernel = load(name)
+    for x_shape, w_shape, options in [
+        ((2, 3, 9, 8), (4, 3, 3, 2), dict(stride=1, padding=0, dilation=1, groups=1)),
+        ((2, 4, 9, 10), (6, 2, 3, 3), dict(stride=(2, 1), padding=1, dilation=(1, 2), groups=2)),
+        ((0, 3, 9, 8), (4, 3, 3, 2), dict(stride=1, padding=0, dilation=1, groups=1)),
+    ]:
+        tensors = [normal(*x_shape), normal(*w_shape), normal(w_shape[0])]
+        check_gradients(
+            lambda *tensors, **options: convlab.nn.conv2d(*tensors, **options, kernel=kernel),
+            [tensor.to(device) for tensor in tensors],
+            options,
+        )
+
+
+def test_real_layer_by_name(real):
+    _, device = real
+    theirs = SmallResNet().to(device)
+    ours = convlab.nn.replace(copy.deepcopy(theirs), "01_direct")
+    x = normal(1, 3, 8, 8).to(device)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), theirs(x), rtol=1e-5, atol=1e-5)
+
+
+def test_real_layer_copies(real):
+    load, device = real
+    layer = convlab.nn.Conv2d(2, 3, 3, kernel=load("01_direct"), device=device)
+    x = normal(1, 2, 5, 5).to(device)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x), layer(x))
+
+
+def test_real_layer_follows_its_file(real, tmp_path):
+    load, device = real
+    path = tmp_path / "constant.cu"
+    path.write_text(CONSTANT.replace("VALUE", "1.0f"))
+    layer = convlab.nn.Conv2d(2, 3, 3, kernel=load(path), device=device)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    x = normal(1, 2, 5, 5).to(device)
+    assert (layer(x) == 1).all() and (compiled(x) == 1).all()
+    path.write_text(CONSTANT.replace("VALUE", "2.0f"))
+    assert (layer(x) == 2).all() and (compiled(x) == 2).all()
+
+
+def test_real_errors(real):
+    _, device = real
+    x = normal(1, 2, 5, 5).to(device)
+    with pytest.raises(CatalogError):
+        convlab.nn.Conv2d(2, 3, 3, kernel="99_nothing", device=device)(x)
+    with pytest.raises(ProblemError):
+        convlab.nn.Conv2d(4, 3, 3, kernel="01_direct", device=device)(x)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_autocast_on_a_gpu():
+    layer = convlab.nn.Conv2d(2, 3, 3, kernel="01_direct", device="cuda")
+    with torch.autocast("cuda", dtype=torch.float16):
+        y = layer(normal(1, 2, 5, 5).cuda().half())
+    assert y.dtype == torch.float32
