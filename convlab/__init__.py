@@ -1,0 +1,49 @@
+"""convlab: a microscope for CUDA convolution kernels.
+
+>>> import convlab
+>>> kernel = convlab.load("03_smem_tile")          # kernels/03_smem_tile.cu
+>>> y = kernel(x, w, stride=2, padding=1)          # called like torch.nn.functional.conv2d
+>>> convlab.check(kernel, "square").ok             # against float64
+>>> convlab.compare(problem="square").plot()       # all kernels side by side
+
+Importing compiles nothing and touches no GPU.
+"""
+
+from . import nn
+from .check import check, check_all
+from .compare import compare
+from .device import describe
+from .errors import (
+    BuildError,
+    CatalogError,
+    ConvlabError,
+    LaunchError,
+    ProblemError,
+    UnsupportedError,
+    WrongResult,
+)
+from .kernel import Kernel, compile, load
+from .problem import Problem, problem, problems
+from .reference import baseline
+
+__all__ = [
+    "BuildError",
+    "CatalogError",
+    "ConvlabError",
+    "Kernel",
+    "LaunchError",
+    "Problem",
+    "ProblemError",
+    "UnsupportedError",
+    "WrongResult",
+    "baseline",
+    "check",
+    "check_all",
+    "compare",
+    "compile",
+    "describe",
+    "load",
+    "nn",
+    "problem",
+    "problems",
+]

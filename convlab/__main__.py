@@ -1,0 +1,189 @@
+"""The command line: ``python -m convlab COMMAND``.
+
+Exit status: 0 if all that was asked is right, 1 if a kernel is wrong or does not build or run,
+2 for a usage error.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import bench, catalog, doctor
+from .check import check, check_all, resolve
+from .compare import compare
+from .errors import BuildError, CatalogError, ConvlabError, ProblemError, WrongResult
+from .kernel import ENGINES, load, tunables
+from .problem import PROBLEM_SETS, problem, problems
+
+RIGHT, WRONG, USAGE = 0, 1, 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    arguments = _parser().parse_args(argv)
+    with _only_json(arguments.json) as out:
+        try:
+            status, document, text = arguments.run(arguments)
+        except (CatalogError, ProblemError) as error:
+            status, document, text = USAGE, {"error": str(error)}, None
+            print(f"convlab: {error}", file=sys.stderr)
+        except ConvlabError as error:
+            status, document, text = WRONG, {"error": str(error)}, None
+            print(f"convlab: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print("convlab: interrupted", file=sys.stderr)
+            return 130
+        if arguments.json:
+            print(json.dumps(document, indent=1), file=out)
+        elif text:
+            print(text, file=out)
+    return status
+
+
+@contextlib.contextmanager
+def _only_json(wanted: bool) -> Iterator[object]:
+    """Keep standard output for the document alone: whatever else writes there goes to stderr."""
+    if not wanted:
+        yield sys.stdout
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)  # a kernel's printf writes to file descriptor 1
+    try:
+        with os.fdopen(os.dup(kept), "w") as out, contextlib.redirect_stdout(sys.stderr):
+            yield out
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m convlab", description="A microscope for CUDA convolution kernels."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run, text: str, *, kernels: bool = False, problem: str | None = None):
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        command.add_argument("--json", action="store_true", help="print one JSON document")
+        if kernels:
+            command.add_argument("kernels", nargs="*", metavar="KERNEL", help="name or path; all "
+                                 "kernels if none is given; NAME@TUNABLE=VALUE sets a tunable")
+            command.add_argument("--kernel", action="append", default=[], metavar="KERNEL",
+                                 help="the same, repeatable")
+            command.add_argument("--engine", choices=ENGINES, default="auto")
+        if problem is not None:
+            command.add_argument("--problem", metavar="P", default=None, help=problem)
+        return command  # fmt: skip
+
+    named = f'a name, a spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; {{}}'
+    sets = f"or one of the sets {', '.join(PROBLEM_SETS)}; default: {{}}"
+    add("list", _list, "The kernels and the named problems.")
+    add("check", _check, "Is it right?", kernels=True,
+        problem=named.format(sets.format("awkward")))  # fmt: skip
+    command = add("compare", _compare, "Several kernels side by side: error, cost, floor.",
+                  kernels=True, problem=named.format("default: square"))  # fmt: skip
+    command.add_argument("--plot", metavar="PNG", default="convlab-compare.png", type=Path)
+    command = add("bench", _bench, "Kernels over several problems, as README's table has it.",
+                  kernels=True, problem=named.format(sets.format("headline")))  # fmt: skip
+    command.add_argument("--write", metavar="FILE", type=Path,
+                         help="write the table between the markers of this file")  # fmt: skip
+    command = add("bench-build", _bench_build, "How long a build takes, next to load_inline.")
+    command.add_argument("--engine", choices=ENGINES, default="auto")
+    add("doctor", _doctor, "What this machine has, and what to do about what is missing.")
+    return parser
+
+
+def _chosen(arguments: argparse.Namespace) -> list[str] | None:
+    return [*arguments.kernels, *arguments.kernel] or None
+
+
+def _list(arguments: argparse.Namespace) -> tuple:
+    rows, lines = [], []
+    for path in catalog.catalog():
+        source = path.read_text()
+        header = catalog.parse_header(source, path)
+        rows.append(
+            {
+                "kernel": path.stem,
+                "path": str(path),
+                "title": header.title,
+                "idea": header.idea,
+                "class": header.precision,
+                "supports": list(header.supports),
+                "tunables": tunables(source),
+            }
+        )
+        settings = " ".join(f"{key}={value}" for key, value in tunables(source).items())
+        lines.append(f"{path.stem:<26} {header.precision:<5} {header.title}")
+        lines += [f"{'':<32} {text}" for text in (settings,) if text]
+    sets = {name: [p.name for p in problems(name)] for name in PROBLEM_SETS}
+    lines += ["", "problems:"]
+    lines += [f"  {name}: {', '.join(members)}" for name, members in sets.items()]
+    return RIGHT, {"kernels": rows, "problems": sets}, "\n".join(lines)
+
+
+def _check(arguments: argparse.Namespace) -> tuple:
+    names = _chosen(arguments) or [path.stem for path in catalog.catalog()]
+    wanted = arguments.problem or "awkward"
+    documents, lines, ok = [], [], True
+    for name in names:
+        kernel = resolve(name, arguments.engine)
+        if wanted in PROBLEM_SETS:
+            reports = check_all(kernel, wanted)
+            documents += reports.to_dict()["reports"]
+            text, good = str(reports), reports.ok
+        else:
+            report = check(kernel, problem(wanted))
+            documents.append(report.to_dict())
+            text, good = str(report), report.ok
+        lines.append(text)
+        ok &= good
+    return (RIGHT if ok else WRONG), {"ok": ok, "reports": documents}, "\n".join(lines)
+
+
+def _compare(arguments: argparse.Namespace) -> tuple:
+    result = compare(_chosen(arguments), arguments.problem or "square", engine=arguments.engine)
+    result.plot(arguments.plot)
+    document = result.to_dict() | {"plot": str(arguments.plot.resolve())}
+    text = f"{result}\nplot: {arguments.plot.resolve()}"
+    return (RIGHT if result.ok else WRONG), document, text
+
+
+def _bench(arguments: argparse.Namespace) -> tuple:
+    wanted = arguments.problem or "headline"
+    chosen = problems(wanted) if wanted in PROBLEM_SETS else [problem(wanted)]
+    results = bench.bench(_chosen(arguments), chosen, engine=arguments.engine)
+    table = bench.markdown(results)
+    if arguments.write is not None:
+        bench.write_between(arguments.write, "bench", table)
+    ok = all(result.ok for result in results)
+    document = {"ok": ok, "results": [result.to_dict() for result in results]}
+    text = "\n\n".join([*map(str, results), table])
+    return (RIGHT if ok else WRONG), document, text
+
+
+def _bench_build(arguments: argparse.Namespace) -> tuple:
+    frame = bench.bench_build(arguments.engine)
+    shown = frame.to_string(index=False, formatters={"seconds": "{:.3f}".format})
+    return RIGHT, {"rows": frame.to_dict("records")}, shown
+
+
+def _doctor(arguments: argparse.Namespace) -> tuple:
+    rows = doctor.examine()
+    marks = {True: "ok", False: "MISSING", None: "-"}
+    lines = []
+    for row in rows:
+        lines.append(f"{row['what']:<13} {marks[row['ok']]:<8} {row['found']}")
+        lines += [f"{'':<22} {row['advice']}"] if row["advice"] else []
+    ok = all(row["ok"] is not False for row in rows)
+    return (RIGHT if ok else WRONG), {"ok": ok, "rows": rows}, "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

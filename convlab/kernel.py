@@ -1,0 +1,516 @@
+"""A kernel file, called like ``torch.nn.functional.conv2d``.
+
+`load` and `compile` give a `Kernel`. It validates, makes contiguous, allocates through torch,
+launches on torch's current stream, and reports the launch's error. A kernel loaded from a file
+is built again by the next call after the file, or a header it includes, was changed.
+"""
+
+import ctypes
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from . import build as builds
+from . import catalog, sim, toolchain
+from .errors import BuildError, LaunchError, ProblemError, UnsupportedError
+from .problem import Problem, same_padding
+
+ENGINES = ("auto", "cuda", "sim")
+WORKSPACE_LIMIT = 1 << 30  # bytes
+# The integers of ConvProblem (kernels/convlab.cuh), in its order.
+_FIELDS = (
+    "N C H W K R S P Q stride_h stride_w pad_h pad_w dilation_h dilation_w groups".split()
+)
+_TUNABLE = re.compile(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", re.M)
+Pair = int | tuple[int, int]
+
+
+class Launch:
+    """One kernel bound to one problem's tensors; calling it runs the kernel again.
+
+    Attributes
+    ----------
+    y : tensor (N, K, P, Q), float32, contiguous: the output, allocated but not written before
+        the first call.
+    workspace : uint8 tensor or None.
+    counters : dict or None
+        What the simulator counted in the last call (`convlab.sim.run`); None on a GPU.
+    """
+
+    def __init__(
+        self,
+        kernel: "Kernel",
+        problem: Problem,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> None:
+        self.kernel, self.problem = kernel, problem
+        self.workspace: torch.Tensor | None = None
+        self.counters: dict[str, float] | None = None
+        self._build = kernel.build()
+        if kernel.engine == "sim":
+            self._prepare_sim(x, w, bias)
+        else:
+            self._prepare_cuda(x, w, bias)
+
+    def __call__(self) -> None:
+        """Run the kernel: on a GPU asynchronously, on torch's current stream."""
+        if self.problem.N == 0:
+            return
+        if self.kernel.engine == "sim":
+            self.counters = sim.run(
+                self._build.library,
+                builds.sim_runtime(),
+                self._dims,
+                self._arena,
+                label=self.kernel.name,
+                source=self.kernel.path or self.kernel.source,
+                workspace_limit=self.kernel.workspace_limit,
+                time_limit=self.kernel.time_limit,
+            )
+            return
+        with torch.cuda.device(self.y.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            error = self._entry(*self._arguments, stream) or self._last_error()
+        if error:
+            raise LaunchError(f"{self.kernel.name} failed: {error.decode(errors='replace')}")
+
+    @property
+    def _dims(self) -> list[int]:
+        values = self.problem.variables()
+        return [values[field] for field in _FIELDS]
+
+    def _prepare_sim(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
+        given = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
+        shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
+        self._arena = sim.Arena(shapes | {"y": self.problem.y_shape})
+        for name, tensor in given.items():
+            self._arena.tensors[name].copy_(tensor)
+        self.y = self._arena.tensors["y"].fill_(math.nan)
+
+    def _prepare_cuda(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
+        library = ctypes.CDLL(str(self._build.library))
+        dims = (ctypes.c_int * len(_FIELDS))(*self._dims)
+        limit, need = self.kernel.workspace_limit, 0
+        with torch.cuda.device(x.device):
+            if hasattr(library, "conv2d_workspace"):
+                library.conv2d_workspace.restype = ctypes.c_size_t
+                need = library.conv2d_workspace(dims, ctypes.c_size_t(limit))
+        if need > limit:
+            raise LaunchError(
+                f"{self.kernel.name} needs {need:,} bytes of workspace for this problem, more "
+                f"than the limit of {limit:,}: load(..., workspace_limit={need})"
+            )
+        try:
+            self.y = torch.empty(self.problem.y_shape, device=x.device)
+            if need:
+                self.workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
+        except torch.OutOfMemoryError as error:
+            free = torch.cuda.mem_get_info(x.device)[0]
+            raise LaunchError(
+                f"not enough GPU memory: y needs {4 * math.prod(self.problem.y_shape) / 2**30:.2f} "
+                f"GiB and {self.kernel.name}'s workspace {need / 2**30:.2f} GiB, "
+                f"{free / 2**30:.2f} GiB are free; try load(..., workspace_limit=...) with less "
+                f"than {limit / 2**30:.2f} GiB, or Problem.scaled"
+            ) from error
+        self._inputs = (x, w, bias)  # keeps the memory behind the pointers
+        pointers = [ctypes.c_void_p(t.data_ptr() if t is not None else None)
+                    for t in (x, w, bias, self.y, self.workspace)]  # fmt: skip
+        self._arguments = (dims, *pointers, ctypes.c_size_t(need))
+        self._entry = library.conv2d
+        self._entry.restype = ctypes.c_char_p
+        self._entry.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_size_t, ctypes.c_void_p]
+        self._last_error = library.convlab_launch_error
+        self._last_error.restype = ctypes.c_char_p
+
+
+class Kernel:
+    """A CUDA kernel that computes a convolution; made by `load` or `compile`.
+
+    Attributes
+    ----------
+    name : str
+        The file's name without ending, and its tunables: "03_smem_tile@C_TILE=4".
+    path : Path or None
+        The file; None when made from a string.
+    engine : str
+        "cuda" or "sim".
+    defines : dict
+        The tunables that were set.
+    workspace_limit : int
+        Bytes of workspace a call may take.
+    time_limit : float
+        Seconds that one call may take on the simulator.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        path: Path | None,
+        text: str | None,
+        engine: str,
+        defines: Mapping[str, int],
+        workspace_limit: int,
+        time_limit: float,
+    ) -> None:
+        self.path, self._text = path, text
+        self.engine, self.defines = _engine(engine), dict(defines)
+        self.workspace_limit, self.time_limit = int(workspace_limit), time_limit
+        suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
+        self.name = f"{name}@{suffix}" if suffix else name
+        self._stem = name
+        self._seen: tuple[object, ...] | None = None
+        self._built: builds.Build | None = None
+        known = tunables(self.source)
+        for key in self.defines:
+            if key not in known:
+                offer = ", ".join(known) or "none"
+                raise ProblemError(f"{name} has no tunable {key}; it has: {offer}")
+
+    @property
+    def source(self) -> str:
+        """The CUDA C++ text, as it is on disk now."""
+        return self.path.read_text() if self._text is None else self._text
+
+    @property
+    def header(self) -> catalog.Header:
+        """What the file's header comment says."""
+        return catalog.parse_header(self.source, self.path or f"{self._stem}.cu")
+
+    @property
+    def title(self) -> str:
+        """The header's title, and the tunables."""
+        return self.header.title + self.name[len(self._stem) :]
+
+    @property
+    def precision(self) -> str:
+        """The precision class, "fp32" or "tf32"."""
+        return self.header.precision
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors live: the CPU for the simulator, else the current GPU."""
+        if self.engine == "sim":
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def build(self) -> builds.Build:
+        """Compile the file if it, or a header it includes, changed since the last call."""
+        source = None
+        if self._seen is None or self._seen != (seen := _stamp(self._seen[0])):
+            source = builds.Source(self.source, self._stem, self.path)
+            files = tuple(p for p in (self.path, *source.headers()) if p is not None)
+            seen = _stamp(files)
+        if source is not None or self._built is None:
+            self._built = builds.build(source, self.engine, self.defines)
+            self._seen = seen
+        return self._built
+
+    def pinned(self) -> "Kernel":
+        """This kernel as its source is now: later edits of the file do not reach it."""
+        text = self.source
+        digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+        pinned = Kernel(
+            f"{self._stem}#{digest}",
+            path=self.path,
+            text=text,
+            engine=self.engine,
+            defines=self.defines,
+            workspace_limit=self.workspace_limit,
+            time_limit=self.time_limit,
+        )
+        pinned._built = builds.build(
+            builds.Source(text, self._stem, self.path), self.engine, self.defines
+        )
+        pinned._seen = (None,)
+        return pinned
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """The first of the header's requirements that a problem does not meet, or None."""
+        if self.engine == "sim":
+            return self.header.unsupported(problem, sim.SM, sim.SMEM)
+        device = torch.cuda.get_device_properties(self.device)
+        sm, smem = 10 * device.major + device.minor, device.shared_memory_per_block_optin
+        return self.header.unsupported(problem, sm, smem)
+
+    def prepare(
+        self,
+        problem: Problem,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> Launch:
+        """Validate, allocate the output and the workspace, and return what launches.
+
+        Parameters
+        ----------
+        problem : the problem that the tensors belong to.
+        x : (N, C, H, W) float32 on `device`.
+        w : (K, C/groups, R, S) float32.
+        bias : (K,) float32 or None.
+
+        Raises
+        ------
+        ProblemError, UnsupportedError, BuildError, LaunchError
+        """
+        self._check_tensors(x, w, bias)
+        reason = self.unsupported(problem)
+        if reason is not None:
+            raise UnsupportedError(self._refusal(problem, reason))
+        bias = None if bias is None else bias.contiguous()
+        return Launch(self, problem, x.contiguous(), w.contiguous(), bias)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Pair = 1,
+        padding: Pair | str = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+    ) -> torch.Tensor:
+        """Compute the convolution, with gradients where the inputs ask for them.
+
+        Parameters
+        ----------
+        x : (N, C, H, W) or (C, H, W), float32, on the kernel's device; any memory format.
+        w : the filter, (K, C/groups, R, S).
+        bias : (K,) or None.
+        stride, padding, dilation : an int, or a pair (height, width).
+            `padding` may be "valid", or "same" where the stride is 1.
+        groups : int.
+
+        Returns
+        -------
+        tensor (N, K, P, Q) or (K, P, Q), float32, contiguous.
+
+        Raises
+        ------
+        ProblemError
+            If the arguments do not describe a convolution on this kernel's device.
+        UnsupportedError
+            If the header says that the kernel cannot do it; names kernels that can.
+        BuildError
+            If the file does not compile.
+        LaunchError
+            If the kernel refuses, crashes or hangs, or memory is short.
+        """
+        tensors = [t for t in (x, w, bias) if isinstance(t, torch.Tensor)]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            from .nn import conv2d  # stands after this module; only gradients need it
+
+            return conv2d(x, w, bias, stride, padding, dilation, groups, kernel=self)
+        return self.forward(x, w, bias, stride, padding, dilation, groups)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Pair = 1,
+        padding: Pair | str = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+    ) -> torch.Tensor:
+        """As `__call__`, without gradients."""
+        self._check_tensors(x, w, bias)
+        batched = x.dim() != 3
+        if not batched:
+            x = x.unsqueeze(0)
+        if padding == "same":
+            x, padding = _pad_same(x, w, stride, dilation)
+        shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
+        problem = Problem.from_shapes(*shapes, stride, padding, dilation, groups)
+        launch = self.prepare(problem, x.detach(), w.detach(), None if bias is None else bias.detach())
+        launch()
+        y = launch.y.clone() if self.engine == "sim" else launch.y  # lets the arena go
+        return y if batched else y.squeeze(0)
+
+    def _check_tensors(self, x: object, w: object, bias: object) -> None:
+        for name, tensor in (("x", x), ("w", w), ("bias", bias)):
+            if tensor is None and name == "bias":
+                continue
+            if not isinstance(tensor, torch.Tensor):
+                raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+            if tensor.dtype != torch.float32:
+                raise ProblemError(
+                    f"{name} is {tensor.dtype}, and {self.name} computes in torch.float32: "
+                    f"pass {name}.float()"
+                )
+            if tensor.layout != torch.strided:
+                raise ProblemError(f"{name} is {tensor.layout}: pass {name}.to_dense()")
+            if tensor.device.type != self.device.type:
+                other = "cuda" if self.engine == "sim" else "sim"
+                raise ProblemError(
+                    f"{name} is on {tensor.device}, and {self.name} runs on the engine "
+                    f'"{self.engine}": pass {name}.to("{self.device.type}"), '
+                    f'or load it with engine="{other}"'
+                )
+            if tensor.device != x.device:
+                raise ProblemError(f"x is on {x.device} and {name} on {tensor.device}: use one GPU")
+
+    def _refusal(self, problem: Problem, reason: str) -> str:
+        able = []
+        for path in catalog.catalog():
+            other = load(path, engine=self.engine)
+            if other.path != self.path and other.unsupported(problem) is None:
+                able.append(other.name)
+        offer = f"use {', '.join(able)}" if able else "no kernel in the catalog can"
+        return f"{self.name} cannot do {problem.label}: {reason}; {offer}"
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name!r}, engine={self.engine!r})"
+
+    def __reduce__(self) -> tuple:
+        options = (self.engine, self.defines, self.workspace_limit, self.time_limit)
+        return _rebuild, (self._stem, self.path, self._text, *options)
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    engine: str = "auto",
+    defines: Mapping[str, int] | None = None,
+    workspace_limit: int = WORKSPACE_LIMIT,
+    time_limit: float = sim.TIME_LIMIT,
+) -> Kernel:
+    """Return the kernel of a ``.cu`` file.
+
+    Parameters
+    ----------
+    name_or_path : a name in ``kernels/`` ("03_smem_tile", or the start of one: "03"), or a path;
+        tunables may follow: "03_smem_tile@C_TILE=4".
+    engine : "cuda", "sim", or "auto": cuda where there are a GPU and nvcc, else sim.
+    defines : tunables, passed to the compiler as ``-DNAME=VALUE``.
+    workspace_limit : bytes of workspace that a call may take.
+    time_limit : seconds that one call may take on the simulator.
+
+    Raises
+    ------
+    CatalogError
+        If there is no such kernel, or two of that name.
+    ProblemError
+        If the engine or a tunable is not known.
+    """
+    spec, _, tuned = str(name_or_path).partition("@")
+    path = catalog.find(spec).resolve()
+    return Kernel(
+        path.stem,
+        path=path,
+        text=None,
+        engine=engine,
+        defines=_parse_defines(tuned) | dict(defines or {}),
+        workspace_limit=workspace_limit,
+        time_limit=time_limit,
+    )
+
+
+def compile(
+    source: str,
+    *,
+    name: str = "inline",
+    engine: str = "auto",
+    defines: Mapping[str, int] | None = None,
+    workspace_limit: int = WORKSPACE_LIMIT,
+    time_limit: float = sim.TIME_LIMIT,
+) -> Kernel:
+    """Build a kernel from CUDA C++ text and return it; the other parameters are `load`'s.
+
+    Raises
+    ------
+    BuildError
+        If the text does not compile or has no entry point.
+    """
+    kernel = Kernel(
+        name,
+        path=None,
+        text=source,
+        engine=engine,
+        defines=defines or {},
+        workspace_limit=workspace_limit,
+        time_limit=time_limit,
+    )
+    kernel.build()
+    return kernel
+
+
+def tunables(source: str) -> dict[str, str]:
+    """The tunables of a kernel's source, ``#ifndef NAME`` / ``#define NAME VALUE``, by name."""
+    found = {}
+    for name in _TUNABLE.findall(source):
+        default = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}[ \t]+(\S+)", source, re.M)
+        if default:
+            found[name] = default[1]
+    return found
+
+
+def _parse_defines(text: str) -> dict[str, int]:
+    defines = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not re.fullmatch(r"-?\d+", value.strip()):
+            raise ProblemError(f"cannot read the tunable {part!r}: write NAME=INTEGER after the @")
+        defines[key.strip()] = int(value)
+    return defines
+
+
+def _engine(engine: str) -> str:
+    if engine not in ENGINES:
+        raise ProblemError(f"no engine {engine!r}: choose from {', '.join(ENGINES)}")
+    if engine == "auto":
+        return "cuda" if torch.cuda.is_available() and toolchain.cuda() else "sim"
+    if engine == "cuda" and not torch.cuda.is_available():
+        raise BuildError(builds.NO_GPU)
+    return engine
+
+
+def _stamp(files: tuple[Path, ...] | None) -> tuple[object, ...]:
+    """The files with their times and sizes: differs after an edit."""
+    if files is None:  # pinned
+        return (None,)
+    stats = []
+    for path in files:
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            stats.append(None)
+            continue
+        stats.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return (files, *stats)
+
+
+def _pad_same(
+    x: torch.Tensor, w: torch.Tensor, stride: Pair, dilation: Pair
+) -> tuple[torch.Tensor, tuple[int, int]]:
+    """Pad as torch's "same" does; what is odd of it goes to the bottom and right, by hand."""
+    steps = stride if isinstance(stride, tuple | list) else (stride, stride)
+    if any(step != 1 for step in steps):
+        raise ProblemError(f'padding="same" needs stride 1, and the stride is {stride}')
+    if x.dim() != 4 or w.dim() != 4:
+        return x, (0, 0)  # Problem.from_shapes says what is wrong
+    spread = dilation if isinstance(dilation, tuple | list) else (dilation, dilation)
+    (top, bottom), (left, right) = (
+        same_padding(size, d) for size, d in zip(w.shape[2:], spread, strict=True)
+    )
+    extra = (0, right - left, 0, bottom - top)
+    return (torch.nn.functional.pad(x, extra) if any(extra) else x), (top, left)
+
+
+def _rebuild(stem: str, path: Path | None, text: str | None, *options: object) -> Kernel:
+    engine, defines, workspace_limit, time_limit = options
+    return Kernel(
+        stem,
+        path=path,
+        text=text,
+        engine=engine,
+        defines=defines,
+        workspace_limit=workspace_limit,
+        time_limit=time_limit,
+    )

@@ -1,0 +1,311 @@
+// CUDA C++ as the simulator knows it: the part of the language and the runtime that kernels use.
+// Warp operations are exchanges between fibers; see sim.h and ../runtime.cpp.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "sim.h"
+
+#define CONVLAB_SIMULATOR 1
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) alignas(n)
+
+// ---- vector types -------------------------------------------------------------------------
+#define SIM_VECTORS(T, name, align2, align4)                                                    \
+    struct name##1 { T x; };                                                                    \
+    struct alignas(align2) name##2 { T x, y; };                                                 \
+    struct name##3 { T x, y, z; };                                                              \
+    struct alignas(align4) name##4 { T x, y, z, w; };                                           \
+    inline name##1 make_##name##1(T x) { return {x}; }                                          \
+    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                  \
+    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                          \
+    inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+SIM_VECTORS(float, float, 8, 16)
+SIM_VECTORS(double, double, 16, 16)
+SIM_VECTORS(int, int, 8, 16)
+SIM_VECTORS(short, short, 4, 8)
+SIM_VECTORS(unsigned char, uchar, 2, 4)
+SIM_VECTORS(signed char, char, 2, 4)
+SIM_VECTORS(unsigned short, ushort, 4, 8)
+SIM_VECTORS(long long, longlong, 16, 16)
+struct uint1 { unsigned x; };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return {x, y, z}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+// ---- barriers, votes, shuffles ------------------------------------------------------------
+inline void __syncthreads() { sim_barrier(0, nullptr); }
+inline int __syncthreads_count(int predicate) {
+    int yes;
+    sim_barrier(predicate != 0, &yes);
+    return yes;
+}
+inline int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) != 0; }
+inline int __syncthreads_and(int predicate) {
+    int yes;
+    return sim_barrier(predicate != 0, &yes) == yes;
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline void __threadfence_system() {}
+inline void __syncwarp(unsigned mask = 0xffffffffu) { sim_collective(mask, nullptr, nullptr); }
+inline unsigned __activemask() { return sim_live_lanes(); }
+
+namespace sim {
+
+struct Exchange {  // what a lane brings to a shuffle or a vote, and takes away
+    uint64_t value, result;
+    int source;
+};
+inline void shuffle_step(void** arguments, unsigned mask) {
+    for (int lane = 0; lane < 32; ++lane) {
+        if (!(mask >> lane & 1)) continue;
+        auto* mine = static_cast<Exchange*>(arguments[lane]);
+        bool there = mask >> mine->source & 1;
+        mine->result = there ? static_cast<Exchange*>(arguments[mine->source])->value : mine->value;
+    }
+}
+inline void ballot_step(void** arguments, unsigned mask) {
+    uint64_t votes = 0;
+    for (int lane = 0; lane < 32; ++lane)
+        if (mask >> lane & 1 && static_cast<Exchange*>(arguments[lane])->value) votes |= 1u << lane;
+    for (int lane = 0; lane < 32; ++lane)
+        if (mask >> lane & 1) static_cast<Exchange*>(arguments[lane])->result = votes;
+}
+inline void match_step(void** arguments, unsigned mask) {
+    for (int lane = 0; lane < 32; ++lane) {
+        if (!(mask >> lane & 1)) continue;
+        auto* mine = static_cast<Exchange*>(arguments[lane]);
+        mine->result = 0;
+        for (int other = 0; other < 32; ++other)
+            if (mask >> other & 1 && static_cast<Exchange*>(arguments[other])->value == mine->value)
+                mine->result |= 1u << other;
+    }
+}
+template <typename T>
+T shuffle(unsigned mask, T value, int source) {
+    static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
+    Exchange e{bits<uint64_t>(value), 0, source & 31};
+    sim_collective(mask, shuffle_step, &e);
+    return unbits<T>(e.result);
+}
+inline unsigned ballot(unsigned mask, bool predicate) {
+    Exchange e{predicate, 0, 0};
+    sim_collective(mask, ballot_step, &e);
+    return unsigned(e.result);
+}
+template <typename T, typename F>
+T reduce(unsigned mask, T value, F combine) {
+    T total{};
+    bool first = true;
+    for (int lane = 0; lane < 32; ++lane) {
+        T other = shuffle(mask, value, lane);
+        if (!(mask >> lane & 1)) continue;
+        total = first ? other : combine(total, other);
+        first = false;
+    }
+    return total;
+}
+
+}  // namespace sim
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+    return sim::shuffle(mask, value, int(sim_lane() & ~(width - 1)) + (source & (width - 1)));
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    int lane = sim_lane(), source = lane - int(delta);
+    return sim::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+    int lane = sim_lane(), source = lane + int(delta);
+    return sim::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
+    int lane = sim_lane(), source = lane ^ lane_mask;
+    return sim::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate); }
+inline int __any_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return sim::ballot(mask, !predicate) == 0; }
+template <typename T>
+unsigned __match_any_sync(unsigned mask, T value) {
+    sim::Exchange e{sim::bits<uint64_t>(value), 0, 0};
+    sim_collective(mask, sim::match_step, &e);
+    return unsigned(e.result);
+}
+#define SIM_REDUCE(name, T, expression)                                                         \
+    inline T __reduce_##name##_sync(unsigned mask, T value) {                                   \
+        return sim::reduce(mask, value, [](T a, T b) -> T { return expression; });              \
+    }
+SIM_REDUCE(add, unsigned, a + b)
+SIM_REDUCE(add, int, a + b)
+SIM_REDUCE(min, unsigned, a < b ? a : b)
+SIM_REDUCE(min, int, a < b ? a : b)
+SIM_REDUCE(max, unsigned, a > b ? a : b)
+SIM_REDUCE(max, int, a > b ? a : b)
+SIM_REDUCE(and, unsigned, a & b)
+SIM_REDUCE(or, unsigned, a | b)
+SIM_REDUCE(xor, unsigned, a ^ b)
+
+// ---- atomics: real ones, since blocks run on several cores --------------------------------
+namespace sim {
+template <typename T, typename F>
+__attribute__((no_sanitize("thread"))) T atomic(T* address, F update) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics work on 4 or 8 bytes");
+    using Word = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    sim_atomic(address, sizeof(T));
+    auto* word = reinterpret_cast<Word*>(address);
+    Word old = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(word, &old, bits<Word>(T(update(unbits<T>(old)))), false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    return unbits<T>(old);
+}
+template <typename T> struct Same { using type = T; };  // keeps `T` from being deduced twice
+template <typename T> using same = typename Same<T>::type;
+}  // namespace sim
+#define SIM_ATOMIC(name, expression)                                                            \
+    template <typename T>                                                                       \
+    T name(T* address, sim::same<T> b) {                                                        \
+        return sim::atomic(address, [b](T a) -> T { return expression; });                      \
+    }
+SIM_ATOMIC(atomicAdd, a + b)
+SIM_ATOMIC(atomicSub, a - b)
+SIM_ATOMIC(atomicExch, ((void)a, b))
+SIM_ATOMIC(atomicMin, a < b ? a : b)
+SIM_ATOMIC(atomicMax, a > b ? a : b)
+SIM_ATOMIC(atomicAnd, a & b)
+SIM_ATOMIC(atomicOr, a | b)
+SIM_ATOMIC(atomicXor, a ^ b)
+SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1)
+SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1)
+template <typename T>
+T atomicCAS(T* address, sim::same<T> compare, sim::same<T> value) {
+    return sim::atomic(address, [=](T a) -> T { return a == compare ? value : a; });
+}
+
+// ---- loads and stores with a hint: the hint is dropped ------------------------------------
+template <typename T> T __ldg(const T* p) { return *p; }
+template <typename T> T __ldcs(const T* p) { return *p; }
+template <typename T> T __ldca(const T* p) { return *p; }
+template <typename T> T __ldcg(const T* p) { return *p; }
+template <typename T> void __stcs(T* p, sim::same<T> v) { *p = v; }
+template <typename T> void __stcg(T* p, sim::same<T> v) { *p = v; }
+template <typename T> void __stwt(T* p, sim::same<T> v) { *p = v; }
+
+// ---- arithmetic ---------------------------------------------------------------------------
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __frcp_rn(float a) { return 1 / a; }
+inline float __saturatef(float a) { return a < 0 ? 0 : a > 1 ? 1 : a; }
+inline int __float2int_rn(float a) { return int(std::nearbyint(a)); }
+inline int __float_as_int(float a) { return sim::bits<int>(a); }
+inline unsigned __float_as_uint(float a) { return sim::bits<unsigned>(a); }
+inline float __int_as_float(int a) { return sim::bits<float>(a); }
+inline float __uint_as_float(unsigned a) { return sim::bits<float>(a); }
+inline int __popc(unsigned a) { return __builtin_popcount(a); }
+inline int __popcll(unsigned long long a) { return __builtin_popcountll(a); }
+inline int __clz(int a) { return a ? __builtin_clz(unsigned(a)) : 32; }
+inline int __ffs(int a) { return __builtin_ffs(a); }
+inline unsigned __brev(unsigned a) {
+    unsigned r = 0;
+    for (int i = 0; i < 32; ++i) r |= (a >> i & 1) << (31 - i);
+    return r;
+}
+inline int __mul24(int a, int b) { return a * b; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
+inline void __trap() { sim_trap(); }
+inline void __nanosleep(unsigned) {}
+inline long long clock64() { return 0; }  // no time passes on the simulator
+
+// ---- the runtime API ----------------------------------------------------------------------
+enum cudaError_t : int {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorNotSupported = 801,
+};
+typedef cudaError_t cudaError;
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                      cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+                         cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxSharedMemoryPerBlock = 8,
+                      cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16,
+                      cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+                      cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
+                      cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
+                      cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
+extern "C" {
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+const char* cudaGetErrorString(cudaError_t);
+const char* cudaGetErrorName(cudaError_t);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
+cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
+cudaError_t sim_malloc(void** pointer, size_t bytes);
+cudaError_t cudaFree(void* pointer);
+}
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+template <typename F>
+cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int value) {
+    return sim_set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
+template <typename T>
+cudaError_t cudaMalloc(T** pointer, size_t bytes) {
+    return sim_malloc(reinterpret_cast<void**>(pointer), bytes);
+}
+inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    return std::memset(to, value, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {
+    return cudaMemset(to, value, bytes);
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t = nullptr) {
+    return cudaMemcpy(to, from, bytes, kind);
+}
+template <typename T>
+cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind = cudaMemcpyHostToDevice) {
+    return cudaMemcpy(reinterpret_cast<char*>(&symbol) + offset, from, bytes, cudaMemcpyDefault);
+}
+template <typename T>
+cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                                    cudaMemcpyKind kind = cudaMemcpyHostToDevice,
+                                    cudaStream_t = nullptr) {
+    return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
+}
