@@ -1,0 +1,214 @@
+"""The catalog: header comments, requirements, and finding a kernel by name."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convlab import catalog as module
+from convlab.catalog import Header, catalog, find, parse_header
+from convlab.errors import CatalogError
+from convlab.problem import Problem
+
+SOURCE = """\
+// title: Direct
+// idea: one thread
+//       computes one output
+// mapping: grid, block: thread -> n, k, p, q
+// precision: tf32
+// supports: R == 3, S == 3,
+//           sm >= 80
+// limits: memory
+// arch: sm_90a
+// atomics: yes
+//
+// Prose is ignored. Note: this, too.
+#include "convlab.cuh"
+// title: not in the header
+"""
+PROBLEM = Problem(2, 6, 9, 8, 4, 3, 3, (2, 1), groups=2)
+
+
+def test_header():
+    assert parse_header(SOURCE, "kernels/01_direct.cu") == Header(
+        title="Direct",
+        idea="one thread computes one output",
+        mapping="grid, block: thread -> n, k, p, q",
+        precision="tf32",
+        supports=("R == 3", "S == 3", "sm >= 80"),
+        limits="memory",
+        arch="sm_90a",
+        atomics=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '#include "convlab.cuh"\n',
+        "// My kernel, see https://example.org\n// TODO: faster\n// Note: mine\nint x;\n",
+        "/* title: other */\n",
+        "// supports: everything\n",
+    ],
+)
+def test_every_key_is_optional(text):
+    assert parse_header(text, "a/mine.cu") == Header(title="mine")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("// suports: R == 3", r"k\.cu:1: unknown key 'suports'.*did you mean supports"),
+        ("// title: A\n// speed: 9", r"k\.cu:2: unknown key 'speed'.*Keys: title, idea"),
+        ("// title: A\n// title: B", r"k\.cu:2: title is given twice, first on line 1"),
+        ("\n// precision: fp16", r"k\.cu:2: precision is 'fp16'; it must be fp32 or tf32"),
+        ("// precision:", "precision is ''"),
+        ("// arch: hopper", "arch is 'hopper'; it must be like sm_80"),
+        ("// atomics: maybe", "atomics is 'maybe'; it must be yes or no"),
+        ("// Supports: R = 3", "cannot read supports"),
+        ("// supports: R == 3 S == 3", "cannot read supports"),
+        ("// supports: R", "'R' is not a comparison"),
+        ("// supports: Z == 3", "unknown name 'Z'"),
+        ("// supports: R == 'a'", "not an integer"),
+        ("// supports: R == 3.0", "not an integer"),
+        ("// supports: R ** 9 == 3", "Pow is not allowed"),
+        ("// supports: __import__('os') == 1", "not allowed"),
+        ("// supports: R.real == 1", "not allowed"),
+        ("// supports: R is 3", "Is is not allowed"),
+        ("// supports: R in 3", "'in' takes a list"),
+        ("// supports: (R, S) == (3, 3)", "nothing else does"),
+        ("// supports: R == 3), (S == 3", "not a comparison"),
+        ("// supports: ,", "cannot read supports"),
+    ],
+)
+def test_refused(text, message):
+    with pytest.raises(CatalogError, match=message):
+        parse_header(text, "k.cu")
+
+
+@pytest.mark.parametrize(
+    "requirement, met",
+    [
+        ("R == 3", True),
+        ("R == S == 3", True),
+        ("R != 3", False),
+        ("C % groups == 0", True),
+        ("stride_h == stride_w", False),
+        ("stride_h == 1 or stride_w == 1", True),
+        ("stride_h == 1 and stride_w == 1", False),
+        ("not (pad_h > 0)", True),
+        ("R in (1, 3)", True),
+        ("R not in (1, 3)", False),
+        ("4 * R * S * C // groups <= smem", True),
+        ("sm >= 90", False),
+        ("P == 4", True),
+        ("-1 < N - 2 < 1", True),
+    ],
+)
+def test_requirement(requirement, met):
+    header = parse_header(f"// supports: {requirement}", "k.cu")
+    reason = header.unsupported(PROBLEM, sm=80, smem=1000)
+    assert (reason is None) == met
+    assert met or reason.startswith(f"{requirement} (here ")
+
+
+def test_the_first_unmet_requirement_is_named_with_its_values():
+    header = parse_header("// supports: R == 3, S == 5, sm >= 90", "k.cu")
+    assert header.unsupported(PROBLEM, 80, 0) == "S == 5 (here S = 3)"
+
+
+def test_division_by_zero_is_the_headers_fault():
+    header = parse_header("// title: T\n// supports: R % pad_h == 0", "k.cu")
+    with pytest.raises(CatalogError, match="divides by zero"):
+        header.unsupported(PROBLEM, 80, 0)
+
+
+@given(st.text())
+def test_any_text_parses_or_is_refused_by_a_catalog_error(text):
+    for source in (text, f"// supports: {text}", f"// {text}: {text}"):
+        try:
+            parse_header(source, "k.cu").unsupported(PROBLEM, 80, 0)
+        except CatalogError:
+            pass
+
+
+VALUE = st.text("abcxyz ,.->", min_size=1).map(lambda text: " ".join(text.split()))
+
+
+@given(title=VALUE.filter(bool), idea=VALUE, limits=VALUE, atomics=st.booleans())
+def test_what_is_written_is_read(title, idea, limits, atomics):
+    text = f"// title: {title}\n// idea:\n//     {idea}\n// limits: {limits}\n"
+    text += f"// atomics: {'yes' if atomics else 'no'}\n"
+    expected = Header(title=title, idea=idea, limits=limits, atomics=atomics)
+    assert parse_header(text, "k.cu") == expected
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """A catalog of three kernels, in place of the real one."""
+    directory = tmp_path / "kernels"
+    directory.mkdir()
+    for stem in ("01_direct", "02_im2col_gemm", "02_im2col_own"):
+        (directory / f"{stem}.cu").write_text("")
+    monkeypatch.setattr(module, "KERNEL_DIR", directory)
+    monkeypatch.delenv(module.ENVIRONMENT, raising=False)
+    return directory
+
+
+def test_find_by_name_prefix_and_path(kernels, monkeypatch):
+    assert find("01_direct") == find("01") == kernels / "01_direct.cu"
+    assert find("02_im2col_g").stem == "02_im2col_gemm"
+    assert find(kernels / "01_direct.cu") == kernels / "01_direct.cu"
+    monkeypatch.chdir(kernels)
+    assert find("01_direct.cu").resolve() == kernels / "01_direct.cu"
+    assert [path.stem for path in catalog()] == ["01_direct", "02_im2col_gemm", "02_im2col_own"]
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("01_dirct", "no kernel is named '01_dirct'; did you mean 01_direct"),
+        ("zzz", "kernels here: 01_direct, 02_im2col_gemm"),
+        ("", "no kernel is named ''"),
+        ("02", "fits more than one kernel: 02_im2col_gemm, 02_im2col_own"),
+        ("01_dirct.cu", r"no file 01_dirct.cu; did you mean .*kernels/01_direct\.cu"),
+        ("kernels/01_dirct.cu", r"did you mean .*01_direct\.cu"),
+        ("some/where", "there is no file some/where"),
+    ],
+)
+def test_not_found(kernels, name, message):
+    with pytest.raises(CatalogError, match=message):
+        find(name)
+
+
+def test_more_directories_from_the_environment(kernels, tmp_path, monkeypatch):
+    mine, yours = tmp_path / "mine", tmp_path / "yours"
+    for directory, stem in ((mine, "fast"), (yours, "slow")):
+        directory.mkdir()
+        (directory / f"{stem}.cu").write_text("")
+    monkeypatch.setenv(module.ENVIRONMENT, os.pathsep.join(map(str, (mine, yours, mine, kernels))))
+    assert find("fast") == mine / "fast.cu" and find("slow") == yours / "slow.cu"
+    assert len(catalog()) == 5
+
+
+def test_two_of_one_name(kernels, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "01_direct.cu").write_text("")
+    monkeypatch.setenv(module.ENVIRONMENT, str(tmp_path / "mine"))
+    with pytest.raises(CatalogError, match=r"kernels/01_direct\.cu and .*mine/01_direct\.cu"):
+        find("01_direct")
+    assert find(tmp_path / "mine" / "01_direct.cu").exists()
+
+
+def test_missing_directory(kernels, monkeypatch):
+    monkeypatch.setenv(module.ENVIRONMENT, "/does/not/exist")
+    with pytest.raises(CatalogError, match="lists /does/not/exist"):
+        catalog()
+
+
+def test_the_shipped_kernels_have_headers():
+    for path in catalog():
+        header = parse_header(path.read_text(), path)
+        assert header.title != path.stem and header.idea and header.limits

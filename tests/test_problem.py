@@ -1,0 +1,255 @@
+"""Problem: its arithmetic against torch, its refusals, its names, and shrinking."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from convlab.errors import ProblemError
+from convlab.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
+
+ALL = [member for name in PROBLEM_SETS for member in problems(name)]
+
+
+@st.composite
+def arguments(draw):
+    """Draw the keyword arguments of a valid Problem, small enough to run."""
+    size = st.integers(1, 12)
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    groups = draw(st.integers(1, 3))
+    found = dict(
+        N=draw(st.integers(0, 3)),
+        C=groups * draw(st.integers(1, 3)),
+        H=draw(size),
+        W=draw(size),
+        K=groups * draw(st.integers(1, 3)),
+        R=draw(st.integers(1, 5)),
+        S=draw(st.integers(1, 5)),
+        stride=draw(pair),
+        padding=draw(st.tuples(st.integers(0, 6), st.integers(0, 6))),
+        dilation=draw(pair),
+        groups=groups,
+        bias=draw(st.booleans()),
+    )
+    for size, filter_size, i in ((found["H"], found["R"], 0), (found["W"], found["S"], 1)):
+        extent = found["dilation"][i] * (filter_size - 1) + 1
+        assume(extent <= size + 2 * found["padding"][i])
+    return found
+
+
+@given(arguments())
+@settings(deadline=None, max_examples=200)
+def test_output_shape_is_torchs(kwargs):
+    p = Problem(**kwargs)
+    y = torch.nn.functional.conv2d(
+        torch.empty(p.x_shape, device="meta"),
+        torch.empty(p.w_shape, device="meta"),
+        None,
+        p.stride,
+        p.padding,
+        p.dilation,
+        p.groups,
+    )
+    assert tuple(y.shape) == p.y_shape
+
+
+@given(arguments())
+@settings(deadline=None)
+def test_printed_form_reads_back(kwargs):
+    p = Problem(**kwargs)
+    assert problem(str(p)) == p
+
+
+@given(arguments(), st.integers(0, 3000), st.one_of(st.none(), st.integers(50, 3000)))
+@settings(deadline=None, max_examples=200)
+def test_scaled_is_valid_and_fits(kwargs, max_macs, max_bytes):
+    p = Problem(**kwargs)
+    q = p.scaled(max_macs, max_bytes)
+    for key in ("stride", "padding", "dilation", "R", "S", "bias"):
+        assert getattr(q, key) == getattr(p, key)
+    assert all(getattr(q, key) <= getattr(p, key) for key in ("N", "C", "H", "W", "K", "groups"))
+    fits = q.macs <= max_macs and (max_bytes is None or q.min_bytes <= max_bytes)
+    smallest = (q.C, q.K, q.groups) == (1, 1, 1) and q.N <= 1
+    assert fits or smallest
+
+
+@pytest.mark.parametrize("p", ALL, ids=lambda p: p.name)
+def test_scaled_keeps_what_shows_mistakes(p):
+    q = p.scaled(20_000_000)
+    assert q.macs <= 20_000_000
+    if q is p:
+        return
+    assert q.macs > 10_000_000 or q.N > 2
+    assert q.N >= min(p.N, 2)
+    for size, now, filter_size, i in ((p.H, q.H, p.R, 0), (p.W, q.W, p.S, 1)):
+        assert now >= min(size, 4 * (p.dilation[i] * (filter_size - 1) + 1))
+    assert q.P >= min(p.P, 18) and q.Q >= min(p.Q, 18)
+    assert q.name.startswith(f"{p.name} (scaled to N={q.N}, {q.H}x{q.W}")
+
+
+def test_scaled_returns_itself_where_it_fits():
+    p = problem("awkward.primes")
+    assert p.scaled(p.macs, p.min_bytes) is p
+    assert p.scaled(p.macs, p.min_bytes - 1) is not p
+
+
+def test_scaled_twice_names_the_original_once():
+    assert problem("square").scaled(10**8).scaled(10**6).name.count("scaled") == 1
+
+
+def test_headline_facts():
+    square, rect, wide = problems("headline")
+    assert (square.name, rect.name, wide.name) == ("square", "rect", "wide")
+    assert [round(p.flops / 1e9, 1) for p in (square, rect, wide)] == [616.1, 377.5, 614.9]
+    assert [round(p.min_bytes / 1e9, 3) for p in (square, rect, wide)] == [9.630, 0.793, 3.209]
+    assert [round(p.im2col_elements / 1e9, 2) for p in (square, rect, wide)] == [2.41, 2.95, 2.40]
+    assert square.gemm_m * square.gemm_n == 2_139_103_232
+    assert (rect.gemm_m, rect.gemm_n, rect.gemm_k) == (8 * 508 * 504, 64, 32 * 45)
+    # the same three under KernelBench's numbers
+    assert {square, rect, wide} <= set(problems("kernelbench"))
+
+
+def test_resnet50_layers():
+    layers = problems("resnet50")
+    assert len(layers) == len(set(layers)) == 23
+    assert problem("resnet50.layer2.0.conv2") == Problem(32, 128, 56, 56, 128, 3, 3, 2, 1)
+    assert problem("resnet50.layer4.0.downsample") == Problem(32, 1024, 14, 14, 2048, 1, 1, 2)
+    assert all(layer.P in (112, 56, 28, 14, 7) for layer in layers)
+
+
+def test_awkward_covers_every_option_and_stays_small():
+    awkward = problems("awkward")
+    assert max(p.macs for p in awkward) < 2_000_000
+    for shown in (
+        lambda p: p.bias,
+        lambda p: p.groups == p.C > 1 and p.K == 2 * p.C,
+        lambda p: p.stride[0] != p.stride[1],
+        lambda p: p.dilation[0] != p.dilation[1],
+        lambda p: p.padding[0] != p.padding[1],
+        lambda p: p.padding[0] > p.R,
+        lambda p: p.C == 1,
+        lambda p: p.K == 1,
+        lambda p: p.W == 1,
+        lambda p: p.H == 1,
+        lambda p: p.N == 1,
+        lambda p: p.N > 65535,
+        lambda p: p.N == p.C == p.K == p.R == p.S == p.P == p.Q,
+        lambda p: (p.R, p.S) == (5, 9),
+    ):
+        assert any(map(shown, awkward))
+
+
+def test_names_are_unique_and_found():
+    assert len({p.name for p in ALL}) == len(ALL)
+    for p in ALL:
+        assert problem(p.name) is p
+        assert problem(p) is p
+
+
+@pytest.mark.parametrize(
+    "spec, expected",
+    [
+        ("N=1,C=3,H=32,W=30,K=8,R=3,S=5", Problem(1, 3, 32, 30, 8, 3, 5)),
+        (
+            "N=1,C=4,H=9,W=9,K=8,R=3,S=3,stride=2,padding=1x2,dilation=2x1,groups=2,bias=1",
+            Problem(1, 4, 9, 9, 8, 3, 3, 2, (1, 2), (2, 1), 2, True),
+        ),
+        ("N1 C3 H8 W8 K2 R3 S3 s2 p1 bias", Problem(1, 3, 8, 8, 2, 3, 3, 2, 1, bias=True)),
+    ],
+)
+def test_specification(spec, expected):
+    assert problem(spec) == expected
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        ("sqare", "did you mean square"),
+        ("resnet50.layer2.0.conv9", "resnet50.layer2.0.conv"),
+        ("zzz", "sets: headline"),
+        ("N=1,C=3,H=8,W=8,K=2,R=3", "lacks S"),
+        ("N=1,C=3,H=8,W=8,K=2,R=3,S=3,pad=1", "cannot read 'pad=1'"),
+        ("N=1,C=3,H=8,W=8,K=2,R=3,S=x", "cannot read 'S=x'"),
+        ("N=1,N=2,C=3,H=8,W=8,K=2,R=3,S=3", "N is given twice"),
+        ("N=1,C=3,H=8,W=8,K=2x3,R=3,S=3", "K must be an integer"),
+    ],
+)
+def test_bad_specification(spec, message):
+    with pytest.raises(ProblemError, match=message):
+        problem(spec)
+
+
+def test_unknown_set():
+    with pytest.raises(ProblemError, match="headline, kernelbench, resnet50, awkward"):
+        problems("headlines")
+
+
+X, W = (2, 6, 9, 8), (4, 3, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "shapes, options, message",
+    [
+        (((6, 9, 8), W), {}, r"4 dimensions .*x\.unsqueeze\(0\)"),
+        (((9, 8), W), {}, "x must have 4 dimensions"),
+        ((X, (4, 3, 3)), {}, "w must have 4 dimensions"),
+        ((X, W), {"groups": 3}, r"C=6 channels in groups=3, so w must be \(K, 2, R, S\)"),
+        ((X, W), {}, r"w must be \(K, 6, R, S\)"),
+        ((X, W), {"groups": 4}, "C=6 is not a multiple of groups=4"),
+        ((X, (5, 3, 3, 2)), {"groups": 2}, "K=5 is not a multiple of groups=2"),
+        ((X, W), {"groups": 0}, "groups is 0"),
+        ((X, W, (3,)), {"groups": 2}, r"bias must have shape \(4,\)"),
+        ((X, W, (4, 1)), {"groups": 2}, r"bias must have shape \(4,\)"),
+        ((X, (4, 3, 10, 2)), {"groups": 2}, "larger than the padded input: height 10 .*pad by 1"),
+        ((X, W), {"groups": 2, "dilation": (1, 8)}, "larger than the padded input: width 9"),
+        ((X, W), {"groups": 2, "stride": 0}, "stride is"),
+        ((X, W), {"groups": 2, "stride": (1, -1)}, "stride is"),
+        ((X, W), {"groups": 2, "dilation": 0}, "dilation is"),
+        ((X, W), {"groups": 2, "padding": -1}, "padding is"),
+        ((X, W), {"groups": 2, "padding": "same"}, "same_padding"),
+        ((X, W), {"groups": 2, "stride": (1, 2, 3)}, "pair"),
+        ((X, W), {"groups": 2, "stride": 1.5}, "must be an integer"),
+        (((2, 6, 0, 8), W), {"groups": 2}, "H is 0"),
+        (((-1, 6, 9, 8), W), {"groups": 2}, "N is -1"),
+        (((2, 6, 2**31, 8), W), {"groups": 2}, "limit is 2"),
+        (((2**31, 6, 9, 8), W), {"groups": 2}, "N is 2147483648"),
+        ((X, W), {"groups": 2, "padding": 2**31 - 1}, "limit is 2"),
+        ((X, W), {"groups": 2, "stride": 2**31}, "stride_h is 2147483648"),
+    ],
+)
+def test_refused(shapes, options, message):
+    with pytest.raises(ProblemError, match=message):
+        Problem.from_shapes(*shapes, **options)
+
+
+def test_empty_batch_is_a_problem():
+    p = Problem.from_shapes((0, 6, 9, 8), W, groups=2, padding="valid")
+    assert p.y_shape == (0, 4, 7, 7) and p.macs == 0 and p.scaled(0) is p
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+def test_same_padding_is_torchs(size, dilation):
+    x, w = torch.randn(1, 1, 20, 20), torch.randn(1, 1, size, 1)
+    before, after = same_padding(size, dilation)
+    padded = torch.nn.functional.pad(x, (0, 0, before, after))
+    expected = torch.nn.functional.conv2d(x, w, padding="same", dilation=dilation)
+    torch.testing.assert_close(torch.nn.functional.conv2d(padded, w, dilation=dilation), expected)
+
+
+def test_is_a_value():
+    p = problem("square")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        p.N = 1
+    assert dataclasses.replace(p, name="other") == p
+    assert p.label == "square" and dataclasses.replace(p, name="").label == str(p)
+    assert Problem(1, 2, 3, 3, 2, 2, 2, [2], (1,), 1).stride == (2, 2)
+
+
+def test_import_needs_the_standard_library_only():
+    code = "import sys, convlab.problem, convlab.catalog; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,329 @@
+"""The reference: truth against torch and a plain loop, tolerances against emulated arithmetic."""
+
+import math
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from test_problem import arguments
+
+from convlab import reference
+from convlab.errors import LaunchError, ProblemError
+from convlab.problem import Problem, problem, problems
+from convlab.reference import (
+    BASELINES,
+    baseline,
+    elementwise_bound,
+    full_precision,
+    inputs,
+    sample,
+    tolerance,
+    truth,
+)
+
+AWKWARD = problems("awkward")
+SMALL = problem("awkward.everything")
+
+
+def normwise(y, expected):
+    """Return ||y - expected|| / ||expected||."""
+    return float((y.double() - expected).norm() / expected.norm())
+
+
+def conv2d(p, x, w, bias=None):
+    """Return torch's convolution of p, in the tensors' type."""
+    return F.conv2d(x, w, bias, p.stride, p.padding, p.dilation, p.groups)
+
+
+def tf32(tensor, truncate=False):
+    """Return float32 numbers with the ten mantissa bits that TF32 keeps."""
+    bits = tensor.view(torch.int32)
+    if not truncate:
+        bits = bits + 0x0FFF + (bits >> 13 & 1)  # to nearest, ties to even
+    return (bits & ~0x1FFF).view(torch.float32)
+
+
+def test_inputs():
+    x, w, bias = inputs(SMALL, seed=3)
+    assert (x.shape, w.shape, bias.shape) == (SMALL.x_shape, SMALL.w_shape, (SMALL.K,))
+    again, other = inputs(SMALL, seed=3), inputs(SMALL, seed=4)
+    assert all(torch.equal(a, b) for a, b in zip((x, w, bias), again))
+    assert not torch.equal(x, other[0])
+    p = problem("N4 C64 H20 W20 K32 R3 S3")
+    x, w, bias = inputs(p)
+    assert bias is None
+    assert 0.9 < truth(p, x, w).std() < 1.1
+    assert inputs(p, dtype=torch.float64)[0].dtype == torch.float64
+
+
+@given(arguments())
+@settings(deadline=None, max_examples=60)
+def test_truth_is_the_convolution_wherever_it_is_asked(kwargs):
+    p = Problem(**kwargs)
+    x, w, bias = inputs(p, seed=1)
+    whole = truth(p, x, w, bias)
+    expected = conv2d(p, x.double(), w.double(), None if bias is None else bias.double())
+    torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)
+    where = sample(p, 100)
+    torch.testing.assert_close(
+        truth(p, x, w, bias, where), whole[tuple(where.T)], rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
+def test_truth_in_small_chunks(p, monkeypatch):
+    x, w, bias = inputs(p)
+    whole = truth(p, x, w, bias)
+    where = sample(p, 500)
+    monkeypatch.setattr(reference, "CHUNK_BYTES", 1 << 18)
+    x = x.contiguous(memory_format=torch.channels_last)
+    chunked = truth(p, x, w, bias)
+    torch.testing.assert_close(chunked, whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        truth(p, x, w, bias, where), whole[tuple(where.T)], rtol=1e-12, atol=1e-12
+    )
+
+
+def test_truth_by_the_definition():
+    p = Problem(2, 4, 5, 6, 6, 2, 3, (2, 1), (1, 2), (1, 2), 2, True)
+    x, w, bias = inputs(p)
+    y = truth(p, x, w, bias)
+    for n, k, i, j in sample(p, 10**6).tolist():
+        total = float(bias[k])
+        for c in range(2):
+            for r in range(p.R):
+                for s in range(p.S):
+                    h, col = 2 * i - 1 + r, j - 2 + 2 * s
+                    if 0 <= h < p.H and 0 <= col < p.W:
+                        total += float(x[n, k // 3 * 2 + c, h, col]) * float(w[k, c, r, s])
+        assert y[n, k, i, j].item() == pytest.approx(total, abs=1e-12)
+
+
+def test_truth_passes_nan_on_but_not_into_padding():
+    p = problem("N1 C1 H6 W6 K1 R3 S3 p1")
+    x, w, _ = inputs(p)
+    x[0, 0, 0, 0] = math.nan
+    where = sample(p, 100)
+    assert truth(p, x, w).isnan().sum() == 4
+    assert truth(p, x, w, where=where).isnan().sum() == 4
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x, w, b: (x[:1], w, b), "x has shape"),
+        (lambda x, w, b: (x, w[1:], b), "w has shape"),
+        (lambda x, w, b: (x, w, b[1:]), "bias has shape"),
+        (lambda x, w, b: (x, w, None), "bias has shape None"),
+        (lambda x, w, b: (x, w.to("meta"), b), "w is on meta and x on cpu"),
+    ],
+)
+def test_tensors_that_do_not_fit(change, message):
+    with pytest.raises(ProblemError, match=message):
+        truth(SMALL, *change(*inputs(SMALL)))
+
+
+@pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
+@pytest.mark.parametrize("count", [1, 100, 3000])
+def test_sample(p, count):
+    where = sample(p, count)
+    total = math.prod(p.y_shape)
+    assert len(where) >= min(count, total)
+    assert len(where.unique(dim=0)) == len(where)
+    assert (where >= 0).all() and (where < torch.tensor(p.y_shape)).all()
+    assert torch.equal(where, sample(p, count))
+    assert where[0].tolist() == [0, 0, 0, 0]
+    assert where[-1].tolist() == [size - 1 for size in p.y_shape]
+
+
+def test_sample_of_two_billion_outputs():
+    p = problem("square")
+    seconds = []
+    for _ in range(3):  # the machine may be busy: the best of three
+        start = time.perf_counter()
+        where = sample(p, 200_000)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1
+    assert len(where) >= 200_000
+    n, k, row, col = where.T
+    corner = ((row == 0) | (row == p.P - 1)) & ((col == 0) | (col == p.Q - 1))
+    seam = (row % 16 == 0) | (row % 16 == 15)
+    assert corner.sum() > 5000 and (row == p.P - 1).sum() > 5000 and (col == 0).sum() > 5000
+    assert seam.float().mean() > 0.15
+    assert (where[-1000:].flip(0)[:, 3] == p.Q - 1 - torch.arange(1000)).all()
+    assert len(n.unique()) == p.N and len(k.unique()) == p.K
+
+
+def test_sample_of_an_empty_output():
+    assert sample(problem("N0 C1 H3 W3 K1 R3 S3"), 10).shape == (0, 4)
+
+
+COMMON = ["N2 C16 H40 W40 K32 R3 S3", "N2 C32 H20 W30 K16 R5 S9", "N2 C64 H24 W24 K32 R1 S1"]
+
+
+@pytest.mark.parametrize("spec", COMMON)
+def test_tolerance_tells_the_arithmetics_apart(spec):
+    p = problem(spec)
+    x, w, _ = inputs(p)
+    expected = truth(p, x, w)
+    fp32, class_tf32 = tolerance("fp32", p.gemm_k), tolerance("tf32", p.gemm_k)
+    assert normwise(conv2d(p, x, w), expected) < fp32 / 4
+    rounded = normwise(truth(p, tf32(x), tf32(w)), expected)
+    truncated = normwise(truth(p, tf32(x, True), tf32(w, True)), expected)
+    bf16 = normwise(truth(p, x.bfloat16(), w.bfloat16()), expected)
+    assert rounded == pytest.approx(2.9e-4, rel=0.1)
+    assert truncated == pytest.approx(7.7e-4, rel=0.1)
+    assert bf16 == pytest.approx(2.3e-3, rel=0.1)
+    assert fp32 < rounded < truncated < class_tf32 < bf16
+
+
+@pytest.mark.parametrize("gemm_k", [1, 9, 144, 1440])
+def test_tolerance_lets_the_worst_order_of_summation_pass(gemm_k):
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, gemm_k, 2000, generator=generator)
+    total = torch.zeros(2000)
+    for a, b in zip(x, w):  # one after the other, each product rounded too
+        total += a * b
+    error = normwise(total, (x.double() * w.double()).sum(0))
+    assert error < tolerance("fp32", gemm_k) / 2
+    assert error < 2 * 0.29 * math.sqrt(gemm_k) * 2**-24 + 2**-24  # the model of the docstring
+
+
+def test_tolerance_catches_one_wrong_pixel_in_a_hundred_thousand():
+    p = problem("N2 C16 H64 W64 K13 R3 S3")
+    y = truth(p, *inputs(p)[:2])
+    wrong = y.clone()
+    wrong[1, 12, 61, 61] = 0
+    assert normwise(wrong, y) > tolerance("fp32", p.gemm_k)
+
+
+def test_unknown_precision():
+    with pytest.raises(ProblemError, match="fp32, tf32"):
+        tolerance("fp16", 9)
+    with pytest.raises(ProblemError, match="fp32, tf32"):
+        elementwise_bound(SMALL, *inputs(SMALL), precision="fp16")
+
+
+@pytest.mark.parametrize("p", [SMALL, problem(COMMON[0])], ids=lambda p: p.label)
+def test_elementwise_bound(p):
+    x, w, bias = inputs(p)
+    where = sample(p, 1000)
+    expected = truth(p, x, w, bias, where)
+
+    def within(y, precision):
+        bound = elementwise_bound(p, x, w, bias, precision, where)
+        return ((y.double() - expected).abs() <= bound).all()
+
+    truncated = truth(p, tf32(x, True), tf32(w, True), bias, where)
+    assert within(conv2d(p, x, w, bias)[tuple(where.T)], "fp32")
+    assert within(truncated, "tf32")
+    assert not within(truncated, "fp32")
+    assert not within(truth(p, x.bfloat16() * 1.01, w.bfloat16(), bias, where), "tf32")
+
+
+@pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])
+@pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
+def test_baseline_on_the_cpu(name, p, monkeypatch):
+    monkeypatch.setattr(reference, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
+    runnable = baseline(name, "cpu")
+    x, w, bias = inputs(p)
+    assert runnable.unsupported(p) is None
+    launch = runnable.prepare(p, x.contiguous(memory_format=torch.channels_last), w, bias)
+    launch.y.fill_(math.nan)
+    launch()
+    launch()
+    assert tuple(launch.y.shape) == p.y_shape and launch.counters is None
+    assert normwise(launch.y, truth(p, x, w, bias)) < tolerance("fp32", p.gemm_k)
+    if name == "torch:im2col":
+        columns = p.C * p.R * p.S
+        assert launch.workspace.nbytes <= max(1 << 18, 4 * columns * p.Q)
+
+
+@pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])
+def test_baseline_is_called_as_conv2d_is(name):
+    x, w, bias = inputs(SMALL)
+    options = (SMALL.stride, SMALL.padding, SMALL.dilation, SMALL.groups)
+    y = baseline(name, "cpu")(x.requires_grad_(), w, bias, *options)
+    torch.testing.assert_close(y, F.conv2d(x, w, bias, *options).detach(), rtol=1e-4, atol=1e-5)
+    empty = baseline(name, "cpu")(x.detach()[:0], w, bias, *options)
+    assert tuple(empty.shape) == (0, *SMALL.y_shape[1:])
+    with pytest.raises(ProblemError, match="w must have 4"):
+        baseline(name, "cpu")(x, w[0])
+
+
+def test_baseline_names():
+    assert {name: baseline(name, "cpu").precision for name in BASELINES[3:]} == {
+        "torch:im2col": "fp32",
+        "torch:cpu": "fp32",
+    }
+    with pytest.raises(ProblemError, match="there are cudnn:fp32"):
+        baseline("cudnn")
+    with pytest.raises(ProblemError, match="runs on cpu only"):
+        baseline("torch:cpu", "cuda")
+    with pytest.raises(ProblemError, match="runs on cuda only"):
+        baseline("cudnn:fp32", "cpu")
+    with pytest.raises(ProblemError, match="x is on meta"):
+        baseline("torch:cpu").prepare(SMALL, *(t.to("meta") for t in inputs(SMALL)))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name, device", [("cudnn:fp32", None), ("torch:im2col", "cuda")])
+def test_baseline_without_a_gpu(name, device):
+    with pytest.raises(LaunchError, match="needs an NVIDIA GPU"):
+        baseline(name, device)
+
+
+def test_full_precision_restores_whatever_was_set():
+    conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    before = conv.fp32_precision, matmul.fp32_precision
+    try:
+        conv.fp32_precision, matmul.fp32_precision = "tf32", "tf32"
+        with pytest.raises(KeyError), full_precision():
+            assert (conv.fp32_precision, matmul.fp32_precision) == ("ieee", "ieee")
+            raise KeyError
+        assert (conv.fp32_precision, matmul.fp32_precision) == ("tf32", "tf32")
+    finally:
+        conv.fp32_precision, matmul.fp32_precision = before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
+@pytest.mark.parametrize("name", [name for name in BASELINES if name != "torch:cpu"])
+def test_baseline_on_a_gpu(name, p):
+    runnable = baseline(name)
+    assert (runnable.engine, runnable.device.type) == ("cuda", "cuda")
+    x, w, bias = inputs(p, device="cuda")
+    launch = runnable.prepare(p, x, w, bias)
+    launch()
+    launch()
+    assert tuple(launch.y.shape) == p.y_shape
+    error = normwise(launch.y, truth(p, x, w, bias))
+    assert error < tolerance(runnable.precision, p.gemm_k)
+
+
+@pytest.mark.gpu
+def test_classes_are_pinned_on_a_gpu():
+    p = problem("N8 C64 H56 W56 K64 R3 S3 p1")
+    x, w, _ = inputs(p, device="cuda")
+    expected = truth(p, x, w)
+    where = sample(p, 10_000, device="cuda")
+    torch.testing.assert_close(
+        truth(p, x, w, where=where), expected[tuple(where.T)], rtol=1e-11, atol=1e-11
+    )
+    settings_before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch's setting must not matter
+        errors = {
+            name: normwise(baseline(name)(x, w, padding=1), expected)
+            for name in BASELINES
+            if name != "torch:cpu"
+        }
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = settings_before
+    for name, error in errors.items():
+        if "tf32" in name and torch.cuda.get_device_capability() >= (8, 0):
+            assert tolerance("fp32", p.gemm_k) < error < tolerance("tf32", p.gemm_k)
+        else:
+            assert error < tolerance("fp32", p.gemm_k)
