@@ -295,7 +295,7 @@ def test_fit_says_how_much_memory_is_needed(monkeypatch):
 def test_on_a_gpu():
     kernel = Fake(device=torch.device("cuda", torch.cuda.current_device()))
     kernel.engine = "cuda"
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with checking.reference.full_precision():
         assert check(kernel, FULL).ok
         big = Problem(N=4, C=16, H=512, W=512, K=64, R=3, S=3)
         report = check(kernel, big, scale=None)
