@@ -119,7 +119,7 @@ def compare(
     engine
         Where kernels given by name or path run: "cuda", "sim" or "auto".
     scale
-        "auto" shrinks the problem to what the simulator does in a second a kernel, or to what the
+        "auto" shrinks the problem to what the simulator does in seconds, or to what the
         GPU has memory for, and says so; None never does.
     baselines
         Names of baselines to add; by default cuDNN in fp32 and in TF32 on a GPU, none elsewhere.
@@ -144,30 +144,31 @@ def compare(
         `scale` is None and memory is short. A single kernel's failure is a row, not an exception.
     """
     problem = named_problem(problem)
-    with tqdm(desc="loading", leave=False, disable=not progress) as bar:
-        entries = _load(kernels, engine, baselines, bar)
-        loaded = [entry.kernel for entry in entries if entry.kernel is not None]
-        problem, scaled = fit(problem, loaded, scale) if loaded else (problem, None)
-        on_gpu = bool(loaded) and loaded[0].device.type == "cuda"
-        peaks = ceilings(loaded[0].device) if on_gpu else None
-        bar.reset(total=len(loaded) * (1 + on_gpu))
+    entries = _load(kernels, engine, baselines)
+    loaded = [entry.kernel for entry in entries]
+    problem, scaled = fit(problem, loaded, scale) if loaded else (problem, None)
+    on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
+    peaks = ceilings(loaded[0].device) if on_gpu else None
+    with tqdm(total=(2 + on_gpu) * len(loaded), leave=False, disable=not progress) as bar:
         for entry in entries:
-            if entry.kernel is not None:
-                bar.set_description(f"checking {entry.name}")
-                _check(entry, problem, seed)
-                bar.update()
+            bar.set_description(f"building {entry.name}")
+            _build(entry)
+            bar.update()
+        for entry in entries:
+            bar.set_description(f"checking {entry.name}")
+            _check(entry, problem, seed)
+            bar.update()
         _measure(entries, problem, on_gpu, seed, limit_seconds, bar)
 
     rows = [_row(entry, problem, on_gpu, peaks) for entry in entries]
     passed = [
-        entry.right or (entry.right is None and kernels is None and entry.kernel is not None)
-        for entry in entries
+        entry.right or (entry.right is None and kernels is None) for entry in entries
     ]
     return Comparison(
         problem=problem,
         frame=pd.DataFrame(rows, columns=None if rows else _COLUMNS),
         ok=all(passed) and any(entry.right for entry in entries),
-        notes=tuple(_notes(loaded, scaled, peaks)),
+        notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.message for entry in entries if entry.message),
         reports=tuple(entry.report for entry in entries if entry.report is not None),
     )
@@ -178,7 +179,7 @@ class _Entry:
     """One row in the making."""
 
     name: str
-    kernel: Any = None
+    kernel: Any
     right: bool | None = None  # None: it declined the problem
     report: Report | None = None
     timing: Timing | None = None
@@ -189,8 +190,8 @@ class _Entry:
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
 
 
-def _load(kernels: Any, engine: str, baselines: Sequence[str] | None, bar: tqdm) -> list[_Entry]:
-    """Turn what was asked for into runnables; one that does not build becomes a failed row."""
+def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_Entry]:
+    """Turn what was asked for into runnables, nothing built yet; baselines come last."""
     if kernels is None:
         from .catalog import catalog
 
@@ -201,33 +202,23 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None, bar: tqdm)
     named = [asked for asked in kernels if isinstance(asked, str) and ":" in asked]
     entries: list[_Entry] = []
     for asked in kernels:
-        if asked in named:  # baselines come last, on the device of the kernels
-            continue
-        bar.set_description(f"building {getattr(asked, 'name', None) or Path(str(asked)).stem}")
-        try:
-            kernel = resolve(asked, engine)
-        except BuildError as error:
-            name = Path(str(asked)).stem
-            entries.append(_Entry(name, right=False, status="does not build", message=str(error)))
-            continue
-        _add(entries, kernel)
-    engines = {entry.kernel.engine for entry in entries if entry.kernel is not None}
+        if asked not in named:
+            _add(entries, resolve(asked, engine))
+    engines = {entry.kernel.engine for entry in entries}
     if {"cuda", "sim"} <= engines:
         raise ConvlabError(
             "a simulated kernel cannot be compared with one on a GPU: load all with one engine"
         )
     if baselines is None:
         baselines = BASELINES if "cuda" in engines else ()
-    if "sim" in engines:
-        engine = "sim"
     for name in (*named, *baselines):
-        _add(entries, resolve(name, engine))
+        _add(entries, resolve(name, "sim" if "sim" in engines else engine))
     return entries
 
 
 def _add(entries: list[_Entry], kernel: Any) -> None:
     """Append a runnable unless it is there; refuse another one of the same name."""
-    twin = next((e.kernel for e in entries if e.name == kernel.name and e.kernel), None)
+    twin = next((e.kernel for e in entries if e.name == kernel.name), None)
     if twin is None:
         entries.append(_Entry(kernel.name, kernel))
         return
@@ -240,16 +231,27 @@ def _add(entries: list[_Entry], kernel: Any) -> None:
         )
 
 
+def _build(entry: _Entry) -> None:
+    """Build ahead of the check, so that the bar tells which kernel is being waited for."""
+    if hasattr(entry.kernel, "build"):
+        try:
+            entry.kernel.build()
+        except BuildError as error:
+            entry.right, entry.message = False, f"{entry.name}: {error}"
+            entry.status = f"does not build: {_first_line(error)}"
+
+
 def _check(entry: _Entry, problem: Problem, seed: int) -> None:
+    if entry.right is False:
+        return
     try:
         entry.report = check(entry.kernel, problem, seed=seed, scale=None)
     except UnsupportedError as error:
         entry.status = f"declines: {error}"
         return
-    except (BuildError, LaunchError) as error:
+    except LaunchError as error:
         entry.right, entry.message = False, f"{entry.name}: {error}"
-        built = "failed" if isinstance(error, LaunchError) else "does not build"
-        entry.status = f"{built}: {_first_line(error)}"
+        entry.status = f"failed: {_first_line(error)}"
         return
     entry.right = entry.report.ok
     if not entry.right:
@@ -291,19 +293,18 @@ def _row(
     entry: _Entry, problem: Problem, on_gpu: bool, peaks: Ceilings | None
 ) -> dict[str, Any]:
     kernel, report, timing = entry.kernel, entry.report, entry.timing
-    precision = kernel.precision if kernel else ""
     row = {
         "kernel": entry.name,
-        "title": kernel.title if kernel else entry.name,
-        "class": precision,
-        "engine": kernel.engine if kernel else "",
+        "title": kernel.title,
+        "class": kernel.precision,
+        "engine": kernel.engine,
         "right": entry.right,
         "error": report.error if report else math.nan,
-        "bound": reference.tolerance(precision, problem.gemm_k) if kernel else math.nan,
+        "bound": reference.tolerance(kernel.precision, problem.gemm_k),
     }
     if on_gpu:
         seconds = timing.seconds if timing else math.nan
-        floor = floor_seconds(problem, precision, peaks) if kernel and peaks else math.nan
+        floor = floor_seconds(problem, kernel.precision, peaks) if peaks else math.nan
         row |= {
             "time_ms": seconds * 1e3,
             "spread_pct": timing.spread * 100 if timing else math.nan,
@@ -329,8 +330,10 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else math.nan
 
 
-def _notes(kernels: Sequence[Any], scaled: str | None, peaks: Ceilings | None) -> list[str]:
-    notes = []
+def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:
+    notes, kernels = [], [entry.kernel for entry in entries]
+    counted = {e.name: e.timing.counters for e in entries if e.timing and e.timing.counters}
+    modelled = [name for name, counters in counted.items() if counters.get("library_bytes")]
     if peaks is not None:
         notes += [
             f"on {describe(kernels[0].device)}",
@@ -343,6 +346,8 @@ def _notes(kernels: Sequence[Any], scaled: str | None, peaks: Ceilings | None) -
         )
     elif kernels:
         notes.append("on the CPU: no time is a GPU's")
+    if modelled:
+        notes.append(f"cuBLAS's traffic is a model's, 128x128 tiles: {', '.join(modelled)}")
     if scaled:
         notes.append(scaled)
     today = datetime.date.today().isoformat()

@@ -44,9 +44,9 @@ class Timing:
         On a GPU: the median; the interquartile range over the median; how many samples; whether
         they were enough for `TARGET`. Elsewhere NaN, NaN, 0 and False.
     traffic_bytes, shared_wavefronts
-        On the simulator: bytes moved between global memory and the caches, in 32-byte sectors
-        (loads and stores, nothing cached between warp requests), and shared memory wavefronts.
-        Elsewhere None.
+        On the simulator: bytes that loads and stores move, in 32-byte sectors, nothing cached
+        between warp requests, and for calls of cuBLAS a model's (tiles of 128x128); and shared
+        memory wavefronts. Elsewhere None.
     host_seconds
         On the simulator: how long the simulation took. It says nothing of any GPU.
     counters
@@ -139,7 +139,10 @@ def simulated(kernel: Any, counters: dict[str, Any] | None, host_seconds: float)
     return Timing(
         kernel.name,
         kernel.engine,
-        traffic_bytes=counters["global_load_bytes"] + counters["global_store_bytes"],
+        traffic_bytes=sum(
+            int(counters.get(key, 0))
+            for key in ("global_load_bytes", "global_store_bytes", "library_bytes")
+        ),
         shared_wavefronts=counters["shared_wavefronts"],
         host_seconds=counters.get("seconds", host_seconds),
         counters=dict(counters),

@@ -53,10 +53,11 @@ def colors(names: Iterable[str]) -> dict[str, str]:
     """Give each kernel a colour that stays with its name from figure to figure.
 
     Baselines (a name with ":") are greys. A rung's colour follows from its number, any other
-    kernel's from its name; only where two of one figure meet does the later by name move on.
+    kernel's from its name; where two of one figure meet, a variant of a rung ("02b_", "@") or else
+    the later by name moves on.
     """
     chosen: dict[str, str] = {}
-    for name in sorted(set(names)):
+    for name in sorted(set(names), key=lambda name: (not re.match(r"\d+_[^@]*$", name), name)):
         palette = _BASELINES if ":" in name else _PALETTE
         number = re.match(r"\d+", name)
         first = int(number[0]) - 1 if number else zlib.crc32(name.encode())
@@ -207,12 +208,13 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
         axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", fontsize=9)
         return
     largest, least = rows[cost].max(), rows[floor].min()
+    room = 1.0 if (rows["right"] == False).any() else 0.65  # noqa: E712 (None is not False)
     if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
         axes.set_xscale("log")
-        axes.set_xlim(least / 2, largest * (2 * largest / least) ** 0.9)
+        axes.set_xlim(least / 2, largest * (2 * largest / least) ** room)
         axes.set_xlabel(f"{what}, log scale", fontsize=9)
     else:
-        axes.set_xlim(0, max(largest, rows[floor].max()) * 1.5 or 1)
+        axes.set_xlim(0, max(largest, rows[floor].max()) * (1 + room) or 1)
     for y, row in enumerate(rows.to_dict("records")):
         if math.isnan(row[cost]):
             continue

@@ -37,6 +37,8 @@ class Fake:
         return "needs R == 3" if problem.R == 1 else None
 
     def prepare(self, problem, x, w, bias=None):
+        if self.unsupported(problem):
+            raise UnsupportedError(f"{self.name} cannot do it: {self.unsupported(problem)}")
         return FakeLaunch(self, problem, x, w, bias)
 
 
@@ -227,7 +229,7 @@ def test_empty_batch_passes():
 
 
 def test_declined_problem_raises():
-    with pytest.raises(UnsupportedError, match="90_fake does not do .*needs R == 3"):
+    with pytest.raises(UnsupportedError, match="needs R == 3"):
         check(Fake(), Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1))
 
 
@@ -293,7 +295,7 @@ def test_fit_says_how_much_memory_is_needed(monkeypatch):
 def test_on_a_gpu():
     kernel = Fake(device=torch.device("cuda", torch.cuda.current_device()))
     kernel.engine = "cuda"
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with checking.reference.full_precision():
         assert check(kernel, FULL).ok
         big = Problem(N=4, C=16, H=512, W=512, K=64, R=3, S=3)
         report = check(kernel, big, scale=None)

@@ -86,6 +86,13 @@ def test_simulated_cost_has_no_gpu_time():
     assert math.isnan(timing.seconds) and timing.samples == 0
 
 
+def test_library_calls_count_as_traffic():
+    counters = {"global_load_bytes": 64, "global_store_bytes": 32, "shared_wavefronts": 0}
+    assert measure.simulated(Fake(), counters, 1.0).traffic_bytes == 96
+    assert measure.simulated(Fake(), counters | {"library_bytes": 4}, 1.0).traffic_bytes == 100
+    assert measure.simulated(Fake(), None, 1.0).traffic_bytes is None
+
+
 def test_kernels_of_two_devices_are_refused():
     other = Fake(device=torch.device("meta"))
     with pytest.raises(ConvlabError, match="different devices"):
@@ -197,17 +204,16 @@ def test_engines_do_not_mix():
         compare([Fake(), other], PLAIN, progress=False)
 
 
-def test_a_kernel_that_does_not_build_is_a_row(monkeypatch):
-    def resolve(kernel, engine="auto"):
-        if isinstance(kernel, str):
-            raise BuildError("kernels/05_typo.cu:7: expected ';'\n  int x\n       ^")
-        return kernel
+def test_a_kernel_that_does_not_build_is_a_row():
+    def build():
+        raise BuildError("kernels/05_typo.cu:7: expected ';'\n  int x\n       ^")
 
-    monkeypatch.setattr(comparing, "resolve", resolve)
-    result = compare([Fake(), "kernels/05_typo.cu"], PLAIN, progress=False)
-    assert list(result.frame.kernel) == ["90_fake", "05_typo"] and not result.ok
-    assert "expected ';'" in result.failures[0] and "FAILED" in str(result)
-    only = compare("kernels/05_typo.cu", PLAIN, progress=False)
+    broken = Fake(name="05_typo")
+    broken.build = build
+    result = compare([Fake(), broken], PLAIN, progress=False)
+    assert list(result.frame.right) == [True, False] and not result.ok
+    assert "expected ';'\n  int x" in result.failures[0] and "FAILED" in str(result)
+    only = compare(broken, PLAIN, progress=False)
     assert not only.ok and str(only) and only.plot()
 
 
@@ -224,6 +230,7 @@ def test_colors_stay_with_the_name():
     shade = plot.colors(names)
     assert len(set(shade.values())) == 5
     assert plot.colors(names[::2])["03_smem_tile"] == shade["03_smem_tile"]
+    assert plot.colors([*names, "02b_variant"])["03_smem_tile"] == shade["03_smem_tile"]
     assert plot.colors(["01_direct", "mine"])["01_direct"] == shade["01_direct"]
 
 
