@@ -36,6 +36,7 @@ class Launch:
     ----------
     y : tensor (N, K, P, Q), float32, contiguous: the output, allocated but not written before
         the first call.
+    inputs : x, w and bias (or None) as the kernel sees them.
     workspace : uint8 tensor or None.
     counters : dict or None
         What the simulator counted in the last call (`convlab.sim.run`); None on a GPU.
@@ -91,6 +92,7 @@ class Launch:
         self._arena = sim.Arena(shapes | {"y": self.problem.y_shape})
         for name, tensor in given.items():
             self._arena.tensors[name].copy_(tensor)
+        self.inputs = tuple(self._arena.tensors.get(name) for name in ("x", "w", "bias"))
         self.y = self._arena.tensors["y"].fill_(math.nan)
 
     def _prepare_cuda(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -118,7 +120,7 @@ class Launch:
                 f"{free / 2**30:.2f} GiB are free; try load(..., workspace_limit=...) with less "
                 f"than {limit / 2**30:.2f} GiB, or Problem.scaled"
             ) from error
-        self._inputs = (x, w, bias)  # keeps the memory behind the pointers
+        self.inputs = (x, w, bias)  # keeps the memory behind the pointers
         pointers = [ctypes.c_void_p(t.data_ptr() if t is not None else None)
                     for t in (x, w, bias, self.y, self.workspace)]  # fmt: skip
         self._arguments = (dims, *pointers, ctypes.c_size_t(need))

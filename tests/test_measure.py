@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import json
 import math
 
@@ -11,13 +12,14 @@ import pytest
 import torch
 from test_check import PLAIN, Fake, shifted, tf32
 
-from convlab import check as checking
-from convlab import compare as comparing
 from convlab import device, measure, plot
 from convlab.compare import Comparison, compare
 from convlab.device import Ceilings, Datasheet, floor_seconds
 from convlab.errors import BuildError, ConvlabError, LaunchError
 from convlab.problem import Problem
+
+checking = sys.modules["convlab.check"]  # convlab.check is the function
+comparing = sys.modules["convlab.compare"]  # convlab.compare is the function
 
 SIM_COLUMNS = [
     "kernel", "title", "class", "engine", "right", "error", "bound", "traffic_mb", "floor_mb",
