@@ -332,6 +332,8 @@ def baseline(name: str, device: Device | None = None) -> Baseline:
         raise LaunchError(
             f"{name} needs an NVIDIA GPU and torch sees none; take torch:im2col or torch:cpu"
         )
+    if where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", torch.cuda.current_device())
     title, precision = _TITLES[name]
     return Baseline(name, title, precision, "cuda" if where.type == "cuda" else "torch", where)
 
