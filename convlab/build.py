@@ -43,6 +43,7 @@ SIM_FLAGS = [
     "-fno-tree-sra",  # keeps a float4 access one access
     "-fno-thread-jumps",
     "-fno-stack-protector",
+    "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
     "-ffp-contract=fast",
     "-ftls-model=initial-exec",
     "-D__assert_fail=sim_assert_fail",

@@ -99,6 +99,7 @@ class Fault:
     kind: str
     text: str
     line: int | None = None
+    file: Path | None = None  # a header; None: the kernel's own file
     block: tuple[int, int, int] | None = None
     thread: tuple[int, int, int] | None = None
 
@@ -236,10 +237,10 @@ def run(
         )
     if outcome.error:
         raise LaunchError(f"{label} failed: {outcome.error}")
-    if reply["status"] != 0:
+    if reply["status"] != 0 or not outcome.counters:
         raise LaunchError(
-            f"{label} crashed the simulator's process (exit status {reply['status']}); "
-            "this process is unharmed"
+            f"{label} ended the simulator's process (exit status {reply['status']}) before it was "
+            "done; this process is unharmed"
         )
     counters = outcome.counters
     counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
@@ -269,21 +270,30 @@ def _read_report(report: str, library: Path) -> _Outcome:
                     "block": tuple(map(int, block.split(","))),
                     "thread": tuple(map(int, thread.split(","))),
                 }
-            number = _line_of(library, int(pc, 16) - base) if int(pc, 16) else None
-            outcome.fault = Fault(kind, text, number, **where)
+            place = _place_of(library, int(pc, 16) - base) if int(pc, 16) else (None, None)
+            outcome.fault = Fault(kind, text, *place, **where)
     return outcome
 
 
-def _line_of(library: Path, offset: int) -> int | None:
-    """The source line of a return address (hence -1), by binutils' addr2line; None without it."""
+def _place_of(library: Path, offset: int) -> tuple[int | None, Path | None]:
+    """The line of a return address (hence -1), and its file if that is a header.
+
+    By binutils' addr2line; (None, None) without it. Of inlined calls the innermost that is not
+    in the simulator's own headers counts.
+    """
     tool = shutil.which("addr2line")
     if tool is None or offset <= 0:
-        return None
+        return None, None
     found = subprocess.run(
-        [tool, "-e", str(library), hex(offset - 1)], capture_output=True, text=True
+        [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
     ).stdout
-    number = found.strip().rpartition(":")[2].split(" ")[0]
-    return int(number) if number.isdigit() else None
+    for frame in found.splitlines():
+        file, _, number = frame.strip().rpartition(":")
+        number = number.split(" ")[0]
+        path = Path(os.path.normpath(file))
+        if number.isdigit() and path.parent != INCLUDE:
+            return int(number), path if path.suffix != ".cu" and path.is_file() else None
+    return None, None
 
 
 def _describe(fault: Fault, label: str, source: Path | str) -> str:
@@ -291,8 +301,9 @@ def _describe(fault: Fault, label: str, source: Path | str) -> str:
     if fault.block is not None:
         lines.append(f"  block {fault.block}, thread {fault.thread}")
     if fault.line is not None:
-        text = Path(source).read_text() if isinstance(source, Path) else source
+        place = fault.file or source
+        text = place.read_text() if isinstance(place, Path) else place
         quoted = text.splitlines()[fault.line - 1 : fault.line]
-        name = source.name if isinstance(source, Path) else "source"
+        name = place.name if isinstance(place, Path) else "source"
         lines.append(f"  {name}:{fault.line}:  {quoted[0].strip() if quoted else ''}")
     return "\n".join(lines)

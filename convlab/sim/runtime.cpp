@@ -612,7 +612,9 @@ void on_signal(int number, siginfo_t* info, void* context) {
     if (number == SIGILL) fault("abort", pc, "illegal instruction");
     if (w && w->current >= 0 && uintptr_t(w->fibers[w->current].stack) - address - 1 < kPage)
         fault("stack overflow", pc, "a thread's local variables need more than %zu bytes", kStack);
-    if (address < 1 << 16) fault("null pointer", pc, "access through a null pointer");
+    // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
+    if (address < 1 << 16 && info->si_code != SI_KERNEL)
+        fault("null pointer", pc, "access through a null pointer");
     fault("illegal address", pc, "access to memory that belongs to no buffer");
 }
 
@@ -731,7 +733,7 @@ void sim_atomic(const volatile void* address, unsigned bytes) {
     w->access(uintptr_t(address), bytes, true, uintptr_t(__builtin_return_address(0)));
 }
 void sim_trap() { fault("trap", uintptr_t(__builtin_return_address(0)), "__trap() was called"); }
-void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) {
+void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) noexcept {
     fault("assert", uintptr_t(__builtin_return_address(0)), "assert(%s) failed on line %u",
           expression, line);
 }

@@ -39,7 +39,7 @@ unsigned sim_lane();
 void sim_atomic(const volatile void* address, unsigned bytes);  // one atomic, to be counted
 [[noreturn]] void sim_trap();
 [[noreturn]] void sim_assert_fail(const char* expression, const char* file, unsigned line,
-                                  const char* function);
+                                  const char* function) noexcept;  // as <cassert> declares it
 }
 
 namespace sim {
