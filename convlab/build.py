@@ -52,6 +52,7 @@ NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
     "-lineinfo",
+    "-Xcompiler=-fno-gnu-unique",  # two versions of a file keep static variables of their own
     # torch turns the operators of half types off for its own sake; kernels want them
     *(f"-U__CUDA_NO_{what}__" for what in (
         "HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS"

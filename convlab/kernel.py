@@ -9,7 +9,7 @@ import ctypes
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -27,6 +27,11 @@ _FIELDS = (
 )
 _TUNABLE = re.compile(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", re.M)
 Pair = int | tuple[int, int]
+Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class Launch:
@@ -49,6 +54,7 @@ class Launch:
         x: torch.Tensor,
         w: torch.Tensor,
         bias: torch.Tensor | None,
+        allocate: Allocate,
     ) -> None:
         self.kernel, self.problem = kernel, problem
         self.workspace: torch.Tensor | None = None
@@ -57,7 +63,7 @@ class Launch:
         if kernel.engine == "sim":
             self._prepare_sim(x, w, bias)
         else:
-            self._prepare_cuda(x, w, bias)
+            self._prepare_cuda(x, w, bias, allocate)
 
     def __call__(self) -> None:
         """Run the kernel: on a GPU asynchronously, on torch's current stream."""
@@ -95,7 +101,9 @@ class Launch:
         self.inputs = tuple(self._arena.tensors.get(name) for name in ("x", "w", "bias"))
         self.y = self._arena.tensors["y"].fill_(math.nan)
 
-    def _prepare_cuda(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def _prepare_cuda(
+        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, allocate: Allocate
+    ) -> None:
         library = ctypes.CDLL(str(self._build.library))
         dims = (ctypes.c_int * len(_FIELDS))(*self._dims)
         limit, need = self.kernel.workspace_limit, 0
@@ -109,9 +117,9 @@ class Launch:
                 f"than the limit of {limit:,}: load(..., workspace_limit={need})"
             )
         try:
-            self.y = torch.empty(self.problem.y_shape, device=x.device)
+            self.y = allocate(self.problem.y_shape, torch.float32, x.device)
             if need:
-                self.workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
+                self.workspace = allocate((need,), torch.uint8, x.device)
         except torch.OutOfMemoryError as error:
             free = torch.cuda.mem_get_info(x.device)[0]
             raise LaunchError(
@@ -247,6 +255,7 @@ class Kernel:
         x: torch.Tensor,
         w: torch.Tensor,
         bias: torch.Tensor | None = None,
+        allocate: Allocate = _empty,
     ) -> Launch:
         """Validate, allocate the output and the workspace, and return what launches.
 
@@ -256,6 +265,8 @@ class Kernel:
         x : (N, C, H, W) float32 on `device`.
         w : (K, C/groups, R, S) float32.
         bias : (K,) float32 or None.
+        allocate : makes y and the workspace on a GPU from (shape, dtype, device), contiguous; a
+            checker passes its own, with guard zones. The simulator guards its buffers itself.
 
         Raises
         ------
@@ -266,7 +277,7 @@ class Kernel:
         if reason is not None:
             raise UnsupportedError(self._refusal(problem, reason))
         bias = None if bias is None else bias.contiguous()
-        return Launch(self, problem, x.contiguous(), w.contiguous(), bias)
+        return Launch(self, problem, x.contiguous(), w.contiguous(), bias, allocate)
 
     def __call__(
         self,
