@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from ..device import available_bytes
 from ..errors import LaunchError
 from .rewrite import rewrite
 
@@ -66,9 +67,11 @@ class Arena:
             total += -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._fd = os.memfd_create("convlab")
         try:
+            if total > available_bytes("cpu"):  # Linux would hand it out, then kill us
+                raise MemoryError
             os.ftruncate(self._fd, total)
             self._map = mmap.mmap(self._fd, total)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             os.close(self._fd)
             self._fd = -1
             raise LaunchError(
@@ -119,9 +122,12 @@ class _Host:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[str] | None = None
+        self.owner = os.getpid()
 
     def ask(self, request: dict, time_limit: float) -> dict | None:
         """Send one request; the reply, or None when the time limit passed."""
+        if self.owner != os.getpid():  # a fork, which must not talk into its parent's host
+            self.__init__()
         with self.lock:
             if self.process is None or self.process.poll() is not None:
                 self.process = subprocess.Popen(
@@ -210,6 +216,7 @@ def run(
             "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
             "problem": list(problem),
             "workspace_limit": workspace_limit,
+            "time_limit": time_limit,
             "output": f"/proc/{os.getpid()}/fd/{output}",
         }
         started = time.perf_counter()
