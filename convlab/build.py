@@ -45,7 +45,6 @@ SIM_FLAGS = [
     "-fno-stack-protector",
     "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
     "-ffp-contract=fast",
-    "-ftls-model=initial-exec",
     "-D__assert_fail=sim_assert_fail",
 ]
 NVCC_FLAGS = [
