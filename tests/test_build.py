@@ -424,7 +424,9 @@ def test_an_error_in_a_header_names_the_header(fill: Path, compiler: str, tmp_pa
 def test_the_caret_finds_its_word_past_tabs_and_macros(
     fill: Path, compiler: str, tmp_path: Path
 ) -> None:
-    fill.write_text(FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)"))
+    fill.write_text(
+        FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)")
+    )
     number = next(i for i, line in enumerate(fill.read_text().splitlines(), 1) if "i_" in line)
     assert caret(failure(fill, compiler, tmp_path), number).startswith("i_ + i)")
 
@@ -479,7 +481,9 @@ def test_an_entry_point_without_c_linkage(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_undefined_function_is_named(engine: str) -> None:
-    source = "void nowhere();\n" + FILL.replace("    return launch", "    nowhere();\n    return launch")
+    source = "void nowhere();\n" + FILL.replace(
+        "    return launch", "    nowhere();\n    return launch"
+    )
     with pytest.raises(BuildError, match=r"linked\.cu .*nowhere"):
         convlab.compile(source, name="linked", engine=engine)
 
