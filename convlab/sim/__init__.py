@@ -98,7 +98,7 @@ class Fault:
 
     kind: str
     text: str
-    line: int | None = None
+    where: tuple[str, int] | None = None  # file and line
     block: tuple[int, int, int] | None = None
     thread: tuple[int, int, int] | None = None
 
@@ -107,6 +107,7 @@ class Fault:
 class _Outcome:
     counters: dict[str, float] = field(default_factory=dict)
     error: str | None = None
+    note: str = ""
     fault: Fault | None = None
     workspace: int = 0
     output: str = ""
@@ -235,7 +236,8 @@ def run(
             f"the limit of {workspace_limit:,}: load(..., workspace_limit={outcome.workspace})"
         )
     if outcome.error:
-        raise LaunchError(f"{label} failed: {outcome.error}")
+        note = f" ({outcome.note})" if outcome.note else ""
+        raise LaunchError(f"{label} failed: {outcome.error}{note}")
     if reply["status"] != 0:
         raise LaunchError(
             f"{label} crashed the simulator's process (exit status {reply['status']}); "
@@ -259,6 +261,8 @@ def _read_report(report: str, library: Path) -> _Outcome:
             outcome.workspace = int(rest)
         elif key == "error":
             outcome.error = rest
+        elif key == "note":
+            outcome.note = rest
         elif key == "counters":
             outcome.counters = dict(zip(COUNTERS, json.loads(rest), strict=True))
         elif key == "fault":
@@ -269,30 +273,41 @@ def _read_report(report: str, library: Path) -> _Outcome:
                     "block": tuple(map(int, block.split(","))),
                     "thread": tuple(map(int, thread.split(","))),
                 }
-            number = _line_of(library, int(pc, 16) - base) if int(pc, 16) else None
-            outcome.fault = Fault(kind, text, number, **where)
+            place = _place_of(library, int(pc, 16) - base) if int(pc, 16) else None
+            outcome.fault = Fault(kind, text, place, **where)
     return outcome
 
 
-def _line_of(library: Path, offset: int) -> int | None:
-    """The source line of a return address (hence -1), by binutils' addr2line; None without it."""
+def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
+    """File and line of a return address (hence -1), by binutils' addr2line; None without it.
+
+    What the simulator's own headers inlined there is the line that called them.
+    """
     tool = shutil.which("addr2line")
     if tool is None or offset <= 0:
         return None
     found = subprocess.run(
-        [tool, "-e", str(library), hex(offset - 1)], capture_output=True, text=True
+        [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
     ).stdout
-    number = found.strip().rpartition(":")[2].split(" ")[0]
-    return int(number) if number.isdigit() else None
+    for frame in found.splitlines():
+        file, _, number = frame.partition(" (")[0].rpartition(":")
+        if number.isdigit() and Path(file).parent != INCLUDE:
+            return file, int(number)
+    return None
 
 
 def _describe(fault: Fault, label: str, source: Path | str) -> str:
     lines = [f"{label}: {fault.kind}: {fault.text}"]
     if fault.block is not None:
         lines.append(f"  block {fault.block}, thread {fault.thread}")
-    if fault.line is not None:
-        text = Path(source).read_text() if isinstance(source, Path) else source
-        quoted = text.splitlines()[fault.line - 1 : fault.line]
-        name = source.name if isinstance(source, Path) else "source"
-        lines.append(f"  {name}:{fault.line}:  {quoted[0].strip() if quoted else ''}")
+    if fault.where is not None:
+        file, number = Path(fault.where[0]), fault.where[1]
+        if file.is_file():  # absolute: a header, or a kernel outside the catalog
+            name, text = file.name, file.read_text()
+        elif isinstance(source, Path):
+            name, text = source.name, source.read_text()
+        else:
+            name, text = "source", source
+        quoted = text.splitlines()[number - 1 : number]
+        lines.append(f"  {name}:{number}:  {quoted[0].strip() if quoted else ''}")
     return "\n".join(lines)
