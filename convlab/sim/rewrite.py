@@ -2,8 +2,9 @@
 
 Two things have no C++ spelling: ``kernel<<<grid, block, smem, stream>>>(args)`` and
 ``__shared__`` declarations. Everything else (``threadIdx``, ``__syncthreads``, ``float4``, ...)
-is ordinary C++ once ``include/cuda_runtime.h`` has declared it. Newlines are kept, so that the
-compiler's messages and the line table still name the lines of the ``.cu`` file.
+is ordinary C++ once ``include/cuda_runtime.h`` has declared it; except ``__noinline__``, which
+cannot be a macro, since the C++ library uses the word in attributes of its own. Newlines are
+kept, so that the compiler's messages and the line table still name the lines of the ``.cu`` file.
 """
 
 import re
@@ -44,6 +45,10 @@ def rewrite(source: str, where: str = "kernel") -> str:
     """
     blank = _blank(source)
     edits = _shared_edits(source, blank, where) + _launch_edits(source, blank, where)
+    edits += [
+        (word.start(), word.end(), "__attribute__((noinline))")
+        for word in re.finditer(r"(?<!\(\()\b__noinline__\b", blank)
+    ]
     for start, end, text in sorted(edits, reverse=True):
         missing = source.count("\n", start, end) - text.count("\n")
         source = source[:start] + text + "\n" * missing + source[end:]
