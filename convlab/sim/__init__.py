@@ -177,6 +177,7 @@ def run(
     source: Path | str,
     workspace_limit: int,
     trace: bool = True,
+    schedule: int = 0,
     time_limit: float = TIME_LIMIT,
 ) -> dict[str, float]:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
@@ -189,6 +190,9 @@ def run(
     label, source : the kernel's name and file, for messages.
     workspace_limit : bytes.
     trace : count memory traffic (slower).
+    schedule : the order in which threads and blocks run. 0: the first to the last, each until it
+        must wait. Any other: they also switch at accesses in between, chosen by the number; odd
+        ones from the last to the first. A result that depends on it is a race.
     time_limit : seconds.
 
     Returns
@@ -212,6 +216,7 @@ def run(
             "library": str(library),
             "threads": threads,
             "trace": int(trace),
+            "schedule": schedule,
             "memory": arena.path,
             "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
             "problem": list(problem),
