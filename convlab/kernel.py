@@ -37,6 +37,9 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 class Launch:
     """One kernel bound to one problem's tensors; calling it runs the kernel again.
 
+    On the simulator each call takes another order of threads and blocks, the first the plain one:
+    what changes from call to call is a race.
+
     Attributes
     ----------
     y : tensor (N, K, P, Q), float32, contiguous: the output, allocated but not written before
@@ -60,6 +63,7 @@ class Launch:
         self.workspace: torch.Tensor | None = None
         self.counters: dict[str, float] | None = None
         self._build = kernel.build()
+        self._runs = 0
         if kernel.engine == "sim":
             self._prepare_sim(x, w, bias)
         else:
@@ -79,7 +83,9 @@ class Launch:
                 source=self.kernel.path or self.kernel.source,
                 workspace_limit=self.kernel.workspace_limit,
                 time_limit=self.kernel.time_limit,
+                schedule=self._runs,
             )
+            self._runs += 1
             return
         with torch.cuda.device(self.y.device):
             stream = torch.cuda.current_stream().cuda_stream

@@ -101,8 +101,7 @@ class Fault:
 
     kind: str
     text: str
-    line: int | None = None
-    file: Path | None = None  # a header; None: the kernel's own file
+    where: tuple[str, int] | None = None  # file and line
     block: tuple[int, int, int] | None = None
     thread: tuple[int, int, int] | None = None
 
@@ -111,6 +110,7 @@ class Fault:
 class _Outcome:
     counters: dict[str, float] = field(default_factory=dict)
     error: str | None = None
+    note: str = ""
     fault: Fault | None = None
     workspace: int = 0
     output: str = ""
@@ -177,6 +177,7 @@ def run(
     source: Path | str,
     workspace_limit: int,
     trace: bool = True,
+    schedule: int = 0,
     time_limit: float = TIME_LIMIT,
 ) -> dict[str, float]:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
@@ -189,6 +190,9 @@ def run(
     label, source : the kernel's name and file, for messages.
     workspace_limit : bytes.
     trace : count memory traffic (slower).
+    schedule : the order in which threads and blocks run. 0: the first to the last, each until it
+        must wait. Any other: they also switch at accesses in between, chosen by the number; odd
+        ones from the last to the first. A result that depends on it is a race.
     time_limit : seconds.
 
     Returns
@@ -212,6 +216,7 @@ def run(
             "library": str(library),
             "threads": threads,
             "trace": int(trace),
+            "schedule": schedule,
             "memory": arena.path,
             "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
             "problem": list(problem),
@@ -243,7 +248,8 @@ def run(
             f"the limit of {workspace_limit:,}: load(..., workspace_limit={outcome.workspace})"
         )
     if outcome.error:
-        raise LaunchError(f"{label} failed: {outcome.error}")
+        note = f" ({outcome.note})" if outcome.note else ""
+        raise LaunchError(f"{label} failed: {outcome.error}{note}")
     if reply["status"] != 0 or not outcome.counters:
         raise LaunchError(
             f"{label} ended the simulator's process (exit status {reply['status']}) before it was "
@@ -267,6 +273,8 @@ def _read_report(report: str, library: Path) -> _Outcome:
             outcome.workspace = int(rest)
         elif key == "error":
             outcome.error = rest
+        elif key == "note":
+            outcome.note = rest
         elif key == "counters":
             outcome.counters = dict(zip(COUNTERS, json.loads(rest), strict=True))
         elif key == "fault":
@@ -277,16 +285,15 @@ def _read_report(report: str, library: Path) -> _Outcome:
                     "block": tuple(map(int, block.split(","))),
                     "thread": tuple(map(int, thread.split(","))),
                 }
-            place = _place_of(library, int(pc, 16) - base) if int(pc, 16) else (None, None)
-            outcome.fault = Fault(kind, text, *place, **where)
+            place = _place_of(library, int(pc, 16) - base) if int(pc, 16) else None
+            outcome.fault = Fault(kind, text, place, **where)
     return outcome
 
 
-def _place_of(library: Path, offset: int) -> tuple[int | None, Path | None]:
-    """The line of a return address (hence -1), and its file if that is a header.
+def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
+    """File and line of a return address (hence -1), by binutils' addr2line; None without it.
 
-    By binutils' addr2line; (None, None) without it. Of inlined calls the innermost that is not
-    in the simulator's own headers counts.
+    What the simulator's own headers inlined there is the line that called them.
     """
     tool = shutil.which("addr2line")
     if tool is None or offset <= 0:
@@ -295,22 +302,24 @@ def _place_of(library: Path, offset: int) -> tuple[int | None, Path | None]:
         [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
     ).stdout
     for frame in found.splitlines():
-        file, _, number = frame.strip().rpartition(":")
-        number = number.split(" ")[0]
-        path = Path(os.path.normpath(file))
-        if number.isdigit() and path.parent != INCLUDE:
-            return int(number), path if path.suffix != ".cu" and path.is_file() else None
-    return None, None
+        file, _, number = frame.partition(" (")[0].rpartition(":")
+        if number.isdigit() and Path(file).parent != INCLUDE:
+            return file, int(number)
+    return None
 
 
 def _describe(fault: Fault, label: str, source: Path | str) -> str:
     lines = [f"{label}: {fault.kind}: {fault.text}"]
     if fault.block is not None:
         lines.append(f"  block {fault.block}, thread {fault.thread}")
-    if fault.line is not None:
-        place = fault.file or source
-        text = place.read_text() if isinstance(place, Path) else place
-        quoted = text.splitlines()[fault.line - 1 : fault.line]
-        name = place.name if isinstance(place, Path) else "source"
-        lines.append(f"  {name}:{fault.line}:  {quoted[0].strip() if quoted else ''}")
+    if fault.where is not None:
+        file, number = Path(fault.where[0]), fault.where[1]
+        if file.is_file():  # absolute: a header, or a kernel outside the catalog
+            name, text = file.name, file.read_text()
+        elif isinstance(source, Path):
+            name, text = source.name, source.read_text()
+        else:
+            name, text = "source", source
+        quoted = text.splitlines()[number - 1 : number]
+        lines.append(f"  {name}:{number}:  {quoted[0].strip() if quoted else ''}")
     return "\n".join(lines)

@@ -19,6 +19,7 @@ def run(request: dict, report: int) -> None:
     runtime.sim_map.argtypes = [ctypes.c_char_p] + [
         ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
     runtime.sim_begin(request["threads"], request["trace"], report)
+    runtime.sim_schedule(request["schedule"])
     library = ctypes.CDLL(request["library"])
     entry = library.conv2d
     entry.restype = ctypes.c_char_p
