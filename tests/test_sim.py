@@ -7,7 +7,6 @@ computed by hand.
 """
 
 import functools
-import os
 import platform
 import re
 import shutil
@@ -1598,3 +1597,85 @@ def test_wrong_launch_names_the_line(launch, problem):
     line = 1 + source[: source.index(launch)].count("\n")
     with pytest.raises(BuildError, match=rf"wrong_launch.cu:{line}: .*({problem})"):
         convlab.compile(source, name="wrong_launch", engine="sim")
+
+
+# --- the other architecture ----------------------------------------------------------------------
+
+_ARM = "aarch64-linux-gnu-g++"
+_DRIVER = """
+#include "sim.h"
+#include <cstdio>
+#include <unistd.h>
+extern "C" {
+void sim_begin(int threads, int trace, int report);
+void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable);
+const uint64_t* sim_counters(int* how_many);
+const char* conv2d(const void*, const float*, const float*, const float*, float*, void*, size_t,
+                   void*);
+}
+int main(int argc, char** argv) {
+    sim_begin(2, 1, 1);
+    const int n = 3 * 96;
+    auto* x = (float*)sim_map("x", -1, 0, 4 * n, 1);
+    auto* y = (float*)sim_map("y", -1, 0, 4 * n, 1);
+    for (int i = 0; i < n; ++i) x[i] = i;
+    int dims[16] = {1, 1, 1, n, 1, 1, 1, 1, n, 1, 1, 0, 0, 1, argc, 1};
+    const char* error = conv2d(dims, x, nullptr, nullptr, y, nullptr, 0, nullptr);
+    if (error) return puts(error), 1;
+    for (int b = 0; b < 3; ++b)   // reversed, then exchanged with the neighbouring lane
+        for (int i = 0; i < 96; ++i)
+            if (y[b * 96 + i] != x[b * 96 + 95 - (i ^ 1)] + 0.5f) return printf("y[%d]\\n", i), 1;
+    int count;
+    printf("right, %llu barriers\\n", (unsigned long long)sim_counters(&count)[7]);
+}
+"""
+_ARM_KERNEL = Suite("arm", {"all": Case(
+    """
+    __global__ void turn(const float* x, float* y, float half) {
+        extern __shared__ float s_x[];
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        s_x[threadIdx.x] = x[i];
+        float kept[4] = {half, half / 2, half / 2, -half};   // survives switches
+        __syncthreads();
+        float v = __shfl_xor_sync(0xffffffff, s_x[95 - threadIdx.x], 1);
+        __syncthreads();
+        y[i] = v + kept[0] + kept[1] + kept[2] + kept[3];
+        if (half < 0) y[-1] = 0;
+    }
+    """,
+    "turn<<<3, 96, 4 * 96, stream>>>(x, y, arg == 0 ? 0.5f : -0.5f);",
+)})  # fmt: skip
+
+
+@pytest.mark.skipif(
+    platform.machine() == "aarch64" or not (shutil.which(_ARM) and shutil.which("qemu-aarch64")),
+    reason=f"needs {_ARM} and qemu-aarch64, on another machine than an ARM one",
+)
+def test_aarch64(tmp_path):
+    (tmp_path / "driver.cpp").write_text(_DRIVER)
+    text = "#include <cuda_runtime.h>\n" + sim.rewrite(_ARM_KERNEL.source)
+    (tmp_path / "kernel.cpp").write_text(text)
+    runtime = sim.RUNTIME.read_text()  # with less address space, every page of which costs qemu
+    assert "size_t(1) << 40" in runtime and "size_t(1) << 30" in runtime
+    runtime = runtime.replace("size_t(1) << 40", "1 << 28").replace("size_t(1) << 30", "1 << 24")
+    (tmp_path / "runtime.cpp").write_text(runtime)
+    flags = ["-std=c++17", "-w", f"-I{sim.INCLUDE}", f"-I{convlab.build.KERNEL_DIR}"]
+    units = {
+        "runtime": ["runtime.cpp", "-O2"],
+        "driver": ["driver.cpp"],
+        "kernel": ["kernel.cpp", *convlab.build.SIM_FLAGS],
+    }
+
+    def tool(*command: str) -> subprocess.CompletedProcess:
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    for name, options in units.items():
+        done = tool(_ARM, *flags, "-c", *options, "-o", f"{name}.o")
+        assert done.returncode == 0, done.stderr
+    done = tool(_ARM, "-static", *[f"{name}.o" for name in units], "-o", "all", "-pthread")
+    assert done.returncode == 0, done.stderr
+    done = tool("qemu-aarch64", "./all")
+    assert (done.returncode, done.stdout) == (0, "right, 6 barriers\n"), done.stdout + done.stderr
+    done = tool("qemu-aarch64", "./all", "negative")
+    assert done.returncode == 77
+    assert done.stdout.startswith("fault\tglobal out of bounds\t") and "y[-1]" in done.stdout
