@@ -14,7 +14,6 @@ import subprocess
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
