@@ -25,7 +25,8 @@ SOLUTIONS = {
     ),
     "01_direct": (
         "sectors_stride_2, sectors_stride_8 = 8, 32",
-        'p_line, q_line = "const int p = int(i % conv.P);", "const int q = int(i / conv.P % conv.Q);"',
+        """p_line = "const int p = int(i % conv.P);"
+q_line = "const int q = int(i / conv.P % conv.Q);\"""",
     ),
     "02_im2col_gemm": (
         "bytes_for_one_image = 4 * 16 * 3 * 3 * 1022 * 1022",
@@ -180,7 +181,8 @@ def test_clean_drops_progress_and_keeps_other_words() -> None:
     }
     cell = nbformat.v4.new_code_cell("1")
     cell.metadata["execution"] = {"iopub.status.busy": "now"}
-    cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text=t) for t in streams.values()]
+    new = nbformat.v4.new_output
+    cell.outputs = [new("stream", name="stderr", text=text) for text in streams.values()]
     notebook = nbformat.v4.new_notebook(cells=[cell])
     clean(notebook)
     assert [out.text for out in cell.outputs] == [streams["error"]]
