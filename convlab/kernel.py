@@ -47,7 +47,13 @@ class Launch:
     inputs : x, w and bias (or None) as the kernel sees them.
     workspace : uint8 tensor or None.
     counters : dict or None
-        What the simulator counted in the last call (`convlab.sim.run`); None on a GPU.
+        What the simulator counted in the last call (`convlab.sim.Trace`); None on a GPU.
+    findings : list of `convlab.sim.Finding`
+        What the simulator found in the last call: warnings, or what it failed by.
+    launches : list of dict
+        ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
+    flops : None
+        The simulator does not count operations.
     """
 
     def __init__(
@@ -62,6 +68,10 @@ class Launch:
         self.kernel, self.problem = kernel, problem
         self.workspace: torch.Tensor | None = None
         self.counters: dict[str, float] | None = None
+        self.findings: list[sim.Finding] = []
+        self.launches: list[dict[str, object]] = []
+        self.flops: float | None = None
+        self._trace: sim.Trace | None = None
         self._build = kernel.build()
         self._runs = 0
         if kernel.engine == "sim":
@@ -74,17 +84,7 @@ class Launch:
         if self.problem.N == 0:
             return
         if self.kernel.engine == "sim":
-            self.counters = sim.run(
-                self._build.library,
-                builds.sim_runtime(),
-                self._dims,
-                self._arena,
-                label=self.kernel.name,
-                source=self.kernel.path or self.kernel.source,
-                workspace_limit=self.kernel.workspace_limit,
-                time_limit=self.kernel.time_limit,
-                schedule=self._runs,
-            )
+            self._simulate()
             self._runs += 1
             return
         with torch.cuda.device(self.y.device):
@@ -92,6 +92,40 @@ class Launch:
             error = self._entry(*self._arguments, stream) or self._last_error()
         if error:
             raise LaunchError(f"{self.kernel.name} failed: {error.decode(errors='replace')}")
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        """The memory traffic of the last call by source line, space and kind of access.
+
+        Each has ``file``, ``line``, ``space`` ("global", "shared"), ``kind`` ("load", "store",
+        "atomic"), ``array`` (its name, or "several"), ``requests`` (of warps), ``units`` (32-byte
+        sectors, or wavefronts of shared memory), ``ideal_units`` (the least that the same bytes
+        could have taken), ``lanes`` (active, summed over requests) and ``bytes`` (asked for by
+        them). Empty on a GPU.
+        """
+        return self._trace.lines if self._trace else []
+
+    def _simulate(self) -> None:
+        self.counters = self._trace = None
+        self.launches = []
+        try:
+            self._trace = sim.simulate(
+                self._build.library,
+                builds.sim_runtime(),
+                self._dims,
+                self._arena,
+                label=self.kernel.name,
+                source=self.kernel.path or self.kernel.source,
+                workspace_limit=self.kernel.workspace_limit,
+                trace=self.kernel.trace,
+                time_limit=self.kernel.time_limit,
+                schedule=self._runs,
+            )
+        except LaunchError as error:
+            self.findings = getattr(error, "findings", [])
+            raise
+        self.findings, self.launches = self._trace.findings, self._trace.launches
+        self.counters = self._trace.counters
 
     @property
     def _dims(self) -> list[int]:
@@ -162,6 +196,8 @@ class Kernel:
         Bytes of workspace a call may take.
     time_limit : float
         Seconds that one call may take on the simulator.
+    trace : bool
+        Whether the simulator counts memory traffic and looks for mistakes.
     """
 
     def __init__(
@@ -174,7 +210,9 @@ class Kernel:
         defines: Mapping[str, int],
         workspace_limit: int,
         time_limit: float,
+        trace: bool = True,
     ) -> None:
+        self.trace = bool(trace)
         self.path, self._text = path, text
         self.engine, self.defines = _engine(engine), dict(defines)
         self.workspace_limit, self.time_limit = int(workspace_limit), time_limit
@@ -224,7 +262,7 @@ class Kernel:
             files = tuple(p for p in (self.path, *source.headers()) if p is not None)
             seen = _stamp(files)
         if source is not None or self._built is None:
-            self._built = builds.build(source, self.engine, self.defines)
+            self._built = builds.build(source, self.engine, self.defines, trace=self.trace)
             self._seen = seen
         return self._built
 
@@ -240,9 +278,10 @@ class Kernel:
             defines=self.defines,
             workspace_limit=self.workspace_limit,
             time_limit=self.time_limit,
+            trace=self.trace,
         )
         pinned._built = builds.build(
-            builds.Source(text, self._stem, self.path), self.engine, self.defines
+            builds.Source(text, self._stem, self.path), self.engine, self.defines, trace=self.trace
         )
         pinned._seen = (None,)
         return pinned
@@ -403,7 +442,7 @@ class Kernel:
         return f"Kernel({self.name!r}, engine={self.engine!r})"
 
     def __reduce__(self) -> tuple:
-        options = (self.engine, self.defines, self.workspace_limit, self.time_limit)
+        options = (self.engine, self.defines, self.workspace_limit, self.time_limit, self.trace)
         return _rebuild, (self._stem, self.path, self._text, *options)
 
 
@@ -414,6 +453,7 @@ def load(
     defines: Mapping[str, int] | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
     time_limit: float = sim.TIME_LIMIT,
+    trace: bool = True,
 ) -> Kernel:
     """Return the kernel of a ``.cu`` file.
 
@@ -425,6 +465,8 @@ def load(
     defines : tunables, passed to the compiler as ``-DNAME=VALUE``.
     workspace_limit : bytes of workspace that a call may take.
     time_limit : seconds that one call may take on the simulator.
+    trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
+        several times as fast.
 
     Raises
     ------
@@ -443,6 +485,7 @@ def load(
         defines=_parse_defines(tuned) | dict(defines or {}),
         workspace_limit=workspace_limit,
         time_limit=time_limit,
+        trace=trace,
     )
 
 
@@ -454,6 +497,7 @@ def compile(
     defines: Mapping[str, int] | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
     time_limit: float = sim.TIME_LIMIT,
+    trace: bool = True,
 ) -> Kernel:
     """Build a kernel from CUDA C++ text and return it; the other parameters are `load`'s.
 
@@ -470,6 +514,7 @@ def compile(
         defines=defines or {},
         workspace_limit=workspace_limit,
         time_limit=time_limit,
+        trace=trace,
     )
     kernel.build()
     return kernel
@@ -537,7 +582,7 @@ def _pad_same(
 
 
 def _rebuild(stem: str, path: Path | None, text: str | None, *options: object) -> Kernel:
-    engine, defines, workspace_limit, time_limit = options
+    engine, defines, workspace_limit, time_limit, trace = options
     return Kernel(
         stem,
         path=path,
@@ -546,4 +591,5 @@ def _rebuild(stem: str, path: Path | None, text: str | None, *options: object) -
         defines=defines,
         workspace_limit=workspace_limit,
         time_limit=time_limit,
+        trace=trace,
     )
