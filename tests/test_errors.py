@@ -457,7 +457,7 @@ def test_an_endless_loop_is_stopped() -> None:
 
 def test_a_launch_error_that_the_file_ignores_is_told(kernel: Kernel) -> None:
     text = source("y[i] = 0;", block=2048)
-    with pytest.raises(LaunchError, match="careless failed: invalid configuration argument"):
+    with pytest.raises(LaunchError, match="careless failed: invalid( configuration)? argument"):
         convlab.compile(text, name="careless", engine=kernel.engine)(
             normal(1, 1, 7, 7).to(kernel.device), normal(1, 1, 2, 2).to(kernel.device)
         )

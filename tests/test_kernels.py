@@ -270,7 +270,8 @@ def test_inputs_of_any_layout(kernel: Kernel, layout: object) -> None:
 
 def test_expanded_input(kernel: Kernel) -> None:
     x, w, _ = reference.inputs(Problem(1, 1, 9, 9, 4, 3, 3), device=kernel.device)
-    assert torch.equal(kernel(x.expand(3, 1, 9, 9), w)[2], kernel(x, w)[0])
+    # close, not equal: cuBLAS may sum in another order for another number of images
+    torch.testing.assert_close(kernel(x.expand(3, 1, 9, 9), w)[2], kernel(x, w)[0])
 
 
 def test_no_images_give_an_empty_output(kernel: Kernel) -> None:
