@@ -104,12 +104,16 @@ def can_cross(*values: object) -> bool:
 def stop() -> None:
     """End this process's workers, and free the GPU memory they hold; the next call starts anew."""
     for (owner, _), worker in list(_workers.items()):
-        if owner == os.getpid():
+        if owner != os.getpid():
+            continue
+        while not worker.lock.acquire(timeout=0.1):  # another thread waits for an answer
             process = worker.process
             if process is not None and process.poll() is None:
-                kill_tree(process.pid)  # another thread may hold the lock, waiting for an answer
-            with worker.lock:
-                worker.stop()
+                kill_tree(process.pid)
+        try:
+            worker.stop()
+        finally:
+            worker.lock.release()
 
 
 def run_once(kernel: Kernel, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
