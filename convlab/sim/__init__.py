@@ -300,7 +300,7 @@ def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
     """
     tool = shutil.which("addr2line")
     if tool is None or offset <= 0:
-        return None, None
+        return None
     found = subprocess.run(
         [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
     ).stdout
