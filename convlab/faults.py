@@ -100,6 +100,7 @@ KINDS: dict[str, Kind] = {
     ),
 }
 _WITHOUT_LINE = ("out of memory", "invalid worker state")  # no run of the kernel explains these
+_NOT_THE_GPU = ("endless loop", "host crash")  # nor does compute-sanitizer explain these
 
 
 def classify(error: BaseException) -> tuple[str, str] | None:
@@ -161,17 +162,18 @@ class Subject:
         if self.problem is not None and kind not in _WITHOUT_LINE:
             for kernel in self.kernels:
                 if kernel.engine == "cuda":
-                    lines += explain(kernel, self.problem).splitlines()
+                    sanitize = kind not in _NOT_THE_GPU
+                    lines += explain(kernel, self.problem, sanitize=sanitize).splitlines()
         lines.append(f"try: {KINDS[kind].advice}")
         return LaunchError("\n  ".join(lines), kind)
 
 
-def explain(kernel: Any, problem: Problem) -> str:
+def explain(kernel: Any, problem: Problem, *, sanitize: bool = True) -> str:
     """Look for the line at fault: run the kernel on the simulator and under compute-sanitizer.
 
     Both run it on the problem scaled down to about `EXPLAIN_MACS` multiply-adds, the sanitizer
-    only for a kernel on a GPU. That takes a few seconds, at most half a minute, and raises
-    nothing.
+    only if `sanitize` and for a kernel on a GPU. That takes a few seconds, at most half a minute,
+    and raises nothing.
 
     Returns
     -------
@@ -183,7 +185,7 @@ def explain(kernel: Any, problem: Problem) -> str:
         return ""
     try:
         small = problem.scaled(EXPLAIN_MACS)
-        watched = Sanitized(kernel, small) if kernel.engine == "cuda" else None
+        watched = Sanitized(kernel, small) if sanitize and kernel.engine == "cuda" else None
     except Exception as error:
         return f"no more was found out: {type(error).__name__}: {error}"
     try:

@@ -38,7 +38,7 @@ class Sanitized:
             )
             return
         request = {
-            "libraries": _cuda_libraries(),
+            "libraries": _cuda_libraries("cublas" in kernel.source),
             "library": str(kernel.build().library),
             "problem": kernel.integers(problem),
             "bytes": [4 * math.prod(shape) for shape in (
@@ -107,9 +107,9 @@ def first_error(output: str) -> str:
     return "\n".join(found)
 
 
-def _cuda_libraries() -> list[str]:
+def _cuda_libraries(cublas: bool) -> list[str]:
     """The CUDA libraries that this process has loaded: those that kernels were linked against."""
     with open("/proc/self/maps") as maps:
         paths = dict.fromkeys(line.split(maxsplit=5)[-1].strip() for line in maps)
-    names = ("libcudart.so", "libcublasLt.so", "libcublas.so")
+    names = ["libcudart.so", *(["libcublasLt.so", "libcublas.so"] if cublas else [])]
     return [path for name in names for path in paths if Path(path).name.startswith(name)]

@@ -83,10 +83,13 @@ class Unpickler(pickle.Unpickler):
 
 
 def kill_tree(process: int) -> None:
-    """End a process and all that descends from it, at once."""
-    for each in [*_descendants(process), process]:
+    """End a process, all that descends from it, and the group that it leads, at once."""
+    for each in _descendants(process):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(each, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        leads = os.getpgid(process) == process
+        os.kill(-process if leads else process, signal.SIGKILL)
 
 
 def _descendants(process: int) -> list[int]:
@@ -175,12 +178,10 @@ def _refusal(error: BaseException, lost: bool) -> bytes:
 def _tidy(failed: bool) -> None:
     """Give back the GPU memory that nothing uses any more: the parent may want it."""
     cuda = _cuda()
-    if failed:
-        gc.collect()
     if cuda is None:
         return
     if failed or cuda.memory_reserved() > _KEPT_BYTES:
-        if cuda.memory_allocated() > _KEPT_BYTES:
+        if failed or cuda.memory_allocated() > _KEPT_BYTES:
             gc.collect()
         cuda.empty_cache()
 

@@ -238,7 +238,8 @@ def test_endless_loop_ends_at_the_limit():
 
 def test_what_the_worker_started_ends_with_it(tmp_path):
     path = tmp_path / "pid"
-    fault(functions.hangs_with_child, str(path), kind="endless loop", time_limit=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        worker.call(functions.hangs_with_child, str(path))
     assert ended(int(path.read_text()))
 
 
@@ -262,7 +263,9 @@ def test_worker_that_cannot_start_is_a_fault(monkeypatch, tmp_path):
     broken.write_text("raise SystemExit('no room')")
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_SCRIPT", broken)
-        with pytest.raises(LaunchError, match=r"at its start: exit status 1\)\n  no room") as caught:
+        with pytest.raises(
+            LaunchError, match=r"at its start: exit status 1\)\n  no room"
+        ) as caught:
             worker.call(os.getpid)
     assert caught.value.kind == "invalid worker state"
     assert worker.call(operator.add, 1, 2) == 3
@@ -284,7 +287,7 @@ def test_stop_frees_a_thread_that_waits():
         started.wait(30)
         while not waiting.done():  # it may not have got as far as the second call
             worker.stop()
-        assert waiting.result() == "host crash"
+        assert waiting.result() in ("host crash", "invalid worker state")
 
 
 SCRIPT = """
@@ -455,8 +458,8 @@ def test_sanitizer_that_hangs_is_stopped(on_gpu, monkeypatch, tmp_path):
     tool.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nsleep 1000\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(sanitizer, "_SECONDS", 0.5)
-    assert "did not end within 0.5 s" in worker.explain(on_gpu, SMALL)
+    monkeypatch.setattr(sanitizer, "_SECONDS", 2.0)
+    assert "did not end within 2 s" in worker.explain(on_gpu, SMALL)
     assert ended(int((tmp_path / "pid").read_text()))
 
 
@@ -623,7 +626,7 @@ ENDLESS = "for (;;) *(volatile float*)y = 1;"
 FAULTS: dict[str, tuple[str, tuple[str, ...], bool]] = {
     "illegal-address": (faulty("y[(1ll << 40) + threadIdx.x] = 1;"), ("illegal address",), False),
     "misaligned": (
-        faulty("*reinterpret_cast<float4*>(y + 1) = float4{1, 2, 3, 4};"),
+        faulty("*reinterpret_cast<float4*>(y + 1) = *reinterpret_cast<float4*>(y + 8);"),
         ("misaligned address",),
         False,
     ),
@@ -745,7 +748,9 @@ def test_fault_on_the_gpu_comes_with_its_line(name, met):
     message = str(met[name]["message"])
     assert re.search(r"the simulator, on .*\n(.*\n)*  *source:8:", message), message
     if sanitizer.find() is not None and name != "assert":
-        assert re.search(r"compute-sanitizer: Invalid __global__ write[^=]*:8\b", message), message
+        assert re.search(r"compute-sanitizer: Invalid __global__ (read|write)[^=]*:8\b", message), (
+            message
+        )
 
 
 @pytest.mark.gpu

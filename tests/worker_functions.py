@@ -1,4 +1,4 @@
-"""What test_worker.py has the worker process do. Imports next to nothing: the worker starts fast."""
+"""What test_worker.py has the worker do. Imports next to nothing, so that it starts fast."""
 
 import ctypes
 import os
@@ -38,6 +38,7 @@ def hangs_with_child(path):
     child = subprocess.Popen(["sleep", "1000"])
     with open(path, "w") as file:
         file.write(str(child.pid))
+    os.kill(os.getppid(), signal.SIGINT)
     child.wait()
 
 
