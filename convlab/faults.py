@@ -121,7 +121,7 @@ def classify(error: BaseException) -> tuple[str, str] | None:
         for phrase in kind.phrases:
             if phrase in text.lower():
                 line = next(line for line in text.splitlines() if phrase in line.lower())
-                return name, line.strip()
+                return name, line.strip().partition(" (")[0]  # without advice for another case
     return None
 
 

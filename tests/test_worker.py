@@ -343,6 +343,8 @@ def test_cuda_error_is_classified(text, error):
 
 def test_launch_error_is_classified_by_cudas_words():
     assert faults.classify(LaunchError("k failed: invalid argument"))[0] == "launch configuration"
+    lost = "k failed: CUDA error: misaligned address (the GPU is lost to this process)"
+    assert faults.classify(LaunchError(lost))[1] == "k failed: CUDA error: misaligned address"
     assert faults.classify(LaunchError("k failed: more outputs than a grid has")) is None
     assert faults.classify(LaunchError("misaligned address", kind="trap")) is None
 
