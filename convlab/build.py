@@ -293,6 +293,17 @@ def _cached(name: str, compile_into, source: Source | None) -> Build:
     return Build(final / "kernel.so", time.perf_counter() - started)
 
 
+def mark_good(build: Build) -> None:
+    """Note, for other processes too, that a build passed the whole default check."""
+    with contextlib.suppress(OSError):
+        (build.library.parent / "good").touch()
+
+
+def is_good(build: Build) -> bool:
+    """Whether a build is known to be good: its kernel may run without a trial in the worker."""
+    return (build.library.parent / "good").exists()
+
+
 def _sweep(root: Path) -> None:
     """Remove what builds that were killed more than an hour ago left behind."""
     for folder in root.glob("unfinished-*"):
