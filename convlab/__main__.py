@@ -128,9 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     command = add("bench", _bench, "Kernels over several problems, as README's table has it.",
                   kernels=True, problem=named.format(sets.format("headline")))  # fmt: skip
     command.add_argument("--write", metavar="FILE", type=Path,
-                         help="write the table between the markers of this file")  # fmt: skip
+                         help="write the tables between the markers of this file")  # fmt: skip
     command = add("bench-build", _bench_build, "How long a build takes, next to load_inline.")
     command.add_argument("--engine", choices=ENGINES, default="auto")
+    command.add_argument("--write", metavar="FILE", type=Path,
+                         help="write the table between the markers of this file")  # fmt: skip
     add("doctor", _doctor, "What this machine has, and what to do about what is missing.")
     return parser
 
@@ -206,6 +208,7 @@ def _bench(arguments: argparse.Namespace) -> tuple:
     table = bench.markdown(results)
     if arguments.write is not None:
         bench.write_between(arguments.write, "bench", table)
+        bench.write_between(arguments.write, "ladder", bench.ladder())
     ok = all(result.ok for result in results)
     document = {"ok": ok, "results": [result.to_dict() for result in results]}
     text = "\n\n".join([*map(str, results), table])
@@ -214,6 +217,8 @@ def _bench(arguments: argparse.Namespace) -> tuple:
 
 def _bench_build(arguments: argparse.Namespace) -> tuple:
     frame = bench.bench_build(arguments.engine)
+    if arguments.write is not None:
+        bench.write_between(arguments.write, "build", bench.build_markdown(frame))
     shown = frame.to_string(index=False, formatters={"seconds": "{:.3f}".format})
     return RIGHT, {"rows": frame.to_dict("records")}, shown
 

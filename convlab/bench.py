@@ -1,6 +1,7 @@
 """The figures that README publishes: kernels over problems, and how long a build takes."""
 
 import datetime
+import os
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,16 @@ def ladder() -> str:
         header = catalog.parse_header(path.read_text(), path)
         lines.append(f"| [`{path.stem}`](kernels/{path.name}) | {header.idea} | {header.precision} |")
     return "\n".join(lines)
+
+
+def build_markdown(frame: pd.DataFrame) -> str:
+    """What `bench_build` measured as a Markdown table, with the machine and the date."""
+    lines = ["| build | seconds |", "|---|---|"]
+    lines += [f"| {row.what} | {row.seconds:.3f} |" for row in frame.itertuples()]
+    cores = len(os.sched_getaffinity(0))
+    where = f"{describe() or 'no GPU'}; {cores} cores; torch {torch.__version__}"
+    command = "python -m convlab bench-build --write README.md"
+    return "\n".join([*lines, "", f"{where}; {datetime.date.today()}, by `{command}`."])
 
 
 def write_between(path: Path, marker: str, text: str) -> None:

@@ -22,7 +22,15 @@ class BuildError(ConvlabError, RuntimeError):
 
 
 class LaunchError(ConvlabError, RuntimeError):
-    """A kernel refused a problem, crashed, hung, or did not get the memory it needs."""
+    """A kernel refused a problem, crashed, hung, or did not get the memory it needs.
+
+    `kind` says which, in the words of ``convlab/faults.md``; empty where the kernel itself
+    returned a text.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class WrongResult(ConvlabError, AssertionError):

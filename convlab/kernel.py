@@ -9,7 +9,7 @@ import ctypes
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -27,10 +27,18 @@ _FIELDS = (
 )
 _TUNABLE = re.compile(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", re.M)
 Pair = int | tuple[int, int]
+Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 class Launch:
     """One kernel bound to one problem's tensors; calling it runs the kernel again.
+
+    On the simulator each call takes another order of threads and blocks, the first the plain one:
+    what changes from call to call is a race.
 
     Attributes
     ----------
@@ -49,15 +57,17 @@ class Launch:
         x: torch.Tensor,
         w: torch.Tensor,
         bias: torch.Tensor | None,
+        allocate: Allocate,
     ) -> None:
         self.kernel, self.problem = kernel, problem
         self.workspace: torch.Tensor | None = None
         self.counters: dict[str, float] | None = None
         self._build = kernel.build()
+        self._runs = 0
         if kernel.engine == "sim":
             self._prepare_sim(x, w, bias)
         else:
-            self._prepare_cuda(x, w, bias)
+            self._prepare_cuda(x, w, bias, allocate)
 
     def __call__(self) -> None:
         """Run the kernel: on a GPU asynchronously, on torch's current stream."""
@@ -73,7 +83,9 @@ class Launch:
                 source=self.kernel.path or self.kernel.source,
                 workspace_limit=self.kernel.workspace_limit,
                 time_limit=self.kernel.time_limit,
+                schedule=self._runs,
             )
+            self._runs += 1
             return
         with torch.cuda.device(self.y.device):
             stream = torch.cuda.current_stream().cuda_stream
@@ -95,7 +107,9 @@ class Launch:
         self.inputs = tuple(self._arena.tensors.get(name) for name in ("x", "w", "bias"))
         self.y = self._arena.tensors["y"].fill_(math.nan)
 
-    def _prepare_cuda(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def _prepare_cuda(
+        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, allocate: Allocate
+    ) -> None:
         library = ctypes.CDLL(str(self._build.library))
         dims = (ctypes.c_int * len(_FIELDS))(*self._dims)
         limit, need = self.kernel.workspace_limit, 0
@@ -109,9 +123,9 @@ class Launch:
                 f"than the limit of {limit:,}: load(..., workspace_limit={need})"
             )
         try:
-            self.y = torch.empty(self.problem.y_shape, device=x.device)
+            self.y = allocate(self.problem.y_shape, torch.float32, x.device)
             if need:
-                self.workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
+                self.workspace = allocate((need,), torch.uint8, x.device)
         except torch.OutOfMemoryError as error:
             free = torch.cuda.mem_get_info(x.device)[0]
             raise LaunchError(
@@ -247,6 +261,7 @@ class Kernel:
         x: torch.Tensor,
         w: torch.Tensor,
         bias: torch.Tensor | None = None,
+        allocate: Allocate = _empty,
     ) -> Launch:
         """Validate, allocate the output and the workspace, and return what launches.
 
@@ -256,6 +271,8 @@ class Kernel:
         x : (N, C, H, W) float32 on `device`.
         w : (K, C/groups, R, S) float32.
         bias : (K,) float32 or None.
+        allocate : makes y and the workspace on a GPU from (shape, dtype, device), contiguous; a
+            checker passes its own, with guard zones. The simulator guards its buffers itself.
 
         Raises
         ------
@@ -266,7 +283,7 @@ class Kernel:
         if reason is not None:
             raise UnsupportedError(self._refusal(problem, reason))
         bias = None if bias is None else bias.contiguous()
-        return Launch(self, problem, x.contiguous(), w.contiguous(), bias)
+        return Launch(self, problem, x.contiguous(), w.contiguous(), bias, allocate)
 
     def __call__(
         self,
@@ -308,6 +325,8 @@ class Kernel:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             from .nn import conv2d  # stands after this module; only gradients need it
 
+            # so that bad arguments get the same answers with gradients as without
+            self._problem(x, w, bias, stride, padding, dilation, groups)
             return conv2d(x, w, bias, stride, padding, dilation, groups, kernel=self)
         return self.forward(x, w, bias, stride, padding, dilation, groups)
 
@@ -322,18 +341,31 @@ class Kernel:
         groups: int = 1,
     ) -> torch.Tensor:
         """As `__call__`, without gradients."""
+        problem, images = self._problem(x, w, bias, stride, padding, dilation, groups)
+        bias = None if bias is None else bias.detach()
+        launch = self.prepare(problem, images.detach(), w.detach(), bias)
+        launch()
+        y = launch.y.clone() if self.engine == "sim" else launch.y  # lets the arena go
+        return y.squeeze(0) if x.dim() == 3 else y
+
+    def _problem(
+        self,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None,
+        stride: Pair,
+        padding: Pair | str,
+        dilation: Pair,
+        groups: int,
+    ) -> tuple[Problem, torch.Tensor]:
+        """The problem that a call's arguments describe, and its x: four dimensions, padded."""
         self._check_tensors(x, w, bias)
-        batched = x.dim() != 3
-        if not batched:
+        if x.dim() == 3:
             x = x.unsqueeze(0)
         if padding == "same":
             x, padding = _pad_same(x, w, stride, dilation)
         shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
-        problem = Problem.from_shapes(*shapes, stride, padding, dilation, groups)
-        launch = self.prepare(problem, x.detach(), w.detach(), None if bias is None else bias.detach())
-        launch()
-        y = launch.y.clone() if self.engine == "sim" else launch.y  # lets the arena go
-        return y if batched else y.squeeze(0)
+        return Problem.from_shapes(*shapes, stride, padding, dilation, groups), x
 
     def _check_tensors(self, x: object, w: object, bias: object) -> None:
         for name, tensor in (("x", x), ("w", w), ("bias", bias)):
@@ -492,14 +524,13 @@ def _pad_same(
     x: torch.Tensor, w: torch.Tensor, stride: Pair, dilation: Pair
 ) -> tuple[torch.Tensor, tuple[int, int]]:
     """Pad as torch's "same" does; what is odd of it goes to the bottom and right, by hand."""
-    steps = stride if isinstance(stride, tuple | list) else (stride, stride)
-    if any(step != 1 for step in steps):
+    options = Problem(1, 1, 1, 1, 1, 1, 1, stride, 0, dilation)  # checks them and makes them pairs
+    if options.stride != (1, 1):
         raise ProblemError(f'padding="same" needs stride 1, and the stride is {stride}')
     if x.dim() != 4 or w.dim() != 4:
         return x, (0, 0)  # Problem.from_shapes says what is wrong
-    spread = dilation if isinstance(dilation, tuple | list) else (dilation, dilation)
     (top, bottom), (left, right) = (
-        same_padding(size, d) for size, d in zip(w.shape[2:], spread, strict=True)
+        same_padding(size, d) for size, d in zip(w.shape[2:], options.dilation, strict=True)
     )
     extra = (0, right - left, 0, bottom - top)
     return (torch.nn.functional.pad(x, extra) if any(extra) else x), (top, left)

@@ -4,8 +4,8 @@
 // change: Against 01: x is copied R*S times over. It buys a kernel that knows no borders, strides
 //       or dilation, and uses each value it reads into a register kTM or kTN times.
 // mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
-//       GEMM: block -> kBM pixels x kBN output channels of one group; thread -> kTM pixels,
-//       kBM/kTM apart (lanes side by side), x kTN neighbouring channels, in registers.
+//       GEMM: block -> kBN output channels of one group (grid.x) x kBM pixels (grid.y);
+//       thread -> kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
 // precision: fp32
 // supports: everything
 // limits: The matrix is written to memory and read back; groups with few channels fill a small
@@ -31,6 +31,7 @@ constexpr int kBM = BM, kBN = BN, kBK = BK, kTM = TM, kTN = TN;
 constexpr int kThreads = (kBM / kTM) * (kBN / kTN);
 static_assert(kBM % kTM == 0 && kBN % kTN == 0, "BM and BN: multiples of TM and TN");
 static_assert(kThreads >= 32 && kThreads <= 1024, "(BM/TM) * (BN/TN): 32 to 1024 threads");
+static_assert(kBK >= 1, "BK: at least 1");
 static_assert(kBK * (kBM + kBN + 4) * sizeof(float) <= 48 * 1024, "tiles: at most 48 KB");
 
 constexpr int kLoweringThreads = 256;
@@ -72,49 +73,49 @@ gemm_nchw(ConvProblem conv, const float* __restrict__ g_w, const float* __restri
 
     const int K_group = conv.K / conv.groups;
     const int64_t gemm_k = int64_t(conv.C / conv.groups) * conv.R * conv.S;
-    const int k0 = blockIdx.x * kBN;                  // within the group
+    const int k_tiles = ceil_div(K_group, kBN);
+    const int group = blockIdx.x / k_tiles;
+    const int k0 = blockIdx.x % k_tiles * kBN;        // within the group
     const int m0 = blockIdx.y * kBM;                  // within the chunk
     const int thread_m = threadIdx.x % (kBM / kTM);
     const int thread_n = threadIdx.x / (kBM / kTM);
 
-    for (int group = blockIdx.z; group < conv.groups; group += gridDim.z) {
-        const float* w_group = g_w + int64_t(group) * K_group * gemm_k;   // (K_group, gemm_k)
-        const float* col_group = g_col + group * gemm_k * pitch;          // (gemm_k, pitch)
-        float r_acc[kTN][kTM] = {};
+    const float* w_group = g_w + int64_t(group) * K_group * gemm_k;   // (K_group, gemm_k)
+    const float* col_group = g_col + group * gemm_k * pitch;          // (gemm_k, pitch)
+    float r_acc[kTN][kTM] = {};
 
-        for (int64_t kk0 = 0; kk0 < gemm_k; kk0 += kBK) {
-            for (int i = threadIdx.x; i < kBK * kBM; i += kThreads) {     // lanes along pixels
-                const int kk = i / kBM, m = i % kBM;
-                s_col[kk][m] = kk0 + kk < gemm_k && m0 + m < pixels
-                                   ? col_group[(kk0 + kk) * pitch + m0 + m] : 0.0f;
-            }
-            for (int i = threadIdx.x; i < kBK * kBN; i += kThreads) {     // lanes along w's rows
-                const int kk = i % kBK, k = i / kBK;
-                s_w[kk][k] = kk0 + kk < gemm_k && k0 + k < K_group
-                                 ? w_group[(k0 + k) * gemm_k + kk0 + kk] : 0.0f;
-            }
-            __syncthreads();
-            #pragma unroll
-            for (int kk = 0; kk < kBK; ++kk) {
-                float r_col[kTM], r_w[kTN];
-                for (int j = 0; j < kTM; ++j) r_col[j] = s_col[kk][thread_m + j * (kBM / kTM)];
-                for (int i = 0; i < kTN; ++i) r_w[i] = s_w[kk][thread_n * kTN + i];
-                for (int i = 0; i < kTN; ++i)
-                    for (int j = 0; j < kTM; ++j) r_acc[i][j] += r_w[i] * r_col[j];
-            }
-            __syncthreads();   // all have read the tiles before they are loaded anew
+    for (int64_t kk0 = 0; kk0 < gemm_k; kk0 += kBK) {
+        for (int i = threadIdx.x; i < kBK * kBM; i += kThreads) {     // lanes along pixels
+            const int kk = i / kBM, m = i % kBM;
+            s_col[kk][m] = kk0 + kk < gemm_k && m0 + m < pixels
+                               ? col_group[(kk0 + kk) * pitch + m0 + m] : 0.0f;
         }
+        for (int i = threadIdx.x; i < kBK * kBN; i += kThreads) {     // lanes along w's rows
+            const int kk = i % kBK, k = i / kBK;
+            s_w[kk][k] = kk0 + kk < gemm_k && k0 + k < K_group
+                             ? w_group[(k0 + k) * gemm_k + kk0 + kk] : 0.0f;
+        }
+        __syncthreads();
+        #pragma unroll
+        for (int kk = 0; kk < kBK; ++kk) {
+            float r_col[kTM], r_w[kTN];
+            for (int j = 0; j < kTM; ++j) r_col[j] = s_col[kk][thread_m + j * (kBM / kTM)];
+            for (int i = 0; i < kTN; ++i) r_w[i] = s_w[kk][thread_n * kTN + i];
+            for (int i = 0; i < kTN; ++i)
+                for (int j = 0; j < kTM; ++j) r_acc[i][j] += r_w[i] * r_col[j];
+        }
+        __syncthreads();   // all have read the tiles before they are loaded anew
+    }
 
-        const int64_t PQ = int64_t(conv.P) * conv.Q;
-        for (int j = 0; j < kTM; ++j) {
-            const int m = m0 + thread_m + j * (kBM / kTM);
-            if (m >= pixels) continue;
-            const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;
-            for (int i = 0; i < kTN; ++i) {
-                const int k = group * K_group + k0 + thread_n * kTN + i;
-                if (k >= (group + 1) * K_group) continue;
-                g_y[(n * conv.K + k) * PQ + pq] = r_acc[i][j] + (g_bias ? g_bias[k] : 0.0f);
-            }
+    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    for (int j = 0; j < kTM; ++j) {
+        const int m = m0 + thread_m + j * (kBM / kTM);
+        if (m >= pixels) continue;
+        const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;
+        for (int i = 0; i < kTN; ++i) {
+            const int k = group * K_group + k0 + thread_n * kTN + i;
+            if (k >= (group + 1) * K_group) continue;
+            g_y[(n * conv.K + k) * PQ + pq] = r_acc[i][j] + (g_bias ? g_bias[k] : 0.0f);
         }
     }
 }
@@ -148,8 +149,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
         const dim3 lowering(ceil_div(pixels, kLoweringThreads), min_of(conv.C, kMaxGrid));
         im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);
         // Tiles of channels vary fastest: blocks that share a tile of pixels run side by side.
-        const dim3 tiles(ceil_div(conv.K / conv.groups, kBN), ceil_div(pixels, kBM),
-                         min_of(conv.groups, kMaxGrid));
+        const dim3 tiles(ceil_div(conv.K / conv.groups, kBN) * conv.groups, ceil_div(pixels, kBM));
         gemm_nchw<<<tiles, kThreads, 0, stream>>>(conv, w, col, bias, y, first, pixels, pitch);
     }
     return launch_error();

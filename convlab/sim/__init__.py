@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from ..device import available_bytes
 from ..errors import LaunchError
 from .rewrite import rewrite
 
@@ -66,9 +67,11 @@ class Arena:
             total += -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._fd = os.memfd_create("convlab")
         try:
+            if total > available_bytes("cpu"):  # Linux would hand it out, then kill us
+                raise MemoryError
             os.ftruncate(self._fd, total)
             self._map = mmap.mmap(self._fd, total)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             os.close(self._fd)
             self._fd = -1
             raise LaunchError(
@@ -119,9 +122,12 @@ class _Host:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[str] | None = None
+        self.owner = os.getpid()
 
     def ask(self, request: dict, time_limit: float) -> dict | None:
         """Send one request; the reply, or None when the time limit passed."""
+        if self.owner != os.getpid():  # a fork, which must not talk into its parent's host
+            self.__init__()
         with self.lock:
             if self.process is None or self.process.poll() is not None:
                 self.process = subprocess.Popen(
@@ -171,6 +177,7 @@ def run(
     source: Path | str,
     workspace_limit: int,
     trace: bool = True,
+    schedule: int = 0,
     time_limit: float = TIME_LIMIT,
 ) -> dict[str, float]:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
@@ -183,6 +190,9 @@ def run(
     label, source : the kernel's name and file, for messages.
     workspace_limit : bytes.
     trace : count memory traffic (slower).
+    schedule : the order in which threads and blocks run. 0: the first to the last, each until it
+        must wait. Any other: they also switch at accesses in between, chosen by the number; odd
+        ones from the last to the first. A result that depends on it is a race.
     time_limit : seconds.
 
     Returns
@@ -206,10 +216,12 @@ def run(
             "library": str(library),
             "threads": threads,
             "trace": int(trace),
+            "schedule": schedule,
             "memory": arena.path,
             "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
             "problem": list(problem),
             "workspace_limit": workspace_limit,
+            "time_limit": time_limit,
             "output": f"/proc/{os.getpid()}/fd/{output}",
         }
         started = time.perf_counter()
@@ -238,10 +250,10 @@ def run(
     if outcome.error:
         note = f" ({outcome.note})" if outcome.note else ""
         raise LaunchError(f"{label} failed: {outcome.error}{note}")
-    if reply["status"] != 0:
+    if reply["status"] != 0 or not outcome.counters:
         raise LaunchError(
-            f"{label} crashed the simulator's process (exit status {reply['status']}); "
-            "this process is unharmed"
+            f"{label} ended the simulator's process (exit status {reply['status']}) before it was "
+            "done; this process is unharmed"
         )
     counters = outcome.counters
     counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
@@ -285,7 +297,7 @@ def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
     """
     tool = shutil.which("addr2line")
     if tool is None or offset <= 0:
-        return None
+        return None, None
     found = subprocess.run(
         [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
     ).stdout

@@ -4,6 +4,9 @@
 //   fiber     each thread of a block has a stack of its own and runs until it must wait: at a
 //             barrier, at a warp operation, or because its access log is full. Then the next one
 //             that can go on does. Nothing is preemptive.
+//   schedule  number 0 is that order. In a higher one, threads also lose their turn before an access
+//             now and then (where, the number decides), and in an odd one the last block and the
+//             last thread come first. What a kernel computes may not depend on it.
 //   hooks     the kernel is compiled with -fsanitize=thread, and the __tsan_* functions it calls
 //             before each load and store are the ones at the end of this file.
 //   warp      each lane logs its accesses; when no lane of the warp can go on, the k-th execution
@@ -40,6 +43,7 @@ constexpr size_t kRegion = size_t(1) << 40;  // address space for all buffers
 constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // accesses a lane logs before its warp is counted
+constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
 
 // ---- the simulated GPU: an H200's limits ---------------------------------------------------
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
@@ -119,6 +123,7 @@ Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 bool g_trace = true;
+unsigned g_schedule = 0;
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
 
@@ -204,6 +209,8 @@ struct Worker {
     int threads = 0, current = -1, live = 0, waiting = 0;
     int votes = 0, last_votes = 0, last_arrived = 0;
     unsigned spins = 0;
+    int patience = 0;  // accesses until the next switch
+    uint64_t dice = 0;
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
@@ -295,10 +302,12 @@ struct Worker {
     void yield() {
         int from = current;
         void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
+        bool backwards = g_schedule & 1;
         for (;;) {
             for (int i = 1; i <= threads; ++i) {
-                int next = from + i;
+                int next = backwards ? (from < 0 ? threads : from) - i : from + i;
                 if (next >= threads) next -= threads;
+                if (next < 0) next += threads;
                 if (!can_run(next)) continue;
                 if (next == from) return;
                 return enter(next, save);
@@ -310,6 +319,11 @@ struct Worker {
             }
             if (!release()) deadlock();
         }
+    }
+
+    int draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
+        dice = dice * 6364136223846793005u + 1442695040888963407u;
+        return 1 + int(dice >> 33) % kPatience;
     }
 
     // No fiber can run: what are they waiting for, and is it complete?
@@ -453,6 +467,8 @@ struct Worker {
             fibers[i].index = {unsigned(i % b.x), unsigned(i / b.x % b.y), unsigned(i / b.x / b.y)};
         }
         current = -1;
+        dice = number * 2 + 1 + (uint64_t(g_schedule) << 40);
+        patience = draw();
         t_worker = this;
         yield();
         t_worker = nullptr;
@@ -462,7 +478,8 @@ struct Worker {
 
     void run(Launch* l) {
         launch = l;
-        for (uint64_t i; (i = l->next.fetch_add(1)) < l->blocks;) run_block(i);
+        for (uint64_t i; (i = l->next.fetch_add(1)) < l->blocks;) 
+            run_block(g_schedule & 1 ? l->blocks - 1 - i : i);
         if (dead_stack) free_stacks.push_back(dead_stack);
         for (char* stack : free_stacks) munmap(stack - kGuard, kGuard + kStack);
         munmap(shared, kSharedSpan);
@@ -498,6 +515,10 @@ struct Worker {
         if (aligned && address % bytes)
             fault("misaligned access", pc, "%s of %u bytes at an address that is not a multiple of "
                   "%u", write ? "store" : "load", bytes, bytes);
+        if (g_schedule && --patience == 0) {
+            patience = draw();
+            yield();
+        }
         if (!g_trace) return;
         Fiber& f = fibers[current];
         if (f.logged == kLog) {
@@ -670,7 +691,9 @@ void on_signal(int number, siginfo_t* info, void* context) {
     if (number == SIGILL) fault("abort", pc, "illegal instruction");
     if (w && w->current >= 0 && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
         fault("stack overflow", pc, "a thread's local variables need more than %zu bytes", kStack);
-    if (address < 1 << 16) fault("null pointer", pc, "access through a null pointer");
+    // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
+    if (address < 1 << 16 && info->si_code != SI_KERNEL)
+        fault("null pointer", pc, "access through a null pointer");
     fault("illegal address", pc, "access to memory that belongs to no buffer");
 }
 
@@ -708,6 +731,8 @@ void sim_begin(int threads, int trace, int report) {
     for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(s, &action, nullptr);
     catch_signals_here();
 }
+
+void sim_schedule(unsigned number) { g_schedule = number; }
 
 // Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
 void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
@@ -793,7 +818,7 @@ void sim_atomic(const volatile void* address, unsigned bytes) {
     w->access(uintptr_t(address), bytes, true, uintptr_t(__builtin_return_address(0)));
 }
 void sim_trap() { fault("trap", uintptr_t(__builtin_return_address(0)), "__trap() was called"); }
-void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) {
+void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) noexcept {
     fault("assert", uintptr_t(__builtin_return_address(0)), "assert(%s) failed on line %u",
           expression, line);
 }

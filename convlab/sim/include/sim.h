@@ -20,8 +20,9 @@ typedef struct CUstream_st* cudaStream_t;
 
 // `const` keeps the compiler from tracing them; the runtime writes them at each fiber switch.
 #ifndef SIM_RUNTIME
-extern const __thread uint3 threadIdx, blockIdx;
-extern const __thread dim3 blockDim, gridDim;
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+extern const __thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
+extern const __thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 constexpr int warpSize = 32;
 #endif
 
