@@ -203,7 +203,8 @@ def _bench(arguments: argparse.Namespace) -> tuple:
     wanted = arguments.problem or "headline"
     chosen = problems(wanted) if wanted in PROBLEM_SETS else [problem(wanted)]
     if arguments.write is not None:
-        bench.between(arguments.write, "bench")  # before the work, not after it
+        for marker in ("bench", "ladder"):  # looked for before the work, not after it
+            bench.between(arguments.write, marker)
     results = bench.bench(_chosen(arguments), chosen, engine=arguments.engine)
     table = bench.markdown(results)
     if arguments.write is not None:
@@ -216,6 +217,8 @@ def _bench(arguments: argparse.Namespace) -> tuple:
 
 
 def _bench_build(arguments: argparse.Namespace) -> tuple:
+    if arguments.write is not None:
+        bench.between(arguments.write, "build")
     frame = bench.bench_build(arguments.engine)
     if arguments.write is not None:
         bench.write_between(arguments.write, "build", bench.build_markdown(frame))

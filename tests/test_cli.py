@@ -184,13 +184,17 @@ def test_compare_json(run, tmp_path):
 
 def test_bench_writes_between_the_markers(run, tmp_path):
     readme = tmp_path / "README.md"
-    readme.write_text("# top\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nbottom\n")
+    readme.write_text(
+        "# top\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nbottom\n"
+        "<!-- ladder: begin -->\nold\n<!-- ladder: end -->\n"
+    )
     done = run("bench", "01", "--problem", SMALL, "--write", "README.md", "--json")
     assert done.status == 0, done.err
     assert done.document["ok"] is True and len(done.document["results"]) == 1
     text = readme.read_text()
     assert text.startswith("# top\n<!-- bench: begin -->\n| kernel | class |")
-    assert text.endswith("\n<!-- bench: end -->\nbottom\n") and "old" not in text
+    assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
+    assert text.endswith("\n<!-- ladder: end -->\n") and "old" not in text
     assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
     again = run("bench", "01", "--problem", SMALL, "--write", "README.md")
     assert again.status == 0 and readme.read_text() == text
@@ -284,6 +288,7 @@ USAGE = {
     "no file to write": (["bench", "01", "--problem", SMALL, "--write", "none.md"], "none.md"),
     "no markers": (["bench", "01", "--problem", SMALL, "--write", "empty.md"],
                    "empty.md must have one line <!-- bench: begin -->"),
+    "no place for builds": (["bench-build", "--write", "empty.md"], "<!-- build: begin -->"),
     "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
              "empty.md"),
 }  # fmt: skip

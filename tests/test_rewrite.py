@@ -60,7 +60,10 @@ def test_launch(text, expected):
 
 
 def test_launch_over_lines_keeps_each_line():
-    source = "void f() {\n  ns::k<1,\n    2>\n  <<<grid, // ends here: >>>\n  block>>>(\n x,\n y);\n g();\n}\n"
+    source = (
+        "void f() {\n  ns::k<1,\n    2>\n  <<<grid, // ends here: >>>\n"
+        "  block>>>(\n x,\n y);\n g();\n}\n"
+    )
     lines = rewrite(source).split("\n")
     assert len(lines) == source.count("\n") + 1
     assert lines[5:] == source.split("\n")[5:]
@@ -95,7 +98,7 @@ def test_launch_in_a_macro_keeps_its_continuations():
         "__attribute__((__noinline__)) void f();\n",
         "",
     ],
-    ids=["line comment", "comment", "string", "shifts", "other words", "pragma", "attribute", "empty"],
+    ids=["line comment", "comment", "string", "shifts", "words", "pragma", "attribute", "empty"],
 )
 def test_untouched(text):
     assert rewrite(text) == text
@@ -194,7 +197,7 @@ def test_extern_shared_at_file_scope(inside):
     assert "sim_dynamic_shared()" in method
 
 
-# --- properties ------------------------------------------------------------------------------------
+# --- properties ----------------------------------------------------------------------------------
 
 PLAIN = st.sampled_from([
     "", "  int i = 0;", "// a note: k<<<1, 2>>>(x)", "/* k<<< */ { }",
