@@ -26,7 +26,7 @@ from .errors import (
     ProblemError,
     UnsupportedError,
 )
-from .kernel import ENGINES, load, tunables
+from .kernel import ENGINES, tunables
 from .problem import PROBLEM_SETS, problem, problems
 
 RIGHT, WRONG, USAGE = 0, 1, 2

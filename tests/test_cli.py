@@ -162,7 +162,8 @@ def test_check_of_a_set_names_its_kernel(run):
 
 
 def test_compare_writes_the_png_that_it_names(process, tmp_path):
-    done = process("compare", "01", "03_smem_tile", "--engine", "sim", "--problem", SMALL, "--plot", "figure.png")
+    done = process("compare", "01", "03_smem_tile", "--engine", "sim", "--problem", SMALL,
+                   "--plot", "figure.png")  # fmt: skip
     assert done.status == 0, done.err
     path = Path(re.search(r"^plot: (.*)$", done.out, re.M)[1])
     assert path == tmp_path / "figure.png"
