@@ -573,7 +573,8 @@ MEMORY = Suite(
         "atomic_cas": atomics(  # an addition by compare and swap
             "cas", "int",
             "int old = a[i % 4], seen;"
-            " do { seen = old; old = atomicCAS(&a[i % 4], seen, seen + v); } while (old != seen)", "0", torch.sum),
+            " do { seen = old; old = atomicCAS(&a[i % 4], seen, seen + v); } while (old != seen)",
+            "0", torch.sum),
         "shared_add_int": atomics("s_add_int", "int", "atomicAdd(a + i % 4, v)", "0", torch.sum,
                                   space="shared"),
         "shared_add_float": atomics("s_add_float", "float", "atomicAdd(a + i % 4, v)", "0",
