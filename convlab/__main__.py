@@ -6,8 +6,11 @@ Exit status: 0 if all that was asked is right, 1 if a kernel is wrong or does no
 
 import argparse
 import contextlib
+import difflib
+import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +18,15 @@ from pathlib import Path
 from . import bench, catalog, doctor
 from .check import check, check_all, resolve
 from .compare import compare
-from .errors import BuildError, CatalogError, ConvlabError, ProblemError, WrongResult
-from .kernel import ENGINES, load, tunables
+from .errors import (
+    BuildError,
+    CatalogError,
+    ConvlabError,
+    LaunchError,
+    ProblemError,
+    UnsupportedError,
+)
+from .kernel import ENGINES, tunables
 from .problem import PROBLEM_SETS, problem, problems
 
 RIGHT, WRONG, USAGE = 0, 1, 2
@@ -29,6 +39,9 @@ def main(argv: list[str] | None = None) -> int:
         try:
             status, document, text = arguments.run(arguments)
         except (CatalogError, ProblemError) as error:
+            status, document, text = USAGE, {"error": str(error)}, None
+            print(f"convlab: {error}", file=sys.stderr)
+        except OSError as error:  # a file that was named cannot be read or written
             status, document, text = USAGE, {"error": str(error)}, None
             print(f"convlab: {error}", file=sys.stderr)
         except ConvlabError as error:
@@ -61,13 +74,36 @@ def _only_json(wanted: bool) -> Iterator[object]:
         os.close(kept)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes no abbreviations, and names what is nearest to a word it does not know."""
+
+    def __init__(self, words: list[str], **options: object) -> None:
+        self.words = words
+        super().__init__(allow_abbrev=False, **options)
+
+    def add_argument(self, *names: str, **options: object) -> argparse.Action:
+        """As argparse's; remembers the words that it brings."""
+        self.words += [*names, *options.get("choices", ())]
+        return super().add_argument(*names, **options)
+
+    def error(self, message: str) -> None:
+        """Print the usage and the message, and exit with status 2."""
+        asked = re.search(r"unrecognized arguments: (-[^\s=]*)|invalid choice: '([^']*)'", message)
+        near = difflib.get_close_matches(asked[1] or asked[2], self.words, 1) if asked else []
+        super().error(message + (f"; did you mean {near[0]}?" if near else ""))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m convlab", description="A microscope for CUDA convolution kernels."
+    words: list[str] = []
+    parser = _Parser(
+        words, prog="python -m convlab", description="A microscope for CUDA convolution kernels."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", parser_class=functools.partial(_Parser, words)
+    )
 
     def add(name: str, run, text: str, *, kernels: bool = False, problem: str | None = None):
+        words.append(name)
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
         command.add_argument("--json", action="store_true", help="print one JSON document")
@@ -133,18 +169,24 @@ def _list(arguments: argparse.Namespace) -> tuple:
 def _check(arguments: argparse.Namespace) -> tuple:
     names = _chosen(arguments) or [path.stem for path in catalog.catalog()]
     wanted = arguments.problem or "awkward"
+    one = None if wanted in PROBLEM_SETS else problem(wanted)
+    kernels = [resolve(name, arguments.engine) for name in names]
     documents, lines, ok = [], [], True
-    for name in names:
-        kernel = resolve(name, arguments.engine)
-        if wanted in PROBLEM_SETS:
-            reports = check_all(kernel, wanted)
-            documents += reports.to_dict()["reports"]
-            text, good = str(reports), reports.ok
-        else:
-            report = check(kernel, problem(wanted))
-            documents.append(report.to_dict())
-            text, good = str(report), report.ok
-        lines.append(text)
+    for kernel in kernels:
+        try:
+            if one is None:
+                reports = check_all(kernel, wanted)
+                found, text, good = reports.to_dict()["reports"], str(reports), reports.ok
+                text = f"{kernel.name}: {text}"
+            else:
+                report = check(kernel, one)
+                found, text, good = [report.to_dict()], str(report), report.ok
+        except (BuildError, LaunchError, UnsupportedError) as error:  # the others are still asked
+            found, text, good = [], "", False
+            documents.append({"kernel": kernel.name, "right": False, "failures": [str(error)]})
+            print(f"convlab: {error}", file=sys.stderr)
+        documents += found
+        lines += [text] if text else []
         ok &= good
     return (RIGHT if ok else WRONG), {"ok": ok, "reports": documents}, "\n".join(lines)
 
@@ -160,6 +202,9 @@ def _compare(arguments: argparse.Namespace) -> tuple:
 def _bench(arguments: argparse.Namespace) -> tuple:
     wanted = arguments.problem or "headline"
     chosen = problems(wanted) if wanted in PROBLEM_SETS else [problem(wanted)]
+    if arguments.write is not None:
+        for marker in ("bench", "ladder"):  # looked for before the work, not after it
+            bench.between(arguments.write, marker)
     results = bench.bench(_chosen(arguments), chosen, engine=arguments.engine)
     table = bench.markdown(results)
     if arguments.write is not None:
@@ -172,6 +217,8 @@ def _bench(arguments: argparse.Namespace) -> tuple:
 
 
 def _bench_build(arguments: argparse.Namespace) -> tuple:
+    if arguments.write is not None:
+        bench.between(arguments.write, "build")
     frame = bench.bench_build(arguments.engine)
     if arguments.write is not None:
         bench.write_between(arguments.write, "build", bench.build_markdown(frame))
