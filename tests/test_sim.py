@@ -7,7 +7,6 @@ computed by hand.
 """
 
 import functools
-import os
 import platform
 import re
 import shutil
@@ -15,7 +14,6 @@ import subprocess
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -461,6 +459,20 @@ WARPS = Suite(
             lambda x, arg: torch.cat([x[:16].flip(0) + 3, 3 * x[16:].flip(0) + 20]),
             x=32,
         ),
+        "mixed_masks": Case(  # half of the lanes meet among themselves first
+            """
+            __global__ void mixed_masks(const float* x, float* y) {
+                int lane = threadIdx.x, extra = 0;
+                if (lane % 2 == 0) extra = __shfl_xor_sync(0x55555555, lane, 2);
+                y[lane] = __shfl_xor_sync(0xffffffff, x[lane], 1) + extra;
+            }
+            """,
+            "mixed_masks<<<1, 32, 0, stream>>>(x, y);",
+            lambda x, arg: [
+                x[lane ^ 1] + (0 if lane % 2 else lane ^ 2) for lane in range(32)
+            ],
+            x=32,
+        ),
         "activemask": Case(  # whoever is together sums; the sum over all does not depend on it
             """
             __global__ void activemask(const float* x, float* y, int n) {
@@ -900,3 +912,769 @@ FEATURES = [BLOCKS, WARPS, MEMORY, LANGUAGE]
 )
 def test_feature(suite, name, arg, engine):
     suite.check(name, arg, engine)
+
+
+# --- cuBLAS ----------------------------------------------------------------------------------
+
+M, N, K, BATCH = 5, 7, 3, 4  # of the products below: op(a) is M x K, op(b) K x N, c M x N
+_GEMM = """
+    cublasHandle_t handle;
+    cublasCreate(&handle);
+    cublasSetStream(handle, stream);
+    const float alpha = 0.5f, beta = arg & 4 ? -2.0f : 0.0f;
+    const cublasOperation_t ta = arg & 1 ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t tb = arg & 2 ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const float *a = x, *b = x + 200, *c0 = x + 400;
+    cudaMemcpyAsync(y, c0, 4 * 400, cudaMemcpyDeviceToDevice, stream);
+"""
+
+
+def products(arg: int, x: torch.Tensor, stride_a: int, stride_b: int, stride_c: int, batch: int):
+    """What cuBLAS must leave in y: column-major, leading dimensions 9 (a), 8 (b), 6 (c)."""
+    y = x.numpy()[400:800].copy()
+    for i in range(batch):
+        a = x.numpy()[i * stride_a :][: 9 * (M if arg & 1 else K)].reshape(-1, 9).T
+        b = x.numpy()[200 + i * stride_b :][: 8 * (K if arg & 2 else N)].reshape(-1, 8).T
+        a = a[:K, :M].T if arg & 1 else a[:M, :K]
+        b = b[:N, :K].T if arg & 2 else b[:K, :N]
+        c = y[i * stride_c :][: 6 * N].reshape(N, 6)  # a view
+        c[:, :M] = (0.5 * a @ b).T + (-2 * c[:, :M] if arg & 4 else 0)
+    return y
+
+
+CUBLAS = Suite(
+    "cublas",
+    {
+        "sgemm": Case(
+            "",
+            _GEMM + """
+            if (!(arg & 4))   // with beta zero, c may hold anything
+                cudaMemsetAsync(y, 0xff, 4 * 5, stream);
+            cublasStatus_t status = cublasSgemm(handle, ta, tb, 5, 7, 3, &alpha, a, 9, b, 8, &beta,
+                                                y, 6);
+            cublasDestroy(handle);
+            if (status != CUBLAS_STATUS_SUCCESS) return cublasGetStatusString(status);
+            """,
+            lambda x, arg: products(arg, x, 0, 0, 0, 1),
+            x=800,
+            args=tuple(range(8)),
+        ),
+        "batched": Case(  # one filter for all: stride 0
+            "",
+            _GEMM + """
+            cublasStatus_t status = cublasSgemmStridedBatched(
+                handle, ta, tb, 5, 7, 3, &alpha, a, 9, 0, b, 8, 56, &beta, y, 6, 45, 3);
+            cublasDestroy(handle);
+            if (status != CUBLAS_STATUS_SUCCESS) return cublasGetStatusString(status);
+            """,
+            lambda x, arg: products(arg, x, 0, 56, 45, 3),
+            x=800,
+            args=(0, 5),
+        ),
+        "wrong_ld": Case(
+            "",
+            _GEMM + """
+            int bad[][3] = {{4, 8, 6}, {9, 2, 6}, {9, 8, 4}, {9, 8, 6}};
+            float seen[4];
+            for (int i = 0; i < 4; ++i)
+                seen[i] = cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 5, 7, 3, &alpha, a,
+                                      bad[i][0], b, bad[i][1], &beta, y, bad[i][2]);
+            seen[0] += 100 * cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 5, -7, 3, &alpha, a, 9,
+                                         b, 8, &beta, y, 6);
+            seen[3] += 100 * cublasSgemm(nullptr, CUBLAS_OP_N, CUBLAS_OP_N, 5, 7, 3, &alpha, a, 9,
+                                         b, 8, &beta, y, 6);
+            cudaMemcpyAsync(y, seen, sizeof seen, cudaMemcpyHostToDevice, stream);
+            cudaStreamSynchronize(stream);
+            """,
+            # CUBLAS_STATUS_INVALID_VALUE is 7, CUBLAS_STATUS_NOT_INITIALIZED 1
+            lambda x, arg: [707, 7, 7, 100],
+            x=800,
+        ),
+    },
+    prelude="#include <cublas_v2.h>",
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("suite", "name", "arg"), CUBLAS.parameters())
+def test_cublas(suite, name, arg, engine):
+    suite.check(name, arg, engine)
+
+
+# --- counters: by hand -------------------------------------------------------------------------
+
+
+def copying(name: str, index: str, threads: str = "256") -> Case:
+    return Case(
+        f"""
+        __global__ void copy_{name}(const float* x, float* y) {{
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            y[i] = x[{index}];
+        }}
+        """,
+        f"copy_{name}<<<1024 / {threads}, {threads}, 0, stream>>>(x, y);",
+        x=40000,
+    )
+
+
+def sharing(name: str, store: str, load: str = "s_x[threadIdx.x]", type_: str = "float") -> Case:
+    """One warp stores to shared memory in one way and loads in another."""
+    values = {"float": "threadIdx.x", "float2": "make_float2(1, 2)",
+              "float4": "make_float4(1, 2, 3, threadIdx.x)"}
+    value = values[type_]
+    return Case(
+        f"""
+        __global__ void sharing_{name}(float* y) {{
+            __shared__ {type_} s_x[2048 / (sizeof({type_}) / 4)];
+            {store} = {value};
+            __syncthreads();
+            (({type_}*)y)[threadIdx.x] = {load};
+        }}
+        """,
+        f"sharing_{name}<<<1, 32, 0, stream>>>(y);",
+        x=256,
+    )
+
+
+def transpose(name: str, pitch: int) -> Case:
+    return Case(
+        f"""
+        __global__ void transpose_{name}(const float* x, float* y) {{
+            __shared__ float s_tile[32][{pitch}];
+            int row = threadIdx.y, column = threadIdx.x;
+            s_tile[row][column] = x[row * 32 + column];
+            __syncthreads();
+            y[row * 32 + column] = s_tile[column][row];
+        }}
+        """,
+        f"transpose_{name}<<<1, dim3(32, 32), 0, stream>>>(x, y);",
+        x=1024,
+    )
+
+
+COUNTED = Suite(
+    "counted",
+    {
+        "coalesced": copying("coalesced", "i"),
+        "small_blocks": copying("small_blocks", "i", "16"),
+        "stride_2": copying("stride_2", "2 * i"),
+        "stride_32": copying("stride_32", "32 * i"),
+        "misaligned": copying("misaligned", "i + 1"),
+        "broadcast": copying("broadcast", "1000"),
+        "reversed": copying("reversed", "1023 - i"),
+        "float4": Case(
+            """
+            __global__ void copy_float4(const float4* x, float4* y) {
+                int i = blockIdx.x * blockDim.x + threadIdx.x;
+                y[i] = x[i];
+            }
+            """,
+            "copy_float4<<<2, 128, 0, stream>>>((const float4*)x, (float4*)y);",
+            x=1024,
+        ),
+        "float3": Case(  # no 12-byte access exists: three of 4 bytes, 12 apart
+            """
+            __global__ void copy_float3(const float3* x, float* y) {
+                float3 v = x[threadIdx.x];
+                y[threadIdx.x] = v.x + v.y + v.z;
+            }
+            """,
+            "copy_float3<<<1, 32, 0, stream>>>((const float3*)x, y);",
+            x=128,
+        ),
+        "bytes": Case(
+            """
+            __global__ void copy_bytes(const unsigned char* x, unsigned char* y) {
+                y[threadIdx.x] = x[threadIdx.x];
+            }
+            """,
+            "copy_bytes<<<1, 64, 0, stream>>>((const unsigned char*)x, (unsigned char*)y);",
+        ),
+        "half_warp": Case(  # a warp of 16 threads, and one where odd lanes do not load
+            """
+            __global__ void half_warp(const float* x, float* y) {
+                int i = threadIdx.x;
+                float v = 0;
+                if (i % 2 == 0) v = x[i];
+                y[i] = v;
+            }
+            """,
+            "half_warp<<<1, 48, 0, stream>>>(x, y);",
+        ),
+        "two_ways": Case(  # two instructions, each for half of the warp
+            """
+            __global__ void two_ways(const float* x, float* y) {
+                int i = threadIdx.x;
+                if (i % 2 == 0) y[i] = x[i] + 1;
+                else y[i] = x[i + 64] * 2;
+            }
+            """,
+            "two_ways<<<1, 32, 0, stream>>>(x, y);",
+            x=96,
+        ),
+        "ragged_loop": Case(  # lane l loads l + 1 times, from the top of column l
+            """
+            __global__ void ragged_loop(const float* x, float* y) {
+                float sum = 0;
+                for (int i = 0; i <= threadIdx.x; ++i) sum += x[i * 32 + threadIdx.x];
+                y[threadIdx.x] = sum;
+            }
+            """,
+            "ragged_loop<<<1, 32, 0, stream>>>(x, y);",
+            x=1024,
+        ),
+        "long_loop": Case(  # more accesses than a lane's log holds
+            """
+            __global__ void long_loop(const float* x, float* y) {
+                float sum = 0;
+                for (int i = 0; i < 5000; ++i) sum += x[(i % 8) * 32 + threadIdx.x % 32];
+                y[threadIdx.x] = sum;
+            }
+            """,
+            "long_loop<<<1, 64, 0, stream>>>(x, y);",
+            x=256,
+        ),
+        "shared_1": sharing("1", "s_x[threadIdx.x]"),
+        "shared_2": sharing("2", "s_x[2 * threadIdx.x]"),
+        "shared_3": sharing("3", "s_x[3 * threadIdx.x]"),
+        "shared_4": sharing("4", "s_x[4 * threadIdx.x]"),
+        "shared_32": sharing("32", "s_x[32 * threadIdx.x]"),
+        "shared_broadcast": sharing("broadcast", "s_x[threadIdx.x]", "s_x[7]"),
+        "shared_two_words": sharing("two_words", "s_x[threadIdx.x]", "s_x[threadIdx.x % 2 * 32]"),
+        "shared_float2": sharing("float2", "s_x[threadIdx.x]", type_="float2"),
+        "shared_float4": sharing("float4", "s_x[threadIdx.x]", type_="float4"),
+        "shared_float4_2": sharing("float4_2", "s_x[2 * threadIdx.x]", type_="float4"),
+        "transpose_naive": transpose("naive", 32),
+        "transpose_padded": transpose("padded", 33),
+        "barriers": Case(
+            """
+            __global__ void barriers() {
+                for (int i = 0; i < 7; ++i) __syncthreads();
+                if (threadIdx.x > 40) return;
+                __syncthreads_or(1);
+            }
+            """,
+            "barriers<<<dim3(5, 2), 96, 0, stream>>>(); barriers<<<1, 32, 0, stream>>>();",
+        ),
+        "atomics": Case(
+            """
+            __global__ void add_one(float* y) { atomicAdd(y + threadIdx.x % 4, 1.0f); }
+            """,
+            "add_one<<<3, 64, 0, stream>>>(y);",
+        ),
+        "nothing": Case("", ";"),
+    },
+)
+_NONE = dict.fromkeys(sim.COUNTERS, 0) | {"launches": 1}
+
+
+def loads_and_stores(load_requests, load_sectors, store_requests=32, store_sectors=128, **more):
+    return _NONE | {
+        "global_load_requests": load_requests,
+        "global_load_sectors": load_sectors,
+        "global_store_requests": store_requests,
+        "global_store_sectors": store_sectors,
+    } | more  # fmt: skip
+
+
+def on_shared(wavefronts: int, requests: int = 2, stores: int = 1, sectors: int = 4):
+    return loads_and_stores(
+        0, 0, stores, sectors, shared_requests=requests, shared_wavefronts=wavefronts, barriers=1
+    )
+
+
+HAND_COUNTED = {  # 1024 threads are 32 warps; 32 floats are 4 sectors of 32 bytes
+    "coalesced": loads_and_stores(32, 32 * 4),
+    "small_blocks": loads_and_stores(64, 64 * 2, 64, 64 * 2),
+    "stride_2": loads_and_stores(32, 32 * 8),
+    "stride_32": loads_and_stores(32, 32 * 32),
+    "misaligned": loads_and_stores(32, 32 * 5),
+    "broadcast": loads_and_stores(32, 32),
+    "reversed": loads_and_stores(32, 32 * 4),
+    "float4": loads_and_stores(8, 128, 8, 128),
+    "float3": loads_and_stores(3, 3 * 12, 1, 4),
+    "bytes": loads_and_stores(2, 2, 2, 2),
+    "half_warp": loads_and_stores(2, 4 + 2, 2, 4 + 2),
+    "two_ways": loads_and_stores(2, 4 + 4, 2, 4 + 4),
+    # the k-th load, of lanes k..31: their 32 - k floats touch this many sectors
+    "ragged_loop": loads_and_stores(32, sum(4 - k // 8 for k in range(32)), 1, 4),
+    "long_loop": loads_and_stores(2 * 5000, 2 * 5000 * 4, 2, 2 * 4),
+    "shared_1": on_shared(1 + 1),
+    "shared_2": on_shared(2 + 1),
+    "shared_3": on_shared(1 + 1),
+    "shared_4": on_shared(4 + 1),
+    "shared_32": on_shared(32 + 1),
+    "shared_broadcast": on_shared(1 + 1),
+    "shared_two_words": on_shared(1 + 2),
+    "shared_float2": on_shared(2 + 2, sectors=8),
+    "shared_float4": on_shared(4 + 4, sectors=16),
+    "shared_float4_2": on_shared(8 + 4, sectors=16),
+    "transpose_naive": loads_and_stores(
+        32, 128, shared_requests=64, shared_wavefronts=32 + 32 * 32, barriers=1
+    ),
+    "transpose_padded": loads_and_stores(
+        32, 128, shared_requests=64, shared_wavefronts=32 + 32, barriers=1
+    ),
+    "barriers": _NONE | {"launches": 2, "barriers": 11 * 8},
+    "atomics": loads_and_stores(0, 0, 6, 6, atomics=3 * 64),
+    "nothing": _NONE | {"launches": 0},
+}
+
+
+@pytest.mark.parametrize("name", COUNTED.cases)
+def test_counters(name, monkeypatch):
+    runs = []
+    for threads in ("1", "2", "2"):
+        monkeypatch.setenv("CONVLAB_SIM_THREADS", threads)
+        counters = COUNTED.launch(name).counters
+        runs.append({key: counters[key] for key in sim.COUNTERS})
+        assert counters["global_load_bytes"] == 32 * counters["global_load_sectors"]
+        assert counters["global_store_bytes"] == 32 * counters["global_store_sectors"]
+        assert counters["seconds"] > 0
+    assert runs[0] == HAND_COUNTED[name]
+    assert runs[1] == runs[0] and runs[2] == runs[0]
+
+
+# --- faults: what a GPU would not forgive, or would not tell -------------------------------------
+
+
+def fault(launch: str, code: str, x: int = 64) -> Case:
+    return Case(code, launch, x=x)
+
+
+def touching(name: str, statement: str, parameters: str = "const float* x, float* y, int n") -> Case:
+    arguments = re.sub(r"(const )?\w+\*? (\w+)", r"\2", parameters)
+    return Case(
+        f"""
+        __global__ void {name}({parameters}) {{
+            int i = threadIdx.x;
+            if (i == 5) {{
+                {statement}  // here: {name}
+            }}
+        }}
+        """,
+        f"{name}<<<dim3(1, 2), 40, 0, stream>>>({arguments});",
+    )
+
+
+_W = "const float* w, float* y"
+_SCRATCH = "float* workspace, float* y"
+FAULTS = Suite(
+    "faults",
+    {
+        "x_before": touching("x_before", "y[i] = x[i - 6];"),
+        "x_after": touching("x_after", "y[i] = x[n + i - 5];"),
+        "x_float4": touching("x_float4", "y[i] = ((const float4*)x)[n / 4].y;"),
+        "w_before": touching("w_before", "y[i] = w[-1];", _W),
+        "w_after": touching("w_after", "y[i] = __ldg(w + 1);", _W),
+        "y_before": touching("y_before", "y[-1] = x[i];"),
+        "y_after": touching("y_after", "y[n] = x[i];"),
+        "y_atomic": touching("y_atomic", "atomicAdd(y + n, x[i]);"),
+        "y_far": touching("y_far", "y[1000000000ll * i] = x[i];"),
+        "x_far": touching("x_far", "y[i] = x[100000000ll];"),
+        "x_store": touching("x_store", "const_cast<float*>(x)[3] = 1;"),
+        "null": touching("null_", "y[i] = *(const float*)nullptr;"),
+        "misaligned": touching("misaligned_", "*(float4*)(y + 1) = make_float4(1, 2, 3, x[i]);"),
+        "division": touching("division", "y[i] = 7 / (n - 64);"),
+        "trap": touching("trap_", "__trap();"),
+        "assertion": touching("assertion", "assert(n == 3);"),
+        "workspace": Case(
+            """
+            __global__ void scratch_after(float* scratch) {
+                scratch[64] = 1;  // here: scratch_after
+            }
+            """,
+            "scratch_after<<<1, 1, 0, stream>>>((float*)workspace);",
+        ),
+        "helper": Case(
+            """
+            template <typename T> __device__ T read(const T* p) {
+                return *p;  // here: read
+            }
+            __global__ void helper(const float* x, float* y) { y[0] = read(x - 1); }
+            """,
+            "helper<<<1, 1, 0, stream>>>(x, y);",
+        ),
+        "shared_after": Case(
+            """
+            __global__ void shared_after(float* y) {
+                __shared__ float s_first[8], s_second[8];
+                s_second[0] = 1;
+                s_first[threadIdx.x] = y[threadIdx.x];  // here: shared_after
+                y[threadIdx.x] = s_second[0] + s_first[0];
+            }
+            """,
+            "shared_after<<<1, 9, 0, stream>>>(y);",
+        ),
+        "shared_before": Case(
+            """
+            __global__ void shared_before(float* y) {
+                __shared__ float s_only[8];
+                s_only[0] = 1;
+                y[0] = s_only[int(threadIdx.x) - 1];  // here: shared_before
+            }
+            """,
+            "shared_before<<<1, 1, 0, stream>>>(y);",
+        ),
+        "dynamic_after": Case(
+            """
+            __global__ void dynamic_after(float* y) {
+                extern __shared__ float s_dynamic[];
+                s_dynamic[threadIdx.x] = 1;  // here: dynamic_after
+            }
+            """,
+            "dynamic_after<<<1, 33, 128, stream>>>(y);",
+        ),
+        "dynamic_none": Case(
+            """
+            __global__ void dynamic_none(float* y) {
+                extern __shared__ float s_none[];
+                s_none[threadIdx.x] = 1;  // here: dynamic_none
+            }
+            """,
+            "dynamic_none<<<1, 33, 0, stream>>>(y);",
+        ),
+        "static_too_big": fault(
+            "static_too_big<<<1, 32, 0, stream>>>(y);",
+            """
+            __global__ void static_too_big(float* y) {
+                __shared__ float s_big[12 * 1024 + 1];
+                s_big[0] = 1;
+            }
+            """,
+        ),
+        "both_too_big": fault(
+            "both_too_big<<<1, 32, 40 * 1024, stream>>>(y);",
+            """
+            __global__ void both_too_big(float* y) {
+                __shared__ float s_part[3 * 1024];
+                s_part[0] = 1;
+            }
+            """,
+        ),
+        "stack": fault(
+            "stack<<<1, 32, 0, stream>>>(y, n);",
+            """
+            __global__ void stack(float* y, int n) {
+                volatile float r_big[50000];
+                r_big[n] = 1;
+                y[0] = r_big[n];
+            }
+            """,
+        ),
+        "half_barrier": Case(  # lanes 0..15 wait for the others, which wait for them
+            """
+            __global__ void half_barrier(float* y) {
+                int v = 0;
+                if (threadIdx.x < 16) {
+                    v = __shfl_sync(0xffffffff, 1, 0);  // here: half_barrier
+                }
+                __syncthreads();
+                y[threadIdx.x] = v;
+            }
+            """,
+            "half_barrier<<<1, 64, 0, stream>>>(y);",
+        ),
+        "mask_without_me": Case(
+            """
+            __global__ void mask_without_me(float* y) {
+                y[threadIdx.x] = __shfl_sync(0xffff, 1, 0);  // here: mask_without_me
+            }
+            """,
+            "mask_without_me<<<1, 32, 0, stream>>>(y);",
+        ),
+        "masks_overlap": Case(
+            """
+            __global__ void masks_overlap(float* y) {
+                unsigned mask = threadIdx.x < 8 ? 0x0000ffff : 0xffffff00;
+                __syncwarp(mask);  // here: masks_overlap
+                __syncthreads();
+                y[threadIdx.x] = 1;
+            }
+            """,
+            "masks_overlap<<<1, 32, 0, stream>>>(y);",
+        ),
+        "different_operations": Case(
+            """
+            __global__ void different_operations(float* y) {
+                if (threadIdx.x < 8) __syncwarp();
+                else y[0] = __ballot_sync(0xffffffff, 1);  // here: different_operations
+            }
+            """,
+            "different_operations<<<1, 32, 0, stream>>>(y);",
+        ),
+    },
+)
+
+NAMED = {  # what the message says; the line marked `// here` of the case is named too
+    "x_before": r"load of 4 bytes at x\[-1\], which has 64 elements",
+    "x_after": r"load of 4 bytes at x\[64\], which has 64 elements",
+    "x_float4": r"at x\[6[45]\], which has 64 elements",
+    "w_before": r"load of 4 bytes at w\[-1\], which has 1 elements",
+    "w_after": r"load of 4 bytes at w\[1\], which has 1 elements",
+    "y_before": r"store of 4 bytes at y\[-1\], which has 64 elements",
+    "y_after": r"store of 4 bytes at y\[64\], which has 64 elements",
+    "y_atomic": r"store of 4 bytes at y\[64\], which has 64 elements",
+    "y_far": r"global out of bounds: store far outside every buffer",
+    "x_far": r"load of 4 bytes at x\[100000000\]",
+    "x_store": r"store to x, which is an input",
+    "null": r"null pointer",
+    "misaligned": r"misaligned access: store of 16 bytes",
+    "division": r"integer division by zero",
+    "trap": r"__trap\(\) was called",
+    "assertion": r"assert\(n == 3\) failed",
+    "workspace": r"store of 4 bytes at workspace\[64\], which has 64 elements",
+    "helper": r"load of 4 bytes at x\[-1\]",
+    "shared_after": r"store of 4 bytes at byte 32 of s_first, which has 32",
+    "shared_before": r"load of 4 bytes at byte -4 of s_only, which has 32",
+    "dynamic_after": r"store of 4 bytes at byte 128 of extern __shared__, which has 128",
+    "dynamic_none": r"shared out of bounds: store, though the block has no array",
+    "static_too_big": r"static __shared__ arrays take 49156 bytes, over the limit of 49152",
+    "both_too_big": r"12288 bytes and 40960 dynamic ones are over the limit of 49152",
+    "stack": r"stack overflow",
+    "half_barrier": r"48 threads wait at __syncthreads and 16 in warp operations; one of mask "
+                    r"0xffffffff waits for lanes 0xffff0000, which never come",
+    "mask_without_me": r"lane 16 calls a warp operation with mask 0x0000ffff",
+    "masks_overlap": r"24 threads .* one of mask 0x0000ffff waits for lanes 0x0000ff00",
+    "different_operations": r"another warp operation",
+}
+IN_THREAD_5 = [name for name, case in FAULTS.cases.items() if "if (i == 5)" in case.code]
+
+
+@pytest.mark.parametrize("name", FAULTS.cases)
+def test_fault(name):
+    with pytest.raises(LaunchError, match=NAMED[name]) as caught:
+        FAULTS.launch(name)
+    message = str(caught.value)
+    assert message.startswith("faults: ")
+    if name in IN_THREAD_5:
+        assert re.search(r"block \(0, [01], 0\), thread \(5, 0, 0\)", message)
+    if "// here" in FAULTS.cases[name].code and shutil.which("addr2line"):
+        marker = re.search(r"// here: \w+", FAULTS.cases[name].code).group()
+        lines = FAULTS.source.splitlines()
+        at = next(i for i, line in enumerate(lines) if line.endswith(marker))
+        assert f"source:{at + 1}:  {lines[at].strip()}" in message
+
+
+def test_after_a_fault_the_next_run_is_right():
+    with pytest.raises(LaunchError):
+        FAULTS.launch("null")
+    BLOCKS.check("reverse", 32, "sim")
+
+
+def failing(launch: str, code: str = "") -> Case:
+    return Case("__global__ void idle() {}\n" if not code else code, launch)
+
+
+REFUSED = Suite(
+    "refused",
+    {
+        "shared": failing(
+            "too_much<<<1, 32, 48 * 1024 + 4, stream>>>(y);",
+            "__global__ void too_much(float* y) { extern __shared__ float s[]; s[0] = *y; }",
+        ),
+        "opt_in": failing(
+            "cudaFuncSetAttribute(too_much, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 18);",
+            " ",
+        ),
+        "threads": failing("idle<<<1, dim3(32, 33), 0, stream>>>();"),
+        "no_threads": failing("idle<<<1, 0, 0, stream>>>();", " "),
+        "no_blocks": failing("idle<<<dim3(3, 0), 32, 0, stream>>>();", " "),
+        "grid_y": failing("idle<<<dim3(1, 65536), 32, 0, stream>>>();", " "),
+        "ignored": failing("idle<<<1, 1025>>>(); cudaGetLastError(); idle<<<1, 1>>>();", " "),
+        "text": failing('return "only even widths";', " "),
+        "symbol": failing(
+            "cudaMemcpyToSymbol(c_small, x, 12);", "__constant__ float c_small[2];"
+        ),
+    },
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("shared", "invalid argument"),
+        ("opt_in", "invalid argument"),
+        ("threads", "invalid configuration argument"),
+        ("no_threads", "invalid configuration argument"),
+        ("no_blocks", "invalid configuration argument"),
+        ("grid_y", "invalid configuration argument"),
+        ("text", "only even widths"),
+        ("symbol", "invalid argument"),
+    ],
+)
+def test_refused_launch(name, message, engine):
+    with pytest.raises(LaunchError, match=f"refused failed: {message}") as caught:
+        REFUSED.launch(name, engine=engine)
+    if engine == "sim" and name == "shared":
+        assert "49156 bytes of dynamic shared memory, and the kernel may have 49152" in str(
+            caught.value
+        )
+        assert "cudaFuncAttributeMaxDynamicSharedMemorySize" in str(caught.value)
+    if engine == "sim" and name == "threads":
+        assert "blocks of (32, 33, 1) threads: a block has 1 to 1024" in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_error_that_was_fetched_is_gone(engine):
+    REFUSED.launch("ignored", engine=engine)
+
+
+def test_printf_reaches_standard_output(capsys):
+    source = Suite(
+        "prints",
+        {
+            "all": Case(
+                """
+                __global__ void hello(const float* x) {
+                    if (threadIdx.x < 2) printf("thread %d has %.1f\\n", threadIdx.x, x[threadIdx.x]);
+                }
+                """,
+                "hello<<<1, 32, 0, stream>>>(x);",
+            ),
+            "fails": Case("", 'printf("before\\n"); hello<<<1, 32, 0, stream>>>(nullptr);'),
+        },
+    )
+    x = source.launch("all").inputs[0].flatten()
+    out = capsys.readouterr()
+    assert out.out == f"thread 0 has {x[0]:.1f}\nthread 1 has {x[1]:.1f}\n" and out.err == ""
+    with pytest.raises(LaunchError, match="null pointer"):
+        source.launch("fails")
+    assert capsys.readouterr().out == "before\n"
+
+
+def test_time_limit():
+    source = Suite("endless", {"all": Case(
+        "__global__ void endless(volatile float* y) { y[0] = 1; while (y[0] == 1) {} }",
+        "endless<<<1, 1, 0, stream>>>(y);",
+    )}).source  # fmt: skip
+    kernel = convlab.compile(source, name="endless", engine="sim", time_limit=0.3)
+    with pytest.raises(LaunchError, match="did not finish within 0.3 s"):
+        kernel(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 1))
+    BLOCKS.check("reverse", 32, "sim")
+
+
+def test_fault_in_a_header_names_the_header(tmp_path):
+    (tmp_path / "mine.cuh").write_text(
+        "#pragma once\n__device__ inline float peek(const float* p) {\n    return p[-1];\n}\n"
+    )
+    path = tmp_path / "uses_header.cu"
+    path.write_text(
+        '#include "convlab.cuh"\n#include "mine.cuh"\n'
+        "__global__ void peeks(const float* x, float* y) { y[0] = peek(x); }\n"
+        + _ENTRY % "case 0: peeks<<<1, 1, 0, stream>>>(x, y);"
+    )
+    kernel = convlab.load(path, engine="sim")
+    with pytest.raises(LaunchError, match=r"x\[-1\]") as caught:
+        kernel(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 1))
+    if shutil.which("addr2line"):
+        assert "mine.cuh:3:  return p[-1];" in str(caught.value)
+
+
+def test_compile_error_names_the_line():
+    source = Suite("broken", {"all": Case(
+        "__global__ void broken(float* y) {\n    y[0] = undeclared;\n}",
+        "broken<<<1,\n 32>>>(y);",
+    )}).source  # fmt: skip
+    line = 1 + source[: source.index("undeclared")].count("\n")
+    with pytest.raises(BuildError, match=rf"broken.cu:{line}: .undeclared. was not declared"):
+        convlab.compile(source, name="broken", engine="sim")
+
+
+@pytest.mark.parametrize(
+    ("launch", "problem"),
+    [
+        ("brokn<<<1, 32>>>(y);", "not declared"),
+        ("ok<<<1, 32>>>(y, 3);", "no match for call|too many arguments"),
+        ("ok<<<1, 32>>>(x);", "invalid conversion|cannot convert|no match"),
+    ],
+    ids=["no such kernel", "too many arguments", "wrong type"],
+)
+def test_wrong_launch_names_the_line(launch, problem):
+    source = Suite("wrong_launch", {"all": Case("__global__ void ok(float* y) {}", launch)}).source
+    line = 1 + source[: source.index(launch)].count("\n")
+    with pytest.raises(BuildError, match=rf"wrong_launch.cu:{line}: .*({problem})"):
+        convlab.compile(source, name="wrong_launch", engine="sim")
+
+
+# --- the other architecture ----------------------------------------------------------------------
+
+_ARM = "aarch64-linux-gnu-g++"
+_DRIVER = """
+#include "sim.h"
+#include <cstdio>
+#include <unistd.h>
+extern "C" {
+void sim_begin(int threads, int trace, int report);
+void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable);
+const uint64_t* sim_counters(int* how_many);
+const char* conv2d(const void*, const float*, const float*, const float*, float*, void*, size_t,
+                   void*);
+}
+int main(int argc, char** argv) {
+    sim_begin(2, 1, 1);
+    const int n = 3 * 96;
+    auto* x = (float*)sim_map("x", -1, 0, 4 * n, 1);
+    auto* y = (float*)sim_map("y", -1, 0, 4 * n, 1);
+    for (int i = 0; i < n; ++i) x[i] = i;
+    int dims[16] = {1, 1, 1, n, 1, 1, 1, 1, n, 1, 1, 0, 0, 1, argc, 1};
+    const char* error = conv2d(dims, x, nullptr, nullptr, y, nullptr, 0, nullptr);
+    if (error) return puts(error), 1;
+    for (int b = 0; b < 3; ++b)   // reversed, then exchanged with the neighbouring lane
+        for (int i = 0; i < 96; ++i)
+            if (y[b * 96 + i] != x[b * 96 + 95 - (i ^ 1)] + 0.5f) return printf("y[%d]\\n", i), 1;
+    int count;
+    printf("right, %llu barriers\\n", (unsigned long long)sim_counters(&count)[7]);
+}
+"""
+_ARM_KERNEL = Suite("arm", {"all": Case(
+    """
+    __global__ void turn(const float* x, float* y, float half) {
+        extern __shared__ float s_x[];
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        s_x[threadIdx.x] = x[i];
+        float kept[4] = {half, half / 2, half / 2, -half};   // survives switches
+        __syncthreads();
+        float v = __shfl_xor_sync(0xffffffff, s_x[95 - threadIdx.x], 1);
+        __syncthreads();
+        y[i] = v + kept[0] + kept[1] + kept[2] + kept[3];
+        if (half < 0) y[-1] = 0;
+    }
+    """,
+    "turn<<<3, 96, 4 * 96, stream>>>(x, y, arg == 0 ? 0.5f : -0.5f);",
+)})  # fmt: skip
+
+
+@pytest.mark.skipif(
+    platform.machine() == "aarch64" or not (shutil.which(_ARM) and shutil.which("qemu-aarch64")),
+    reason=f"needs {_ARM} and qemu-aarch64, on another machine than an ARM one",
+)
+def test_aarch64(tmp_path):
+    (tmp_path / "driver.cpp").write_text(_DRIVER)
+    text = "#include <cuda_runtime.h>\n" + sim.rewrite(_ARM_KERNEL.source)
+    (tmp_path / "kernel.cpp").write_text(text)
+    runtime = sim.RUNTIME.read_text()  # with less address space, every page of which costs qemu
+    assert "size_t(1) << 40" in runtime and "size_t(1) << 30" in runtime
+    runtime = runtime.replace("size_t(1) << 40", "1 << 28").replace("size_t(1) << 30", "1 << 24")
+    (tmp_path / "runtime.cpp").write_text(runtime)
+    flags = ["-std=c++17", "-w", f"-I{sim.INCLUDE}", f"-I{convlab.build.KERNEL_DIR}"]
+    units = {
+        "runtime": ["runtime.cpp", "-O2"],
+        "driver": ["driver.cpp"],
+        "kernel": ["kernel.cpp", *convlab.build.SIM_FLAGS],
+    }
+
+    def tool(*command: str) -> subprocess.CompletedProcess:
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    for name, options in units.items():
+        done = tool(_ARM, *flags, "-c", *options, "-o", f"{name}.o")
+        assert done.returncode == 0, done.stderr
+    done = tool(_ARM, "-static", *[f"{name}.o" for name in units], "-o", "all", "-pthread")
+    assert done.returncode == 0, done.stderr
+    done = tool("qemu-aarch64", "./all")
+    assert (done.returncode, done.stdout) == (0, "right, 6 barriers\n"), done.stdout + done.stderr
+    done = tool("qemu-aarch64", "./all", "negative")
+    assert done.returncode == 77
+    assert done.stdout.startswith("fault\tglobal out of bounds\t") and "y[-1]" in done.stdout

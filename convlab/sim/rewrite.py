@@ -23,7 +23,9 @@ _SHARED = re.compile(
 )
 _STORAGE = re.compile(r"\b(?:extern|static)\s+")
 _TYPE = re.compile(r"(?P<type>.+?)(?P<declarator>[*\s]*\b\w+\s*(?:\[.*\])?)\s*$", re.S)
-_DECLARATOR = re.compile(r"\s*(?P<stars>[*\s]*?)\s*(?P<name>\w+)\s*(?P<sizes>(?:\[.*\])?)\s*$", re.S)
+_DECLARATOR = re.compile(
+    r"\s*(?P<stars>[*\s]*?)\s*(?P<name>\w+)\s*(?P<sizes>(?:\[.*\])?)\s*$", re.S
+)
 _NOT_A_BODY = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")  # before a brace
 # Whatever the launch is of (a kernel, a template whose arguments are deduced, a pointer), it is
 # named twice: to ask for its address and parameter types, and to call it. See sim::launch.
@@ -56,8 +58,9 @@ def rewrite(source: str, where: str = "kernel") -> str:
 
 
 def _blank(source: str) -> str:
-    """The source with comments and literals turned to spaces, newlines kept."""
-    return _BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
+    """The source with comments, literals and continuations turned to spaces, newlines kept."""
+    blank = _BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
+    return blank.replace("\\\n", " \n")
 
 
 def _shared_edits(source: str, blank: str, where: str) -> list[tuple[int, int, str]]:
@@ -86,7 +89,7 @@ def _declaration(blank: str, match: re.Match[str], where: str) -> str:
     text = _STORAGE.sub("", text)
     first, *more = _split(text)
     parsed = _TYPE.match(first)
-    if not parsed:
+    if not parsed or "=" in parsed["type"]:
         raise BuildError(f"{where}: cannot read this __shared__ declaration: {text}")
     kind = " ".join(parsed["type"].split())
     if "volatile" in _ALIGN.sub("", match["before"]).split():

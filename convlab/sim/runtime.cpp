@@ -399,16 +399,19 @@ struct Worker {
     }
 
     [[noreturn]] void deadlock() {
-        int barrier = 0, warp = 0, example = -1;
-        for (int i = 0; i < threads; ++i) {
-            barrier += fibers[i].state == State::at_barrier;
-            if (fibers[i].state == State::at_warp) ++warp, example = i;
+        int at_barrier = 0, at_warp = 0, example = -1;
+        for (int i = threads; i-- > 0;) {
+            at_barrier += fibers[i].state == State::at_barrier;
+            if (fibers[i].state == State::at_warp) ++at_warp, example = i;
         }
         current = example;
-        fault("deadlock", example < 0 ? 0 : fibers[example].waits_at,
-              "%d threads wait at __syncthreads and %d in a warp operation whose mask names lanes "
-              "that never come",
-              barrier, warp);
+        Group g{};
+        for (auto& group : warps[example / 32].gathering)
+            if (group.arrived >> example % 32 & 1) g = group;
+        fault("deadlock", fibers[example].waits_at,
+              "%d threads wait at __syncthreads and %d in warp operations; one of mask 0x%08x waits "
+              "for lanes 0x%08x, which never come",
+              at_barrier, at_warp, g.mask, g.mask & ~g.arrived);
     }
 
     int barrier(int predicate, int* how_many, uintptr_t pc) {
@@ -428,12 +431,7 @@ struct Worker {
             fault("warp mask", pc, "lane %d calls a warp operation with mask 0x%08x, which does not "
                   "name it", lane, mask);
         size_t g = 0;
-        while (g < warp.gathering.size() && warp.gathering[g].mask != mask) {
-            if (warp.gathering[g].arrived & mask)
-                fault("warp mask", pc, "lane %d brings mask 0x%08x, lanes that it names wait with "
-                      "0x%08x", lane, mask, warp.gathering[g].mask);
-            ++g;
-        }
+        while (g < warp.gathering.size() && warp.gathering[g].mask != mask) ++g;
         if (g == warp.gathering.size()) warp.gathering.push_back({mask, 0, step});
         if (warp.gathering[g].step != step)
             fault("warp mask", pc, "lane %d comes to another warp operation than the lanes of mask "
