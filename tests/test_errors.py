@@ -65,7 +65,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict, str]] = {
     "channels-groups": (dict(groups=2), r"groups=2, so w must be \(K, 2, R, S\)"),
     "groups-0": (dict(groups=0), r"groups is 0; it must be at least 1"),
     "groups-float": (dict(groups=1.5), r"groups must be an integer, not 1\.5"),
-    "filter-height": (dict(w=normal(6, 4, 8, 3)), r"larger than the padded input: height 8.*pad by"),
+    "filter-height": (dict(w=normal(6, 4, 8, 3)), r"than the padded input: height 8.*pad by"),
     "filter-dilated": (dict(dilation=(1, 4)), r"width 9 \(filter 3, dilation 4\) over 8"),
     "stride-0": (dict(stride=0), r"stride is \(0, 0\); both parts must be at least 1"),
     "stride-negative": (dict(stride=(1, -2)), r"stride is \(1, -2\)"),
