@@ -403,7 +403,8 @@ def _errors(log: str) -> list[tuple[str, int, _Place, str]]:
         else:
             match = re.match(r"(.+?)\((\d+)\): (?:catastrophic )?error:? (.*)", text)
             place = None
-            for quoted, below in zip(lines[at + 1 : at + 5], lines[at + 2 : at + 6]) if match else ():
+            near = lines[at + 1 : at + 6] if match else []
+            for quoted, below in zip(near, near[1:]):
                 if below.strip() == "^":
                     start = below.index("^")
                     word = re.match(r"\w+|.?", quoted[start:])[0]
