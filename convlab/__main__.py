@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import bench, catalog, doctor
-from .check import check, check_all, resolve
+from .check import COUNT, check, resolve
 from .compare import compare
 from .errors import BuildError, CatalogError, ConvlabError, ProblemError, WrongResult
 from .kernel import ENGINES, load, tunables
 from .problem import PROBLEM_SETS, problem, problems
+from .report import Report
 
 RIGHT, WRONG, USAGE = 0, 1, 2
 
@@ -84,8 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     named = f'a name, a spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; {{}}'
     sets = f"or one of the sets {', '.join(PROBLEM_SETS)}; default: {{}}"
     add("list", _list, "The kernels and the named problems.")
-    add("check", _check, "Is it right?", kernels=True,
-        problem=named.format(sets.format("awkward")))  # fmt: skip
+    command = add("check", _check, "Is it right?", kernels=True, problem=named.format(
+        sets.format("awkward, and generated ones")))  # fmt: skip
+    command.add_argument("--count", metavar="N", type=int, default=COUNT,
+                         help="how many problems to generate, without --problem (%(default)s)")
+    command.add_argument("--seed", metavar="N", type=int, default=0,
+                         help="of the data and of the generated problems (0)")
+    command.add_argument("--plot", metavar="PNG", type=Path,
+                         help="where the error is, of the kernel last found wrong")  # fmt: skip
     command = add("compare", _compare, "Several kernels side by side: error, cost, floor.",
                   kernels=True, problem=named.format("default: square"))  # fmt: skip
     command.add_argument("--plot", metavar="PNG", default="convlab-compare.png", type=Path)
@@ -132,21 +139,26 @@ def _list(arguments: argparse.Namespace) -> tuple:
 
 def _check(arguments: argparse.Namespace) -> tuple:
     names = _chosen(arguments) or [path.stem for path in catalog.catalog()]
-    wanted = arguments.problem or "awkward"
-    documents, lines, ok = [], [], True
+    found = []
     for name in names:
         kernel = resolve(name, arguments.engine)
-        if wanted in PROBLEM_SETS:
-            reports = check_all(kernel, wanted)
-            documents += reports.to_dict()["reports"]
-            text, good = str(reports), reports.ok
+        found.append(check(kernel, arguments.problem, count=arguments.count, seed=arguments.seed))
+        if not arguments.json:
+            print(found[-1], flush=True)  # each as soon as it is known
+    ok = all(result.ok for result in found)
+    document: dict = {"ok": ok, "reports": [], "sets": []}
+    for result in found:
+        if isinstance(result, Report):
+            document["reports"].append(result.to_dict())
         else:
-            report = check(kernel, problem(wanted))
-            documents.append(report.to_dict())
-            text, good = str(report), report.ok
-        lines.append(text)
-        ok &= good
-    return (RIGHT if ok else WRONG), {"ok": ok, "reports": documents}, "\n".join(lines)
+            about = result.to_dict()
+            document["reports"] += about.pop("reports")
+            document["sets"].append(about)
+    if arguments.plot is not None:
+        drawn = [result for result in found if not result.ok] or found
+        document["plot"] = str(drawn[-1].plot().save(arguments.plot).resolve())
+    text = f"plot: {document['plot']}" if arguments.plot is not None else ""
+    return (RIGHT if ok else WRONG), document, text
 
 
 def _compare(arguments: argparse.Namespace) -> tuple:
