@@ -33,11 +33,11 @@ def examine(
 ) -> Report:
     """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
     if kernel.device.type != "cuda":
-        return _examine_here(kernel, problem, seed, sample, list(notes))
+        return _examine(kernel, problem, seed, sample, list(notes))
     with torch.cuda.device(kernel.device):
         torch.cuda.synchronize()
         with torch.cuda.stream(_side_stream(kernel.device.index)):
-            report = _examine_here(kernel, problem, seed, sample, list(notes))
+            report = _examine(kernel, problem, seed, sample, list(notes))
         torch.cuda.synchronize()  # a fault on another stream shows here at the latest
         if torch.cuda.memory_reserved() > 1 << 30:
             torch.cuda.empty_cache()  # what is measured next may need it in another process
@@ -50,7 +50,7 @@ def _side_stream(index: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(index)
 
 
-def _examine_here(kernel: Any, problem: Problem, seed: int, sample: int, notes: list[str]) -> Report:
+def _examine(kernel: Any, problem: Problem, seed: int, sample: int, notes: list[str]) -> Report:
     guards, options = Guards(), {}
     pristine = reference.inputs(problem, seed, kernel.device)
     inputs = [guards.place(n, t) for n, t in zip(("x", "w", "bias"), pristine, strict=True)]

@@ -6,12 +6,13 @@ and throwing it away is harmless.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
-ZONE = {"cuda": 1 << 20, "cpu": 1 << 16}
+ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
 
 
@@ -42,7 +43,7 @@ class Guards:
         for name, (whole, middle) in self._kept.items():
             zone = ZONE[whole.device.type]
             size = middle.numel() * middle.element_size()
-            pattern = _pattern(zone + 4, whole.device)
+            pattern = _pattern(whole.device)
             before = whole[:zone] != pattern[:zone]
             after = whole[zone + size :] != pattern[size % 4 : size % 4 + zone]
             sides = ((before.flip(0), "before its start", "ahead of the first"),
@@ -67,7 +68,7 @@ class Guards:
         zone = ZONE[device.type]
         size = math.prod(shape) * dtype.itemsize
         whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
-        pattern = _pattern(zone + 4, device)
+        pattern = _pattern(device)
         whole[:zone] = pattern[:zone]
         whole[zone + size :] = pattern[size % 4 : size % 4 + zone]
         middle = whole[zone : zone + size].view(dtype).view(shape)
@@ -75,5 +76,8 @@ class Guards:
         return middle
 
 
-def _pattern(size: int, device: torch.device) -> torch.Tensor:
-    return torch.tensor(_CANARY, dtype=torch.uint8, device=device).repeat(size // 4)
+@functools.cache
+def _pattern(device: torch.device) -> torch.Tensor:
+    """The canary's bytes, over and over: a zone, and what a tensor's odd end cuts off."""
+    once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
+    return once.repeat(ZONE[device.type] // 4 + 1)

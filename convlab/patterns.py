@@ -1,7 +1,7 @@
 """What wrong outputs have in common, in words.
 
 Pure functions of what a run gave and should have given. Each sentence is a fact about these very
-outputs, with its count; none is a guess, and right outputs get none.
+outputs, "PATTERN: COUNT"; none is a guess, and right outputs get none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _MOST = 6  # sentences
 _FEWEST = 4  # outputs that must agree before their values make a sentence
 _FIRST = 64  # outputs tried before all are
 _MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is computed anew
+_LONGEST = 1 << 16  # indices along which tiles are looked for
 _AXES = ("n", "k", "p", "q")
 _NOUNS = {"n": "images", "k": "channels", "p": "rows", "q": "columns"}
 _SHIFTS = sorted(
@@ -92,14 +93,13 @@ def _values(e: Evidence) -> Iterator[str]:
     written = np.flatnonzero(e.wrong & ~e.unwritten)
     never = int(e.unwritten.sum())
     if never:
-        total = int(e.wrong.sum())
-        yield f"{_share(never, total)} {'was' if total == 1 else 'were'} never written"
+        yield f"never written: {_share(never, int(e.wrong.sum()))}"
     finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
     strange = len(written) - len(finite)
     if strange:
         yield (
-            f"{_share(strange, len(written))} that were written hold NaN or inf: made of memory "
-            "that nobody wrote (workspace and surroundings are filled with NaN), or divided by 0"
+            "NaN or inf, as made of memory that nobody wrote (workspace and surroundings hold "
+            f"NaN): {_share(strange, len(written))}"
         )
     if not len(finite):
         return
@@ -112,28 +112,27 @@ def _values(e: Evidence) -> Iterator[str]:
 def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
     """One number, a multiple of the truth, or the bias left out or added twice."""
     got, truth = e.got[bad], e.truth[bad]
+    bias = np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
+    for times, text in ((-1, "is not added"), (1, "is added twice")) if e.bias is not None else ():
+        hit = e.near(got, truth + times * bias)
+        if _many(hit):
+            yield f"the bias {text}: {_share_of(hit)}"
+            return
     alike = got == np.median(got)
-    if _many(alike) and len(bad) > 1 and not (truth == truth[0]).all():
-        every = len(bad) == len(e.got)
-        what = "every output is" if every and alike.all() else f"{_share_of(alike)} are all"
-        yield f"{what} {got[alike][0]:.6g}"
+    if _many(alike) and not (truth == truth[0]).all():
+        value = got[alike][0] + 0.0  # no -0
+        every = (e.got == value).all()
+        shown = f"{value:.6g}"
+        yield f"every output is {shown}" if every else f"all alike, {shown}: {_share_of(alike)}"
         return
-    if e.bias is not None:
-        bias = e.bias[e.where[bad, 1]]
-        for times, text in ((-1, "is not added"), (1, "is added twice")):
-            hit = e.near(got, truth + times * bias)
-            if _many(hit):
-                yield f"the bias {text} in {_share_of(hit)}"
-                return
-    bias = 0.0 if e.bias is None else e.bias[e.where[bad, 1]]
-    for offset, text in ((0.0, ""), (bias, ", before the bias is added")):
+    for offset, text in ((0 * bias, ""), (bias, ", before the bias is added")):
         large = np.abs(truth - offset) > e.rms / 10
         if not large.any():
             continue
         factor = float(np.median(((got - offset)[large]) / (truth - offset)[large]))
-        hit = e.near(got, offset + factor * (truth - offset)) & large
-        if abs(factor) > 0.01 and np.isfinite(factor) and hit.sum() >= _FEWEST and _many(hit[large]):
-            yield f"{_share_of(hit)} are {_factor(factor)} times what they should be{text}"
+        hit = e.near(got, offset + factor * (truth - offset))
+        if abs(factor) > 0.01 and np.isfinite(factor) and _many(hit[large]):
+            yield f"{_factor(factor)} times what it should be{text}: {_share_of(hit)}"
             return
 
 
@@ -144,16 +143,14 @@ def _moved(e: Evidence, bad: np.ndarray) -> Iterator[str]:
     shape = np.array(e.problem.y_shape)
 
     for shift in _SHIFTS:
-        hits, inside = _at(e, bad, lambda at, by=np.array(shift): at + by)
+        hits, inside = _at(e, bad, lambda at, shift=shift: at + np.array(shift))
         if hits is not None and 4 * inside >= len(bad):
             axes = [i for i in range(4) if shift[i]]
-            ours = ", ".join(_AXES[i] for i in axes)
             theirs = ", ".join(f"{_AXES[i]}{shift[i]:+d}" for i in axes)
-            by = ", ".join(str(-shift[i]) for i in ((2, 3) if axes[0] > 1 else axes))
+            by = f"({-shift[2]}, {-shift[3]})" if axes[0] > 1 else str(-shift[axes[0]])
             name = "(p, q)" if axes[0] > 1 else _AXES[axes[0]]
             yield (
-                f"shifted by ({by}) in {name}: {_share(hits, inside)} hold what belongs at "
-                f"({theirs}) instead of ({ours})"
+                f"shifted by {by} in {name}: {_share(hits, len(bad))} hold what belongs at {theirs}"
             )
             return
     for order in _ORDERS:
@@ -169,8 +166,8 @@ def _moved(e: Evidence, bad: np.ndarray) -> Iterator[str]:
         if hits is not None:
             letters = ", ".join("NKPQ"[i] for i in order)
             yield (
-                f"{_ORDERS[order]}: {_share(hits, inside)} hold what belongs there if memory is "
-                f"read as ({letters})"
+                f"{_ORDERS[order]}: {_share(hits, inside)} are right if memory is read as "
+                f"({letters})"
             )
             return
 
@@ -208,8 +205,8 @@ def _rounded(e: Evidence) -> Iterator[str]:
     for low, high, name in _ROUNDINGS:
         if low <= spread / e.rms <= high:
             yield (
-                f"the errors, {spread / e.rms:.1e} of the outputs' size and alike everywhere, are "
-                f"as large as operands rounded to {name} make them; {e.precision} is declared"
+                f"as if operands were rounded to {name}, where {e.precision} is declared: errors "
+                f"of {spread / e.rms:.1e} of the outputs' size, alike everywhere"
             )
 
 
@@ -228,35 +225,38 @@ _ORDERS |= {
 # Where they are -------------------------------------------------------------------------------
 
 
-def _places(e: Evidence) -> Iterator[str]:
-    """Say which outputs are wrong, if it is not all and not just one."""
-    if e.wrong.all() or e.wrong.sum() < 2:
-        return
-    border = _in_padding(e)
-    if border.any() and not border.all() and not (e.wrong & ~border).any():
-        yield _only(e, "their window reaches into the padding", border)
-    found = False
-    for axis, (name, size) in enumerate(zip(_AXES, e.problem.y_shape, strict=True)):
-        for sentence in _along(e, name, e.where[:, axis], size):
-            found = True
-            yield sentence
-    if found:
-        return
+def _places(e: Evidence) -> list[str]:
+    """Say which outputs are wrong, if it is not all and not just one.
+
+    What holds for all wrong outputs and no others comes alone.
+    """
+    if e.wrong.all() or e.wrong.sum() < 2 or len(e.wrong) < 8:
+        return []
     _, K, P, Q = e.problem.y_shape
     n, k, p, q = (e.where[:, i].astype(np.int64) for i in range(4))
+    found = []
+    border = _in_padding(e)
+    if border.any() and not border.all() and not (e.wrong & ~border).any():
+        found.append((border, "their window reaches into the padding"))
+    for name, index, size in zip(_AXES, (n, k, p, q), e.problem.y_shape, strict=True):
+        found += _along(e, name, index, size)
+    exact = [(chosen, text) for chosen, text in found if chosen.sum() == e.wrong.sum()]
     for name, index, size in (
         ("p*Q + q", p * Q + q, P * Q),
         ("n*P*Q + p*Q + q", (n * P + p) * Q + q, e.problem.gemm_m),
         ("the offset in memory", ((n * K + k) * P + p) * Q + q, math.prod(e.problem.y_shape)),
     ):
-        sentences = list(_along(e, name, index, size))
-        if sentences:
-            yield sentences[0]
-            return
+        if exact:
+            break
+        exact = [(chosen, text) for chosen, text in _along(e, name, index, size)
+                 if chosen.sum() == e.wrong.sum()]  # fmt: skip
+    return [_only(e, text, chosen) for chosen, text in exact or found]
 
 
-def _along(e: Evidence, name: str, index: np.ndarray, size: int) -> Iterator[str]:
-    """Yield at most one sentence on the values of one index at which outputs are wrong."""
+def _along(
+    e: Evidence, name: str, index: np.ndarray, size: int
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Name the values of one index at which outputs are wrong: yield those outputs, or nothing."""
     hit = np.zeros(size, dtype=bool)
     seen = np.zeros(size, dtype=bool)
     hit[index[e.wrong]] = True
@@ -265,7 +265,7 @@ def _along(e: Evidence, name: str, index: np.ndarray, size: int) -> Iterator[str
         return
     for chosen, text in _rules(name, size, hit, e.problem):
         if np.array_equal(hit[seen], chosen[seen]):
-            yield _only(e, text, chosen[index])
+            yield chosen[index], text
             return
 
 
@@ -285,8 +285,9 @@ def _rules(
     if last == size - 1:
         whole = next((t for t in (128, 64, 32, 16, 8) if first % t == 0 and size - first < t), 0)
         end = f", past the last whole tile of {whole}" if first and whole else ""
-        text = f"{name} is {first}, the last" if first == last and first != 1 else (
-            f"{name} > 0" if first == 1 else f"{name} >= {first}")  # fmt: skip
+        text = f"{name} > 0" if first == 1 else f"{name} >= {first}"
+        if first == last and first != 1:
+            text = f"{name} is the last"
         yield index >= first, text + end
     if first == 0:
         yield index <= last, f"{name} is 0" if last == 0 else f"{name} <= {last}"
@@ -296,7 +297,7 @@ def _rules(
         yield index % 2 == 1, f"{name} is odd"
         yield index % 2 == 0, f"{name} is even"
     noun = _NOUNS.get(name, f"values of {name}")
-    for tile in range(3, min(128, size - 1) + 1):
+    for tile in range(3, min(128, size - 1) + 1) if size <= _LONGEST else ():
         left = np.flatnonzero(np.bincount(at % tile, minlength=tile))
         low, high, count = int(left[0]), int(left[-1]), len(left)
         if high - low + 1 != count or count == tile or last - first < tile - 1:
@@ -325,8 +326,8 @@ def _in_padding(e: Evidence) -> np.ndarray:
 
 def _only(e: Evidence, text: str, chosen: np.ndarray) -> str:
     wrong, there = int(e.wrong.sum()), int(chosen.sum())
-    of = f"all {there:,} outputs there" if wrong == there else f"{wrong:,} of {there:,} there"
-    return f"wrong only where {text} ({of}{'' if e.whole else ', in a sample'})"
+    of = f"all {there:,}" if wrong == there else f"{wrong:,} of {there:,}"
+    return f"wrong only where {text}: {of} outputs there{'' if e.whole else ', in a sample'}"
 
 
 # Words ----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#
 _BASELINES = ("#4D4D4D", "#A6A6A6", "#7F7F7F")
 _WRONG = "#D55E00"
 _INK = "#222222"
-_DECADES = 3  # that the map of the error shows below and above what is allowed
+_BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above what is allowed
 
 
 class Chart(Figure):
@@ -132,7 +132,7 @@ def error_map(
     Returns
     -------
     Chart
-        Two heat maps on one logarithmic scale with 1, the most that is right, in its middle: cool
+        Two heat maps on one logarithmic scale that turns at 1, the most that is right: cool
         and pale below, warm and dark above it, black where there is no number. The darker, the
         more wrong, so that grey print tells too.
     """
@@ -140,14 +140,14 @@ def error_map(
     lines = [line for note in notes for line in textwrap.wrap(note, 110)]
     chart = Chart(8, 4.1 + 0.16 * len(lines))
     left, right = chart.subplots(1, 2)
-    norm = LogNorm(10**-_DECADES, 10**_DECADES)
+    norm = LogNorm(10**-_BELOW, 10**_ABOVE)
     for axes, ratios, (rows, columns), labels in (
         (left, pixels, (P, Q), ("q (column)", "p (row)")),
         (right, channels, (N, K), ("k (output channel)", "n (image)")),
     ):
         shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
-        steps = [-(-size // cells) for size, cells in zip((rows, columns), shown.shape)]
-        bottom, end = (s * cells - 0.5 for s, cells in zip(steps, shown.shape))
+        steps = [-(-size // cells) for size, cells in zip((rows, columns), shown.shape, strict=True)]
+        bottom, end = (s * n - 0.5 for s, n in zip(steps, shown.shape, strict=True))
         image = axes.imshow(
             shown, norm=norm, cmap=_error_colors(), aspect="auto", interpolation="nearest",
             extent=(-0.5, end, bottom, -0.5),
@@ -167,7 +167,7 @@ def error_map(
         axes.set_title(f"{what}: {wrong:,} of {ratios.size:,} wrong{pooled}", fontsize=9)
     scale = chart.colorbar(image, ax=[left, right], shrink=0.9, extend="both")
     scale.set_label("error over what is allowed (black: NaN or inf)", fontsize=8)
-    scale.set_ticks([10.0**i for i in range(-_DECADES, _DECADES + 1)])
+    scale.set_ticks([10.0**i for i in range(-_BELOW, _ABOVE + 1)])
     scale.ax.tick_params(labelsize=8)
     scale.ax.axhline(1, color="black", linewidth=1.2)
     if title:
@@ -268,5 +268,6 @@ def _short(value: float) -> str:
 
 def _error_colors() -> Colormap:
     """White over pale blue up to 1; from 1 on yellow, orange, dark red; black for what is bad."""
-    shades = ((0, "#FFFFFF"), (0.5, "#9CC9E8"), (0.5, "#F6C445"), (0.7, "#E07B1F"), (1, "#7A1403"))
+    turn = _BELOW / (_BELOW + _ABOVE)
+    shades = ((0, "#FFFFFF"), (turn, "#9CC9E8"), (turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403"))
     return LinearSegmentedColormap.from_list("error", shades).with_extremes(bad="black")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from .errors import ConvlabError
 from .problem import Problem
 from .shapes import across
 
-_LISTED = 12  # problems that get a line of their own
+_LISTED = 6  # problems that get a line of their own
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,12 @@ class Reports:
 
     @property
     def patterns(self) -> list[str]:
-        """What sets the problems on which it is wrong apart from the others (`shapes.across`)."""
-        return across([(report.problem, report.ok) for report in self.reports])
+        """What sets the problems on which it is wrong apart (`shapes.across`), and what recurs."""
+        wrong = self.wrong
+        told = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
+        again = [f"on {many} of {len(wrong)} wrong problems: {text}"
+                 for text, many in told.most_common(3) if 3 * many >= len(wrong) > 1]  # fmt: skip
+        return across([(report.problem, report.ok) for report in self.reports]) + again
 
     @property
     def frame(self) -> pd.DataFrame:

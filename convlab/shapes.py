@@ -1,4 +1,4 @@
-"""Problems made up to be awkward; the smallest that still fails; what those that fail have in common.
+"""Problems made up to be awkward; the smallest that still fails; what failing ones share.
 
 Everything here is a function of its arguments: a seed gives the same problems on every machine.
 """
@@ -184,7 +184,7 @@ FLAVOURS: dict[str, Callable[[random.Random], _Draw]] = {
                               "R": rng.randint(2, 5), "S": rng.randint(2, 5),
                               "padding": _pair(rng, 0, 4)},
     "padding past the filter": _past_filter,
-    "groups": lambda rng: {"groups": rng.choice((2, 3, 4, 6)), "C": (1, 2, 3, 4), "K": (1, 2, 3, 5)},
+    "groups": lambda rng: {"groups": rng.choice((2, 3, 4, 6)), "C": (1, 2, 3), "K": (1, 2, 3, 5)},
     "depthwise": lambda rng: {"groups": rng.choice((2, 7, 16, 19, 33)), "C": 1, "K": (1, 2)},
     "1x1": lambda rng: {"R": 1, "S": 1, "dilation": (1, 1)},
     "5x9": _large_filter(5, 9),
@@ -201,11 +201,17 @@ FLAVOURS: dict[str, Callable[[random.Random], _Draw]] = {
 
 _FEATURES: dict[str, Callable[[Problem], bool]] = {
     "the stride is not 1": lambda p: p.stride != (1, 1),
-    "the stride's two parts differ": lambda p: p.stride[0] != p.stride[1],
+    "stride_h is not 1": lambda p: p.stride[0] != 1,
+    "stride_w is not 1": lambda p: p.stride[1] != 1,
+    "stride_h is not stride_w": lambda p: p.stride[0] != p.stride[1],
     "the dilation is not 1": lambda p: p.dilation != (1, 1),
-    "the dilation's two parts differ": lambda p: p.dilation[0] != p.dilation[1],
+    "dilation_h is not 1": lambda p: p.dilation[0] != 1,
+    "dilation_w is not 1": lambda p: p.dilation[1] != 1,
+    "dilation_h is not dilation_w": lambda p: p.dilation[0] != p.dilation[1],
     "there is padding": lambda p: p.padding != (0, 0),
-    "the padding's two parts differ": lambda p: p.padding[0] != p.padding[1],
+    "pad_h is not 0": lambda p: p.padding[0] != 0,
+    "pad_w is not 0": lambda p: p.padding[1] != 0,
+    "pad_h is not pad_w": lambda p: p.padding[0] != p.padding[1],
     "there is a bias": lambda p: p.bias,
     "groups is not 1": lambda p: p.groups != 1,
     "R is not S": lambda p: p.R != p.S,
@@ -225,7 +231,8 @@ _FEATURES: dict[str, Callable[[Problem], bool]] = {
     for tile in (2, 4, 8, 16, 32, 64, 128)
 }  # fmt: skip
 _SIZES: dict[str, Callable[[Problem], int]] = {
-    "N": lambda p: p.N, "C/groups": lambda p: p.C // p.groups, "K/groups": lambda p: p.K // p.groups,
+    "N": lambda p: p.N, "C/groups": lambda p: p.C // p.groups,
+    "K/groups": lambda p: p.K // p.groups,
     "P": lambda p: p.P, "Q": lambda p: p.Q, "R": lambda p: p.R, "S": lambda p: p.S,
     "R*S": lambda p: p.R * p.S, "P*Q": lambda p: p.P * p.Q, "C/groups*R*S": lambda p: p.gemm_k,
     "groups": lambda p: p.groups,
@@ -256,23 +263,25 @@ def across(outcomes: Sequence[tuple[Problem, bool]]) -> list[str]:
         least = min(map(size, wrong))
         if least > min(map(size, right)):
             features[f"{name} >= {least}"] = lambda p, size=size, least=least: size(p) >= least
-    needed = {}  # holds for all wrong ones -> those right ones for which it holds too
+    needed: dict[str, set[int]] = {}  # what holds for all wrong ones -> right ones where it does
     for text, holds in features.items():
         if all(map(holds, wrong)):
-            needed[text] = {i for i, problem in enumerate(right) if holds(problem)}
+            others = {i for i, problem in enumerate(right) if holds(problem)}
+            if others not in needed.values():  # else it says the same
+                needed[text] = others
     exact = [text for text, others in needed.items() if not others]
     if exact:
-        return [f"wrong wherever {text}, and only there" for text in exact[:2]]
+        return [f"wrong wherever {exact[0]}, and only there"]
     pairs = [
         f"wrong wherever {a} and {b}, and only there"
         for a, b in itertools.combinations(needed, 2)
         if not needed[a] & needed[b]
     ]
     if pairs:
-        return pairs[:2]
+        return pairs[:1]
     telling = [t for t in sorted(needed, key=lambda t: len(needed[t])) if
                2 * len(needed[t]) <= len(right)]  # fmt: skip
     return [
-        f"wrong only where {text}: on {len(wrong)} of {len(wrong) + len(needed[text])} such problems"
+        f"wrong only where {text}: on {len(wrong)} of {len(wrong) + len(needed[text])} such ones"
         for text in telling[:2]
     ]
