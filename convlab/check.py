@@ -74,8 +74,8 @@ def check(
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
     isolate
-        Run a kernel on a GPU in the worker process (`worker.call`); what it breaks is a
-        LaunchError then, and the caller's GPU context lives on.
+        Run a kernel on a GPU in the worker process (`worker.call`), unless it does not pickle;
+        what it breaks is a LaunchError then, and the caller's GPU context lives on.
     time_limit
         Seconds that one problem may take there.
     progress
@@ -109,7 +109,10 @@ def check(
     def one(problem: Problem, notes: tuple[str, ...] = ()) -> Report:
         arguments = (kernel, problem, seed, sample, notes)
         if isolate:
-            return _isolated(examine, *arguments, time_limit=time_limit)
+            from . import worker
+
+            if worker.can_cross(*arguments):
+                return worker.call(examine, *arguments, time_limit=time_limit)
         with explained(kernel.name):
             return examine(*arguments)
 
@@ -298,10 +301,3 @@ def run(launch: Any, kernel: Any) -> None:
         launch()
         if kernel.device.type == "cuda":
             torch.cuda.synchronize(kernel.device)
-
-
-def _isolated(function: Callable[..., Report], *arguments: Any, time_limit: float) -> Report:
-    """Make a call in the worker process."""
-    from . import worker
-
-    return worker.call(function, *arguments, time_limit=time_limit)

@@ -146,7 +146,8 @@ def error_map(
         (right, channels, (N, K), ("k (output channel)", "n (image)")),
     ):
         shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
-        steps = [-(-size // cells) for size, cells in zip((rows, columns), shown.shape, strict=True)]
+        sizes = zip((rows, columns), shown.shape, strict=True)
+        steps = [-(-size // cells) for size, cells in sizes]
         bottom, end = (s * n - 0.5 for s, n in zip(steps, shown.shape, strict=True))
         image = axes.imshow(
             shown, norm=norm, cmap=_error_colors(), aspect="auto", interpolation="nearest",
@@ -269,5 +270,6 @@ def _short(value: float) -> str:
 def _error_colors() -> Colormap:
     """White over pale blue up to 1; from 1 on yellow, orange, dark red; black for what is bad."""
     turn = _BELOW / (_BELOW + _ABOVE)
-    shades = ((0, "#FFFFFF"), (turn, "#9CC9E8"), (turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403"))
+    shades = [(0, "#FFFFFF"), (turn, "#9CC9E8")]
+    shades += [(turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403")]
     return LinearSegmentedColormap.from_list("error", shades).with_extremes(bad="black")

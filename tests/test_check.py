@@ -368,20 +368,32 @@ def test_set_of_problems_is_told_of():
     assert "nothing was checked" in str(Reports("none", ()))
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Let a few problems stand for the set "awkward"."""
+    chosen = problems("awkward")[::5]
+    monkeypatch.setattr(checking, "named_problems", lambda name: chosen)
+    return chosen
+
+
 def test_without_a_problem_fixed_and_generated_ones_are_checked():
-    reports = check(Fake(), count=25, progress=False)
+    reports = check(Fake(), count=5, progress=False)
     fixed = [p for p in problems("awkward") if p.R != 1]
-    assert reports.ok and reports.smallest is None and "25 generated problems, seed 0" in str(reports)
+    assert reports.ok and reports.smallest is None
+    assert "34 fixed and 5 generated problems, seed 0" in str(reports)
     assert [r.problem for r in reports][: len(fixed)] == fixed
-    assert len(reports) + len(reports.skipped) == len(problems("awkward")) + 25
-    again = check(Fake(), count=25, progress=False)
-    assert [r.problem for r in again] == [r.problem for r in reports]
-    assert [r.error for r in again] == [r.error for r in reports]
+    assert len(reports) + len(reports.skipped) == 34 + 5
+
+
+def test_generated_problems_and_data_follow_from_the_seed(few):
+    first, again = (check(Fake(), count=25, progress=False) for _ in range(2))
+    assert [r.problem for r in again] == [r.problem for r in first]
+    assert [r.error for r in again] == [r.error for r in first]
     other = check(Fake(), count=25, seed=1, progress=False)
-    assert [r.problem for r in other] != [r.problem for r in reports]
+    assert [r.problem for r in other] != [r.problem for r in first]
 
 
-def test_failing_set_names_what_failing_problems_share_and_the_smallest():
+def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
     reports = check(Fake(wrong_if_strided), count=30, progress=False)
     assert reports.patterns[0] == "wrong wherever the stride is not 1, and only there"
     smallest = reports.smallest.problem
@@ -391,7 +403,7 @@ def test_failing_set_names_what_failing_problems_share_and_the_smallest():
     assert reports.plot().axes
 
 
-def test_crash_in_a_set_counts_as_wrong_and_is_shrunk():
+def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
     def crashes(launch, y):
         launch.y.copy_(y)
         if launch.problem.bias:
@@ -413,7 +425,7 @@ def test_set_is_given_up_when_faults_take_long(monkeypatch):
     assert len(reports) == 1 and "33 problems left out" in str(reports)
 
 
-def test_set_raises_on_demand():
+def test_set_raises_on_demand(few):
     with pytest.raises(WrongResult, match="wherever the stride is not 1"):
         check(Fake(wrong_if_strided), count=30, progress=False, raises=True)
 
@@ -441,15 +453,18 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
         kernel.engine = "sim"
         return function(*pickle.loads(pickle.dumps(arguments)))
 
-    monkeypatch.setitem(sys.modules, "convlab.worker", SimpleNamespace(call=call))
-    monkeypatch.setattr(convlab, "worker", sys.modules["convlab.worker"], raising=False)
-    kernel = Fake()
+    stand_in = SimpleNamespace(call=call, can_cross=lambda *arguments: crosses)
+    monkeypatch.setitem(sys.modules, "convlab.worker", stand_in)
+    monkeypatch.setattr(convlab, "worker", stand_in, raising=False)
+    kernel, crosses = Fake(), True
     kernel.engine = "cuda"
     assert check(kernel, PLAIN, time_limit=7.0).ok and calls[0][2] == 7.0
     assert calls[0][0] is examine.examine and calls[0][1][1] == PLAIN
     kernel.engine = "cuda"
     assert check(kernel, PLAIN, isolate=False).ok and len(calls) == 1
     assert check("torch:cpu", PLAIN).ok and len(calls) == 1
+    crosses = False
+    assert check(kernel, PLAIN).ok and len(calls) == 1
 
 
 SOURCE = """
@@ -465,7 +480,8 @@ __global__ void sums(ConvProblem conv, const float* x, const float* w, const flo
             for (int s = 0; s < conv.S; ++s) {
                 int h = p * conv.stride_h - conv.pad_h + r * conv.dilation_h;
                 int v = q * conv.stride_w - conv.pad_w + s * conv.dilation_w;
-                int at = ((n * conv.C + k / (conv.K / conv.groups) * per + c) * conv.H + h) * conv.W + v;
+                int channel = n * conv.C + k / (conv.K / conv.groups) * per + c;
+                int at = (channel * conv.H + h) * conv.W + v;
                 if (h >= 0 && h < conv.H && v >= 0 && v < conv.W)
                     sum += x[at] * w[((k * per + c) * conv.R + r) * conv.S + s];
             }
@@ -484,8 +500,10 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
 """
 
 
-def made(name, *, engine="sim", outputs="conv.N * conv.K * conv.P * conv.Q", after="", before="",
-         stream="stream"):  # fmt: skip
+LAST = "conv.N * conv.K * conv.P * conv.Q"
+
+
+def made(name, *, engine="sim", outputs=LAST, after="", before="", stream="stream"):
     """A kernel of the text above, as it is told to be."""
     text = SOURCE.replace("OUTPUTS", outputs).replace("AFTER", after).replace("BEFORE", before)
     return convlab.compile(text.replace("STREAM", stream), name=name, engine=engine)
@@ -493,18 +511,15 @@ def made(name, *, engine="sim", outputs="conv.N * conv.K * conv.P * conv.Q", aft
 
 def test_on_the_simulator():
     assert check(made("good"), FULL).ok
-    report = check(made("tail", outputs="conv.N * conv.K * conv.P * conv.Q - 3"), FULL)
+    report = check(made("tail", outputs=f"{LAST} - 3"), FULL)
     assert report.patterns[0] == "never written: all 3 wrong outputs"
     with pytest.raises(LaunchError, match="out of bounds"):
-        check(made("beyond", after="if (!i) y[OUTPUTS] = 0;".replace(
-            "OUTPUTS", "conv.N * conv.K * conv.P * conv.Q")), FULL)  # fmt: skip
+        check(made("beyond", after=f"if (!i) y[{LAST}] = 0;"), FULL)
 
 
 def test_command_line(tmp_path, capfd):
     path = tmp_path / "91_no_stride.cu"
-    text = SOURCE.replace("STREAM", "stream").replace("OUTPUTS", "conv.N * conv.K * conv.P * conv.Q")
-    text = text.replace("AFTER", "").replace("BEFORE", "")
-    path.write_text(text.replace("q * conv.stride_w", "q"))
+    path.write_text(made("right").source.replace("q * conv.stride_w", "q"))
     picture = tmp_path / "map.png"
     small, right = "N1 C1 H5 W9 K2 R1 S1 s1x2", "N1 C1 H5 W9 K2 R1 S1"
     assert __main__.main(["check", str(path), "--engine", "sim", "--problem", small]) == 1
@@ -558,13 +573,14 @@ def test_on_a_gpu(gpu):
     run(kernel.prepare(FULL, *examine.reference.inputs(FULL, 0, kernel.device)), kernel)
 
 
-LAST = "conv.N * conv.K * conv.P * conv.Q"
+FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"
 ON_GPU = {
-    "past_y": ({"after": f"if (!i) y[{LAST}] = 0;"}, "outside of y: 1 element changed after its end"),
+    "past_y": ({"after": f"if (!i) y[{LAST}] = 0;"},
+               "outside of y: 1 element changed after its end"),
     "before_y": ({"after": "if (!i) y[-2] = 0;"},
                  "outside of y: 1 element changed before its start, 2 ahead of the first"),
     "before_x": ({"after": "if (!i) ((float*)x)[-1] = 0;"}, "outside of x: 1 element"),
-    "past_w": ({"after": "if (!i) ((float*)w)[conv.K * conv.C / conv.groups * conv.R * conv.S] = 0;"},
+    "past_w": ({"after": f"if (!i) ((float*)w)[{FILTERS}] = 0;"},
                "outside of w: 1 element changed after its end, 1 past the last"),
     "past_bias": ({"after": "if (!i) ((float*)b)[conv.K] = 0;"}, "outside of bias: 1 element"),
     "past_workspace": ({"before": "cudaMemsetAsync((char*)workspace + 99, 0, 2, stream);"},
@@ -586,9 +602,10 @@ def test_planted_mistake_is_caught_on_a_gpu(how, text):
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "how",
-    [{}, {"after": "if (!i && x[-1] == 7) y[i] = 0;"}, {"before": "cudaStreamSynchronize(stream);"}],
+    [{}, {"after": "if (!i && x[-1] == 7) y[i] = 0;"},
+     {"before": "cudaStreamSynchronize(stream);"}],
     ids=["plain", "reads_outside_and_drops_it", "synchronises"],
-)
+)  # fmt: skip
 def test_right_kernel_passes_on_a_gpu(how):
     report = check(made("right", engine="cuda", **how), FULL, isolate=False)
     assert report.ok, report
@@ -598,7 +615,8 @@ def test_right_kernel_passes_on_a_gpu(how):
 def test_race_is_suspected_on_a_gpu():
     """Each run writes another number to one output: what differs is 1e-7 of it."""
     text = "if (!i) y[i] = sum * (1 + 1e-6f * (clock64() % 7));"
-    reports = [check(made("race", engine="cuda", after=text), FULL, isolate=False) for _ in range(4)]
+    kernel = made("race", engine="cuda", after=text)
+    reports = [check(kernel, FULL, isolate=False) for _ in range(4)]
     assert any("changed when it ran again" in str(report) for report in reports)
 
 
