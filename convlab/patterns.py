@@ -82,7 +82,8 @@ def words(evidence: Evidence) -> list[str]:
     if not evidence.wrong.any():
         return []
     with np.errstate(all="ignore"):  # NaN and inf are what one meets here
-        return [*_values(evidence), *_places(evidence)][:_MOST]
+        sentences = [*_values(evidence), *_places(evidence)][:_MOST]
+    return [line if evidence.whole else f"{line}, in a sample" for line in sentences]
 
 
 # What the wrong outputs hold ------------------------------------------------------------------
@@ -327,7 +328,7 @@ def _in_padding(e: Evidence) -> np.ndarray:
 def _only(e: Evidence, text: str, chosen: np.ndarray) -> str:
     wrong, there = int(e.wrong.sum()), int(chosen.sum())
     of = f"all {there:,}" if wrong == there else f"{wrong:,} of {there:,}"
-    return f"wrong only where {text}: {of} outputs there{'' if e.whole else ', in a sample'}"
+    return f"wrong only where {text}: {of} outputs there"
 
 
 # Words ----------------------------------------------------------------------------------------
