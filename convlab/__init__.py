@@ -10,7 +10,7 @@ Importing compiles nothing and touches no GPU.
 """
 
 from . import nn
-from .check import check, check_all
+from .check import check
 from .compare import compare
 from .device import describe
 from .errors import (
@@ -38,7 +38,6 @@ __all__ = [
     "WrongResult",
     "baseline",
     "check",
-    "check_all",
     "compare",
     "compile",
     "describe",

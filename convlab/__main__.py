@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import bench, catalog, doctor
-from .check import check, check_all, resolve
+from .check import COUNT, check, resolve
 from .compare import compare
 from .errors import (
     BuildError,
@@ -28,6 +28,7 @@ from .errors import (
 )
 from .kernel import ENGINES, tunables
 from .problem import PROBLEM_SETS, problem, problems
+from .report import Report
 
 RIGHT, WRONG, USAGE = 0, 1, 2
 
@@ -120,8 +121,14 @@ def _parser() -> argparse.ArgumentParser:
     named = f'a name, a spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; {{}}'
     sets = f"or one of the sets {', '.join(PROBLEM_SETS)}; default: {{}}"
     add("list", _list, "The kernels and the named problems.")
-    add("check", _check, "Is it right?", kernels=True,
-        problem=named.format(sets.format("awkward")))  # fmt: skip
+    command = add("check", _check, "Is it right?", kernels=True, problem=named.format(
+        sets.format("awkward, and generated ones")))  # fmt: skip
+    command.add_argument("--count", metavar="N", type=int, default=COUNT,
+                         help="how many problems to generate, without --problem (%(default)s)")
+    command.add_argument("--seed", metavar="N", type=int, default=0,
+                         help="of the data and of the generated problems (0)")
+    command.add_argument("--plot", metavar="PNG", type=Path,
+                         help="where the error is, of the kernel last found wrong")  # fmt: skip
     command = add("compare", _compare, "Several kernels side by side: error, cost, floor.",
                   kernels=True, problem=named.format("default: square"))  # fmt: skip
     command.add_argument("--plot", metavar="PNG", default="convlab-compare.png", type=Path)
@@ -168,27 +175,33 @@ def _list(arguments: argparse.Namespace) -> tuple:
 
 def _check(arguments: argparse.Namespace) -> tuple:
     names = _chosen(arguments) or [path.stem for path in catalog.catalog()]
-    wanted = arguments.problem or "awkward"
-    one = None if wanted in PROBLEM_SETS else problem(wanted)
     kernels = [resolve(name, arguments.engine) for name in names]
-    documents, lines, ok = [], [], True
+    found, failed = [], []
     for kernel in kernels:
         try:
-            if one is None:
-                reports = check_all(kernel, wanted)
-                found, text, good = reports.to_dict()["reports"], str(reports), reports.ok
-                text = f"{kernel.name}: {text}"
-            else:
-                report = check(kernel, one)
-                found, text, good = [report.to_dict()], str(report), report.ok
+            result = check(kernel, arguments.problem, count=arguments.count, seed=arguments.seed)
         except (BuildError, LaunchError, UnsupportedError) as error:  # the others are still asked
-            found, text, good = [], "", False
-            documents.append({"kernel": kernel.name, "right": False, "failures": [str(error)]})
+            failed.append({"kernel": kernel.name, "right": False, "failures": [str(error)]})
             print(f"convlab: {error}", file=sys.stderr)
-        documents += found
-        lines += [text] if text else []
-        ok &= good
-    return (RIGHT if ok else WRONG), {"ok": ok, "reports": documents}, "\n".join(lines)
+            continue
+        found.append(result)
+        if not arguments.json:
+            print(result, flush=True)  # each as soon as it is known
+    ok = not failed and all(result.ok for result in found)
+    document: dict = {"ok": ok, "reports": failed, "sets": []}
+    for result in found:
+        if isinstance(result, Report):
+            document["reports"].append(result.to_dict())
+        else:
+            about = result.to_dict()
+            document["reports"] += about.pop("reports")
+            document["sets"].append(about)
+    text = ""
+    if arguments.plot is not None and found:
+        drawn = [result for result in found if not result.ok] or found
+        document["plot"] = str(drawn[-1].plot().save(arguments.plot).resolve())
+        text = f"plot: {document['plot']}"
+    return (RIGHT if ok else WRONG), document, text
 
 
 def _compare(arguments: argparse.Namespace) -> tuple:

@@ -10,23 +10,25 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Colormap, LogNorm
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _BASELINES = ("#4D4D4D", "#A6A6A6", "#7F7F7F")
 _WRONG = "#D55E00"
 _INK = "#222222"
+_BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above what is allowed
 
 
 class Chart(Figure):
@@ -108,54 +110,71 @@ def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = 
 
 
 def error_map(
-    pixels: np.ndarray, channels: np.ndarray, bound: float, title: str = ""
+    pixels: np.ndarray,
+    channels: np.ndarray,
+    shape: tuple[int, int, int, int],
+    title: str = "",
+    notes: Sequence[str] = (),
 ) -> Chart:
     """Draw where the error is: over the pixels of the output, and over its images and channels.
 
     Parameters
     ----------
     pixels
-        (P, Q), the largest absolute error of a pixel over n and k.
+        Errors over what is allowed, the largest of a pixel over n and k: (P, Q), or pooled.
     channels
-        (N, K), the largest absolute error of a plane over p and q.
-    bound
-        The absolute error that a right result stays under; drawn on the scale.
-    title
-        The heading.
+        The same, the largest of a plane over p and q: (N, K), or pooled.
+    shape
+        (N, K, P, Q), which the axes show also where the maps were pooled.
+    title, notes
+        The heading, and small lines under the panels.
 
     Returns
     -------
     Chart
-        Two heat maps on one logarithmic scale; NaN (and outputs never written) stand out in red.
+        Two heat maps on one logarithmic scale that turns at 1, the most that is right: cool
+        and pale below, warm and dark above it, black where there is no number. The darker, the
+        more wrong, so that grey print tells too.
     """
-    chart = Chart(8, 3.9)
+    N, K, P, Q = shape
+    lines = [line for note in notes for line in textwrap.wrap(note, 110)]
+    chart = Chart(8, 4.1 + 0.16 * len(lines))
     left, right = chart.subplots(1, 2)
-    finite = np.concatenate([part[np.isfinite(part)].ravel() for part in (pixels, channels)])
-    top = max(float(finite.max(initial=0)), 2 * bound)
-    norm = LogNorm(vmin=min(bound, top) / 1e3, vmax=top)
-    for axes, errors, labels in (
-        (left, pixels, ("q (column)", "p (row)")),
-        (right, channels, ("k (output channel)", "n (image)")),
+    norm = LogNorm(10**-_BELOW, 10**_ABOVE)
+    for axes, ratios, (rows, columns), labels in (
+        (left, pixels, (P, Q), ("q (column)", "p (row)")),
+        (right, channels, (N, K), ("k (output channel)", "n (image)")),
     ):
-        shown = np.where(np.isnan(errors), np.nan, np.clip(errors, norm.vmin, norm.vmax))
+        shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
+        sizes = zip((rows, columns), shown.shape, strict=True)
+        steps = [-(-size // cells) for size, cells in sizes]
+        bottom, end = (s * n - 0.5 for s, n in zip(steps, shown.shape, strict=True))
         image = axes.imshow(
-            _pooled(shown), norm=norm, cmap=_error_colors(), aspect="auto",
-            interpolation="nearest",
-            extent=(-0.5, errors.shape[1] - 0.5, errors.shape[0] - 0.5, -0.5),
+            shown, norm=norm, cmap=_error_colors(), aspect="auto", interpolation="nearest",
+            extent=(-0.5, end, bottom, -0.5),
         )  # fmt: skip
+        axes.set_xlim(-0.5, columns - 0.5)
+        axes.set_ylim(rows - 0.5, -0.5)
         axes.set_xlabel(labels[0], fontsize=9)
         axes.set_ylabel(labels[1], fontsize=9)
         axes.tick_params(labelsize=8)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.yaxis.get_major_locator().set_params(integer=True)
-    left.set_title("worst over n, k", fontsize=9)
-    right.set_title("worst over p, q", fontsize=9)
-    scale = chart.colorbar(image, ax=[left, right], shrink=0.9)
-    scale.set_label("absolute error (right below the line; red: NaN)", fontsize=8)
+        for axis, size in ((axes.xaxis, columns), (axes.yaxis, rows)):
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 8, 10], integer=True))
+            if size == 1:
+                axis.set_ticks([0])
+        wrong = int((~(ratios <= 1)).sum())
+        what = "worst over n, k" if axes is left else "worst over p, q"
+        pooled = f", {steps[0]} x {steps[1]} in a cell" if max(steps) > 1 else ""
+        axes.set_title(f"{what}: {wrong:,} of {ratios.size:,} wrong{pooled}", fontsize=9)
+    scale = chart.colorbar(image, ax=[left, right], shrink=0.9, extend="both")
+    scale.set_label("error over what is allowed (black: NaN or inf)", fontsize=8)
+    scale.set_ticks([10.0**i for i in range(-_BELOW, _ABOVE + 1)])
     scale.ax.tick_params(labelsize=8)
-    scale.ax.axhline(bound, color="white", linewidth=2.5)
-    scale.ax.axhline(bound, color="black", linewidth=1)
-    chart.suptitle(title, fontsize=11, color=_INK)
+    scale.ax.axhline(1, color="black", linewidth=1.2)
+    if title:
+        chart.suptitle(title, fontsize=11, color=_INK)
+    if lines:
+        chart.supxlabel("\n".join(lines), fontsize=8, color="#555555", x=0.01, ha="left")
     return chart
 
 
@@ -249,13 +268,8 @@ def _short(value: float) -> str:
 
 
 def _error_colors() -> Colormap:
-    return colormaps["cividis"].with_extremes(bad=_WRONG)
-
-
-def _pooled(errors: np.ndarray, most: int = 256) -> np.ndarray:
-    """Shrink by the largest value of each block, so that one wrong pixel stays to be seen."""
-    for axis in (0, 1):
-        block = -(-errors.shape[axis] // most)
-        starts = np.arange(0, errors.shape[axis], block)
-        errors = np.maximum.reduceat(errors, starts, axis=axis)  # NaN wins, as it should
-    return errors
+    """White over pale blue up to 1; from 1 on yellow, orange, dark red; black for what is bad."""
+    turn = _BELOW / (_BELOW + _ABOVE)
+    shades = [(0, "#FFFFFF"), (turn, "#9CC9E8")]
+    shades += [(turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403")]
+    return LinearSegmentedColormap.from_list("error", shades).with_extremes(bad="black")
