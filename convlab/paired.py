@@ -13,6 +13,7 @@ buffer lies can be worth a percent by itself.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import random
 import statistics
@@ -28,7 +29,6 @@ from .check import explained, run
 from .clock import Clock
 from .device import describe
 from .errors import LaunchError
-from .kernel import Kernel
 from .problem import Problem
 from .ratio import Ratio, estimate, settled
 from .stopwatch import Batch, Single, Turn, flush_buffer, lone_seconds, rounds
@@ -228,10 +228,16 @@ class _Shared:
 
     def launch(self, kernel: Any, problem: Problem, inputs: reference.Inputs) -> Any:
         """Prepare a runnable on the shared memory, and run it once."""
-        options = {"allocate": self} if isinstance(kernel, Kernel) else {}
-        launch = kernel.prepare(problem, *inputs, **options)
+        launch = prepared(kernel, problem, inputs, self)
         run(launch, kernel)
         return launch
+
+
+def prepared(kernel: Any, problem: Problem, inputs: reference.Inputs, allocate: Any) -> Any:
+    """Prepare a runnable with our memory for y and workspace, if it is one that takes it."""
+    takes = inspect.signature(kernel.prepare).parameters  # a baseline allocates for itself
+    options = {"allocate": allocate} if allocate is not None and "allocate" in takes else {}
+    return kernel.prepare(problem, *inputs, **options)
 
 
 def _cold(

@@ -105,7 +105,7 @@ class AB:
             rows = []
             for name in ("traffic_bytes", *_COUNTERS):
                 a, b = (_counter(timing, name) for timing in self.counted)
-                if a is not None and b is not None:
+                if a is not None and b is not None and (a or b or name == "traffic_bytes"):
                     ratio = b / a if a else 1.0 if a == b else math.inf
                     rows.append({"counter": name, "a": a, "b": b, "ratio": ratio})
             return pd.DataFrame(rows, columns=["counter", "a", "b", "ratio"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -11,6 +12,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
+import calibrate_ab
 import numpy as np
 import pandas as pd
 import pytest
@@ -394,13 +396,27 @@ def test_kernels_share_the_output(monkeypatch):
     first = shared((2, 3), torch.float32, torch.device("cpu"))
     assert shared((2, 3), torch.float32, torch.device("cpu")) is first
     assert shared((3, 2), torch.float32, torch.device("cpu")) is not first
-    kernels = [convlab.load(name, engine="sim") for name in ("01", "03")]
     taken = []
-    monkeypatch.setattr(convlab.Kernel, "prepare",
-                        lambda self, *inputs, allocate: taken.append(allocate) or (lambda: None))
-    for kernel in kernels:
-        shared.launch(kernel, PLAIN, (None, None, None))
+    monkeypatch.setattr(
+        convlab.Kernel, "prepare",
+        lambda self, *inputs, allocate=None: taken.append(allocate) or (lambda: None),
+    )  # fmt: skip
+    for name in ("01", "03"):
+        shared.launch(convlab.load(name, engine="sim"), PLAIN, (None, None, None))
     assert taken == [shared, shared]
+
+
+def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda n: chip.work("spin", n / 2e9), raising=False)
+    monkeypatch.setattr(calibrate_ab, "CASES", [("a", SPEC)])
+    monkeypatch.setattr(calibrate_ab, "resolve", lambda name: Spin(chip, name, 20e-6))
+    rows = list(itertools.islice(calibrate_ab.slowed(60), 8))
+    assert [row["planted"] for row in rows] == [*calibrate_ab.PLANTED] * 2
+    assert all(row["ratio"] == pytest.approx(1 + row["planted"], rel=1e-3) for row in rows)
+    assert [row["verdict"] for row in rows[2:4]] == ["slower"] * 2
+    lines, good = calibrate_ab.tables(rows)
+    assert good and any(line.startswith("| 2.0% | 2 | 0.0% | 100.0% |") for line in lines)
+    assert not calibrate_ab.tables([row | {"verdict": "same"} for row in rows])[1]
 
 
 # Sides -----------------------------------------------------------------------------------------
