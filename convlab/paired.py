@@ -191,6 +191,8 @@ def in_rounds(
         notes.append(f"the clock was held down: {named}; {what}")
     if lost:
         notes.append(f"{lost} rounds left out: the flush's noise was larger than the kernel")
+    if clock is not None and clock.missing:
+        notes.append(f"whether the clock was held down is not known: {clock.missing}")
     columns = tuple(zip(*pairs, strict=True)) or ((), ())
     times = [statistics.median(column) if column else math.nan for column in columns]
     return Paired(

@@ -203,6 +203,8 @@ def test_sampling_stops_at_looks_only():
 class Tape:
     """A clock whose readings are given, one for each round."""
 
+    missing = ""
+
     def __init__(self, throttled):
         self.throttled, self.at = throttled, 0
 
@@ -355,6 +357,7 @@ def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
 
 def test_cold_and_long_is_timed_launch_by_launch(chip):
     found, *_ = time_both(chip, 2e-3, 2.04e-3, "cold")
+    assert found.mhz is None and found.notes[-1].endswith("is not known: no GPU")
     assert "single launches" in found.method and found.ratio.value == pytest.approx(2048 / 2008)
     assert chip.log[-2] == "flush" and math.isnan(found.overheads[0])
 
@@ -417,6 +420,32 @@ def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
     lines, good = calibrate_ab.tables(rows)
     assert good and any(line.startswith("| 2.0% | 2 | 0.0% | 100.0% |") for line in lines)
     assert not calibrate_ab.tables([row | {"verdict": "same"} for row in rows])[1]
+
+
+def test_nvml_is_asked_by_uuid_and_its_reasons_are_named(monkeypatch):
+    asked = []
+    nvml = SimpleNamespace(
+        NVMLError=RuntimeError, NVML_CLOCK_SM=1, nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
+        nvmlDeviceGetCurrentClocksThrottleReasons=None,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x1 | 0x4 | 0x40,
+        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties",
+                        lambda device: SimpleNamespace(uuid="12ab"))  # fmt: skip
+    known = clock.Clock(torch.device("cuda", 0))
+    known.note()
+    assert asked == ["GPU-12ab"] and not known.missing
+    assert known.take() == [clock.Reading(1980, ("power cap", "heat, by hardware"))]
+
+    def refuses(handle):
+        raise RuntimeError("Insufficient Permissions")
+
+    nvml.nvmlDeviceGetCurrentClocksEventReasons = refuses
+    silent = clock.Clock(torch.device("cuda", 0))
+    silent.note()
+    assert "Insufficient Permissions" in silent.missing and silent.take() == []
 
 
 # Sides -----------------------------------------------------------------------------------------
