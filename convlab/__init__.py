@@ -5,11 +5,13 @@
 >>> y = kernel(x, w, stride=2, padding=1)          # called like torch.nn.functional.conv2d
 >>> convlab.check(kernel, "square").ok             # against float64
 >>> convlab.compare(problem="square").plot()       # all kernels side by side
+>>> convlab.ab("03_smem_tile", "03_smem_tile@TILE=8", "wide").verdict
 
 Importing compiles nothing and touches no GPU.
 """
 
 from . import nn
+from .ab import ab
 from .check import check
 from .compare import compare
 from .device import describe
@@ -25,6 +27,7 @@ from .errors import (
 from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
+from .sweep import sweep
 
 __all__ = [
     "BuildError",
@@ -36,6 +39,7 @@ __all__ = [
     "ProblemError",
     "UnsupportedError",
     "WrongResult",
+    "ab",
     "baseline",
     "check",
     "compare",
@@ -45,4 +49,5 @@ __all__ = [
     "nn",
     "problem",
     "problems",
+    "sweep",
 ]

@@ -14,8 +14,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from . import bench, catalog, doctor
+from .ab import LIMIT_SECONDS, ab
 from .check import COUNT, check, resolve
 from .compare import compare
 from .errors import (
@@ -27,8 +29,11 @@ from .errors import (
     UnsupportedError,
 )
 from .kernel import ENGINES, tunables
+from .paired import MODES
 from .problem import PROBLEM_SETS, problem, problems
+from .ratio import THRESHOLD
 from .report import Report
+from .sweep import sweep
 
 RIGHT, WRONG, USAGE = 0, 1, 2
 
@@ -132,6 +137,26 @@ def _parser() -> argparse.ArgumentParser:
     command = add("compare", _compare, "Several kernels side by side: error, cost, floor.",
                   kernels=True, problem=named.format("default: square"))  # fmt: skip
     command.add_argument("--plot", metavar="PNG", default="convlab-compare.png", type=Path)
+    command = add("ab", _ab, "Is B faster than A, slower, or the same? First, are both right?",
+                  problem=named.format("default: square"))  # fmt: skip
+    command.add_argument("a", metavar="A", help="name, NAME@TUNABLE=VALUE, path, or a baseline "
+                         "such as cudnn:tf32")  # fmt: skip
+    command.add_argument("b", metavar="B")
+    command.add_argument("--engine", choices=ENGINES, default="auto")
+    command.add_argument("--mode", choices=(*MODES, "both"), default="both",
+                         help="L2 flushed before each launch, or not at all")  # fmt: skip
+    command.add_argument("--threshold", type=float, default=100 * THRESHOLD, metavar="PERCENT",
+                         help="called the same; default: %(default)g")  # fmt: skip
+    command.add_argument("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
+                         help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--plot", metavar="PNG", type=Path)
+    command = add("sweep", _sweep, "A kernel over a grid of tunables.",
+                  problem=named.format(sets.format("square")))  # fmt: skip
+    command.add_argument("kernel", metavar="KERNEL", help="name or path")
+    command.add_argument("tunables", metavar="NAME=VALUE,VALUE", nargs="+")
+    command.add_argument("--engine", choices=ENGINES, default="auto")
+    command.add_argument("--plot", metavar="PNG", type=Path)
     command = add("bench", _bench, "Kernels over several problems, as README's table has it.",
                   kernels=True, problem=named.format(sets.format("headline")))  # fmt: skip
     command.add_argument("--write", metavar="FILE", type=Path,
@@ -210,6 +235,43 @@ def _compare(arguments: argparse.Namespace) -> tuple:
     document = result.to_dict() | {"plot": str(arguments.plot.resolve())}
     text = f"{result}\nplot: {arguments.plot.resolve()}"
     return (RIGHT if result.ok else WRONG), document, text
+
+
+def _ab(arguments: argparse.Namespace) -> tuple:
+    result = ab(
+        arguments.a, arguments.b, arguments.problem or "square", engine=arguments.engine,
+        mode=MODES if arguments.mode == "both" else arguments.mode, seed=arguments.seed,
+        threshold=arguments.threshold / 100, limit_seconds=arguments.limit,
+    )  # fmt: skip
+    document, text = _drawn(result, arguments.plot)
+    return (RIGHT if result.ok else WRONG), document, text
+
+
+def _sweep(arguments: argparse.Namespace) -> tuple:
+    grid = {}
+    for text in arguments.tunables:
+        name, _, values = text.partition("=")
+        try:
+            grid[name] = [int(value) for value in values.split(",")]
+        except ValueError:
+            raise ProblemError(
+                f"cannot read the tunable {text!r}: write NAME=8,16, whole numbers"
+            ) from None
+    result = sweep(
+        arguments.kernel, grid, arguments.problem or "square", engine=arguments.engine
+    )
+    document, text = _drawn(result, arguments.plot)
+    return (RIGHT if result.ok else WRONG), document, text
+
+
+def _drawn(result: Any, path: Path | None) -> tuple[dict, str]:
+    """The result as a document and as text, drawn to a file if there is a path."""
+    document, text = result.to_dict(), str(result)
+    if path is not None:
+        result.plot(path)
+        document["plot"] = str(path.resolve())
+        text += f"\nplot: {path.resolve()}"
+    return document, text
 
 
 def _bench(arguments: argparse.Namespace) -> tuple:

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -352,18 +353,29 @@ def _load_inline(
         raise BuildError(f"{source.label} was built but cannot be loaded: {reason}") from None
 
 
+_path_lock = threading.Lock()
+_path_users: list[str] = []  # what PATH was, for each build now running
+
+
 @contextlib.contextmanager
 def ninja_on_path() -> Iterator[None]:
-    """Ninja of the running environment, also when that environment was not activated."""
+    """Ninja of the running environment, also when that environment was not activated.
+
+    For any number of threads at once: the last to leave puts PATH back.
+    """
     ninja = toolchain.ninja()
     if ninja is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{before}"
+    with _path_lock:
+        _path_users.append(_path_users[0] if _path_users else os.environ.get("PATH", ""))
+        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_path_users[0]}"
     try:
         yield
     finally:
-        os.environ["PATH"] = before
+        with _path_lock:
+            before = _path_users.pop()
+            if not _path_users:
+                os.environ["PATH"] = before
 
 
 def _compile_error(source: Source, log: str) -> BuildError:
