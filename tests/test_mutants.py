@@ -193,3 +193,12 @@ def test_deadlock_is_told_in_any_order() -> None:
     for _ in range(2):
         with pytest.raises(LaunchError, match="warp mask"):
             launch()
+
+
+def test_fault_within_a_library_names_no_line() -> None:
+    kernel = mutants.build(NAMES["02b_filter_transposed"], "sim")
+    with pytest.raises(LaunchError) as caught:
+        convlab.check(kernel, "awkward.filter_is_image")
+    assert str(caught.value).splitlines() == [
+        "02b_filter_transposed: illegal address: access to memory that belongs to no buffer"
+    ]
