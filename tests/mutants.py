@@ -23,11 +23,13 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import torch
 from planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 import convlab
@@ -73,6 +75,21 @@ def build(mutant: Mutant, engine: str) -> convlab.Kernel | Finding:
         return Finding(BUILD, lines[0] if head.endswith("did not compile") else head)
 
 
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Keep torch's threads from waiting for one another while builds and simulator have the cores.
+
+    The truths of problems this small take a quarter of the time with one.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_torch_thread()
 def examine(kernel: convlab.Kernel) -> Finding:
     """Check a kernel problem by problem until something is found."""
     started, checked = time.perf_counter(), 0

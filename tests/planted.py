@@ -1,11 +1,14 @@
 """The planted mistakes: one edit, or a few, of a rung each. See mutants.py, which runs them.
 
-Not here, because no kernel file can make the mistake, or because its numbers are right:
+Shipped mistakes that are not here, because no kernel file can make them, or the numbers are right:
 
 - arguments that `load_inline` does not have, a C++ standard too old, cuBLAS not linked: a build is
-  convlab's (build.py), a kernel file has no say in it;
-- tensors that are not contiguous, not float32, on another device: `Kernel` converts or refuses
-  them; an output without gradient, other initial weights: tests/test_nn.py;
+  convlab's, a kernel file has no say in it (tests/test_build.py; each cuBLAS rung is linked there);
+- tensors not contiguous, not float32, on another device: `Kernel` converts or refuses them
+  (test_kernels.py, test_inputs_of_any_layout; test_errors.py, test_a_tensor_on_the_other_device;
+  test_nn.py, test_any_strides, test_wrong_dtype);
+- an output without gradient: test_nn.py, test_gradients_match_float64; filters initialised unlike
+  the layer replaced: test_nn.py, test_state_dict_both_ways and the tests of `replace`;
 - a library handle made on each call: slow, not wrong;
 - an element count in 32 bits: to show takes 8 GB and, simulated, hours. Here 16 bits stand in for
   it ("stand-in"); at its true size it is for a GPU.
@@ -198,9 +201,8 @@ DIRECT = _of(
     _m("count_16_bits", "stand-in: the number of outputs in an integer too short for it",
        (_BOUND, _BOUND.replace("int64_t(conv.N)", "int16_t(conv.N").replace("conv.Q)", "conv.Q))")),
        shipped=True),
-    _m("offset_16_bits", "stand-in: an image's offset in an integer too short for it",
-       ("(int64_t(n) * conv.C + group * C_group) * HW",
-        "uint16_t((int64_t(n) * conv.C + group * C_group) * HW)"), shipped=True),
+    _m("offset_16_bits", "stand-in: a pixel's offset in an integer too short for it",
+       ("int64_t(h) * conv.W + w]", "int16_t(h * conv.W + w)]"), sim=FAULT, shipped=True),
     # -- launch and host
     _m("grid_rounded_down", "the grid is rounded down: the last outputs have no thread",
        ("ceil_div(outputs, int64_t(kThreads))", "max_of(int64_t(1), outputs / kThreads)")),
@@ -493,7 +495,7 @@ TILE = _of(
        ("if (n >= conv.N) return;", "if (n >= conv.N || p >= conv.P || q >= conv.Q) return;"),
        shipped=True),
     _m("no_barrier_before", "no barrier between loading the tiles and using them",
-       (_BEFORE, "        const float4* s_tap")),
+       (_BEFORE, "\n        const float4* s_tap")),
     _m("no_barrier_after", "no barrier between using the tiles and loading the next",
        (_AFTER, ""), cuda=None, why=OVERLAP),
     _m("warp_barrier", "a warp's barrier where the whole block has to wait",
