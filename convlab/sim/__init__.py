@@ -306,7 +306,7 @@ def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
     ).stdout
     for frame in found.splitlines():
         file, _, number = frame.partition(" (")[0].rpartition(":")
-        if number.isdigit() and Path(file).parent != INCLUDE:
+        if number.isdigit() and int(number) and Path(file).parent != INCLUDE:
             return file, int(number)
     return None
 
