@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--problem", metavar="P", default=None, help=problem)
         return command  # fmt: skip
 
-    named = f'a name, a spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; {{}}'
+    named = 'a name, a spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; {}'
     sets = f"or one of the sets {', '.join(PROBLEM_SETS)}; default: {{}}"
     add("list", _list, "The kernels and the named problems.")
     command = add("check", _check, "Is it right?", kernels=True, problem=named.format(
