@@ -179,14 +179,11 @@ def demangled(symbol: str) -> str:
     """
     text = symbol.strip()
     if not text.startswith("_Z"):
-        text = re.sub(r"^(?:void|auto)\s+", "", text)
-        head = re.match(r"[\w:]+(?:<[^()]*>)?", text)
-        text = head[0] if head else text
-        arguments = re.search(r"<(.*)>$", text)
-        if not arguments:
-            return text
-        values = (re.sub(r"^\([^()]*\)", "", a.strip()) for a in arguments[1].split(","))
-        return f"{text[: arguments.start()]}<{', '.join(values)}>"
+        text = re.sub(r"^(?:void|auto)\s+", "", re.sub(r"\((?:\w+ )?\w+\)(?=-?\d)", "", text))
+        head = re.match(r"([\w:]+)(?:<([^()]*)>)?", text)
+        if head is None or head[2] is None:
+            return head[1] if head else text
+        return f"{head[1]}<{', '.join(a.strip() for a in head[2].split(','))}>"
     at, parts = (3, []) if text[2:3] == "N" else (2, [])
     while found := re.compile(r"L?(\d+)").match(text, at):
         start = found.end()
