@@ -43,8 +43,8 @@ SIM_FLAGS = [
     "-fno-tree-sra",  # keeps a float4 access one access
     "-fno-thread-jumps",
     "-fno-stack-protector",
+    "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
     "-ffp-contract=fast",
-    "-ftls-model=initial-exec",
     "-D__assert_fail=sim_assert_fail",
 ]
 NVCC_FLAGS = [
@@ -334,10 +334,11 @@ def _load_inline(
                     no_implicit_headers=True,
                 )
             )
-    except RuntimeError as error:
+    except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         raise _compile_error(source, str(error)) from None
     except OSError as error:  # the library could not be loaded
-        raise BuildError(f"{source.label} was built but cannot be loaded: {error}") from None
+        reason = error.__cause__ or error  # torch's own text names the library only
+        raise BuildError(f"{source.label} was built but cannot be loaded: {reason}") from None
 
 
 @contextlib.contextmanager
@@ -367,8 +368,8 @@ def _compile_error(source: Source, log: str) -> BuildError:
     texts = {source.label: source.text}
     texts |= {str(p): text for p, text in source.headers().items()}
     shown = []
-    for file, line, column, message in found[:2]:
-        shown += [f"{_short(file)}:{line}: {message}", *_quote(texts.get(file), line, column)]
+    for file, line, place, message in found[:2]:
+        shown += [f"{_short(file)}:{line}: {message}", *_quote(texts.get(file), line, place)]
     if len(found) > 2:
         shown.append(f"and {len(found) - 2} more")
     return BuildError(
@@ -376,22 +377,29 @@ def _compile_error(source: Source, log: str) -> BuildError:
     )
 
 
-def _errors(log: str) -> list[tuple[str, int, int | None, str]]:
-    """(file, line, column, message) of each error of g++ (``f:1:2: error:``) or nvcc (``f(1)``)."""
+# Where in a line: g++'s column, or (of nvcc, which quotes the line with its macros replaced) a word
+# and how many like it stand before it.
+_Place = int | tuple[str, int] | None
+
+
+def _errors(log: str) -> list[tuple[str, int, _Place, str]]:
+    """(file, line, place, message) of each error of g++ (``f:1:2: error:``) or nvcc (``f(1)``)."""
     found, lines = [], log.splitlines()
     for at, text in enumerate(lines):
         match = re.match(r"(.+?):(\d+):(\d+): (?:fatal )?error: (.*)", text)
         if match:
-            column = int(match[3])
+            place = int(match[3])
         else:
             match = re.match(r"(.+?)\((\d+)\): (?:catastrophic )?error:? (.*)", text)
-            column = None
-            for below in lines[at + 1 : at + 5] if match else ():
+            place = None
+            for quoted, below in zip(lines[at + 1 : at + 5], lines[at + 2 : at + 6]) if match else ():
                 if below.strip() == "^":
-                    column = below.index("^") - 1  # nvcc indents the line it quotes by two
+                    start = below.index("^")
+                    word = re.match(r"\w+|.?", quoted[start:])[0]
+                    place = (word, len(re.findall(_whole(word), quoted[:start])))
                     break
         if match:
-            error = (match[1], int(match[2]), column, match.groups()[-1])
+            error = (match[1], int(match[2]), place, match.groups()[-1])
             if error not in found:
                 found.append(error)
     return found
@@ -403,10 +411,20 @@ def _short(file: str) -> str:
     return file
 
 
-def _quote(text: str | None, line: int, column: int | None) -> list[str]:
+def _whole(word: str) -> str:
+    """A pattern of a word that is no part of a longer one."""
+    return rf"(?<!\w){re.escape(word)}(?!\w)" if word.isidentifier() else re.escape(word)
+
+
+def _quote(text: str | None, line: int, place: _Place) -> list[str]:
     if text is None:
         return []
-    lines = text.splitlines()
+    lines = [entry.expandtabs(8) for entry in text.splitlines()]  # as g++ counts columns
+    column = place
+    if isinstance(place, tuple):
+        word, before = place
+        found = list(re.finditer(_whole(word), lines[line - 1])) if word else []
+        column = found[before].start() + 1 if before < len(found) else None
     shown = []
     for number in range(max(1, line - 1), min(len(lines), line + 1) + 1):
         shown.append(f"{number:5} | {lines[number - 1]}")

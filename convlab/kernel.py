@@ -37,6 +37,9 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 class Launch:
     """One kernel bound to one problem's tensors; calling it runs the kernel again.
 
+    On the simulator each call takes another order of threads and blocks, the first the plain one:
+    what changes from call to call is a race.
+
     Attributes
     ----------
     y : tensor (N, K, P, Q), float32, contiguous: the output, allocated but not written before
@@ -60,6 +63,7 @@ class Launch:
         self.workspace: torch.Tensor | None = None
         self.counters: dict[str, float] | None = None
         self._build = kernel.build()
+        self._runs = 0
         if kernel.engine == "sim":
             self._prepare_sim(x, w, bias)
         else:
@@ -79,7 +83,9 @@ class Launch:
                 source=self.kernel.path or self.kernel.source,
                 workspace_limit=self.kernel.workspace_limit,
                 time_limit=self.kernel.time_limit,
+                schedule=self._runs,
             )
+            self._runs += 1
             return
         with torch.cuda.device(self.y.device):
             stream = torch.cuda.current_stream().cuda_stream
@@ -319,6 +325,8 @@ class Kernel:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             from .nn import conv2d  # stands after this module; only gradients need it
 
+            # so that bad arguments get the same answers with gradients as without
+            self._problem(x, w, bias, stride, padding, dilation, groups)
             return conv2d(x, w, bias, stride, padding, dilation, groups, kernel=self)
         return self.forward(x, w, bias, stride, padding, dilation, groups)
 
@@ -333,18 +341,31 @@ class Kernel:
         groups: int = 1,
     ) -> torch.Tensor:
         """As `__call__`, without gradients."""
+        problem, images = self._problem(x, w, bias, stride, padding, dilation, groups)
+        bias = None if bias is None else bias.detach()
+        launch = self.prepare(problem, images.detach(), w.detach(), bias)
+        launch()
+        y = launch.y.clone() if self.engine == "sim" else launch.y  # lets the arena go
+        return y.squeeze(0) if x.dim() == 3 else y
+
+    def _problem(
+        self,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None,
+        stride: Pair,
+        padding: Pair | str,
+        dilation: Pair,
+        groups: int,
+    ) -> tuple[Problem, torch.Tensor]:
+        """The problem that a call's arguments describe, and its x: four dimensions, padded."""
         self._check_tensors(x, w, bias)
-        batched = x.dim() != 3
-        if not batched:
+        if x.dim() == 3:
             x = x.unsqueeze(0)
         if padding == "same":
             x, padding = _pad_same(x, w, stride, dilation)
         shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
-        problem = Problem.from_shapes(*shapes, stride, padding, dilation, groups)
-        launch = self.prepare(problem, x.detach(), w.detach(), None if bias is None else bias.detach())
-        launch()
-        y = launch.y.clone() if self.engine == "sim" else launch.y  # lets the arena go
-        return y if batched else y.squeeze(0)
+        return Problem.from_shapes(*shapes, stride, padding, dilation, groups), x
 
     def _check_tensors(self, x: object, w: object, bias: object) -> None:
         for name, tensor in (("x", x), ("w", w), ("bias", bias)):
@@ -503,14 +524,13 @@ def _pad_same(
     x: torch.Tensor, w: torch.Tensor, stride: Pair, dilation: Pair
 ) -> tuple[torch.Tensor, tuple[int, int]]:
     """Pad as torch's "same" does; what is odd of it goes to the bottom and right, by hand."""
-    steps = stride if isinstance(stride, tuple | list) else (stride, stride)
-    if any(step != 1 for step in steps):
+    options = Problem(1, 1, 1, 1, 1, 1, 1, stride, 0, dilation)  # checks them and makes them pairs
+    if options.stride != (1, 1):
         raise ProblemError(f'padding="same" needs stride 1, and the stride is {stride}')
     if x.dim() != 4 or w.dim() != 4:
         return x, (0, 0)  # Problem.from_shapes says what is wrong
-    spread = dilation if isinstance(dilation, tuple | list) else (dilation, dilation)
     (top, bottom), (left, right) = (
-        same_padding(size, d) for size, d in zip(w.shape[2:], spread, strict=True)
+        same_padding(size, d) for size, d in zip(w.shape[2:], options.dilation, strict=True)
     )
     extra = (0, right - left, 0, bottom - top)
     return (torch.nn.functional.pad(x, extra) if any(extra) else x), (top, left)

@@ -31,6 +31,7 @@ constexpr int kBM = BM, kBN = BN, kBK = BK, kTM = TM, kTN = TN;
 constexpr int kThreads = (kBM / kTM) * (kBN / kTN);
 static_assert(kBM % kTM == 0 && kBN % kTN == 0, "BM and BN: multiples of TM and TN");
 static_assert(kThreads >= 32 && kThreads <= 1024, "(BM/TM) * (BN/TN): 32 to 1024 threads");
+static_assert(kBK >= 1, "BK: at least 1");
 static_assert(kBK * (kBM + kBN + 4) * sizeof(float) <= 48 * 1024, "tiles: at most 48 KB");
 
 constexpr int kLoweringThreads = 256;

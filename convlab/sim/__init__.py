@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from ..device import available_bytes
 from ..errors import LaunchError
 from .rewrite import rewrite
 
@@ -66,9 +67,11 @@ class Arena:
             total += -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._fd = os.memfd_create("convlab")
         try:
+            if total > available_bytes("cpu"):  # Linux would hand it out, then kill us
+                raise MemoryError
             os.ftruncate(self._fd, total)
             self._map = mmap.mmap(self._fd, total)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             os.close(self._fd)
             self._fd = -1
             raise LaunchError(
@@ -98,7 +101,7 @@ class Fault:
 
     kind: str
     text: str
-    line: int | None = None
+    where: tuple[str, int] | None = None  # file and line
     block: tuple[int, int, int] | None = None
     thread: tuple[int, int, int] | None = None
 
@@ -107,6 +110,7 @@ class Fault:
 class _Outcome:
     counters: dict[str, float] = field(default_factory=dict)
     error: str | None = None
+    note: str = ""
     fault: Fault | None = None
     workspace: int = 0
     output: str = ""
@@ -118,9 +122,12 @@ class _Host:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[str] | None = None
+        self.owner = os.getpid()
 
     def ask(self, request: dict, time_limit: float) -> dict | None:
         """Send one request; the reply, or None when the time limit passed."""
+        if self.owner != os.getpid():  # a fork, which must not talk into its parent's host
+            self.__init__()
         with self.lock:
             if self.process is None or self.process.poll() is not None:
                 self.process = subprocess.Popen(
@@ -170,6 +177,7 @@ def run(
     source: Path | str,
     workspace_limit: int,
     trace: bool = True,
+    schedule: int = 0,
     time_limit: float = TIME_LIMIT,
 ) -> dict[str, float]:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
@@ -182,6 +190,9 @@ def run(
     label, source : the kernel's name and file, for messages.
     workspace_limit : bytes.
     trace : count memory traffic (slower).
+    schedule : the order in which threads and blocks run. 0: the first to the last, each until it
+        must wait. Any other: they also switch at accesses in between, chosen by the number; odd
+        ones from the last to the first. A result that depends on it is a race.
     time_limit : seconds.
 
     Returns
@@ -205,10 +216,12 @@ def run(
             "library": str(library),
             "threads": threads,
             "trace": int(trace),
+            "schedule": schedule,
             "memory": arena.path,
             "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
             "problem": list(problem),
             "workspace_limit": workspace_limit,
+            "time_limit": time_limit,
             "output": f"/proc/{os.getpid()}/fd/{output}",
         }
         started = time.perf_counter()
@@ -235,11 +248,12 @@ def run(
             f"the limit of {workspace_limit:,}: load(..., workspace_limit={outcome.workspace})"
         )
     if outcome.error:
-        raise LaunchError(f"{label} failed: {outcome.error}")
-    if reply["status"] != 0:
+        note = f" ({outcome.note})" if outcome.note else ""
+        raise LaunchError(f"{label} failed: {outcome.error}{note}")
+    if reply["status"] != 0 or not outcome.counters:
         raise LaunchError(
-            f"{label} crashed the simulator's process (exit status {reply['status']}); "
-            "this process is unharmed"
+            f"{label} ended the simulator's process (exit status {reply['status']}) before it was "
+            "done; this process is unharmed"
         )
     counters = outcome.counters
     counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
@@ -259,6 +273,8 @@ def _read_report(report: str, library: Path) -> _Outcome:
             outcome.workspace = int(rest)
         elif key == "error":
             outcome.error = rest
+        elif key == "note":
+            outcome.note = rest
         elif key == "counters":
             outcome.counters = dict(zip(COUNTERS, json.loads(rest), strict=True))
         elif key == "fault":
@@ -269,30 +285,41 @@ def _read_report(report: str, library: Path) -> _Outcome:
                     "block": tuple(map(int, block.split(","))),
                     "thread": tuple(map(int, thread.split(","))),
                 }
-            number = _line_of(library, int(pc, 16) - base) if int(pc, 16) else None
-            outcome.fault = Fault(kind, text, number, **where)
+            place = _place_of(library, int(pc, 16) - base) if int(pc, 16) else None
+            outcome.fault = Fault(kind, text, place, **where)
     return outcome
 
 
-def _line_of(library: Path, offset: int) -> int | None:
-    """The source line of a return address (hence -1), by binutils' addr2line; None without it."""
+def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
+    """File and line of a return address (hence -1), by binutils' addr2line; None without it.
+
+    What the simulator's own headers inlined there is the line that called them.
+    """
     tool = shutil.which("addr2line")
     if tool is None or offset <= 0:
-        return None
+        return None, None
     found = subprocess.run(
-        [tool, "-e", str(library), hex(offset - 1)], capture_output=True, text=True
+        [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
     ).stdout
-    number = found.strip().rpartition(":")[2].split(" ")[0]
-    return int(number) if number.isdigit() else None
+    for frame in found.splitlines():
+        file, _, number = frame.partition(" (")[0].rpartition(":")
+        if number.isdigit() and Path(file).parent != INCLUDE:
+            return file, int(number)
+    return None
 
 
 def _describe(fault: Fault, label: str, source: Path | str) -> str:
     lines = [f"{label}: {fault.kind}: {fault.text}"]
     if fault.block is not None:
         lines.append(f"  block {fault.block}, thread {fault.thread}")
-    if fault.line is not None:
-        text = Path(source).read_text() if isinstance(source, Path) else source
-        quoted = text.splitlines()[fault.line - 1 : fault.line]
-        name = source.name if isinstance(source, Path) else "source"
-        lines.append(f"  {name}:{fault.line}:  {quoted[0].strip() if quoted else ''}")
+    if fault.where is not None:
+        file, number = Path(fault.where[0]), fault.where[1]
+        if file.is_file():  # absolute: a header, or a kernel outside the catalog
+            name, text = file.name, file.read_text()
+        elif isinstance(source, Path):
+            name, text = source.name, source.read_text()
+        else:
+            name, text = "source", source
+        quoted = text.splitlines()[number - 1 : number]
+        lines.append(f"  {name}:{number}:  {quoted[0].strip() if quoted else ''}")
     return "\n".join(lines)

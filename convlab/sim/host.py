@@ -8,6 +8,7 @@ one JSON line: how the child ended, and what it wrote to its report (see ``runti
 import ctypes
 import json
 import os
+import signal
 import sys
 
 
@@ -18,6 +19,7 @@ def run(request: dict, report: int) -> None:
     runtime.sim_map.argtypes = [ctypes.c_char_p] + [
         ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
     runtime.sim_begin(request["threads"], request["trace"], report)
+    runtime.sim_schedule(request["schedule"])
     library = ctypes.CDLL(request["library"])
     entry = library.conv2d
     entry.restype = ctypes.c_char_p
@@ -80,6 +82,8 @@ def main() -> None:
             status = 0
             try:
                 os.close(read)
+                # should the caller be gone by then, nobody else ends an endless loop
+                signal.alarm(int(min(request["time_limit"], 1e6)) + 5)
                 output = os.open(request["output"], os.O_RDWR | os.O_APPEND)
                 os.dup2(output, 1)
                 os.dup2(output, 2)

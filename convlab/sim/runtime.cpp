@@ -4,6 +4,9 @@
 //   fiber     each thread of a block has a stack of its own and runs until it must wait: at a
 //             barrier, at a warp operation, or because its access log is full. Then the next one
 //             that can go on does. Nothing is preemptive.
+//   schedule  number 0 is that order. In a higher one, threads also lose their turn before an access
+//             now and then (where, the number decides), and in an odd one the last block and the
+//             last thread come first. What a kernel computes may not depend on it.
 //   hooks     the kernel is compiled with -fsanitize=thread, and the __tsan_* functions it calls
 //             before each load and store are the ones at the end of this file.
 //   warp      each lane logs its accesses; when no lane of the warp can go on, the k-th execution
@@ -28,16 +31,19 @@
 
 __thread uint3 threadIdx, blockIdx;
 __thread dim3 blockDim, gridDim;
+extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
 
 namespace {
 
 constexpr size_t kStack = 64 << 10;          // bytes of stack a CUDA thread has
 constexpr size_t kPage = 4096;
+constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
 constexpr size_t kGap = size_t(1) << 30;     // unmapped bytes between two buffers
 constexpr size_t kRegion = size_t(1) << 40;  // address space for all buffers
 constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // accesses a lane logs before its warp is counted
+constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
 
 // ---- the simulated GPU: an H200's limits ---------------------------------------------------
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
@@ -74,12 +80,12 @@ struct Access {
 
 struct Array {  // a __shared__ array of the block
     const char* name;
-    int line;
+    const void* declaration;
     size_t bytes;
     char* base;
 };
 
-enum class State : uint8_t { fresh, ready, at_barrier, at_warp, log_full, done };
+enum class State : uint8_t { fresh, ready, at_barrier, at_warp, asks_active, log_full, done };
 
 struct Fiber {
     State state;
@@ -87,6 +93,8 @@ struct Fiber {
     char* stack;
     uint3 index;
     int logged;
+    uintptr_t waits_at;  // the code address of what it waits for
+    unsigned active;     // __activemask's answer
 };
 
 struct Group {  // lanes of a warp that gather for one warp operation
@@ -101,6 +109,7 @@ struct Warp {
 struct Launch {
     dim3 grid, block;
     size_t shared_bytes;
+    int shared_limit;
     void (*body)(void*);
     void* context;
     uint64_t blocks;
@@ -114,6 +123,7 @@ Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 bool g_trace = true;
+unsigned g_schedule = 0;
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
 
@@ -198,6 +208,9 @@ struct Worker {
     Launch* launch = nullptr;
     int threads = 0, current = -1, live = 0, waiting = 0;
     int votes = 0, last_votes = 0, last_arrived = 0;
+    unsigned spins = 0;
+    int patience = 0;  // accesses until the next switch
+    uint64_t dice = 0;
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
@@ -226,26 +239,31 @@ struct Worker {
     }
 
     // -- shared memory: arrays in the order in which the block first meets them --
-    char* allot(const char* name, int line, size_t bytes) {
+    char* allot(const char* name, const void* declaration, size_t bytes) {
         char* base = shared + shared_used;
         shared_used += (bytes + kRedZone + 127) / 128 * 128;
         if (shared_used > kSharedSpan) fault("shared memory", 0, "%s needs %zu bytes", name, bytes);
         std::memset(base, 0xff, bytes + kRedZone);  // NaN to floats
-        arrays.push_back({name, line, bytes, base});
+        arrays.push_back({name, declaration, bytes, base});
         return base;
     }
-    void* array(const char* name, int line, size_t bytes) {
-        for (auto& a : arrays)
-            if (a.line == line && a.bytes == bytes && a.name == name) return a.base;
+    void* array(const char* name, const void* declaration, size_t bytes) {
         size_t fixed = bytes;
-        for (auto& a : arrays)
+        for (auto& a : arrays) {
+            if (a.declaration == declaration) return a.base;
             if (a.base != dynamic) fixed += a.bytes;
+        }
         if (fixed > kSharedDefault)
             fault("shared memory", 0,
                   "static __shared__ arrays take %zu bytes, over the limit of %d; use dynamic "
                   "shared memory and cudaFuncSetAttribute",
                   fixed, kSharedDefault);
-        return allot(name, line, bytes);
+        if (fixed + launch->shared_bytes > size_t(launch->shared_limit))
+            fault("shared memory", 0,
+                  "static __shared__ arrays of %zu bytes and %zu dynamic ones are over the limit "
+                  "of %d; ask for more with cudaFuncSetAttribute",
+                  fixed, launch->shared_bytes, launch->shared_limit);
+        return allot(name, declaration, bytes);
     }
 
     // -- fibers --
@@ -255,11 +273,13 @@ struct Worker {
             free_stacks.pop_back();
             return stack;
         }
-        void* stack = mmap(nullptr, kStack + kPage, PROT_READ | PROT_WRITE,
+        void* stack = mmap(nullptr, kGuard + kStack, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (stack == MAP_FAILED) fault("memory", 0, "no memory for the stacks of a block");
-        mprotect(stack, kPage, PROT_NONE);  // an overflow faults instead of spreading
-        return static_cast<char*>(stack) + kPage;
+        char* low = static_cast<char*>(stack) + kGuard;  // an overflow faults instead of spreading
+        if (mprotect(low, kStack, PROT_READ | PROT_WRITE))
+            fault("memory", 0, "no memory for the stacks of a block");
+        return low;
     }
 
     void enter(int next, void** save) {
@@ -282,10 +302,12 @@ struct Worker {
     void yield() {
         int from = current;
         void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
+        bool backwards = g_schedule & 1;
         for (;;) {
             for (int i = 1; i <= threads; ++i) {
-                int next = from + i;
+                int next = backwards ? (from < 0 ? threads : from) - i : from + i;
                 if (next >= threads) next -= threads;
+                if (next < 0) next += threads;
                 if (!can_run(next)) continue;
                 if (next == from) return;
                 return enter(next, save);
@@ -297,6 +319,11 @@ struct Worker {
             }
             if (!release()) deadlock();
         }
+    }
+
+    int draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
+        dice = dice * 6364136223846793005u + 1442695040888963407u;
+        return 1 + int(dice >> 33) % kPatience;
     }
 
     // No fiber can run: what are they waiting for, and is it complete?
@@ -333,7 +360,7 @@ struct Worker {
         for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // who is missing has left
             if ((met = !(warp.gathering[g].mask & ~warp.gathering[g].arrived & ~gone)))
                 complete(w, g);
-        return full || met;
+        return full || met || answer_active(w);
     }
 
     void complete(int w, size_t g) {
@@ -345,21 +372,51 @@ struct Worker {
             if (group.arrived >> lane & 1) fibers[w * 32 + lane].state = State::ready;
     }
 
-    [[noreturn]] void deadlock() {
-        int barrier = 0, warp = 0, example = -1;
-        for (int i = 0; i < threads; ++i) {
-            barrier += fibers[i].state == State::at_barrier;
-            if (fibers[i].state == State::at_warp) ++warp, example = i;
-        }
-        current = example;
-        fault("deadlock", 0,
-              "%d threads wait at __syncthreads and %d in a warp operation whose mask names lanes "
-              "that never come",
-              barrier, warp);
+    // __activemask: the lanes that have come to the same call by the time no other can move.
+    bool answer_active(int w) {
+        unsigned mask = 0;
+        uintptr_t where = 0;
+        auto each = [&](auto use) {
+            for (int i = w * 32; i < std::min(threads, w * 32 + 32); ++i)
+                if (fibers[i].state == State::asks_active && (!where || fibers[i].waits_at == where))
+                    use(fibers[i], i % 32);
+        };
+        each([&](Fiber& f, int lane) { where = f.waits_at, mask |= 1u << lane; });
+        each([&](Fiber& f, int) { f.active = mask, f.state = State::ready; });
+        return mask != 0;
+    }
+    unsigned active(uintptr_t pc) {
+        Fiber& f = fibers[current];
+        f.waits_at = pc;
+        f.state = State::asks_active;
+        yield();
+        return fibers[current].active;
     }
 
-    int barrier(int predicate, int* how_many) {
+    // For loops that wait for another thread: fibers are never interrupted, so let others run.
+    void spin() {
+        if (++spins % 16 == 0) yield();
+    }
+
+    [[noreturn]] void deadlock() {
+        int at_barrier = 0, at_warp = 0, example = -1;
+        for (int i = threads; i-- > 0;) {
+            at_barrier += fibers[i].state == State::at_barrier;
+            if (fibers[i].state == State::at_warp) ++at_warp, example = i;
+        }
+        current = example;
+        Group g{};
+        for (auto& group : warps[example / 32].gathering)
+            if (group.arrived >> example % 32 & 1) g = group;
+        fault("deadlock", fibers[example].waits_at,
+              "%d threads wait at __syncthreads and %d in warp operations; one of mask 0x%08x waits "
+              "for lanes 0x%08x, which never come",
+              at_barrier, at_warp, g.mask, g.mask & ~g.arrived);
+    }
+
+    int barrier(int predicate, int* how_many, uintptr_t pc) {
         fibers[current].state = State::at_barrier;
+        fibers[current].waits_at = pc;
         ++waiting;
         votes += predicate;
         yield();
@@ -367,24 +424,23 @@ struct Worker {
         return last_arrived;
     }
 
-    void collective(unsigned mask, void (*step)(void**, unsigned), void* argument) {
+    void collective(unsigned mask, void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
         int w = current / 32, lane = current % 32;
         Warp& warp = warps[w];
         if (!(mask >> lane & 1))
-            fault("warp mask", 0, "lane %d calls a warp operation with mask 0x%08x, which does not "
+            fault("warp mask", pc, "lane %d calls a warp operation with mask 0x%08x, which does not "
                   "name it", lane, mask);
         size_t g = 0;
-        while (g < warp.gathering.size() && warp.gathering[g].mask != mask) {
-            if (warp.gathering[g].arrived & mask)
-                fault("warp mask", 0, "lane %d brings mask 0x%08x, lanes that it names wait with "
-                      "0x%08x", lane, mask, warp.gathering[g].mask);
-            ++g;
-        }
+        while (g < warp.gathering.size() && warp.gathering[g].mask != mask) ++g;
         if (g == warp.gathering.size()) warp.gathering.push_back({mask, 0, step});
+        if (warp.gathering[g].step != step)
+            fault("warp mask", pc, "lane %d comes to another warp operation than the lanes of mask "
+                  "0x%08x that wait for it", lane, mask);
         warp.arguments[lane] = argument;
         warp.gathering[g].arrived |= 1u << lane;
         if (warp.gathering[g].arrived == mask) return complete(w, g);
         fibers[current].state = State::at_warp;
+        fibers[current].waits_at = pc;
         yield();
     }
 
@@ -399,15 +455,18 @@ struct Worker {
         arrays.clear();
         shared_used = kRedZone;
         dynamic = nullptr;
-        if (launch->shared_bytes) dynamic = allot("extern __shared__", 0, launch->shared_bytes);
+        if (launch->shared_bytes) dynamic = allot("extern __shared__", nullptr, launch->shared_bytes);
+        sim_dynamic_array = dynamic ? dynamic : shared;
         fibers.resize(threads);
         warps.assign((threads + 31) / 32, Warp{});
         if (g_trace) log.resize(size_t(threads) * kLog);
         for (int i = 0; i < threads; ++i) {
-            fibers[i] = {State::fresh, nullptr, nullptr, {}, 0};
+            fibers[i] = {State::fresh, nullptr, nullptr, {}, 0, 0, 0};
             fibers[i].index = {unsigned(i % b.x), unsigned(i / b.x % b.y), unsigned(i / b.x / b.y)};
         }
         current = -1;
+        dice = number * 2 + 1 + (uint64_t(g_schedule) << 40);
+        patience = draw();
         t_worker = this;
         yield();
         t_worker = nullptr;
@@ -417,9 +476,10 @@ struct Worker {
 
     void run(Launch* l) {
         launch = l;
-        for (uint64_t i; (i = l->next.fetch_add(1)) < l->blocks;) run_block(i);
+        for (uint64_t i; (i = l->next.fetch_add(1)) < l->blocks;) 
+            run_block(g_schedule & 1 ? l->blocks - 1 - i : i);
         if (dead_stack) free_stacks.push_back(dead_stack);
-        for (char* stack : free_stacks) munmap(stack - kPage, kStack + kPage);
+        for (char* stack : free_stacks) munmap(stack - kGuard, kGuard + kStack);
         munmap(shared, kSharedSpan);
         std::lock_guard<std::mutex> hold(g_lock);
         g_counters.add(counters);
@@ -453,6 +513,10 @@ struct Worker {
         if (aligned && address % bytes)
             fault("misaligned access", pc, "%s of %u bytes at an address that is not a multiple of "
                   "%u", write ? "store" : "load", bytes, bytes);
+        if (g_schedule && --patience == 0) {
+            patience = draw();
+            yield();
+        }
         if (!g_trace) return;
         Fiber& f = fibers[current];
         if (f.logged == kLog) {
@@ -542,7 +606,7 @@ struct Worker {
 
     void request(const Site& s, const uint64_t* addresses, int lanes) {
         if (addresses[0] - g_region < kRegion) {
-            uint64_t seen[32], last = ~uint64_t(0);
+            uint64_t seen[64], last = ~uint64_t(0);
             int n = 0;
             auto add = [&](uint64_t sector) {
                 if (sector == last) return;
@@ -551,8 +615,10 @@ struct Worker {
                     if (seen[i] == sector) return;
                 seen[n++] = sector;
             };
-            for (int l = 0; l < lanes; ++l) add(addresses[l] >> 5);
-            if (s.bytes > 32) n = lanes * (s.bytes + 31) / 32;  // a structure copied whole
+            for (int l = 0; l < lanes; ++l) {
+                add(addresses[l] >> 5);
+                add((addresses[l] + s.bytes - 1) >> 5);
+            }
             (s.write ? counters.global_store_requests : counters.global_load_requests) += 1;
             (s.write ? counters.global_store_sectors : counters.global_load_sectors) += n;
             return;
@@ -598,6 +664,17 @@ struct Worker {
     for (;;) pause();  // another thread is already reporting
 }
 
+// One line to the report that says more than an error code does.
+void note(const char* format, ...) {
+    char line[512] = "note\t";
+    va_list more;
+    va_start(more, format);
+    int n = 5 + vsnprintf(line + 5, sizeof line - 6, format, more);
+    va_end(more);
+    line[n = std::min(n, int(sizeof line) - 2)] = '\n';
+    if (write(g_report, line, size_t(n) + 1) < 0) _exit(76);
+}
+
 void on_signal(int number, siginfo_t* info, void* context) {
     auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
@@ -610,9 +687,11 @@ void on_signal(int number, siginfo_t* info, void* context) {
     if (number == SIGFPE) fault("arithmetic", pc, "integer division by zero");
     if (number == SIGABRT) fault("abort", 0, "abort() was called");
     if (number == SIGILL) fault("abort", pc, "illegal instruction");
-    if (w && w->current >= 0 && uintptr_t(w->fibers[w->current].stack) - address - 1 < kPage)
+    if (w && w->current >= 0 && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
         fault("stack overflow", pc, "a thread's local variables need more than %zu bytes", kStack);
-    if (address < 1 << 16) fault("null pointer", pc, "access through a null pointer");
+    // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
+    if (address < 1 << 16 && info->si_code != SI_KERNEL)
+        fault("null pointer", pc, "access through a null pointer");
     fault("illegal address", pc, "access to memory that belongs to no buffer");
 }
 
@@ -651,6 +730,8 @@ void sim_begin(int threads, int trace, int report) {
     catch_signals_here();
 }
 
+void sim_schedule(unsigned number) { g_schedule = number; }
+
 // Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
 void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
     size_t pages = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
@@ -675,20 +756,27 @@ const uint64_t* sim_counters(int* how_many) {
 void sim_launch(dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
                 void (*body)(void*), void* context) {
     int limit = kSharedDefault;
-    auto opted = g_shared_opt_in.find(kernel);
-    if (opted != g_shared_opt_in.end()) limit = std::max(limit, opted->second);
+    for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
+        if (which == kernel || !kernel) limit = std::max(limit, bytes);
     uint64_t threads = uint64_t(block.x) * block.y * block.z;
     if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
         grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
+        note("grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d threads, at "
+             "most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and in z",
+             grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
         g_error = cudaErrorInvalidConfiguration;
         return;
     }
     if (shared_bytes > size_t(limit)) {
+        note("%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to %d with "
+             "cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
+             shared_bytes, limit, kSharedOptIn);
         g_error = cudaErrorInvalidValue;
         return;
     }
     Launch launch;
-    launch.grid = grid, launch.block = block, launch.shared_bytes = shared_bytes;
+    launch.grid = grid, launch.block = block;
+    launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
     ++g_counters.launches;
@@ -703,25 +791,22 @@ void sim_launch(dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
     for (auto& other : others) other.join();
 }
 
-void* sim_shared(const char* name, int line, size_t bytes) {
-    return t_worker->array(name, line, bytes);
+void* sim_shared(const char* name, const void* declaration, size_t bytes) {
+    return t_worker->array(name, declaration, bytes);
 }
-void* sim_dynamic_shared() {
-    return t_worker->dynamic ? t_worker->dynamic : t_worker->shared;
+void* sim_dynamic_shared() { return sim_dynamic_array; }
+int sim_barrier(int predicate, int* how_many) {
+    return t_worker->barrier(predicate, how_many, uintptr_t(__builtin_return_address(0)));
 }
-int sim_barrier(int predicate, int* how_many) { return t_worker->barrier(predicate, how_many); }
 void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argument) {
     Worker* w = t_worker;
     int lanes = std::min(32, w->threads - w->current / 32 * 32);
-    w->collective(mask & (0xffffffffu >> (32 - lanes)), step, argument);
+    w->collective(mask & (0xffffffffu >> (32 - lanes)), step, argument,
+                  uintptr_t(__builtin_return_address(0)));
 }
-unsigned sim_live_lanes() {
-    Worker* w = t_worker;
-    unsigned mask = 0;
-    int first = w->current / 32 * 32;
-    for (int i = first; i < std::min(w->threads, first + 32); ++i)
-        if (w->fibers[i].state != State::done) mask |= 1u << (i - first);
-    return mask;
+unsigned sim_active_lanes() { return t_worker->active(uintptr_t(__builtin_return_address(0))); }
+void sim_spin() {
+    if (t_worker) t_worker->spin();
 }
 unsigned sim_lane() { return unsigned(t_worker->current % 32); }
 void sim_atomic(const volatile void* address, unsigned bytes) {
@@ -731,7 +816,7 @@ void sim_atomic(const volatile void* address, unsigned bytes) {
     w->access(uintptr_t(address), bytes, true, uintptr_t(__builtin_return_address(0)));
 }
 void sim_trap() { fault("trap", uintptr_t(__builtin_return_address(0)), "__trap() was called"); }
-void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) {
+void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) noexcept {
     fault("assert", uintptr_t(__builtin_return_address(0)), "assert(%s) failed on line %u",
           expression, line);
 }
@@ -739,6 +824,7 @@ void sim_assert_fail(const char* expression, const char*, unsigned line, const c
 // ---- the runtime API ------------------------------------------------------------------------
 cudaError_t cudaGetLastError() { return std::exchange(g_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return g_error; }
+cudaError_t sim_error(cudaError_t error) { return g_error = error; }
 const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
 const char* cudaGetErrorString(cudaError_t error) {
     switch (error) {
@@ -847,30 +933,63 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
 }
 
 // ---- the hooks: what -fsanitize=thread calls before each access -----------------------------
-#define HOOK(name, bytes, write, aligned)                                                       \
+// What is copied whole moves in pieces of the largest power of two that its size and its
+// alignment allow; where that is not known, of 4 bytes.
+static inline void pieces(void* address, size_t bytes, size_t piece, bool write, void* pc) {
+    Worker* w = t_worker;
+    for (size_t at = 0; w && at < bytes; at += piece)
+        w->access(uintptr_t(address) + at, unsigned(piece), write, uintptr_t(pc), false);
+}
+static inline size_t piece_of(size_t bytes) { return std::min<size_t>(bytes & -bytes, 16); }
+#define HOOK(name, bytes, write)                                                                \
     void __tsan_##name(void* address) {                                                         \
         if (Worker* w = t_worker)                                                               \
             w->access(uintptr_t(address), bytes, write,                                         \
-                      uintptr_t(__builtin_return_address(0)), aligned);                         \
+                      uintptr_t(__builtin_return_address(0)));                                  \
     }
 #define HOOKS(n)                                                                                \
-    HOOK(read##n, n, false, true)                                                               \
-    HOOK(write##n, n, true, true)                                                               \
-    HOOK(unaligned_read##n, n, false, false)                                                    \
-    HOOK(unaligned_write##n, n, true, false)                                                    \
-    HOOK(volatile_read##n, n, false, true)                                                      \
-    HOOK(volatile_write##n, n, true, true)
+    HOOK(read##n, n, false)                                                                     \
+    HOOK(write##n, n, true)                                                                     \
+    HOOK(volatile_write##n, n, true)                                                            \
+    void __tsan_volatile_read##n(void* address) {                                               \
+        if (Worker* w = t_worker) {                                                             \
+            w->spin();                                                                          \
+            w->access(uintptr_t(address), n, false, uintptr_t(__builtin_return_address(0)));    \
+        }                                                                                       \
+    }                                                                                           \
+    void __tsan_unaligned_read##n(void* address) {                                              \
+        pieces(address, n, std::min(n, 4), false, __builtin_return_address(0));                 \
+    }                                                                                           \
+    void __tsan_unaligned_write##n(void* address) {                                             \
+        pieces(address, n, std::min(n, 4), true, __builtin_return_address(0));                  \
+    }
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
 void __tsan_read_range(void* address, size_t bytes) {
-    if (Worker* w = t_worker)
-        w->access(uintptr_t(address), unsigned(bytes), false,
-                  uintptr_t(__builtin_return_address(0)), false);
+    pieces(address, bytes, piece_of(bytes), false, __builtin_return_address(0));
 }
 void __tsan_write_range(void* address, size_t bytes) {
-    if (Worker* w = t_worker)
-        w->access(uintptr_t(address), unsigned(bytes), true,
-                  uintptr_t(__builtin_return_address(0)), false);
+    pieces(address, bytes, piece_of(bytes), true, __builtin_return_address(0));
 }
+// Atomics of the C++ library in host code (the guard of a local static is one): just done.
+#define ATOMICS(n, T)                                                                           \
+    T __tsan_atomic##n##_load(const volatile T* p, int) { return __atomic_load_n(p, 5); }       \
+    void __tsan_atomic##n##_store(volatile T* p, T v, int) { __atomic_store_n(p, v, 5); }       \
+    T __tsan_atomic##n##_exchange(volatile T* p, T v, int) {                                    \
+        return __atomic_exchange_n(p, v, 5);                                                    \
+    }                                                                                           \
+    T __tsan_atomic##n##_fetch_add(volatile T* p, T v, int) {                                   \
+        return __atomic_fetch_add(p, v, 5);                                                     \
+    }                                                                                           \
+    T __tsan_atomic##n##_fetch_sub(volatile T* p, T v, int) {                                   \
+        return __atomic_fetch_sub(p, v, 5);                                                     \
+    }                                                                                           \
+    int __tsan_atomic##n##_compare_exchange_strong(volatile T* p, T* old, T v, int, int) {      \
+        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                             \
+    }                                                                                           \
+    int __tsan_atomic##n##_compare_exchange_weak(volatile T* p, T* old, T v, int, int) {        \
+        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                             \
+    }
+ATOMICS(8, uint8_t) ATOMICS(16, uint16_t) ATOMICS(32, uint32_t) ATOMICS(64, uint64_t)
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -2,6 +2,8 @@
 // Warp operations are exchanges between fibers; see sim.h and ../runtime.cpp.
 #pragma once
 
+#include <assert.h>
+#include <math.h>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +18,6 @@
 #define __constant__
 #define __managed__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) alignas(n)
@@ -39,6 +40,7 @@ SIM_VECTORS(unsigned char, uchar, 2, 4)
 SIM_VECTORS(signed char, char, 2, 4)
 SIM_VECTORS(unsigned short, ushort, 4, 8)
 SIM_VECTORS(long long, longlong, 16, 16)
+SIM_VECTORS(unsigned long long, ulonglong, 16, 16)
 struct uint1 { unsigned x; };
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
@@ -47,22 +49,22 @@ inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return {x, y, z}; 
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 // ---- barriers, votes, shuffles ------------------------------------------------------------
-inline void __syncthreads() { sim_barrier(0, nullptr); }
-inline int __syncthreads_count(int predicate) {
+__forceinline__ void __syncthreads() { sim_barrier(0, nullptr); }
+__forceinline__ int __syncthreads_count(int predicate) {
     int yes;
     sim_barrier(predicate != 0, &yes);
     return yes;
 }
-inline int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) != 0; }
-inline int __syncthreads_and(int predicate) {
-    int yes;
-    return sim_barrier(predicate != 0, &yes) == yes;
+__forceinline__ int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) != 0; }
+__forceinline__ int __syncthreads_and(int predicate) {
+    int yes, all = sim_barrier(predicate != 0, &yes);
+    return all == yes;
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __threadfence_system() {}
-inline void __syncwarp(unsigned mask = 0xffffffffu) { sim_collective(mask, nullptr, nullptr); }
-inline unsigned __activemask() { return sim_live_lanes(); }
+__forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) { sim_collective(mask, nullptr, nullptr); }
+__forceinline__ unsigned __activemask() { return sim_active_lanes(); }
 
 namespace sim {
 
@@ -96,19 +98,19 @@ inline void match_step(void** arguments, unsigned mask) {
     }
 }
 template <typename T>
-T shuffle(unsigned mask, T value, int source) {
+__forceinline__ T shuffle(unsigned mask, T value, int source) {
     static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
     Exchange e{bits<uint64_t>(value), 0, source & 31};
     sim_collective(mask, shuffle_step, &e);
     return unbits<T>(e.result);
 }
-inline unsigned ballot(unsigned mask, bool predicate) {
+__forceinline__ unsigned ballot(unsigned mask, bool predicate) {
     Exchange e{predicate, 0, 0};
     sim_collective(mask, ballot_step, &e);
     return unsigned(e.result);
 }
 template <typename T, typename F>
-T reduce(unsigned mask, T value, F combine) {
+__forceinline__ T reduce(unsigned mask, T value, F combine) {
     T total{};
     bool first = true;
     for (int lane = 0; lane < 32; ++lane) {
@@ -123,35 +125,41 @@ T reduce(unsigned mask, T value, F combine) {
 }  // namespace sim
 
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+__forceinline__ T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
     return sim::shuffle(mask, value, int(sim_lane() & ~(width - 1)) + (source & (width - 1)));
 }
 template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+__forceinline__ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
     int lane = sim_lane(), source = lane - int(delta);
     return sim::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source);
 }
 template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+__forceinline__ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
     int lane = sim_lane(), source = lane + int(delta);
     return sim::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
 }
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
+__forceinline__ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
     int lane = sim_lane(), source = lane ^ lane_mask;
     return sim::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate); }
-inline int __any_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate) != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return sim::ballot(mask, !predicate) == 0; }
+__forceinline__ unsigned __ballot_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate); }
+__forceinline__ int __any_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate) != 0; }
+__forceinline__ int __all_sync(unsigned mask, int predicate) { return sim::ballot(mask, !predicate) == 0; }
 template <typename T>
-unsigned __match_any_sync(unsigned mask, T value) {
+__forceinline__ unsigned __match_any_sync(unsigned mask, T value) {
     sim::Exchange e{sim::bits<uint64_t>(value), 0, 0};
     sim_collective(mask, sim::match_step, &e);
     return unsigned(e.result);
 }
+template <typename T>
+__forceinline__ unsigned __match_all_sync(unsigned mask, T value, int* all) {
+    unsigned same = __match_any_sync(mask, value);
+    *all = __all_sync(mask, same == __ballot_sync(mask, 1));
+    return *all ? same : 0;
+}
 #define SIM_REDUCE(name, T, expression)                                                         \
-    inline T __reduce_##name##_sync(unsigned mask, T value) {                                   \
+    __forceinline__ T __reduce_##name##_sync(unsigned mask, T value) {                                   \
         return sim::reduce(mask, value, [](T a, T b) -> T { return expression; });              \
     }
 SIM_REDUCE(add, unsigned, a + b)
@@ -170,7 +178,6 @@ template <typename T, typename F>
 __attribute__((no_sanitize("thread"))) T atomic(T* address, F update) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics work on 4 or 8 bytes");
     using Word = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-    sim_atomic(address, sizeof(T));
     auto* word = reinterpret_cast<Word*>(address);
     Word old = __atomic_load_n(word, __ATOMIC_RELAXED);
     while (!__atomic_compare_exchange_n(word, &old, bits<Word>(T(update(unbits<T>(old)))), false,
@@ -182,7 +189,8 @@ template <typename T> using same = typename Same<T>::type;
 }  // namespace sim
 #define SIM_ATOMIC(name, expression)                                                            \
     template <typename T>                                                                       \
-    T name(T* address, sim::same<T> b) {                                                        \
+    __forceinline__ T name(T* address, sim::same<T> b) {                                        \
+        sim_atomic(address, sizeof(T));                                                         \
         return sim::atomic(address, [b](T a) -> T { return expression; });                      \
     }
 SIM_ATOMIC(atomicAdd, a + b)
@@ -196,18 +204,21 @@ SIM_ATOMIC(atomicXor, a ^ b)
 SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1)
 SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1)
 template <typename T>
-T atomicCAS(T* address, sim::same<T> compare, sim::same<T> value) {
-    return sim::atomic(address, [=](T a) -> T { return a == compare ? value : a; });
+__forceinline__ T atomicCAS(T* address, sim::same<T> compare, sim::same<T> value) {
+    sim_atomic(address, sizeof(T));
+    T old = sim::atomic(address, [=](T a) -> T { return a == compare ? value : a; });
+    if (!(old == compare)) sim_spin();
+    return old;
 }
 
 // ---- loads and stores with a hint: the hint is dropped ------------------------------------
-template <typename T> T __ldg(const T* p) { return *p; }
-template <typename T> T __ldcs(const T* p) { return *p; }
-template <typename T> T __ldca(const T* p) { return *p; }
-template <typename T> T __ldcg(const T* p) { return *p; }
-template <typename T> void __stcs(T* p, sim::same<T> v) { *p = v; }
-template <typename T> void __stcg(T* p, sim::same<T> v) { *p = v; }
-template <typename T> void __stwt(T* p, sim::same<T> v) { *p = v; }
+template <typename T> __forceinline__ T __ldg(const T* p) { return *p; }
+template <typename T> __forceinline__ T __ldcs(const T* p) { return *p; }
+template <typename T> __forceinline__ T __ldca(const T* p) { return *p; }
+template <typename T> __forceinline__ T __ldcg(const T* p) { return *p; }
+template <typename T> __forceinline__ void __stcs(T* p, sim::same<T> v) { *p = v; }
+template <typename T> __forceinline__ void __stcg(T* p, sim::same<T> v) { *p = v; }
+template <typename T> __forceinline__ void __stwt(T* p, sim::same<T> v) { *p = v; }
 
 // ---- arithmetic ---------------------------------------------------------------------------
 template <typename A, typename B>
@@ -215,6 +226,24 @@ constexpr std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
 template <typename A, typename B>
 constexpr std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+inline float __sinf(float x) { return std::sin(x); }
+inline float __cosf(float x) { return std::cos(x); }
+inline float __tanf(float x) { return std::tan(x); }
+inline float __powf(float x, float y) { return std::pow(x, y); }
+inline float __exp10f(float x) { return std::pow(10.0f, x); }
+inline float __log2f(float x) { return std::log2(x); }
+inline float __log10f(float x) { return std::log10(x); }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline float __int2float_rn(int a) { return float(a); }
+inline float __uint2float_rn(unsigned a) { return float(a); }
+inline int __float2int_rz(float a) { return int(a); }
+inline int __float2int_rd(float a) { return int(std::floor(a)); }
+inline int __float2int_ru(float a) { return int(std::ceil(a)); }
+inline long long __double_as_longlong(double a) { return sim::bits<long long>(a); }
+inline double __longlong_as_double(long long a) { return sim::bits<double>(a); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
@@ -231,12 +260,15 @@ inline float __uint_as_float(unsigned a) { return sim::bits<float>(a); }
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
 inline int __popcll(unsigned long long a) { return __builtin_popcountll(a); }
 inline int __clz(int a) { return a ? __builtin_clz(unsigned(a)) : 32; }
+inline int __clzll(long long a) { return a ? __builtin_clzll((unsigned long long)a) : 64; }
 inline int __ffs(int a) { return __builtin_ffs(a); }
+inline int __ffsll(long long a) { return __builtin_ffsll(a); }
 inline unsigned __brev(unsigned a) {
     unsigned r = 0;
     for (int i = 0; i < 32; ++i) r |= (a >> i & 1) << (31 - i);
     return r;
 }
+inline int __mulhi(int a, int b) { return int(int64_t(a) * b >> 32); }
 inline int __mul24(int a, int b) { return a * b; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline void __trap() { sim_trap(); }
@@ -268,6 +300,7 @@ cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorString(cudaError_t);
 const char* cudaGetErrorName(cudaError_t);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
+cudaError_t sim_error(cudaError_t);  // is the last error from now on
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
 cudaError_t sim_malloc(void** pointer, size_t bytes);
 cudaError_t cudaFree(void* pointer);
@@ -301,7 +334,18 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
                                cudaMemcpyKind = cudaMemcpyHostToDevice) {
+    if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
     return cudaMemcpy(reinterpret_cast<char*>(&symbol) + offset, from, bytes, cudaMemcpyDefault);
+}
+template <typename T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                                 cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+    if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
+    return cudaMemcpy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes, cudaMemcpyDefault);
+}
+template <typename T>
+cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {
+    return *pointer = (void*)&symbol, cudaSuccess;
 }
 template <typename T>
 cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,

@@ -20,8 +20,9 @@ typedef struct CUstream_st* cudaStream_t;
 
 // `const` keeps the compiler from tracing them; the runtime writes them at each fiber switch.
 #ifndef SIM_RUNTIME
-extern const __thread uint3 threadIdx, blockIdx;
-extern const __thread dim3 blockDim, gridDim;
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+extern const __thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
+extern const __thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 constexpr int warpSize = 32;
 #endif
 
@@ -29,17 +30,16 @@ extern "C" {
 // One launch: `body(context)` is run once by every thread of the grid.
 void sim_launch(dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
                 void (*body)(void*), void* context);
-void* sim_shared(const char* name, int line, size_t bytes);   // this block's `__shared__` array
+void* sim_shared(const char* name, const void* declaration, size_t bytes);  // a `__shared__` array
 void* sim_dynamic_shared();                                    // this block's `extern __shared__`
 int sim_barrier(int predicate, int* how_many_true);            // how many threads arrived
 // Every lane of `mask` brings an argument; the last to arrive runs `step` on all of them.
 void sim_collective(unsigned mask, void (*step)(void** arguments, unsigned mask), void* argument);
-unsigned sim_live_lanes();
+unsigned sim_active_lanes();
+void sim_spin();                                                // waiting for another thread
 unsigned sim_lane();
 void sim_atomic(const volatile void* address, unsigned bytes);  // one atomic, to be counted
 [[noreturn]] void sim_trap();
-[[noreturn]] void sim_assert_fail(const char* expression, const char* file, unsigned line,
-                                  const char* function);
 }
 
 namespace sim {
@@ -52,30 +52,55 @@ inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_
     return {grid, block, shared_bytes};
 }
 
+// What stands between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
 template <typename... P>
-void start(const Config& config, void (*kernel)(P...), std::tuple<P...> arguments) {
-    auto call = std::make_pair(kernel, arguments);
-    auto body = [](void* context) {
-        auto* c = static_cast<std::pair<void (*)(P...), std::tuple<P...>>*>(context);
-        std::apply(c->first, c->second);
-    };
-    sim_launch(config.grid, config.block, config.shared_bytes,
-               reinterpret_cast<const void*>(kernel), body, &call);
-}
-// kernel<<<...>>>(a...): the kernel's own parameter types when it is one function,
-// else (a template whose arguments are deduced) the types of what was passed.
-template <typename... P, typename... A>
-void launch_as(int, const Config& config, void (*kernel)(P...), A&&... a) {
-    start<P...>(config, kernel, std::tuple<P...>(std::forward<A>(a)...));
-}
-template <typename... A>
-void launch_as(long, const Config& config, void (*kernel)(std::decay_t<A>...), A&&... a) {
-    start<std::decay_t<A>...>(config, kernel, {std::forward<A>(a)...});
+struct Typed {  // one function: the arguments become its parameters' types, as in a call
+    Config config;
+    void (*kernel)(P...);
+    void operator()(P... p) const {
+        std::pair<void (*)(P...), std::tuple<P...>> call(kernel, std::tuple<P...>(p...));
+        auto body = [](void* context) {
+            auto* c = static_cast<decltype(call)*>(context);
+            std::apply(c->first, c->second);
+        };
+        sim_launch(config.grid, config.block, config.shared_bytes,
+                   reinterpret_cast<const void*>(kernel), body, &call);
+    }
+};
+template <typename Call>
+struct Deduced {  // a template: each thread's call deduces its arguments
+    Config config;
+    Call call_kernel;
+    template <typename... A>
+    void operator()(A&&... a) const {
+        std::pair<const Call&, std::tuple<std::decay_t<A>...>> call(
+            call_kernel, std::tuple<std::decay_t<A>...>(std::forward<A>(a)...));
+        auto body = [](void* context) {
+            auto* c = static_cast<decltype(call)*>(context);
+            auto arguments = c->second;
+            std::apply(c->first, arguments);
+        };
+        sim_launch(config.grid, config.block, config.shared_bytes, nullptr, body, &call);
+    }
+};
+struct Address {
+    template <typename... P>
+    auto operator()(void (*kernel)(P...)) const { return kernel; }
+};
+template <typename... P>
+Typed<P...> prepare(const Config& config, void (*kernel)(P...)) { return {config, kernel}; }
+// `address(Address())` is the kernel's address, where its name alone tells which function it is.
+template <typename Find, typename Call>
+auto launch(const Find& address, const Call& call, const Config& config) {
+    if constexpr (std::is_invocable_v<const Find&, Address>)
+        return prepare(config, address(Address()));
+    else
+        return Deduced<Call>{config, call};
 }
 
 template <typename T>
-T& shared(const char* name, int line) {
-    return *static_cast<T*>(sim_shared(name, line, sizeof(T)));
+T& shared(const char* name, const void* declaration) {
+    return *static_cast<T*>(sim_shared(name, declaration, sizeof(T)));
 }
 
 template <typename To, typename From>

@@ -1,0 +1,548 @@
+"""Builds: reload after an edit, the cache that processes share, and what compilers say."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import convlab
+from convlab import build, toolchain
+from convlab.errors import BuildError
+from convlab.kernel import load
+
+ROOT = Path(__file__).resolve().parent.parent
+X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
+ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+# Fills y with VALUE.
+FILL = """\
+// title: Fill
+#include "convlab.cuh"
+#ifndef VALUE
+#define VALUE 1
+#endif
+static_assert(VALUE < 1000, "VALUE: less than 1000");
+
+__global__ void fill(float* g_y, int64_t count) {
+    const int64_t i = int64_t(blockIdx.x) * 32 + threadIdx.x;
+    if (i < count) g_y[i] = VALUE;
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    const int64_t count = int64_t(problem->N) * problem->K * problem->P * problem->Q;
+    fill<<<ceil_div(count, int64_t(32)), 32, 0, stream>>>(y, count);
+    return launch_error();
+}
+"""
+
+
+def value(kernel: convlab.Kernel) -> float:
+    """Run a kernel of this file and return the one value that it filled y with."""
+    y = kernel(X.to(kernel.device), W.to(kernel.device))
+    assert tuple(y.shape) == (1, 2, 4, 5)
+    (found,) = set(y.flatten().tolist())
+    return found
+
+
+def filling(number: float | str) -> str:
+    """The kernel with another value."""
+    return FILL.replace("= VALUE;", f"= {number};")
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Path:
+    """The kernel on disk."""
+    path = tmp_path / "fill.cu"
+    path.write_text(FILL)
+    return path
+
+
+# ---- hot reload -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_edit_is_used_by_the_next_call(fill: Path, engine: str) -> None:
+    kernel = load(fill, engine=engine)
+    assert value(kernel) == 1
+    for number in (22, 33):  # the same length, perhaps within one tick of the clock
+        fill.write_text(filling(number))
+        assert value(kernel) == number
+    fill.write_text(FILL)
+    assert value(kernel) == 1
+
+
+def test_an_edit_of_a_header_is_used_by_the_next_call(fill: Path) -> None:
+    inner, outer = fill.with_name("inner.cuh"), fill.with_name("outer.cuh")
+    outer.write_text('#pragma once\n  #  include "inner.cuh"\n')
+    inner.write_text("#define NUMBER 5\n")
+    fill.write_text('#include "outer.cuh"\n' + filling("NUMBER"))
+    kernel = load(fill, engine="sim")
+    assert value(kernel) == 5
+    inner.write_text("#define NUMBER 6\n")
+    assert value(kernel) == 6
+    fill.with_name("third.cuh").write_text("#define NUMBER 7\n")
+    outer.write_text('#include "third.cuh"\n')
+    assert value(kernel) == 7
+
+
+def test_a_header_beside_the_file_hides_the_shared_one(fill: Path) -> None:
+    shared = (ROOT / "kernels" / "convlab.cuh").read_text()
+    kernel = load(fill, engine="sim")
+    assert value(kernel) == 1
+    fill.with_name("convlab.cuh").write_text(shared + "#define VALUE 9\n")
+    fill.write_text(FILL + "\n")
+    assert value(kernel) == 9
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_edit_that_does_not_compile_can_be_mended(fill: Path, engine: str) -> None:
+    kernel = load(fill, engine=engine)
+    assert value(kernel) == 1
+    fill.write_text(filling("nonsense"))
+    for _ in range(2):  # and never an old build
+        with pytest.raises(BuildError, match="nonsense"):
+            value(kernel)
+    fill.write_text(filling(44))
+    assert value(kernel) == 44
+
+
+def test_a_file_that_went_and_came_back(fill: Path) -> None:
+    kernel = load(fill, engine="sim")
+    assert value(kernel) == 1
+    fill.unlink()
+    with pytest.raises((OSError, convlab.ConvlabError), match=r"fill\.cu"):
+        value(kernel)
+    fill.write_text(filling(2))
+    assert value(kernel) == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pinned_keeps_the_old_beside_the_new(fill: Path, engine: str) -> None:
+    old = load(fill, engine=engine).pinned()
+    fill.write_text(filling(2))
+    new = load(fill, engine=engine)
+    middle = new.pinned()
+    fill.write_text(filling(3))
+    for _ in range(2):
+        assert (value(old), value(middle), value(new)) == (1, 2, 3)
+    assert len({old.name, middle.name, new.name}) == 3
+    assert re.fullmatch(r"fill#[0-9a-f]{6}", old.name) and new.name == "fill"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tunables_make_kernels_of_their_own(fill: Path, engine: str) -> None:
+    plain = load(fill, engine=engine)
+    named = load(f"{fill}@VALUE=7", engine=engine)
+    given = load(fill, engine=engine, defines={"VALUE": 8})
+    for _ in range(2):
+        assert [value(kernel) for kernel in (plain, named, given)] == [1, 7, 8]
+    assert [k.name for k in (plain, named, given)] == ["fill", "fill@VALUE=7", "fill@VALUE=8"]
+    assert named.title == "Fill@VALUE=7"
+    with pytest.raises(BuildError, match="VALUE: less than 1000"):
+        value(load(f"{fill}@VALUE=1000", engine=engine))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_many_reloads_of_one_file(engine: str) -> None:
+    """A library that is loaded takes of what a process has little of: static TLS was used up."""
+    source = (ROOT / "kernels" / "02b_im2col_cublas.cu").read_text()
+    for number in range(8):
+        kernel = convlab.compile(f"{source}\n// edit {number}\n", name="edited", engine=engine)
+        assert value(kernel) == 0
+
+
+def test_a_name_that_is_no_identifier(tmp_path: Path) -> None:
+    path = tmp_path / "my kernel-2.1 (ü).cu"
+    path.write_text(filling(4))
+    assert value(load(path, engine="sim")) == 4
+
+
+# ---- what a build is named by -----------------------------------------------------------------
+
+
+def library(path: Path, **options: object) -> Path:
+    """Build for the simulator and return the library in the cache."""
+    return load(path, engine="sim", **options).build().library
+
+
+def test_the_key_is_what_decides_the_build(fill: Path) -> None:
+    fill.with_name("more.cuh").write_text("// nothing\n")
+    fill.write_text('#include "more.cuh"\n' + FILL)
+    first = library(fill)
+    os.utime(fill, (1, 1))
+    again = load(fill, engine="sim").build()
+    assert again.library == first and again.seconds == 0
+    different = [library(fill, defines={"VALUE": 2})]
+    fill.with_name("more.cuh").write_text("// something\n")
+    different.append(library(fill))
+    fill.write_text(fill.read_text() + "// end\n")
+    different.append(library(fill))
+    assert len({first, *different}) == 4
+    fill.write_text('#include "more.cuh"\n' + FILL)
+    fill.with_name("more.cuh").write_text("// nothing\n")
+    assert library(fill) == first
+
+
+def test_the_order_of_tunables_does_not_matter(fill: Path) -> None:
+    fill.write_text("#ifndef OTHER\n#define OTHER 1\n#endif\n" + FILL)
+    one = library(fill, defines={"VALUE": 2, "OTHER": 3})
+    assert one == library(fill, defines={"OTHER": 3, "VALUE": 2})
+
+
+# ---- processes that share a cache -------------------------------------------------------------
+
+# A compiler that the test holds by the hand: where $GATE is set, it says when it begins to compile
+# the kernel, and goes on only when it is told to; where $BROKEN is set, it fails.
+WRAPPER = """\
+#!/bin/sh
+if [ -n "$BROKEN" ]; then echo "$*" >> "$BROKEN"; exit 1; fi
+case "$*" in
+  *"NAME=convlab_fill"*" -c "*)
+    if [ -n "$GATE" ]; then
+      echo x > "$GATE/started"
+      dd bs=1 count=1 of=/dev/null status=none < "$GATE/go"
+    fi;;
+esac
+exec c++ "$@"
+"""
+SCRIPT = """
+import sys, torch, convlab
+kernel = convlab.load(sys.argv[1], engine="sim")
+y = kernel(torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1))
+print(*sorted(set(y.flatten().tolist())))
+"""
+
+
+class Shared:
+    """A fresh cache, a compiler that can be held, and processes that use them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache, self.gate = folder / "cache", folder / "gate"
+        self.gate.mkdir()
+        self.compiler = folder / "compiler"
+        self.compiler.write_text(WRAPPER)
+        self.compiler.chmod(self.compiler.stat().st_mode | stat.S_IXUSR)
+        for name in ("started", "go"):
+            os.mkfifo(self.gate / name)
+        self.started = os.open(self.gate / "started", os.O_RDWR)  # both ends: never an end of file
+        self.go = os.open(self.gate / "go", os.O_RDWR)
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, path: Path, **environment: object) -> subprocess.Popen[str]:
+        """Start a process that loads a kernel and prints what it fills y with."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(path)],
+            cwd=ROOT,
+            env=os.environ
+            | {"CONVLAB_CACHE": str(self.cache), "CXX": str(self.compiler)}
+            | {key: str(value) for key, value in environment.items()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def wait_for_compilers(self, count: int) -> None:
+        """Return when so many compilers wait at the gate."""
+        seen = b""
+        while len(seen) < 2 * count:
+            ready, _, _ = select.select([self.started], [], [], 120)
+            assert ready, "no compiler was started"
+            seen += os.read(self.started, 2)
+
+    def result(self, process: subprocess.Popen[str]) -> str:
+        """What a process printed; it must have ended well."""
+        out, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+        return out.strip()
+
+    def left(self, pattern: str) -> list[str]:
+        """The names in the cache that fit."""
+        return sorted(path.name for path in self.cache.glob(pattern))
+
+    def close(self) -> None:
+        """End what is left of the processes."""
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.communicate()
+        os.close(self.started)
+        os.close(self.go)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Shared]:
+    """A cache of its own, for processes."""
+    made = Shared(tmp_path)
+    yield made
+    made.close()
+
+
+def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path) -> None:
+    both = [shared.start(fill, GATE=shared.gate) for _ in range(2)]
+    shared.wait_for_compilers(2)
+    assert shared.left("fill-sim-*") == []
+    os.write(shared.go, b"gg")
+    assert [shared.result(process) for process in both] == ["1.0", "1.0"]
+    assert len(shared.left("fill-sim-*")) == 1 and len(shared.left("simulator-*")) == 1
+    assert shared.left("unfinished-*") == []
+
+    log = fill.with_name("log")  # and a third one compiles nothing
+    assert shared.result(shared.start(fill, BROKEN=log)) == "1.0"
+    assert not log.exists()
+    fill.write_text(filling(2))
+    third = shared.start(fill, BROKEN=log)
+    _, error = third.communicate(timeout=120)
+    assert third.returncode == 1 and "BuildError" in error and "did not build" in error
+    assert log.exists()
+
+
+def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
+    killed = shared.start(fill, GATE=shared.gate)
+    shared.wait_for_compilers(1)
+    killed.kill()  # the process alone: ninja and the compiler live on, as after kill -9
+    killed.wait()
+    (left,) = shared.left("unfinished-*")
+    assert shared.left("fill-sim-*") == []
+
+    assert shared.result(shared.start(fill)) == "1.0"
+    assert len(shared.left("fill-sim-*")) == 1
+    assert shared.left("unfinished-*") == [left]  # it might still be somebody's
+
+    os.write(shared.go, b"g")  # the orphan finishes, into its own folder, and disturbs nobody
+    assert shared.result(shared.start(fill)) == "1.0"
+
+
+# ---- what killed builds leave -----------------------------------------------------------------
+
+
+def test_old_leftovers_are_swept(
+    tmp_path: Path, fill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.sim_runtime()  # made before, in the cache that the tests share
+    cache = tmp_path / "cache"
+    old, young = cache / "unfinished-old", cache / "unfinished-young"
+    for folder, age in ((old, 2 * 3600), (young, 1800)):
+        folder.mkdir(parents=True)
+        (folder / "main.cpp").write_text("")
+        then = folder.stat().st_mtime - age
+        os.utime(folder, (then, then))
+    monkeypatch.setenv("CONVLAB_CACHE", str(cache))
+    made = library(fill)
+    assert made.parent.parent == cache.resolve()
+    assert not old.exists() and young.exists()
+    assert sorted(p.name for p in cache.iterdir()) == [made.parent.name, "unfinished-young"]
+
+
+def test_a_failed_build_leaves_only_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.sim_runtime()
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
+    with pytest.raises(BuildError):
+        convlab.compile("nonsense\n", name="bad", engine="sim")
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+# ---- what compilers say -----------------------------------------------------------------------
+
+needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
+COMPILERS = ["sim", pytest.param("nvcc", marks=needs_nvcc), ENGINES[1]]
+
+
+def failure(path: Path, compiler: str, folder: Path) -> str:
+    """Build a kernel that does not compile, and return the message."""
+    with pytest.raises(BuildError) as error:
+        if compiler == "nvcc":
+            (folder / "out").mkdir()
+            build.cubin(build.Source(path.read_text(), path.stem, path), "80", folder / "out")
+        else:
+            load(path, engine=compiler).build()
+    return str(error.value)
+
+
+def assert_short_with_a_log(message: str) -> None:
+    """No more than 14 lines, the last of which says where the whole log is."""
+    lines = message.splitlines()
+    assert len(lines) <= 14, message
+    log = Path(lines[-1].removeprefix("full log: "))
+    assert log.is_file() and log.stat().st_size > 0
+
+
+def caret(message: str, number: int) -> str:
+    """The text of the quoted line from the caret on."""
+    lines = message.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(f"{number:5} | "))
+    assert re.fullmatch(r" {5} \| +\^", lines[at + 1])
+    return lines[at][lines[at + 1].index("^") :]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_compile_error_quotes_the_line(fill: Path, compiler: str, tmp_path: Path) -> None:
+    fill.write_text(FILL.replace("g_y[i] = VALUE;", "g_y[i] = VALUE + undeclared_name;"))
+    (number,) = [i for i, line in enumerate(fill.read_text().splitlines(), 1) if "undecl" in line]
+    message = failure(fill, compiler, tmp_path)
+    assert message.splitlines()[0] == f"{fill} did not compile"
+    assert f"{fill}:{number}: " in message
+    assert re.search(rf"{fill}:{number}: .*undeclared_name", message)
+    assert caret(message, number).startswith("undeclared_name;")
+    for beside in (number - 1, number + 1):
+        assert f"{beside:5} | {fill.read_text().splitlines()[beside - 1]}" in message
+    assert_short_with_a_log(message)
+    assert "ninja" not in message.lower()
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_an_error_in_a_header_names_the_header(fill: Path, compiler: str, tmp_path: Path) -> None:
+    header = fill.with_name("broken.cuh")
+    header.write_text("#pragma once\n\n__device__ float half(float v) { return v / two; }\n")
+    fill.write_text('#include "broken.cuh"\n' + FILL)
+    message = failure(fill, compiler, tmp_path)
+    assert re.search(rf"{header}:3: .*two", message)
+    assert caret(message, 3).startswith("two;")
+    assert_short_with_a_log(message)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_caret_finds_its_word_past_tabs_and_macros(
+    fill: Path, compiler: str, tmp_path: Path
+) -> None:
+    fill.write_text(
+        FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)")
+    )
+    number = next(i for i, line in enumerate(fill.read_text().splitlines(), 1) if "i_" in line)
+    assert caret(failure(fill, compiler, tmp_path), number).startswith("i_ + i)")
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: Path) -> None:
+    wrong = "".join(f"    wrong_{i} = {i};\n" for i in range(30))
+    fill.write_text(FILL.replace("    const int64_t i =", wrong + "    const int64_t i ="))
+    message = failure(fill, compiler, tmp_path)
+    assert "wrong_0" in message and "wrong_1" in message and "wrong_7" not in message
+    assert re.search(r"^and \d+ more$", message, re.M)
+    assert_short_with_a_log(message)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_header_that_is_not_there(fill: Path, compiler: str, tmp_path: Path) -> None:
+    fill.write_text('#include "convlab.cuh"\n#include "missing.cuh"\n' + FILL)
+    message = failure(fill, compiler, tmp_path)
+    assert re.search(rf"{fill}:2: .*missing\.cuh", message)
+    assert_short_with_a_log(message)
+
+
+def test_a_file_in_kernels_is_named_from_the_repository() -> None:
+    path = ROOT / "kernels" / "01_direct.cu"
+    assert build.Source("", "01_direct", path).label == "kernels/01_direct.cu"
+    with pytest.raises(BuildError) as error:
+        load("01_direct@THREADS=33", engine="sim").build()
+    assert "kernels/01_direct.cu:" in str(error.value)
+    assert str(ROOT) not in str(error.value).rpartition("full log")[0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_string_that_does_not_compile(engine: str) -> None:
+    with pytest.raises(BuildError, match=r"mine\.cu:1: .*nonsense") as error:
+        convlab.compile("nonsense here;\n" + FILL, name="mine", engine=engine)
+    assert_short_with_a_log(str(error.value))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_missing_entry_point(fill: Path, engine: str) -> None:
+    fill.write_text(FILL.partition("CONVLAB_ENTRY")[0])
+    message = failure(fill, engine, fill.parent)
+    assert "no entry point" in message and "conv2d(const ConvProblem*" in message
+    assert "kernels/convlab.cuh" in message
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_entry_point_without_c_linkage(engine: str) -> None:
+    with pytest.raises(BuildError, match="no entry point"):
+        convlab.compile(FILL.replace("CONVLAB_ENTRY ", ""), name="mangled", engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_undefined_function_is_named(engine: str) -> None:
+    source = "void nowhere();\n" + FILL.replace(
+        "    return launch", "    nowhere();\n    return launch"
+    )
+    with pytest.raises(BuildError, match=r"linked\.cu .*nowhere"):
+        convlab.compile(source, name="linked", engine=engine)
+
+
+def test_a_launch_that_cannot_be_read_names_its_line() -> None:
+    source = FILL.replace("(y, count);", "[y, count];")
+    number = next(i for i, line in enumerate(source.splitlines(), 1) if "<<<" in line)
+    with pytest.raises(BuildError, match=rf"odd\.cu:{number}: cannot read this launch"):
+        convlab.compile(source, name="odd", engine="sim")
+
+
+# ---- tools that are not there -----------------------------------------------------------------
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Change where tools are looked for; they are looked for anew before and after."""
+    looked_up = (toolchain.host_compiler, toolchain.ninja, toolchain.cuda)
+    with monkeypatch.context() as patch:
+        for tool in looked_up:
+            tool.cache_clear()
+        yield patch
+    for tool in looked_up:
+        tool.cache_clear()
+
+
+def test_no_compiler(fill: Path, tools: pytest.MonkeyPatch) -> None:
+    tools.setenv("CXX", "/nonexistent/c++")
+    message = failure(fill, "sim", fill.parent)
+    assert "no C++ compiler: /nonexistent/c++ is not on PATH" in message
+    assert "apt-get install g++" in message and "set CXX" in message
+
+
+def test_no_ninja(fill: Path, tools: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fill.write_text(FILL + f"// {tmp_path}\n")  # not built before
+    compiler = toolchain.require_host_compiler()
+    tools.setenv("PATH", str(compiler.parent) if not (compiler.parent / "ninja").exists() else "")
+    tools.setenv("CXX", str(compiler))
+    tools.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    message = failure(fill, "sim", tmp_path)
+    assert "no ninja" in message and "pip install -r requirements.txt" in message
+
+
+def test_no_nvcc(fill: Path, tools: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        tools.delenv(name, raising=False)
+    tools.setenv("PATH", str(tmp_path))
+    tools.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    message = failure(fill, "nvcc", tmp_path)
+    assert "no nvcc" in message and "CUDA_HOME" in message and 'engine="sim"' in message
+
+
+def test_importing_convlab_compiles_nothing(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import sys, convlab
+        assert "torch.utils.cpp_extension" not in sys.modules
+        import torch
+        assert not torch.cuda.is_initialized()
+    """)
+    environment = os.environ | {"CONVLAB_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment)
+    assert done.returncode == 0 and not (tmp_path / "cache").exists()

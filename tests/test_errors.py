@@ -1,0 +1,550 @@
+"""Bad input gets a clear error that says what to do, and the next good call works."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import convlab
+from convlab.errors import (
+    BuildError,
+    CatalogError,
+    ConvlabError,
+    LaunchError,
+    ProblemError,
+    UnsupportedError,
+)
+from convlab.kernel import Kernel, load
+
+ROOT = Path(__file__).resolve().parent.parent
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@pytest.fixture(scope="module", params=["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    """The first rung."""
+    return load("01_direct", engine=request.param)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    """Normal data, the same each time."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def assert_works(kernel: Kernel) -> None:
+    """The very next good call gives the right result."""
+    x, w, bias = normal(2, 4, 7, 8), normal(6, 2, 3, 3), normal(6)
+    y = kernel(*(t.to(kernel.device) for t in (x, w, bias)), padding=1, groups=2)
+    truth = F.conv2d(x.double(), w.double(), bias.double(), padding=1, groups=2)
+    torch.testing.assert_close(y.cpu().double(), truth, rtol=0, atol=1e-5)
+
+
+X, W = normal(2, 4, 7, 8), normal(6, 4, 3, 3)
+BAD_ARGUMENTS: dict[str, tuple[dict, str, type[Exception]]] = {
+    "x-rank-2": (dict(x=X[0, 0]), r"x must have 4 dimensions \(N, C, H, W\)", ProblemError),
+    "x-rank-5": (dict(x=X[None]), r"x must have 4 .*\(1, 2, 4, 7, 8\)", ProblemError),
+    "w-rank-3": (dict(w=W[0]), r"w must have 4 dimensions \(K, C/groups, R, S\)", ProblemError),
+    "x-list": (dict(x=[1.0]), r"x is a list, not a torch\.Tensor", ProblemError),
+    "w-none": (dict(w=None), r"w is a NoneType, not a torch\.Tensor", ProblemError),
+    "bias-number": (dict(bias=1.0), r"bias is a float, not a torch\.Tensor", ProblemError),
+    "channels": (dict(x=X[:, :3]), r"C=3 .*w must be \(K, 3, R, S\).*\(6, 4, 3, 3\)", ProblemError),
+    "C-groups": (dict(groups=3), r"C=4 is not a multiple of groups=3", ProblemError),
+    "K-groups": (dict(w=W[:5, :2], groups=2), r"K=5 is not a multiple of groups=2", ProblemError),
+    "channels-groups": (dict(groups=2), r"groups=2, so w must be \(K, 2, R, S\)", ProblemError),
+    "groups-0": (dict(groups=0), r"groups is 0; it must be at least 1", ProblemError),
+    "groups-float": (dict(groups=1.5), r"groups must be an integer, not 1\.5", ProblemError),
+    "filter-height": (dict(w=normal(6, 4, 8, 3)), r"larger than the padded input: height 8.*pad by",
+                      ProblemError),
+    "filter-dilated": (dict(dilation=(1, 4)), r"width 9 \(filter 3, dilation 4\) over 8",
+                       ProblemError),
+    "stride-0": (dict(stride=0), r"stride is \(0, 0\); both parts must be at least 1", ProblemError),
+    "stride-negative": (dict(stride=(1, -2)), r"stride is \(1, -2\)", ProblemError),
+    "stride-three": (dict(stride=(1, 1, 1)), r"stride must be an integer or a pair", ProblemError),
+    "stride-float": (dict(stride=1.0), r"stride must be an integer, not 1\.0", ProblemError),
+    "dilation-0": (dict(dilation=0), r"dilation is \(0, 0\)", ProblemError),
+    "padding-negative": (dict(padding=(0, -1)), r"padding is \(0, -1\)", ProblemError),
+    "padding-name": (dict(padding="full"), r"padding is 'full'.*'valid'", ProblemError),
+    "same-stride": (dict(padding="same", stride=2), r'padding="same" needs stride 1', ProblemError),
+    "same-dilation": (dict(padding="same", dilation=0), r"dilation", ProblemError),
+    "same-rank": (dict(padding="same", w=W[0]), r"w must have 4 dimensions", ProblemError),
+    "same-three": (dict(padding="same", dilation=(1, 1, 1)), r"dilation must be an", ProblemError),
+    "same-float": (dict(padding="same", dilation=1.5), r"dilation must be an integer", ProblemError),
+    "bias-length": (dict(bias=normal(5)), r"bias must have shape \(6,\).*not \(5,\)", ProblemError),
+    "bias-rank": (dict(bias=normal(6, 1)), r"bias must have shape \(6,\)", ProblemError),
+    "x-half": (dict(x=X.half()), r"x is torch\.float16.*x\.float\(\)", ProblemError),
+    "w-double": (dict(w=W.double()), r"w is torch\.float64.*w\.float\(\)", ProblemError),
+    "bias-int": (dict(bias=torch.arange(6)), r"bias is torch\.int64.*bias\.float\(\)", ProblemError),
+    "x-complex": (dict(x=X.cfloat()), r"x is torch\.complex64", ProblemError),
+    "x-sparse": (dict(x=X.to_sparse()), r"x is torch\.sparse_coo.*to_dense", ProblemError),
+    "x-meta": (dict(x=X.to("meta")), r"x is on meta", ProblemError),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gradient", [False, True], ids=["plain", "requires_grad"])
+@pytest.mark.parametrize(("changes", "message", "kind"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
+def test_bad_arguments(
+    kernel: Kernel, changes: dict, message: str, kind: type[Exception], gradient: bool
+) -> None:
+    arguments = {"x": X, "w": W} | changes
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            value = value.to(kernel.device)
+            if gradient and value.is_floating_point():
+                value = value.detach().requires_grad_()
+            arguments[name] = value
+    with pytest.raises(kind, match=message) as error:
+        kernel(**arguments)
+    assert len(str(error.value).splitlines()) <= 3
+    assert isinstance(error.value, ValueError)
+    assert_works(kernel)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["x", "w", "bias"])
+def test_a_tensor_on_the_other_device(kernel: Kernel, name: str) -> None:
+    other = "cuda" if kernel.engine == "sim" else "cpu"
+    tensors = {"x": X, "w": W, "bias": normal(6)}
+    arguments = {key: t.to(other if key == name else kernel.device) for key, t in tensors.items()}
+    with pytest.raises(ProblemError, match=rf"{name} is on {other}") as error:
+        kernel(**arguments)
+    assert f'{name}.to("{kernel.device.type}")' in str(error.value)
+    assert f'engine="{"cuda" if kernel.engine == "sim" else "sim"}"' in str(error.value)
+    assert_works(kernel)
+
+
+def test_an_output_larger_than_memory_says_how_much_it_needs(kernel: Kernel) -> None:
+    x, w = (torch.ones(1, 1, 1, 1, device=kernel.device) for _ in range(2))
+    with pytest.raises(LaunchError, match=r"not enough (GPU )?memory.*needs 953674\.\d\d GiB") as e:
+        kernel(x, w, padding=8_000_000)
+    assert "Problem.scaled" in str(e.value)
+    assert_works(kernel)
+
+
+# ---- engines, names, tunables -----------------------------------------------------------------
+
+
+def test_an_unknown_engine() -> None:
+    with pytest.raises(ProblemError, match=r"no engine 'gpu': choose from auto, cuda, sim"):
+        load("01_direct", engine="gpu")
+    assert_works(load("01_direct", engine="sim"))
+
+
+@no_gpu
+def test_cuda_without_a_gpu() -> None:
+    with pytest.raises(BuildError, match=r"needs an NVIDIA GPU.*engine=\"sim\".*doctor"):
+        load("01_direct", engine="cuda")
+    assert load("01_direct").engine == "sim"
+    assert_works(load("01_direct"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("03_smem_tille", "no kernel is named '03_smem_tille'; did you mean 03_smem_tile"),
+        ("kernels/01_dirct.cu", r"no file kernels/01_dirct\.cu; did you mean .*01_direct\.cu\?"),
+        ("/nowhere/zzzzzz.cu", r"no file /nowhere/zzzzzz\.cu; .*01_direct"),
+        ("qqq", "no kernel is named 'qqq'; kernels here: 01_direct, "),
+        ("0", "'0' fits more than one kernel: 01_direct, .*write one of them out"),
+        ("", "no kernel is named ''"),
+    ],
+)
+def test_a_name_that_fits_no_kernel(name: str, message: str) -> None:
+    with pytest.raises(CatalogError, match=message):
+        load(name, engine="sim")
+
+
+def test_a_directory_is_no_kernel(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="there is no file"):
+        load(tmp_path, engine="sim")
+
+
+def test_two_files_of_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.cu").write_text("")
+    monkeypatch.setenv("CONVLAB_KERNELS", f"{tmp_path / 'one'}{os.pathsep}{tmp_path / 'two'}")
+    with pytest.raises(CatalogError, match="two kernels are named 'mine'.*rename") as error:
+        load("mine", engine="sim")
+    for folder in ("one", "two"):
+        assert str(tmp_path / folder / "mine.cu") in str(error.value)
+    monkeypatch.setenv("CONVLAB_KERNELS", str(tmp_path / "one"))
+    assert load("mine", engine="sim").path == (tmp_path / "one" / "mine.cu").resolve()
+    (tmp_path / "one" / "01_direct.cu").write_text("")
+    with pytest.raises(CatalogError, match="two kernels are named '01_direct'"):
+        load("01_direct", engine="sim")
+
+
+def test_comparing_two_kernels_of_one_name(tmp_path: Path) -> None:
+    mine = tmp_path / "01_direct.cu"
+    mine.write_text((ROOT / "kernels" / "01_direct.cu").read_text() + "// mine\n")
+    both = [load("01_direct", engine="sim"), load(mine, engine="sim")]
+    with pytest.raises(ConvlabError, match="both named 01_direct: .*rename one of them") as error:
+        convlab.compare(both, problem="awkward.primes")
+    assert str(mine) in str(error.value)
+
+
+def test_an_unknown_tunable() -> None:
+    with pytest.raises(ProblemError, match="03_smem_tile has no tunable BM; it has: TILE, K_TILE"):
+        load("03_smem_tile@BM=64", engine="sim")
+    with pytest.raises(ProblemError, match="no tunable THREAD; it has: THREADS"):
+        load("01_direct", engine="sim", defines={"THREAD": 64})
+    for spec in ("01_direct@THREADS", "01_direct@THREADS=many", "01_direct@=3"):
+        with pytest.raises(ProblemError, match="tunable"):
+            load(spec, engine="sim")
+    assert_works(load("01_direct@THREADS=64", engine="sim"))
+
+
+def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
+    tile = load("03_smem_tile", engine="sim")
+    x, w = normal(1, 1, 200, 200), normal(1, 1, 190, 190)
+    with pytest.raises(UnsupportedError, match="03_smem_tile cannot do .*<= smem.*here") as error:
+        tile(x, w)
+    assert re.search(r"; use 01_direct, 02_im2col_gemm", str(error.value))
+    able = load("01_direct", engine="sim")
+    torch.testing.assert_close(able(x, w), F.conv2d(x, w), rtol=1e-3, atol=1e-3)
+    assert_works(tile)
+
+    path = tmp_path / "square_only.cu"
+    text = (ROOT / "kernels" / "01_direct.cu").read_text()
+    path.write_text(text.replace("supports: everything", "supports: R == S, groups == 1"))
+    picky = load(path, engine="sim")
+    with pytest.raises(
+        UnsupportedError, match=r"square_only cannot do .*R == S \(here R = 3, S = 2\)"
+    ):
+        picky(X, W[..., :2])
+    with pytest.raises(UnsupportedError, match=r"groups == 1 \(here groups = 2\); use 01_direct"):
+        picky(X, W[:, :2], groups=2)
+    torch.testing.assert_close(picky(X, W), F.conv2d(X, W), rtol=0, atol=1e-4)
+
+
+def test_a_header_that_cannot_be_read_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "odd.cu"
+    path.write_text("// title: Odd\n// precision: fp16\n")
+    with pytest.raises(CatalogError, match=r"odd\.cu:2: precision is 'fp16'; it must be fp32 or"):
+        load(path, engine="sim")(X, W)
+
+
+# ---- gradients and pickles --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("needs", ["x", "w", "bias", "all"])
+def test_requires_grad_gives_a_grad_fn_and_right_gradients(kernel: Kernel, needs: str) -> None:
+    options = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}
+    tensors = {"x": normal(2, 4, 9, 8), "w": normal(6, 2, 3, 2), "bias": normal(6)}
+    mine, truth = {}, {}
+    for name, tensor in tensors.items():
+        asked = needs in (name, "all")
+        mine[name] = tensor.to(kernel.device, copy=True).requires_grad_(asked)
+        truth[name] = tensor.double().requires_grad_(asked)
+    y = kernel(**mine, **options)
+    assert y.requires_grad and y.grad_fn is not None
+    want = F.conv2d(truth["x"], truth["w"], truth["bias"], **options)
+    along = normal(*want.shape)
+    y.backward(along.to(kernel.device))
+    want.backward(along.double())
+    for name in tensors:
+        assert (mine[name].grad is None) == (truth[name].grad is None)
+        if truth[name].grad is not None:
+            torch.testing.assert_close(
+                mine[name].grad.cpu().double(), truth[name].grad, rtol=0, atol=1e-2
+            )  # cuDNN's backward may use TF32
+    with torch.no_grad():
+        assert kernel(**mine, **options).grad_fn is None
+
+
+def test_gradients_with_same_padding_and_without_a_batch(kernel: Kernel) -> None:
+    x, w = normal(4, 7, 8).to(kernel.device), normal(6, 4, 2, 3).to(kernel.device)
+    w.requires_grad_()
+    y = kernel(x, w, padding="same")
+    assert tuple(y.shape) == (6, 7, 8)
+    y.sum().backward()
+    with torch.no_grad():
+        plain = kernel(x, w, padding="same")
+    assert torch.equal(y, plain) and w.grad.abs().sum() > 0
+
+
+def test_a_pickled_kernel(kernel: Kernel) -> None:
+    assert_works(pickle.loads(pickle.dumps(kernel)))
+    tuned = load(
+        "01_direct@THREADS=64", engine=kernel.engine, workspace_limit=12345, time_limit=67.0
+    )
+    copy = pickle.loads(pickle.dumps(tuned))
+    for name in ("name", "engine", "defines", "workspace_limit", "time_limit", "path", "source"):
+        assert getattr(copy, name) == getattr(tuned, name)
+    assert_works(copy)
+    text = convlab.compile(kernel.source, name="mine", engine=kernel.engine)
+    copy = pickle.loads(pickle.dumps(text))
+    assert (copy.name, copy.path, copy.source) == ("mine", None, kernel.source)
+    assert_works(copy)
+
+
+def test_a_pickled_pinned_kernel_stays_pinned(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    text = (ROOT / "kernels" / "01_direct.cu").read_text()
+    path.write_text(text)
+    pinned = load(path, engine="sim").pinned()
+    path.write_text("nonsense")
+    copy = pickle.loads(pickle.dumps(pinned))
+    assert copy.name == pinned.name and copy.source == text
+    assert_works(copy)
+
+
+# ---- kernels that a process does not survive --------------------------------------------------
+
+FILE = """\
+#include "convlab.cuh"
+#include <cassert>
+#include <cstdlib>
+__device__ __noinline__ float deep(int n) {
+    volatile float a[64];
+    a[n % 64] = n;
+    return n < 0 ? a[0] : deep(n + 1) + a[(n + 1) % 64];
+}
+__global__ void body(ConvProblem conv, const float* x, const float* w, const float* bias,
+                     float* y) {
+    const int i = threadIdx.x;
+    DEVICE
+}
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    HOST
+    body<<<GRID, BLOCK, SHARED, stream>>>(*problem, x, w, bias, y);
+    return nullptr;
+}
+"""
+
+
+def source(
+    device: str = "", host: str = "", grid: int = 1, block: int = 32, shared: int = 0
+) -> str:
+    """A kernel file with these lines in it; x has 49 elements, y 36, and there is no bias."""
+    text = FILE.replace("DEVICE", device).replace("HOST", host).replace("GRID", str(grid))
+    return text.replace("BLOCK", str(block)).replace("SHARED", str(shared))
+
+
+DEVICE_LINE, HOST_LINE = 12, 17
+# The file, the message, and the line that it names (None where there is none to name).
+FATAL: dict[str, tuple[str, str, int | None]] = {
+    "null-pointer": (source("y[i] = bias[i];"), "null pointer", DEVICE_LINE),
+    "wild-pointer": (source("y[i] = *(const float*)(0x123456789000 + i);"),
+                     "illegal address|misaligned", DEVICE_LINE),
+    "not-canonical": (source("y[i] = *(const float*)(0x7123456789abc000 + 4 * i);"),
+                      "illegal address", DEVICE_LINE),
+    "read-past-x": (source("y[i] = x[i + 20];"), r"load of 4 bytes at x\[49\], which has 49",
+                    DEVICE_LINE),
+    "read-before-x": (source("y[i] = x[i - 1];"), r"load of 4 bytes at x\[-1\]", DEVICE_LINE),
+    "read-far": (source("y[i] = x[int64_t(1) << 36];"), "far outside every buffer", DEVICE_LINE),
+    "write-past-y": (source("y[i + 5] = 0;"), r"store of 4 bytes at y\[36\], which has 36",
+                     DEVICE_LINE),
+    "write-an-input": (source("const_cast<float*>(w)[0] = 1;"), "store to w, which is an input",
+                       DEVICE_LINE),
+    "misaligned": (source("y[i] = ((const float4*)(x + 1))[0].x + *(const double*)(x + 1);"),
+                   "misaligned", DEVICE_LINE),
+    "shared-past-the-end": (source("__shared__ float s[32]; s[i + 1] = 1; y[i] = s[i];"),
+                            "store of 4 bytes at byte 128 of s, which has 128", DEVICE_LINE),
+    "division-by-zero": (source("y[i] = i / conv.pad_h;"), "integer division by zero", DEVICE_LINE),
+    "recursion": (source("y[i] = deep(1);"), "stack overflow", 4),
+    "large-array": (source("volatile float big[40000]; big[7 * i] = i; y[i] = big[7 * i];"),
+                    "stack overflow", 10),
+    "assert": (source("assert(conv.N == 7);"), r"assert\(conv\.N == 7\) failed", DEVICE_LINE),
+    "assert-0": (source("assert(0);"), "assert.* failed", DEVICE_LINE),
+    "trap": (source("__trap();"), "trap", DEVICE_LINE),
+    "abort": (source(host="abort();"), r"abort\(\) was called", None),
+    "exit": (source(host="exit(0);"), r"ended the simulator's process \(exit status 0\)", None),
+    "killed": (source("#include <csignal>", "raise(SIGKILL);").replace(
+        '#include "convlab.cuh"', '#include <csignal>\n#include "convlab.cuh"').replace(
+        "    #include <csignal>\n", ""), r"ended the simulator's process \(exit status -9\)", None),
+    "exception": (source(host="throw 1;"), "abort", None),
+    "host-null-pointer": (source(host="y = nullptr; y[0] = x[0];"), "null pointer", HOST_LINE),
+    "threads-2048": (source("y[i] = 0;", block=2048), "invalid configuration argument", None),
+    "grid-0": (source("y[i] = 0;", grid=0), "invalid configuration argument", None),
+    "shared-100-KB": (source("y[i] = 0;", shared=100_000), "invalid argument", None),
+    "error-text": (source(host='return "no, not today";'), "failed: no, not today", None),
+    "barrier-that-not-all-reach": (source("if (i < 9) __syncthreads(); else __syncwarp();"),
+                                   "deadlock", None),
+}  # fmt: skip
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """After the test there is one host process at the most, and it has no children."""
+    yield
+    hosts = children(os.getpid())
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in hosts]
+    simulators = [pid for pid, text in zip(hosts, commands) if b"sim/host.py" in text]
+    assert len(simulators) <= 1
+    assert [children(pid) for pid in simulators] in ([], [[]])
+    assert all(commands), "a process that nobody waited for"
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started and not buried."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # gone in the meantime
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.usefixtures("no_process_left")
+@pytest.mark.parametrize(("text", "message", "line"), FATAL.values(), ids=FATAL)
+def test_a_kernel_that_dies(
+    text: str, message: str, line: int | None, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "deadly.cu"
+    path.write_text(text)
+    deadly = load(path, engine="sim")
+    x, w = normal(1, 1, 7, 7), normal(1, 1, 2, 2)
+    kept = x.clone(), w.clone()
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=message) as error:
+            deadly(x, w)
+        told = str(error.value)
+        assert told.startswith("deadly") and len(told.splitlines()) <= 3
+        if line is not None:
+            quoted = text.splitlines()[line - 1].strip()
+            assert f"deadly.cu:{line}:  {quoted}" in told
+        assert_works(load("01_direct", engine="sim"))
+    assert torch.equal(x, kept[0]) and torch.equal(w, kept[1])
+
+
+def test_a_kernel_that_died_works_once_mended(tmp_path: Path) -> None:
+    path = tmp_path / "deadly.cu"
+    path.write_text(source("y[i + 5] = 3;"))
+    mended = load(path, engine="sim")
+    with pytest.raises(LaunchError, match=r"y\[36\]"):
+        mended(normal(1, 1, 7, 7), normal(1, 1, 2, 2))
+    path.write_text(source("y[i] = 3; y[i + 4] = 3;"))
+    assert mended(normal(1, 1, 7, 7), normal(1, 1, 2, 2)).unique().tolist() == [3]
+
+
+def test_a_fault_in_a_header_names_the_header(tmp_path: Path) -> None:
+    (tmp_path / "load.cuh").write_text(
+        "#pragma once\n\n__device__ float load(const float* at) {\n    return *at;\n}\n"
+    )
+    path = tmp_path / "deadly.cu"
+    path.write_text('#include "load.cuh"\n' + source("y[i] = load(x + 49 + i);"))
+    with pytest.raises(LaunchError, match=r"x\[49\]") as error:
+        load(path, engine="sim")(normal(1, 1, 7, 7), normal(1, 1, 2, 2))
+    assert "load.cuh:4:  return *at;" in str(error.value)
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_an_endless_loop_is_stopped() -> None:
+    text = source("while (conv.N == 1) { if (y[0] == 3) break; }")
+    endless = convlab.compile(text, name="endless", engine="sim", time_limit=1)
+    with pytest.raises(LaunchError, match="endless did not finish within 1 s.*time_limit="):
+        endless(normal(1, 1, 7, 7), normal(1, 1, 2, 2))
+    assert_works(load("01_direct", engine="sim"))
+
+
+def test_a_launch_error_that_the_file_ignores_is_told(kernel: Kernel) -> None:
+    text = source("y[i] = 0;", block=2048)
+    with pytest.raises(LaunchError, match="careless failed: invalid configuration argument"):
+        convlab.compile(text, name="careless", engine=kernel.engine)(
+            normal(1, 1, 7, 7).to(kernel.device), normal(1, 1, 2, 2).to(kernel.device)
+        )
+    assert_works(kernel)
+
+
+def in_a_fork(pipe: object, work: Callable[[], object]) -> None:
+    pipe.send(work())
+
+
+def test_a_fork_has_a_simulator_of_its_own() -> None:
+    kernel = load("01_direct", engine="sim")
+    assert_works(kernel)
+    mine = children(os.getpid())
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+
+    def work() -> list[int]:
+        torch.set_num_threads(1)
+        assert_works(kernel)
+        return children(os.getpid())
+
+    process = fork.Process(target=in_a_fork, args=(there, work))
+    process.start()
+    assert here.poll(60), "the fork hangs"
+    theirs = here.recv()
+    process.join(60)
+    assert process.exitcode == 0
+    assert len(theirs) == 1 and not set(theirs) & set(mine)
+    assert_works(kernel)
+
+
+HOLDS = """
+import sys, torch, convlab
+from convlab import sim
+good = convlab.load("01_direct", engine="sim")
+good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
+print(sim._host.process.pid, flush=True)
+if sys.argv[1:]:
+    endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
+    endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))
+"""
+
+
+def ends(pid: int, seconds: float) -> bool:
+    """Whether a process (of anybody) ends within a time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], seconds)[0])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_the_simulator_ends_with_its_caller(how: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS + ("input()" if how == "kill" else "")],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    host = int(process.stdout.readline())
+    if how == "kill":
+        process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert ends(host, 60)
+
+
+def test_an_interrupt_stops_the_simulation_and_leaves_nothing() -> None:
+    text = source('if (i == 0) printf("running\\n"); while (conv.N == 1) { if (y[0] == 3) break; }')
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, text],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    host = int(process.stdout.readline())
+    handle = os.pidfd_open(host)
+    while not children(host):  # until the launch is under way
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in error
+    assert select.select([handle], [], [], 60)[0]
+    os.close(handle)

@@ -1,0 +1,463 @@
+"""Every rung of the catalog, on every engine, over everything that a convolution may ask of it.
+
+A new .cu file joins by its presence. What a rung declines by its header must be declined with an
+`UnsupportedError`; all else must be right.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import convlab
+from convlab import build, reference, toolchain
+from convlab.catalog import catalog, parse_header
+from convlab.device import available_bytes
+from convlab.errors import BuildError, LaunchError, UnsupportedError
+from convlab.kernel import Kernel, load, tunables
+from convlab.problem import Problem, problems
+
+RUNGS = catalog()
+PLAIN = Problem(2, 6, 13, 18, 10, 3, 3, (1, 2), 1, groups=2, bias=True, name="plain")
+
+
+ENGINES = {"sim": [], "cuda": [pytest.mark.gpu]}  # and their marks
+
+
+def every(*engines: str) -> list[object]:
+    """Return (path, engine) of each rung, to parametrise the fixture `kernel` with."""
+    return [
+        pytest.param((path, engine), id=f"{path.stem}-{engine}", marks=ENGINES[engine])
+        for engine in engines
+        for path in RUNGS
+    ]
+
+
+def on(*engines: str) -> pytest.MarkDecorator:
+    """Return a decorator: the test's `kernel` is each rung, on these engines only."""
+    return pytest.mark.parametrize("kernel", every(*engines), indirect=True)
+
+
+def each_tunable() -> list[object]:
+    """Return (path, engine, tunable, default) of each rung's tunables."""
+    return [
+        pytest.param(
+            path, engine, name, int(default), id=f"{path.stem}@{name}-{engine}", marks=marks
+        )
+        for engine, marks in ENGINES.items()
+        for path in RUNGS
+        for name, default in tunables(path.read_text()).items()
+    ]
+
+
+@pytest.fixture(scope="module", params=every(*ENGINES))
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    """A rung on an engine."""
+    path, engine = request.param
+    return load(path, engine=engine)
+
+
+def call(kernel: Kernel, problem: Problem, seed: int = 0) -> tuple[torch.Tensor, reference.Inputs]:
+    """Run a kernel as a user does, on normal data; return y and the inputs."""
+    inputs = reference.inputs(problem, seed, kernel.device)
+    options = (problem.stride, problem.padding, problem.dilation, problem.groups)
+    return kernel(*inputs, *options), inputs
+
+
+def assert_close(
+    y: torch.Tensor,
+    problem: Problem,
+    inputs: reference.Inputs,
+    precision: str = "fp32",
+    where: torch.Tensor | None = None,
+) -> None:
+    """Compare with the float64 truth.
+
+    The norm that the error is relative to is the truth's, or what it would be if the signs of
+    its terms were random, if that is more: few outputs may cancel to nearly nothing.
+    """
+    truth = reference.truth(problem, *inputs, where)
+    assert not y.isnan().any()
+    squares = [None if part is None else part.square() for part in inputs]
+    norm = max(truth.norm(), reference.truth(problem, *squares, where).sum().sqrt())
+    error = (y.double() - truth).norm()
+    assert error <= reference.tolerance(precision, problem.gemm_k) * norm, (
+        f"{problem}: error {error / norm:.2g}, worst {(y.double() - truth).abs().max():.2g}"
+    )
+
+
+def assert_right(kernel: Kernel, problem: Problem, seed: int = 0) -> torch.Tensor | None:
+    """Call and compare; a problem that the header declines must be refused. Return y."""
+    if kernel.unsupported(problem):
+        with pytest.raises(UnsupportedError, match=re.escape(kernel.name)):
+            call(kernel, problem, seed)
+        return None
+    y, inputs = call(kernel, problem, seed)
+    assert tuple(y.shape) == problem.y_shape
+    assert y.dtype == torch.float32 and y.device == kernel.device and y.is_contiguous()
+    if y.numel():
+        assert_close(y, problem, inputs, kernel.precision)
+    return y
+
+
+# Sizes where tiles end, and primes.
+EDGES = (1, 2, 3, 5, 7, 13, 15, 16, 17, 29, 31, 32, 33, 53, 127, 128, 129)
+FILTERS = ((1, 1), (3, 3), (2, 2), (1, 4), (3, 2), (4, 1), (5, 5), (7, 3), (5, 9), (11, 11))
+
+
+@st.composite
+def generated(draw: st.DrawFn, macs: int, edges: tuple[int, ...] = EDGES) -> Problem:
+    """Draw a problem over all options, of about `macs` multiply-adds at most.
+
+    Output sizes and channels are drawn from `edges`, as far as the multiply-adds last, and the
+    input is made to fit: with up to stride - 1 rows and columns that nothing reads.
+    """
+
+    def pick(values: tuple, most: int) -> int:
+        return draw(st.sampled_from([v for v in values if v <= max(most, 1)] or [1]))
+
+    R, S = draw(st.sampled_from(FILTERS))
+    left = macs // (R * S)
+    kind = draw(st.sampled_from(("dense", "groups", "depthwise", "multiplier")))
+    groups = 1 if kind == "dense" else pick((2, 3, 4, 5, 8, 19, 33), left // 4)
+    left //= groups
+    per_group = pick(edges, min(left // 4, 1 << 10)) if kind in ("dense", "groups") else 1
+    left //= per_group
+    filters = 1 if kind == "depthwise" else pick(edges, left // 4)
+    P = pick(edges, (left := left // filters))
+    Q = pick(edges, (left := left // P))
+    N = draw(st.integers(0, min(3, max(1, left // Q))))
+    sizes, stride, padding, dilation = [], [], [], []
+    for outputs, taps in ((P, R), (Q, S)):
+        step = draw(st.integers(1, 4))
+        spread = draw(st.integers(1, 3))
+        extent = spread * (taps - 1) + 1
+        around = draw(st.sampled_from((0, 1, extent // 2, extent + 1)))  # the last: past the filter
+        unread = draw(st.integers(0, step - 1))
+        sizes.append(max(1, (outputs - 1) * step + extent - 2 * around + unread))
+        stride.append(step), padding.append(around), dilation.append(spread)
+    return Problem(
+        N, per_group * groups, *sizes, filters * groups, R, S, tuple(stride), tuple(padding),
+        tuple(dilation), groups, draw(st.booleans()),
+    )  # fmt: skip
+
+
+def fuzz(macs: int, examples: int, edges: tuple[int, ...] = EDGES, **options: object):
+    """Return a decorator that gives a test that many generated problems, and seeds."""
+
+    def decorate(test):
+        quiet = settings(
+            max_examples=examples,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            **options,
+        )
+        return quiet(given(problem=generated(macs, edges), seed=st.integers(0, 99))(test))
+
+    return decorate
+
+
+@on("sim")
+@fuzz(200_000, examples=120)
+def test_generated_problems(kernel: Kernel, problem: Problem, seed: int) -> None:
+    assert_right(kernel, problem, seed)
+
+
+@on("cuda")
+@fuzz(500_000_000, examples=200, edges=(*EDGES, 255, 256, 257, 509, 1021))
+def test_larger_generated_problems(kernel: Kernel, problem: Problem, seed: int) -> None:
+    assert_right(kernel, problem, seed)
+
+
+def test_generated_problems_reach_every_option() -> None:
+    met: dict[str, set] = {}
+
+    @fuzz(200_000, examples=300, derandomize=True, database=None)
+    def collect(problem: Problem, seed: int) -> None:
+        assert problem.macs <= 50 * 200_000
+        facts = {
+            "N": problem.N, "bias": problem.bias, "filter": (problem.R, problem.S),
+            "uneven stride": problem.stride[0] != problem.stride[1],
+            "uneven padding": problem.padding[0] != problem.padding[1],
+            "uneven dilation": problem.dilation[0] != problem.dilation[1],
+            "dilated": max(problem.dilation) > 1 and problem.R * problem.S > 1,
+            "padding past the filter": problem.padding[0] > problem.dilation[0] * problem.R,
+            "depthwise": problem.groups == problem.C == problem.K > 1,
+            "multiplier": problem.groups == problem.C < problem.K and problem.C > 1,
+            "groups": 1 < problem.groups < problem.C,
+            "past a tile": any(size in (17, 33, 129) for size in problem.y_shape[1:]),
+        }  # fmt: skip
+        for key, value in facts.items():
+            met.setdefault(key, set()).add(value)
+
+    collect()
+    assert met.pop("N") == {0, 1, 2, 3}
+    assert met.pop("filter") == set(FILTERS)
+    assert {key for key, values in met.items() if values != {True, False}} == set()
+
+
+@pytest.mark.parametrize("problem", problems("awkward"), ids=lambda p: p.label)
+def test_awkward_problems(kernel: Kernel, problem: Problem) -> None:
+    if kernel.unsupported(problem):
+        with pytest.raises(UnsupportedError, match=re.escape(kernel.name)):
+            convlab.check(kernel, problem)
+        return
+    report = convlab.check(kernel, problem, scale=None)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("dilation", [1, (2, 3)], ids=["d1", "d2x3"])
+@pytest.mark.parametrize(
+    "filter_size", [(3, 3), (2, 4), (5, 2), (1, 1)], ids="{0[0]}x{0[1]}".format
+)
+def test_padding_same(kernel: Kernel, filter_size: tuple[int, int], dilation: object) -> None:
+    x = torch.randn(2, 4, 11, 14, device=kernel.device)
+    w = torch.randn(6, 2, *filter_size, device=kernel.device)
+    y = kernel(x, w, padding="same", dilation=dilation, groups=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it copies to pad by an odd number
+        truth = F.conv2d(x.double(), w.double(), padding="same", dilation=dilation, groups=2)
+    assert y.shape == truth.shape == (2, 6, 11, 14)
+    torch.testing.assert_close(y.double(), truth, rtol=0, atol=1e-4 * truth.std().item())
+
+
+def test_padding_valid_is_none(kernel: Kernel) -> None:
+    x, w, _ = reference.inputs(problems("awkward")[0], device=kernel.device)
+    assert torch.equal(kernel(x, w, padding="valid"), kernel(x, w, padding=0))
+
+
+def test_one_image_without_a_batch(kernel: Kernel) -> None:
+    x, w, bias = reference.inputs(PLAIN, device=kernel.device)
+    y = kernel(x[1], w, bias, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
+    assert tuple(y.shape) == PLAIN.y_shape[1:]
+    whole = kernel(x[1:], w, bias, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
+    assert torch.equal(y, whole[0])
+
+
+def transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, the last two dimensions swapped in memory."""
+    return tensor.transpose(2, 3).contiguous().transpose(2, 3)
+
+
+def sliced(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values as every second column of a wider tensor, not at its start."""
+    wide = torch.full((*tensor.shape[:3], 2 * tensor.shape[3] + 1), torch.nan, device=tensor.device)
+    wide[..., 1::2] = tensor
+    return wide[..., 1::2]
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in NHWC."""
+    return tensor.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("layout", [transposed, sliced, channels_last], ids=lambda f: f.__name__)
+def test_inputs_of_any_layout(kernel: Kernel, layout: object) -> None:
+    options = (PLAIN.stride, PLAIN.padding, PLAIN.dilation, PLAIN.groups)
+    y, (x, w, bias) = call(kernel, PLAIN)
+    assert not layout(x).is_contiguous() and torch.equal(layout(x), x)
+    assert torch.equal(kernel(layout(x), layout(w), bias, *options), y)
+    strided = torch.stack([bias, bias], dim=1)[:, 0]
+    assert torch.equal(kernel(x, w, strided, *options), y)
+
+
+def test_expanded_input(kernel: Kernel) -> None:
+    x, w, _ = reference.inputs(Problem(1, 1, 9, 9, 4, 3, 3), device=kernel.device)
+    assert torch.equal(kernel(x.expand(3, 1, 9, 9), w)[2], kernel(x, w)[0])
+
+
+def test_no_images_give_an_empty_output(kernel: Kernel) -> None:
+    y = kernel(
+        torch.empty(0, 4, 9, 8, device=kernel.device), torch.ones(6, 4, 3, 3).to(kernel.device)
+    )
+    assert tuple(y.shape) == (0, 6, 7, 6) and y.device == kernel.device
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int) -> None:
+    x = torch.randn(2, 4, 20, 37, device=kernel.device)
+    w = torch.randn(6, 4 // groups, 3, 3, device=kernel.device)
+    x[0, 1, 4, 5] = torch.nan
+    x[1, 0, 0, 0] = torch.inf
+    x[1, 3, 19, 36] = -torch.inf
+    x[0, 2, 18, 17] = torch.inf
+    x[0, 2, 19, 17] = -torch.inf  # with its neighbour: infinity minus infinity
+    w[5, 0, 1, 1] = torch.nan
+    y = kernel(x, w, stride=(1, 2), groups=groups).double()
+    truth = F.conv2d(x.double(), w.double(), stride=(1, 2), groups=groups)
+    assert truth.isnan().any() and truth.isinf().any() and truth.isfinite().any()
+    assert torch.equal(y.isnan(), truth.isnan())
+    assert torch.equal(y[truth.isinf()], truth[truth.isinf()])
+    finite = truth.isfinite()
+    torch.testing.assert_close(y[finite], truth[finite], rtol=0, atol=1e-4)
+
+
+def test_inputs_are_left_alone(kernel: Kernel) -> None:
+    inputs = reference.inputs(PLAIN, 3, kernel.device)
+    before = [part.clone() for part in inputs]
+    kernel(*inputs, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
+    assert all(torch.equal(part, was) for part, was in zip(inputs, before, strict=True))
+
+
+def workspace_bytes(kernel: Kernel, problem: Problem) -> int:
+    """Run once and return what workspace that took."""
+    launch = kernel.prepare(problem, *reference.inputs(problem, 0, kernel.device))
+    launch()
+    if kernel.engine == "sim":
+        return launch.counters["workspace"]
+    return 0 if launch.workspace is None else launch.workspace.numel()
+
+
+NEED = re.compile(r"needs ([\d,]+) bytes of workspace.*load\(\.\.\., workspace_limit=(\d+)\)")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(2, 4, 6, 7, 6, 3, 3, groups=2, bias=True, name="groups"),
+        Problem(3, 3, 7, 9, 5, 3, 2, 2, (2, 1), name="stride"),
+        Problem(1, 2, 1, 83, 3, 1, 5, dilation=(1, 2), name="row"),
+    ],
+    ids=lambda p: p.label,
+)
+def test_a_small_workspace_means_chunks(kernel: Kernel, problem: Problem) -> None:
+    whole, _ = call(kernel, problem)
+    most = workspace_bytes(kernel, problem)
+    exact = "cublas" not in kernel.source.lower()  # whose algorithm depends on the sizes
+
+    def limited(limit: int) -> Kernel:
+        return load(kernel.path, engine=kernel.engine, workspace_limit=limit)
+
+    if not most:
+        assert torch.equal(call(limited(0), problem)[0], whole)
+        return
+    with pytest.raises(LaunchError, match=re.escape(kernel.name)) as refused:
+        call(limited(1), problem)
+    stated = NEED.search(str(refused.value))
+    least = int(stated[2])
+    assert stated[1] == f"{least:,}" and 1 < least < most
+    for limit in (least, (least + most) // 3):
+        small = limited(limit)
+        assert workspace_bytes(small, problem) <= limit
+        y = assert_right(small, problem)
+        assert torch.equal(y, whole) or not exact
+    with pytest.raises(LaunchError, match="workspace"):
+        call(limited(least - 1), problem)
+
+
+@pytest.mark.parametrize(("path", "engine", "name", "default"), each_tunable())
+def test_tunables(path: Path, engine: str, name: str, default: int) -> None:
+    """Half and twice the default are right, or refused by a static_assert; not both refused."""
+    plain, works = load(path, engine=engine), 0
+    before = assert_right(plain, PLAIN)
+    for value in (default // 2, 2 * default):
+        tuned = load(f"{path.stem}@{name}={value}", engine=engine)
+        assert tuned.name == f"{path.stem}@{name}={value}" and tuned.defines == {name: value}
+        try:
+            assert_right(tuned, PLAIN)
+            assert_right(tuned, convlab.problem("awkward.tile_plus_one"))
+            works += 1
+        except BuildError as error:
+            assert "assert" in str(error) and name in str(error), str(error)
+    assert works
+    assert torch.equal(assert_right(plain, PLAIN), before)  # held beside the others all the time
+
+
+@pytest.mark.parametrize(("path", "engine", "name", "default"), each_tunable())
+def test_an_illegal_tunable_says_what_is_legal(
+    path: Path, engine: str, name: str, default: int
+) -> None:
+    with pytest.raises(BuildError) as refused:
+        load(path, engine=engine, defines={name: -1}).build()
+    text = str(refused.value)
+    limits = re.findall(r'static_assert\(.*?"(.*?)"\);', path.read_text())
+    assert any(limit in text for limit in limits if name in limit), text
+    assert path.name in text.splitlines()[0] and len(text.splitlines()) <= 14
+
+
+ARCHITECTURES = [
+    pytest.param(path, arch, id=f"{path.stem}-sm_{arch}")
+    for path in RUNGS
+    for arch in ("80", "90a")
+    if parse_header(path.read_text(), path).arch in (None, f"sm_{arch}")
+]
+
+
+@pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
+@pytest.mark.parametrize(("path", "arch"), ARCHITECTURES)
+def test_nvcc_compiles_without_spills(path: Path, arch: str, tmp_path: Path) -> None:
+    source = build.Source(path.read_text(), path.stem, path)
+    cubin, said = build.cubin(source, arch, tmp_path)
+    assert cubin.read_bytes()[:4] == b"\x7fELF"
+    entries = re.findall(rf"Compiling entry function '(\w+)' for 'sm_{arch}'", said)
+    registers = [int(count) for count in re.findall(r"Used (\d+) registers", said)]
+    assert len(entries) == len(registers) >= 1
+    assert all(0 < count <= 255 for count in registers)
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", said)
+    assert len(spills) == len(entries)
+    # For sm_80, ptxas spills some bytes of 03's smallest tiles to run more blocks at a time.
+    assert all(int(stored) <= (32 if arch == "80" else 0) for stored, _ in spills)
+
+
+# ---- what only a GPU can do -----------------------------------------------------------------
+
+HEADLINE = problems("headline")
+LARGE = [
+    Problem(2, 64, 2001, 1949, 5, 3, 3, name="im2col-past-2^31"),
+    Problem(3, 1, 4099, 4099, 43, 3, 3, bias=True, name="y-past-2^31"),
+    Problem(2, 70, 4001, 3989, 3, 2, 2, (7, 5), name="x-past-2^31"),
+    Problem(1, 1, 46349, 46351, 1, 1, 1, name="plane-past-2^31"),
+]
+
+
+@on("cuda")
+@pytest.mark.parametrize("problem", HEADLINE, ids=lambda p: p.label)
+def test_headline_problems_at_full_size(kernel: Kernel, problem: Problem) -> None:
+    assert not kernel.unsupported(problem)
+    report = convlab.check(kernel, problem, scale=None, sample=100_000)
+    assert report.ok, str(report)
+    assert report.problem == problem and report.outputs == torch.Size(problem.y_shape).numel()
+
+
+def test_large_problems_pass_a_32_bit_index() -> None:
+    im2col, y, x, plane = LARGE
+    assert im2col.im2col_elements > 2**31 and plane.P * plane.Q > 2**31
+    assert torch.Size(y.y_shape).numel() > 2**31
+    assert torch.Size(x.x_shape).numel() > 2**31
+
+
+@on("cuda")
+@pytest.mark.parametrize("problem", LARGE, ids=lambda p: p.label)
+def test_large_indices(kernel: Kernel, problem: Problem) -> None:
+    if available_bytes(kernel.device) < 2 * problem.min_bytes:
+        pytest.skip(f"needs {2 * problem.min_bytes / 1e9:.0f} GB of GPU memory")
+    if kernel.unsupported(problem):
+        with pytest.raises(UnsupportedError, match=re.escape(kernel.name)):
+            call(kernel, problem)
+        return
+    y, inputs = call(kernel, problem)
+    where = reference.sample(problem, 100_000, device=kernel.device)
+    last = torch.tensor(problem.y_shape) - 1
+    assert torch.equal(where[-1].cpu(), last) and not where[0].any()
+    assert_close(y[tuple(where.unbind(1))], problem, inputs, kernel.precision, where)
+
+
+@on("cuda")
+def test_runs_on_the_current_stream(kernel: Kernel) -> None:
+    want, (x, w, bias) = call(kernel, PLAIN)
+    late = torch.zeros_like(x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # a tenth of a second, in which x is still all zeros
+        late.copy_(x)
+        y = kernel(late, w, bias, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
+    stream.synchronize()
+    assert torch.equal(y, want)

@@ -1,0 +1,189 @@
+"""The walk: every notebook runs top to bottom, and what is committed is fit to be read."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from run_notebooks import NOTEBOOKS, clean, executed, names
+
+KIBIBYTES = 400  # a notebook's size at most
+LINES = 20  # a code cell's length at most
+KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+
+# For each notebook, its exercises' solutions, in order.
+SOLUTIONS = {
+    "00_start": (
+        "w_right = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0]])",
+        "column, row = torch.tensor([1.0, 2.0, 1.0]), torch.tensor([-1.0, 0.0, 1.0])",
+    ),
+    "01_direct": (
+        "sectors_stride_2, sectors_stride_8 = 8, 32",
+        """p_line = "const int p = int(i % conv.P);"
+q_line = "const int q = int(i / conv.P % conv.Q);\"""",
+    ),
+    "02_im2col_gemm": (
+        "bytes_for_one_image = 4 * 16 * 3 * 3 * 1022 * 1022",
+        'mine = "02_im2col_gemm@BM=128,BN=128"',
+    ),
+    "03_smem_tile": (
+        "floats_rect, floats_stride_2 = (15 + 4 + 1) * (15 + 8 + 1), (15 * 2 + 2 + 1) ** 2",
+        "channels = 5",
+    ),
+}
+
+
+@dataclass
+class Run:
+    """A notebook that was run here, and its kernel, still alive."""
+
+    name: str
+    notebook: NotebookNode
+    client: NotebookClient
+
+    def tagged(self, tag: str) -> list[int]:
+        """Return the places of the cells that have a tag."""
+        cells = enumerate(self.client.nb.cells)
+        return [index for index, cell in cells if tag in cell.metadata.get("tags", [])]
+
+    def again(self, index: int, source: str | None = None) -> str:
+        """Run one cell again, with another source if one is given; return what it printed."""
+        cell = self.client.nb.cells[index]
+        cell.source = cell.source if source is None else source
+        return printed(self.client.execute_cell(cell, index))
+
+
+@pytest.fixture(scope="module", params=names())
+def run(request: pytest.FixtureRequest, cache: Path) -> Iterator[Run]:
+    """Run a notebook from a fresh kernel, on the simulator whatever this machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with executed(request.param, timeout=120) as (notebook, client):
+            yield Run(request.param, copy.deepcopy(notebook), client)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Builds of these tests' own, shared by the notebooks as they are by a reader's."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("notebooks-cache")
+        patch.setenv("CONVLAB_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(params=names())
+def committed(request: pytest.FixtureRequest) -> NotebookNode:
+    """Read a notebook as it is on disk."""
+    return nbformat.read(NOTEBOOKS / f"{request.param}.ipynb", as_version=4)
+
+
+def outputs(notebook: NotebookNode) -> list[NotebookNode]:
+    return [out for cell in notebook.cells for out in cell.get("outputs", [])]
+
+
+def printed(cell: NotebookNode) -> str:
+    return "".join(out.text for out in cell.outputs if out.output_type == "stream")
+
+
+def test_runs_without_error(run: Run) -> None:
+    kinds = {(out.output_type, out.get("name")) for out in outputs(run.notebook)}
+    assert kinds <= {("stream", "stdout"), ("execute_result", None), ("display_data", None)}
+
+
+def test_shows_tables_and_figures(run: Run) -> None:
+    shown = [out.get("data", {}) for out in outputs(run.notebook)]
+    assert any("<table" in data.get("text/html", "") for data in shown)
+    assert any("image/png" in data for data in shown)
+
+
+def test_last_cell_tells_where_and_when(run: Run) -> None:
+    text = printed(run.notebook.cells[-1])
+    assert re.search(r"\d{4}-\d\d-\d\d, torch \d.*, Python 3", text)
+    assert "on the simulator" in text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", names())
+def test_runs_on_the_gpu(name: str, cache: Path) -> None:
+    with executed(name, timeout=600) as (notebook, _):
+        assert {out.get("name", "stdout") for out in outputs(notebook)} == {"stdout"}
+        assert "NVIDIA" in printed(notebook.cells[-1])
+
+
+def test_exercises_fail_unsolved(run: Run) -> None:
+    checkers = run.tagged("checker")
+    assert len(checkers) == len(run.tagged("exercise")) == len(SOLUTIONS[run.name])
+    for index in checkers:
+        assert "not yet" in printed(run.notebook.cells[index]).lower()
+
+
+def test_exercises_pass_solved(run: Run) -> None:
+    exercises, checkers = run.tagged("exercise"), run.tagged("checker")
+    for exercise, checker, solution in zip(exercises, checkers, SOLUTIONS[run.name], strict=True):
+        assert run.again(exercise, solution) == ""
+        verdict = run.again(checker)
+        assert "solved" in verdict.lower() and "not yet" not in verdict.lower()
+
+
+def test_committed_is_small(committed: NotebookNode) -> None:
+    assert len(nbformat.writes(committed)) < KIBIBYTES * 1024
+
+
+def test_committed_ran_top_to_bottom(committed: NotebookNode) -> None:
+    code = [cell for cell in committed.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert {"stream", "execute_result", "display_data"} >= {
+        out.output_type for out in outputs(committed)
+    }
+    assert any("image/png" in out.get("data", {}) for out in outputs(committed))
+    assert "stderr" not in {out.get("name") for out in outputs(committed)}
+
+
+def test_committed_names_no_place_of_a_machine(committed: NotebookNode) -> None:
+    for out in outputs(committed):
+        texts = {k: v for k, v in out.get("data", {}).items() if k != "image/png"}
+        text = out.get("text", "") + json.dumps(texts)
+        assert not re.search(r"(?<![\w.])/(home|root|tmp|work|usr|opt|mnt|var)/", text), text[:300]
+
+
+def test_committed_is_clean(committed: NotebookNode) -> None:
+    cleaned = copy.deepcopy(committed)
+    clean(cleaned)
+    assert cleaned == committed
+
+
+def test_committed_cells_are_short(committed: NotebookNode) -> None:
+    code = [cell.source for cell in committed.cells if cell.cell_type == "code"]
+    longest = max(code, key=lambda source: source.count("\n"))
+    assert longest.count("\n") < LINES, longest
+
+
+def test_committed_opens_its_kernel(committed: NotebookNode) -> None:
+    text = "\n".join(cell.source for cell in committed.cells)
+    loaded = re.findall(r'convlab\.load\("(\w+)"\)', text)
+    assert loaded
+    for name in loaded:
+        assert (KERNELS / f"{name}.cu").exists()
+        assert f"kernels/{name}.cu" in text
+
+
+def test_clean_drops_progress_and_keeps_other_words() -> None:
+    streams = {
+        "bar": "\rbuilding 01_direct:  33%|███▎      | 1/3 [00:01<00:02,  1.2s/it]",
+        "warning": "TqdmWarning: IProgress not found.",
+        "error": "something else went wrong",
+    }
+    cell = nbformat.v4.new_code_cell("1")
+    cell.metadata["execution"] = {"iopub.status.busy": "now"}
+    new = nbformat.v4.new_output
+    cell.outputs = [new("stream", name="stderr", text=text) for text in streams.values()]
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    clean(notebook)
+    assert [out.text for out in cell.outputs] == [streams["error"]]
+    assert cell.execution_count == 1 and not cell.metadata
