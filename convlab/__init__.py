@@ -5,6 +5,7 @@
 >>> y = kernel(x, w, stride=2, padding=1)          # called like torch.nn.functional.conv2d
 >>> convlab.check(kernel, "square").ok             # against float64
 >>> convlab.compare(problem="square").plot()       # all kernels side by side
+>>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
 
 Importing compiles nothing and touches no GPU.
 """
@@ -22,6 +23,7 @@ from .errors import (
     UnsupportedError,
     WrongResult,
 )
+from .explain import inspect
 from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
@@ -42,6 +44,7 @@ __all__ = [
     "compare",
     "compile",
     "describe",
+    "inspect",
     "load",
     "nn",
     "problem",

@@ -16,6 +16,7 @@ from . import bench, catalog, doctor
 from .check import check, check_all, resolve
 from .compare import compare
 from .errors import BuildError, CatalogError, ConvlabError, ProblemError, WrongResult
+from .explain import inspect
 from .kernel import ENGINES, load, tunables
 from .problem import PROBLEM_SETS, problem, problems
 
@@ -89,6 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     command = add("compare", _compare, "Several kernels side by side: error, cost, floor.",
                   kernels=True, problem=named.format("default: square"))  # fmt: skip
     command.add_argument("--plot", metavar="PNG", default="convlab-compare.png", type=Path)
+    command = add("inspect", _inspect, "Why: registers, occupancy, traffic by line, a model's time.",
+                  kernels=True, problem=named.format("default: square"))  # fmt: skip
+    command.add_argument("--gpu", help="T4, A100, L4, 'RTX 4090', H100, H200; default: what is here")
+    command.add_argument("--listing", action="store_true", help="the source, line by line")
+    command.add_argument("--plot", metavar="PNG", default="convlab-inspect.png", type=Path,
+                         help="of several kernels, each one's name is put before the ending")
     command = add("bench", _bench, "Kernels over several problems, as README's table has it.",
                   kernels=True, problem=named.format(sets.format("headline")))  # fmt: skip
     command.add_argument("--write", metavar="FILE", type=Path,
@@ -155,6 +162,21 @@ def _compare(arguments: argparse.Namespace) -> tuple:
     document = result.to_dict() | {"plot": str(arguments.plot.resolve())}
     text = f"{result}\nplot: {arguments.plot.resolve()}"
     return (RIGHT if result.ok else WRONG), document, text
+
+
+def _inspect(arguments: argparse.Namespace) -> tuple:
+    names = _chosen(arguments) or [path.stem for path in catalog.catalog()]
+    documents, texts, path = [], [], arguments.plot
+    for name in names:
+        found = inspect(
+            name, arguments.problem or "square", gpu=arguments.gpu, engine=arguments.engine
+        )
+        where = path if len(names) == 1 else path.with_stem(f"{path.stem}-{found.kernel}")
+        found.plot(where)
+        documents.append(found.to_dict() | {"plot": str(where.resolve())})
+        texts.append(f"{found}\nplot: {where.resolve()}")
+        texts += [str(found.listing())] if arguments.listing else []
+    return RIGHT, {"inspections": documents}, "\n\n".join(texts)
 
 
 def _bench(arguments: argparse.Namespace) -> tuple:

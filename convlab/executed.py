@@ -24,7 +24,7 @@ def executions(function: Function, lines: Sequence[Mapping[str, Any]]) -> dict[s
     lines : what the simulator counted on this function's lines.
     """
     rate = _rates(function, lines)
-    levels: dict[Loop | None, list[Instruction]] = {None: []} | {loop: [] for loop in function.loops}
+    levels: dict[Loop | None, list[Instruction]] = {level: [] for level in (None, *function.loops)}
     for i in function.instructions:
         levels[function.loop_of(i)].append(i)
     times: dict[Loop | None, float] = {}
@@ -41,7 +41,7 @@ def executions(function: Function, lines: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _within(inner: Loop, outer: Loop | None) -> bool:
-    return outer is None or (inner != outer and outer.start <= inner.start <= inner.end <= outer.end)
+    return outer is None or inner != outer and outer.start <= inner.start <= inner.end <= outer.end
 
 
 def _rates(function: Function, lines: Sequence[Mapping[str, Any]]) -> dict[int, float]:

@@ -129,7 +129,7 @@ def line_costs(
     axes.set_yticks(range(len(rows)), labels, fontsize=7.5, family="monospace")
     axes.set_ylim(max(len(rows), 1) - 0.4, -0.6)
     axes.set_xlim(0, 1.15 * max([row["units"] for row in rows], default=1))
-    axes.set_xlabel("sectors or wavefronts, simulated; black: the least for those bytes", fontsize=9)
+    axes.set_xlabel("sectors or wavefronts, simulated; black: the least that would do", fontsize=9)
     if seen:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
     _plain(axes)

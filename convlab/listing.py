@@ -33,7 +33,7 @@ class Listing:
     instructions: Mapping[int, int]
 
     def __str__(self) -> str:
-        head = f"{'line':>4} {'SASS':>5} {'requests':>12} {'per req':>7} {'least':>6} {'share':>6}  "
+        head = f"{'line':>4} {'SASS':>5} {'requests':>12} {'per req':>7} {'least':>6} {'share':>6}"
         lines = [f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request", head]
         quiet = 0
         for number, text in enumerate(self.source, 1):

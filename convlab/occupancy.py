@@ -120,12 +120,12 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"[^a-z0-9]|nvidia|geforce", "", name.lower())
+    return re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
 
 
 def _from_device(device: Device) -> Gpu:
     """The GPU that is there: as the table has it, or with its capability's limits."""
-    sm = device.sm if device.sm in LIMITS else max((k for k in LIMITS if k <= device.sm), default=75)
+    sm = max((known for known in LIMITS if known <= device.sm), default=75)
     known = next((gpu for gpu in GPUS.values() if gpu.driver_name == device.name), None)
     sheet, lanes = device.datasheet, LIMITS[sm].fp32_lanes
     stated = sheet.fp32_tflops * 1e3 / (2 * lanes * device.sm_count) if sheet else 1.7

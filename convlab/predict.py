@@ -212,7 +212,8 @@ def predict(
 def array_bytes(problem: Problem) -> dict[str, float]:
     """The bytes of each tensor by its name."""
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    return {name: 4.0 * math.prod(shape) for name, shape in shapes.items()} | {"bias": 4.0 * problem.K}
+    sizes = {name: 4.0 * math.prod(shape) for name, shape in shapes.items()}
+    return sizes | {"bias": 4.0 * problem.K}
 
 
 def _bytes(lines: Sequence[Mapping[str, Any]], array: str | None, kind: str) -> float:

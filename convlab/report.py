@@ -1,4 +1,4 @@
-"""What an inspection found, as rows of one table: simulated, predicted, measured, least."""
+"""What an inspection found, as tables: quantities, functions, instructions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from .check import plain
+from .executed import find_function
+from .occupancy import Gpu, occupancy
 from .predict import Prediction, Run
 from .problem import Problem
+from .sass import Function
+
+Dims = tuple[int, int, int]
 
 COLUMNS = ("quantity", "unit", "problem", "simulated", "predicted", "measured", "least")
 
@@ -52,6 +58,10 @@ def quantities(
     moved = whole.get("dram_bytes")
     row("DRAM traffic", "MB", "whole", predicted=model and model.dram_bytes / 1e6,
         measured=moved and moved / 1e6, least=problem.min_bytes / 1e6)  # fmt: skip
+    modelled = 64e-9 * sum(part.ffma for part in model.parts) if model else None
+    if modelled and not sim.get("library_bytes"):
+        row("operations, from the SASS", "GFLOP", "whole", predicted=modelled,
+            least=problem.flops / 1e9)  # fmt: skip
     row("DRAM bandwidth", "GB/s", "whole", measured=moved and ms and moved / (ms * 1e6))
 
     for kind in ("load", "store"):
@@ -80,7 +90,7 @@ def quantities(
         measured=counted.get("flops") and counted["flops"] / 1e6, least=small.flops / 1e6)
     lanes = sum(line["lanes"] for line in lines)
     requests = sum(line["requests"] for line in lines)
-    row("active lanes per request", "of 32", "small", simulated=lanes / requests if requests else None)
+    row("active lanes per request", "of 32", "small", simulated=requests and lanes / requests or None)
     row("barriers", "of blocks", "small", simulated=sim.get("barriers"))
     functions = seen.get("functions")
     if functions is not None and "active_warps_pct" in functions:
@@ -102,3 +112,93 @@ def _least(lines: Sequence[Mapping[str, Any]], space: str, kind: str | None) -> 
     chosen = [r for r in lines if r["space"] == space and kind in (None, r["kind"])]
     requests = sum(row["requests"] for row in chosen)
     return sum(row["ideal_units"] for row in chosen) / requests if requests else None
+
+
+def static_table(functions: Sequence[Function], launches: Sequence[Mapping[str, Any]], gpu: Gpu,
+                 block: Dims | None, shared: int) -> pd.DataFrame:  # fmt: skip
+    """Return one row for each function that was launched, for each if no launch is known."""
+    launched = {}
+    for entry in launches:
+        match = find_function(functions, entry["kernel"])
+        if match is not None:
+            launched.setdefault(match.symbol, entry)
+    rows = []
+    for f in functions:
+        entry = launched.get(f.symbol, {"block": block, "shared_bytes": shared})
+        shape, dynamic = entry["block"], entry["shared_bytes"]
+        held = None
+        if shape:
+            held = occupancy(gpu, math.prod(shape), f.registers, f.static_shared + dynamic)
+        rows.append(
+            {
+                "function": f.name, "registers": f.registers, "static_shared": f.static_shared,
+                "dynamic_shared": dynamic if shape else math.nan,
+                "spill_bytes": f.spill_stores + f.spill_loads, "stack": f.stack,
+                "block": "x".join(map(str, shape)) if shape else "",
+                "blocks_per_sm": held.blocks if held else math.nan,
+                "occupancy": held.fraction if held else math.nan,
+                "limited_by": held.limited_by if held else "",
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def sass_table(functions: Sequence[Function]) -> pd.DataFrame:
+    """Return how many instructions of each kind the functions and their hot loops have."""
+    rows = []
+    for f in functions:
+        for where, loop in (("all", None), ("hot loop", f.hot_loop)):
+            if where == "all" or loop is not None:
+                mix = f.mix(loop)
+                ffma = mix.get("FFMA", 0)
+                rows += [
+                    {"function": f.name, "where": where, "kind": kind, "count": count,
+                     "per_ffma": count / ffma if ffma else math.nan}
+                    for kind, count in mix.items()
+                ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["function", "where", "kind", "count", "per_ffma"])
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as what JSON can hold."""
+    return [{k: plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or pd.isna(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """The quantities of which anything is known, as text."""
+    numbers = ["simulated", "predicted", "measured", "least"]
+    known = frame[frame[numbers[:3]].notna().any(axis=1)]
+    known = known[["quantity", "unit", "problem", *(n for n in numbers if known[n].notna().any())]]
+    return known.apply(lambda column: column.map(_cell))
+
+
+def static_shown(static: pd.DataFrame) -> pd.DataFrame:
+    """The functions, as text."""
+    if not len(static):
+        return static
+    table = static.copy()
+    table["occupancy"] = [("-" if pd.isna(v) else f"{v:.0%}") for v in table["occupancy"]]
+    names = {"static_shared": "static B", "dynamic_shared": "dynamic B", "spill_bytes": "spills B",
+             "blocks_per_sm": "blocks/SM", "limited_by": "limited by"}  # fmt: skip
+    return table.apply(lambda column: column.map(_cell)).drop(columns="stack").rename(columns=names)
+
+
+def text(frame: pd.DataFrame) -> list[str]:
+    """Lay a frame of text out in columns, the first to the left, the others to the right."""
+    columns = [[name, *frame[name]] for name in frame] if len(frame) else []
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in zip(*columns, strict=True)
+    ]

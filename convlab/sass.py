@@ -224,7 +224,7 @@ def resources(log: str) -> dict[str, Function]:
 
 
 def tool(name: str) -> Path | None:
-    """Find nvdisasm or cuobjdump: the toolkit's, else on PATH, else pip's; None without one."""
+    """Find nvdisasm: the toolkit's, else on PATH, else pip's; None without one."""
     homes = [found.home for found in [toolchain.cuda()] if found]
     homes += [Path("/usr/local/cuda"), Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"]
     for home in homes:
