@@ -81,6 +81,8 @@ def inspect(
     names = [entry["kernel"] for entry in launches]
     called = [f for f in functions if any(find_function(functions, n) is f for n in names)]
     model = _predict(problem, gpu, functions, runs, known, block, notes)
+    if functions and not launches and block is None:
+        notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
     floor = math.nan
     if known or gpu.datasheet:
         floor = floor_seconds(problem, kernel.precision, known or _stated(gpu.datasheet))

@@ -67,7 +67,7 @@ def roofline(
         axes.plot(x, y, color=_INK, linewidth=1.6, linestyle="-" if i == 0 else "--")
         axes.annotate(f"{name} {peak / 1e12:.3g} TFLOP/s", (high, peak), xytext=(-3, 3),
                       textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
-    axes.annotate(f"{bandwidth / 1e12:.3g} TB/s", (low, bandwidth * low), xytext=(4, 8),
+    axes.annotate(f"{bandwidth / 1e12:.3g} TB/s", (low, bandwidth * low), xytext=(14, 0),
                   textcoords="offset points", fontsize=8)  # fmt: skip
     shade = colors([point.label for point in points if point.kind != "floor"])
     for point in points:
@@ -129,7 +129,7 @@ def line_costs(
     axes.set_yticks(range(len(rows)), labels, fontsize=7.5, family="monospace")
     axes.set_ylim(max(len(rows), 1) - 0.4, -0.6)
     axes.set_xlim(0, 1.15 * max([row["units"] for row in rows], default=1))
-    axes.set_xlabel("sectors or wavefronts, simulated; black: the least that would do", fontsize=9)
+    axes.set_xlabel("sectors or wavefronts; black: the least", fontsize=9)
     if seen:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
     _plain(axes)
