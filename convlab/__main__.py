@@ -90,9 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     command = add("compare", _compare, "Several kernels side by side: error, cost, floor.",
                   kernels=True, problem=named.format("default: square"))  # fmt: skip
     command.add_argument("--plot", metavar="PNG", default="convlab-compare.png", type=Path)
-    command = add("inspect", _inspect, "Why: registers, occupancy, traffic by line, a model's time.",
+    command = add("inspect", _inspect, "Why: registers, occupancy, cost by line, a model's time.",
                   kernels=True, problem=named.format("default: square"))  # fmt: skip
-    command.add_argument("--gpu", help="T4, A100, L4, 'RTX 4090', H100, H200; default: what is here")
+    command.add_argument("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
     command.add_argument("--listing", action="store_true", help="the source, line by line")
     command.add_argument("--plot", metavar="PNG", default="convlab-inspect.png", type=Path,
                          help="of several kernels, each one's name is put before the ending")
@@ -166,17 +166,18 @@ def _compare(arguments: argparse.Namespace) -> tuple:
 
 def _inspect(arguments: argparse.Namespace) -> tuple:
     names = _chosen(arguments) or [path.stem for path in catalog.catalog()]
-    documents, texts, path = [], [], arguments.plot
+    documents, texts, path, ok = [], [], arguments.plot, True
     for name in names:
         found = inspect(
             name, arguments.problem or "square", gpu=arguments.gpu, engine=arguments.engine
         )
         where = path if len(names) == 1 else path.with_stem(f"{path.stem}-{found.kernel}")
         found.plot(where)
+        ok &= bool(found.frame[["simulated", "measured"]].notna().any(axis=None))  # it ran
         documents.append(found.to_dict() | {"plot": str(where.resolve())})
         texts.append(f"{found}\nplot: {where.resolve()}")
         texts += [str(found.listing())] if arguments.listing else []
-    return RIGHT, {"inspections": documents}, "\n\n".join(texts)
+    return (RIGHT if ok else WRONG), {"inspections": documents}, "\n\n".join(texts)
 
 
 def _bench(arguments: argparse.Namespace) -> tuple:

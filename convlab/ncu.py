@@ -65,7 +65,7 @@ _REFUSALS = (
     ("ERR_NVGPUCTRPERM", "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or "
      "let the machine's owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a "
      "container, start it with --cap-add=SYS_ADMIN; most rented machines allow neither"),
-    ("already in use|ERR_NVGPUCTRUNAVAIL|resource unavailable", "another profiler (DCGM, a second "
+    ("already in use|ERR_NVGPUCTRUNAVAIL|driver resource", "another profiler (DCGM, a second "
      "ncu) holds this GPU's counters: stop it, or `dcgmi profile --pause`"),
     ("Failed to find metric|metrics? .* (not found|could not be found)", "this ncu does not know a "
      "metric that is asked for: use the ncu of CUDA 12 or later"),

@@ -145,8 +145,8 @@ class Occupancy:
     fraction
         warps over the most that an SM can hold.
     limits
-        The blocks that each resource alone would allow: "warps", "blocks", "registers", "shared
-        memory".
+        The blocks that each resource alone would allow: "warps", "blocks", and where the kernel
+        uses them "registers" and "shared memory".
     limited_by
         The scarcest of them; several are joined by " and ".
     """
@@ -179,31 +179,31 @@ def occupancy(gpu: Gpu, threads: int, registers: int, shared_bytes: int = 0) -> 
     if not 0 <= registers <= has.registers_per_thread:
         raise ProblemError(f"a thread has at most {has.registers_per_thread} registers")
     warps = -(-threads // 32)
-    limits = {
-        "warps": has.warps // warps,
-        "blocks": has.blocks,
-        "registers": _blocks_by_registers(has, warps, registers),
-        "shared memory": _blocks_by_shared(has, shared_bytes),
-    }
+    limits = {"warps": has.warps // warps, "blocks": has.blocks}
+    if registers:
+        limits["registers"] = _blocks_by_registers(has, warps, registers)
+    if shared_bytes:
+        limits["shared memory"] = _blocks_by_shared(has, shared_bytes)
     blocks = min(limits.values())
     scarcest = [name for name, value in limits.items() if value == blocks]
     return Occupancy(blocks, blocks * warps, blocks * warps / has.warps, limits, _join(scarcest))
 
 
 def _blocks_by_registers(has: Limits, warps: int, registers: int) -> int:
-    """Registers go to warps in units of 256, warps to the four partitions in turn."""
-    if registers == 0:
-        return has.blocks
+    """Registers go to warps in units of 256; each of the four partitions has a quarter of them.
+
+    A block must fit as if its warps were spread evenly over the partitions, rounded up.
+    """
     of_a_warp = _up(registers * 32, has.register_unit)
-    resident = has.registers // _PARTITIONS // of_a_warp * _PARTITIONS
-    return resident // _up(warps, _PARTITIONS)
+    if _up(warps, _PARTITIONS) * of_a_warp > has.registers:
+        return 0
+    return has.registers // _PARTITIONS // of_a_warp * _PARTITIONS // warps
 
 
 def _blocks_by_shared(has: Limits, shared_bytes: int) -> int:
     if shared_bytes > has.shared_optin_bytes:
         return 0
-    of_a_block = _up(shared_bytes + has.reserved_bytes, has.shared_unit)
-    return min(has.blocks, has.shared_bytes // of_a_block) if of_a_block else has.blocks
+    return has.shared_bytes // _up(shared_bytes + has.reserved_bytes, has.shared_unit)
 
 
 def _up(value: int, unit: int) -> int:

@@ -90,7 +90,8 @@ def quantities(
         measured=counted.get("flops") and counted["flops"] / 1e6, least=small.flops / 1e6)
     lanes = sum(line["lanes"] for line in lines)
     requests = sum(line["requests"] for line in lines)
-    row("active lanes per request", "of 32", "small", simulated=requests and lanes / requests or None)
+    active = lanes / requests if requests else None
+    row("active lanes per request", "of 32", "small", simulated=active)
     row("barriers", "of blocks", "small", simulated=sim.get("barriers"))
     functions = seen.get("functions")
     if functions is not None and "active_warps_pct" in functions:
