@@ -130,7 +130,8 @@ def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         for stand_in in predict.stand_ins(problem):
             launch = twin.prepare(stand_in, *reference.inputs(stand_in, seed))
             launch()
-            lines = getattr(launch, "lines", None) or []
+            # a line is not known where binutils' addr2line is not there
+            lines = [row for row in getattr(launch, "lines", None) or [] if row["line"]]
             launches = getattr(launch, "launches", None) or []
             runs.append(predict.Run(stand_in, launch.counters or {}, lines, launches))
             if len(runs) == 1:
@@ -206,6 +207,7 @@ def _predict(problem, gpu, functions, runs, known, block, notes) -> predict.Pred
         text for text, there in (
             ("a simulated run", runs),
             ("counts by source line", not runs or runs[0].lines),
+            ("the launch, or block=(x, y, z)", not runs or runs[0].launches or block),
             ("machine instructions (nvcc and nvdisasm)", any(f.instructions for f in functions)),
             (f"the datasheet of {gpu.name}", gpu.datasheet or known),
         ) if not there

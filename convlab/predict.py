@@ -3,14 +3,15 @@
 Each ``__global__`` function takes as long as the busiest of the things it needs, and the functions
 of a call follow one another:
 
-========  ==========================================================================================
-issue     warp instructions, four schedulers an SM, one a cycle, divided by how well they are hidden
-fp32      FFMAs over the lanes that can do them; "tensor": HMMA and HGMMA over the datasheet's rate
-shared    shared-memory wavefronts, one a cycle and SM
-L1        requests, one a cycle and SM, or their sectors, four a cycle
-L2        sectors that L1 does not hold
-DRAM      each array of a function once, or what it asks for where that is less
-========  ==========================================================================================
+=============  ===================================================================================
+issue+latency  warp instructions, four schedulers an SM, one a cycle, over the share of cycles in
+               which a scheduler has a warp that is ready (below)
+fp32           FFMAs over the lanes that can do them; "tensor": HMMA, HGMMA at the datasheet's rate
+shared         shared-memory wavefronts, one a cycle and SM
+L1             requests, one a cycle and SM, or their sectors, four a cycle
+L2             sectors that L1 does not hold
+DRAM           each array of a function once, or what it asks for where that is less
+=============  ===================================================================================
 
 How well latency is hidden: a warp that is alone issues in one cycle of 1 / `READY`; w warps of a
 scheduler, independent of each other, leave it idle in (1 - READY)^w of the cycles.
@@ -29,7 +30,9 @@ from .occupancy import Gpu, Occupancy, occupancy
 from .problem import Problem
 from .sass import Function
 
-READY = 0.13  # fitted to the five first rungs on an H200; dependent arithmetic alone gives 1/4
+# Fitted by hand to the five first rungs on the three headline problems on an H200, where anything
+# from 0.11 to 0.17 is within 1.5 of each; back-to-back dependent arithmetic alone would give 1/4.
+READY = 0.13
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches (H200: 4.26 of 4.8 TB/s)
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches (H200: 51 of 67 TFLOP/s)
 L1_HITS = 0.8  # of the loads that ask for a sector again: an assumption, unless it was counted
@@ -53,8 +56,7 @@ class Run:
 class Part:
     """The predicted time of one ``__global__`` function, or of the library.
 
-    `terms` has the seconds that each resource is busy, latency included in "issue"; the largest
-    is what the function takes.
+    `terms` has the seconds that each resource alone would take; the longest is the function's.
     """
 
     name: str
@@ -94,7 +96,7 @@ class Prediction:
         for part in self.parts:
             terms = sorted(part.terms.items(), key=lambda term: -term[1])
             shown = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in terms if seconds)
-            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms; busy: {shown}")
+            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms, the longest of {shown}")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -193,12 +195,13 @@ def predict(
         dram = _dram(owned, scale, arrays)
         dram_total += dram
         terms = _terms(gpu, total, owned, scale, dram, bandwidth)
-        terms["issue"] /= _hidden(gpu, held, blocks)
+        terms["issue+latency"] /= _hidden(gpu, held, blocks)
         tail = 1.0 if blocks is None else max(1.0, math.ceil(blocks / gpu.sms) * gpu.sms / blocks)
-        for name in ("issue", "fp32", "tensor", "shared", "L1"):
+        for name in ("issue+latency", "fp32", "tensor", "shared", "L1"):
             terms[name] *= tail
         parts.append(Part(function.name, terms, held, total["all"], total["FFMA"]))
-    notes = [f"{L1_HITS:.0%} of repeated loads are taken to hit in L1"]
+    counted = any("block_units" in row for row in lines)
+    notes = [] if counted else [f"{L1_HITS:.0%} of repeated loads are taken to hit in L1"]
     if first.counters.get("library_bytes"):
         moved = scale * first.counters["library_bytes"] * _depth_ratio(problem, first.problem)
         dram_total += moved
@@ -246,7 +249,7 @@ def _terms(gpu: Gpu, total: Mapping[str, float], lines: Sequence[Mapping[str, An
         missed = min(dram, asked) + (1 - L1_HITS) * max(0.0, asked - dram)
     missed += scale * _bytes(lines, None, "store")
     return {
-        "issue": total["all"] / (4 * cycles),
+        "issue+latency": total["all"] / (4 * cycles),
         "fp32": 32 * total["FFMA"] / (gpu.limits.fp32_lanes * cycles),
         "tensor": total["flops"] / (tensor_rate * 1e12),
         "shared": summed("shared", "units") / cycles,
