@@ -30,8 +30,8 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (r"HMMA|IMMA|DMMA|BMMA|QMMA", "HMMA"),
     (r"FFMA", "FFMA"),
     (r"FADD|FMUL", "FADD FMUL"),
-    (r"BAR|SYNCS|DEPBAR|LDGDEPBAR|WARPSYNC|BSSY|BSYNC", "barrier"),
-    (r"BRA|BRX|JMP|CALL|RET|EXIT", "branch"),
+    (r"BAR|SYNCS|DEPBAR|LDGDEPBAR", "barrier"),
+    (r"BRA|BRX|JMP|CALL|RET|EXIT|BSSY|BSYNC|WARPSYNC|BREAK", "branch"),
     (r"U?(IMAD|IADD3?|VIADD|ISETP|LEA|SHF|LOP3|PLOP3|IABS|IMNMX|VIMNMX|ISCADD|SEL|PRMT|POPC|FLO)"
      r"|USEL|UISETP|ULOP3|USHF|R2UR|I2F|F2I|MUFU", "integer"),
 )  # fmt: skip
