@@ -17,7 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from convlab import catalog, device, explain, load, measure, ncu, problem, reference  # noqa: E402
+from convlab import catalog, device, explain, load, measure, problem, reference  # noqa: E402
+from convlab.explain import ncu  # noqa: E402
 from convlab.errors import ConvlabError  # noqa: E402
 
 SMALL = {

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import convlab
-from convlab import explain, figures, kernel, ncu, predict, reference, sass, toolchain
+from convlab import explain, kernel, reference, toolchain
+from convlab.explain import figures, ncu, predict, sass
 from convlab.__main__ import main
 from convlab.errors import BuildError, LaunchError, ProblemError, UnsupportedError
-from convlab.listing import Listing, with_shares
-from convlab.occupancy import GPUS, Gpu, find_gpu, occupancy
+from convlab.explain.listing import Listing, with_shares
+from convlab.explain.occupancy import GPUS, Gpu, find_gpu, occupancy
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
 needs_tools = pytest.mark.skipif(

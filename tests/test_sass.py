@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from convlab import build, catalog, executed, sass, toolchain
+from convlab import build, catalog, toolchain
+from convlab.explain import executed, sass
 from convlab.errors import BuildError
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.

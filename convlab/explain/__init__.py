@@ -14,20 +14,21 @@ from typing import Any
 
 import pandas as pd
 
-from . import build as builds
-from . import ncu, predict, reference, sass
-from .check import fit
-from .device import Ceilings, Datasheet, ceilings, describe, floor_seconds
-from .errors import ConvlabError, ProblemError, UnsupportedError
+from .. import build as builds
+from .. import reference
+from . import ncu, predict, sass
+from ..check import fit
+from ..device import Ceilings, Datasheet, ceilings, describe, floor_seconds
+from ..errors import ConvlabError, ProblemError, UnsupportedError
 from .executed import find_function
 from .inspection import Inspection
-from .kernel import ENGINES, Kernel, compile, load
+from ..kernel import ENGINES, Kernel, compile, load
 from .listing import with_shares
-from .measure import measure
+from ..measure import measure
 from .occupancy import Gpu, find_gpu
-from .problem import Problem
-from .problem import problem as named_problem
-from .report import Dims, quantities, sass_table, static_table
+from ..problem import Problem
+from ..problem import problem as named_problem
+from .table import Dims, quantities, sass_table, static_table
 
 
 def inspect(

@@ -14,10 +14,10 @@ import pandas as pd
 from . import figures
 from .listing import Listing
 from .occupancy import Gpu
-from .plot import Chart
+from ..plot import Chart
 from .predict import Prediction
-from .problem import Problem
-from .report import records, shown, static_shown, text
+from ..problem import Problem
+from .table import records, shown, static_shown, text
 
 
 @dataclass(frozen=True)

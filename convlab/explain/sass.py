@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import toolchain
-from .errors import BuildError
+from .. import toolchain
+from ..errors import BuildError
 
 # What an opcode is counted as, the first pattern that fits. Widths of loads and stores are bits.
 _KINDS: tuple[tuple[str, str], ...] = (

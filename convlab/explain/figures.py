@@ -15,7 +15,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from .plot import Chart, colors
+from ..plot import Chart, colors
 
 _INK, _PALE = "#222222", "#DDDDDD"
 _BLUE, _ORANGE, _RED = "#0072B2", "#E69F00", "#D55E00"

@@ -1,6 +1,6 @@
 """The hardware's own counters, through NVIDIA Nsight Compute (ncu), in a process of their own.
 
-``python -m convlab.ncu KERNEL --problem P`` prepares one launch and runs it once between
+``python -m convlab.explain.ncu KERNEL --problem P`` prepares one launch and runs it once between
 ``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu flushes
 the caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI",
 ``ncu --query-metrics``.
@@ -24,8 +24,8 @@ from typing import Any
 
 import pandas as pd
 
-from .errors import LaunchError
-from .problem import Problem, problem
+from ..errors import LaunchError
+from ..problem import Problem, problem
 from .sass import demangled
 
 # Short name: what ncu calls it. The sums are added over the functions of a call.
@@ -145,7 +145,7 @@ def profile(
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
             "--metrics", ",".join(chosen),
-            sys.executable, "-m", "convlab.ncu", str(where), "--problem", str(problem),
+            sys.executable, "-m", "convlab.explain.ncu", str(where), "--problem", str(problem),
             "--seed", str(seed), "--workspace", str(kernel.workspace_limit),
             *(f"-D{name}={value}" for name, value in kernel.defines.items()),
         ]  # fmt: skip
@@ -245,7 +245,7 @@ def derived(totals: Mapping[str, float]) -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> None:
     """Run one launch between the profiler's start and stop: what ncu is put around."""
-    parser = argparse.ArgumentParser(prog="python -m convlab.ncu")
+    parser = argparse.ArgumentParser(prog="python -m convlab.explain.ncu")
     parser.add_argument("kernel")
     parser.add_argument("--problem", required=True, type=problem)
     parser.add_argument("--seed", type=int, default=0)
@@ -255,8 +255,8 @@ def main(argv: list[str] | None = None) -> None:
 
     import torch
 
-    from . import reference
-    from .kernel import load
+    from .. import reference
+    from ..kernel import load
 
     defines = {key: int(value) for key, _, value in (d.partition("=") for d in given.defines)}
     kernel = load(

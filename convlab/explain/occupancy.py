@@ -11,8 +11,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from .device import Datasheet, Device, datasheet, describe
-from .errors import ProblemError
+from ..device import Datasheet, Device, datasheet, describe
+from ..errors import ProblemError
 
 _PARTITIONS = 4  # of an SM, each with a scheduler and a quarter of the registers
 

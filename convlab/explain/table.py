@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from .check import plain
+from ..check import plain
 from .executed import find_function
 from .occupancy import Gpu, occupancy
 from .predict import Prediction, Run
-from .problem import Problem
+from ..problem import Problem
 from .sass import Function
 
 Dims = tuple[int, int, int]

@@ -24,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .device import Ceilings
+from ..device import Ceilings
 from .executed import by_function, executions
 from .occupancy import Gpu, Occupancy, occupancy
-from .problem import Problem
+from ..problem import Problem
 from .sass import Function
 
 # Fitted by hand to the five first rungs on the three headline problems on an H200, where anything
