@@ -6,6 +6,7 @@
 >>> convlab.check(kernel, "square").ok             # against float64
 >>> convlab.compare(problem="square").plot()       # all kernels side by side
 >>> convlab.ab("03_smem_tile", "03_smem_tile@TILE=8", "wide").verdict
+>>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
 
 Importing compiles nothing and touches no GPU.
 """
@@ -24,6 +25,7 @@ from .errors import (
     UnsupportedError,
     WrongResult,
 )
+from .explain import inspect
 from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
@@ -45,6 +47,7 @@ __all__ = [
     "compare",
     "compile",
     "describe",
+    "inspect",
     "load",
     "nn",
     "problem",

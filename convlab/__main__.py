@@ -28,6 +28,7 @@ from .errors import (
     ProblemError,
     UnsupportedError,
 )
+from .explain import inspect
 from .kernel import ENGINES, tunables
 from .paired import MODES
 from .problem import PROBLEM_SETS, problem, problems
@@ -157,6 +158,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("tunables", metavar="NAME=VALUE,VALUE", nargs="+")
     command.add_argument("--engine", choices=ENGINES, default="auto")
     command.add_argument("--plot", metavar="PNG", type=Path)
+    command = add("inspect", _inspect, "Why: registers, occupancy, cost by line, a model's time.",
+                  kernels=True, problem=named.format("default: square"))  # fmt: skip
+    command.add_argument("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
+    command.add_argument("--listing", action="store_true", help="the source, line by line")
+    command.add_argument("--plot", metavar="PNG", default="convlab-inspect.png", type=Path,
+                         help="of several kernels, each one's name is put before the ending")
     command = add("bench", _bench, "Kernels over several problems, as README's table has it.",
                   kernels=True, problem=named.format(sets.format("headline")))  # fmt: skip
     command.add_argument("--write", metavar="FILE", type=Path,
@@ -272,6 +279,20 @@ def _drawn(result: Any, path: Path | None) -> tuple[dict, str]:
         document["plot"] = str(path.resolve())
         text += f"\nplot: {path.resolve()}"
     return document, text
+def _inspect(arguments: argparse.Namespace) -> tuple:
+    names = _chosen(arguments) or [path.stem for path in catalog.catalog()]
+    documents, texts, path, ok = [], [], arguments.plot, True
+    for name in names:
+        found = inspect(
+            name, arguments.problem or "square", gpu=arguments.gpu, engine=arguments.engine
+        )
+        where = path if len(names) == 1 else path.with_stem(f"{path.stem}-{found.kernel}")
+        found.plot(where)
+        ok &= bool(found.frame[["simulated", "measured"]].notna().any(axis=None))  # it ran
+        documents.append(found.to_dict() | {"plot": str(where.resolve())})
+        texts.append(f"{found}\nplot: {where.resolve()}")
+        texts += [str(found.listing())] if arguments.listing else []
+    return (RIGHT if ok else WRONG), {"inspections": documents}, "\n\n".join(texts)
 
 
 def _bench(arguments: argparse.Namespace) -> tuple:
