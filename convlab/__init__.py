@@ -5,12 +5,15 @@
 >>> y = kernel(x, w, stride=2, padding=1)          # called like torch.nn.functional.conv2d
 >>> convlab.check(kernel, "square").ok             # against float64
 >>> convlab.compare(problem="square").plot()       # all kernels side by side
+>>> convlab.ab("03_smem_tile", "03_smem_tile@TILE=8", "wide").verdict
+>>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
 
 Importing compiles nothing and touches no GPU.
 """
 
 from . import nn
-from .check import check, check_all
+from .ab import ab
+from .check import check
 from .compare import compare
 from .device import describe
 from .errors import (
@@ -22,9 +25,11 @@ from .errors import (
     UnsupportedError,
     WrongResult,
 )
+from .explain import inspect
 from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
+from .sweep import sweep
 
 __all__ = [
     "BuildError",
@@ -36,14 +41,16 @@ __all__ = [
     "ProblemError",
     "UnsupportedError",
     "WrongResult",
+    "ab",
     "baseline",
     "check",
-    "check_all",
     "compare",
     "compile",
     "describe",
+    "inspect",
     "load",
     "nn",
     "problem",
     "problems",
+    "sweep",
 ]

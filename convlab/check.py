@@ -1,271 +1,227 @@
 """Is a kernel right? Against a float64 truth, element by element, with nothing taken on trust.
 
-The output is poisoned before the run and the inputs are compared bit for bit after it; NaN passes
-nowhere but where the truth has it; a second run must give the same bits.
+The output and the workspace are poisoned before the run; guard zones lie around every buffer; the
+inputs are compared bit for bit after it; NaN passes nowhere but where the truth has it; a second
+run must give the same bits; on a GPU all of it happens on a stream of its own, and the kernel runs
+in a process of its own, so that what it breaks is not the caller's.
 """
 
 from __future__ import annotations
 
-import html
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 
-from . import plot, reference, tally
+from . import build as builds
+from . import reference, shapes
 from .device import available_bytes
 from .errors import ConvlabError, LaunchError, UnsupportedError, WrongResult
-from .problem import Problem
+from .examine import examine, is_library
+from .problem import PROBLEM_SETS, Problem
 from .problem import problem as named_problem
 from .problem import problems as named_problems
+from .report import Report, Reports, plain
 
+__all__ = ["Report", "Reports", "check", "explained", "failed", "fit", "plain", "resolve", "run"]
+
+COUNT = 64  # generated problems, unless told otherwise
+TIME_LIMIT = 20.0  # seconds for one problem in the worker process
+SPARE_BYTES = 4 << 30  # what a check may take beside x, w, y, and x and w once more
 SIM_MACS = 40_000_000  # what a problem is scaled down to on the simulator: about two seconds
 _SIM_MACS_PER_SECOND = 25e6  # with all traffic counted, a plain kernel, two cores
-_SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a check found.
-
-    Attributes
-    ----------
-    ok
-        Whether nothing was wrong.
-    problem, kernel, title, precision, engine
-        What was checked.
-    error, bound
-        The normwise relative error ||y - truth|| / ||truth||, and the most that the kernel's
-        precision class allows on this problem.
-    worst, limit
-        The largest absolute error, and the most that an output of ordinary size may have.
-    outputs, wrong, unwritten
-        Numbers of outputs: in all, wrong among those compared, never written.
-    compared
-        In words, what was compared with what.
-    failures, notes
-        Lines of text: what is wrong; what was left out and why.
-    pixels, channels
-        The largest absolute error over (n, k) as a (P, Q) array, and over (p, q) as (N, K).
-    counters, host_seconds
-        The simulator's counters and the wall time of the first run.
-    """
-
-    ok: bool
-    problem: Problem
-    kernel: str
-    title: str
-    precision: str
-    engine: str
-    error: float
-    bound: float
-    worst: float
-    limit: float
-    outputs: int
-    wrong: int
-    unwritten: int
-    compared: str
-    failures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    pixels: np.ndarray | None = field(default=None, repr=False, compare=False)
-    channels: np.ndarray | None = field(default=None, repr=False, compare=False)
-    counters: dict[str, Any] | None = field(default=None, repr=False, compare=False)
-    host_seconds: float = field(default=math.nan, repr=False, compare=False)
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The report as one row."""
-        row = {
-            "kernel": self.kernel, "title": self.title, "class": self.precision,
-            "engine": self.engine, "problem": self.problem.label, "right": self.ok,
-            "error": self.error, "bound": self.bound, "worst": self.worst,
-            "outputs": self.outputs, "wrong": self.wrong, "unwritten": self.unwritten,
-            "compared": self.compared,
-        }  # fmt: skip
-        return pd.DataFrame([row])
-
-    def __str__(self) -> str:
-        verdict = "right" if self.ok else "WRONG"
-        lines = [
-            f"{self.kernel} on {self.problem.label}: {verdict}",
-            f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), "
-            f"largest {self.worst:.2g}; {self.compared}",
-        ]
-        return "\n".join(lines + [f"  {line}" for line in (*self.failures, *self.notes)])
-
-    def _repr_html_(self) -> str:
-        color = "#009E73" if self.ok else "#D55E00"
-        head, *rest = str(self).split("\n")
-        return (
-            f'<div style="border-left:4px solid {color};padding-left:8px">'
-            f"<b>{html.escape(head)}</b><pre>{html.escape(chr(10).join(rest))}</pre></div>"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as what JSON can hold; a number that is not known is None."""
-        (row,) = self.frame.to_dict("records")
-        return {
-            **{key: plain(value) for key, value in row.items()},
-            "failures": list(self.failures),
-            "notes": list(self.notes),
-        }
-
-    def plot(self) -> plot.Chart:
-        """Draw where the error is, over (p, q) and over (n, k).
-
-        Raises ConvlabError if there is no output to draw.
-        """
-        if self.pixels is None or self.channels is None:
-            raise ConvlabError(f"{self.kernel} on {self.problem.label}: no outputs were compared")
-        title = str(self).split("\n")[0]
-        return plot.error_map(self.pixels, self.channels, self.limit, title)
-
-
-@dataclass(frozen=True)
-class Reports:
-    """The reports of one kernel on a set of problems; problems it declines are in `skipped`."""
-
-    reports: tuple[Report, ...]
-    skipped: tuple[tuple[Problem, str], ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether at least one problem was checked and none was wrong."""
-        return bool(self.reports) and all(report.ok for report in self.reports)
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """One row for each report."""
-        frames = [report.frame for report in self.reports]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
-        return {
-            "ok": self.ok,
-            "reports": [report.to_dict() for report in self.reports],
-            "skipped": [
-                {"problem": problem.label, "reason": reason} for problem, reason in self.skipped
-            ],
-        }
-
-    def __iter__(self) -> Iterator[Report]:
-        return iter(self.reports)
-
-    def __len__(self) -> int:
-        return len(self.reports)
-
-    def __str__(self) -> str:
-        wrong = [report for report in self.reports if not report.ok]
-        lines = [f"right on {len(self) - len(wrong)} of {len(self)} problems"]
-        if self.reports and not wrong:
-            closest = max(self.reports, key=lambda r: r.error / r.bound)
-            lines.append(
-                f"  nearest to its bound: error {closest.error:.2g} of at most "
-                f"{closest.bound:.2g} on {closest.problem.label}"
-            )
-        lines += [f"declined: {problem.label}: {reason}" for problem, reason in self.skipped]
-        return "\n".join([*lines, *map(str, wrong)])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+_FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 
 def check(
     kernel: Any,
-    problem: Problem | str,
+    problem: Problem | str | Iterable[Problem | str] | None = None,
     *,
     seed: int = 0,
     sample: int = 100_000,
+    count: int = COUNT,
     scale: str | None = "auto",
+    isolate: bool = True,
+    time_limit: float = TIME_LIMIT,
+    progress: bool = True,
     raises: bool = False,
-) -> Report:
+) -> Report | Reports:
     """Run a kernel on fresh normal data and compare all it did with what it should have done.
 
     Every output is compared with a float64 convolution where that takes about a second; beyond
-    that, a stratified sample of the outputs is (borders and the last ones included), and every
-    output with a pinned fp32 convolution: cuDNN's on a GPU, torch's on the CPU.
+    that, a stratified sample of the outputs is (borders, corners, tile seams and the last ones
+    included), and every output with a pinned fp32 convolution: cuDNN's on a GPU, torch's on the
+    CPU. The memory it takes, beside x, w, y and the workspace: x and w once more, and at most
+    4 GiB, or three times the outputs of one image where that is more.
 
     Parameters
     ----------
     kernel
         A runnable (Kernel or Baseline), or a kernel's name or path, or a baseline's name.
     problem
-        A Problem, or the name or the spec of one.
+        A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
+        Without it: the set "awkward" and `count` generated problems, and, if one fails, the
+        smallest that does.
     seed
-        Seed of the inputs.
+        Seed of the inputs, and of the generated problems.
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
+    count
+        How many problems are generated where none is given.
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
+    isolate
+        Run a kernel on a GPU in the worker process (`worker.call`), unless it does not pickle;
+        what it breaks is a LaunchError then, and the caller's GPU context lives on.
+    time_limit
+        Seconds that one problem may take there.
+    progress
+        Show a progress bar over a set of problems.
     raises
         Raise WrongResult, with the report as its text, if anything is wrong.
 
     Returns
     -------
-    Report
+    Report or Reports
+        Reports for a set of problems. Those that the kernel declines are counted apart, and one
+        that it fails to run on counts as wrong.
 
     Raises
     ------
+    BuildError
+        The kernel does not compile.
     UnsupportedError
-        The kernel declines the problem.
+        The kernel declines the one problem given.
     LaunchError
-        It failed to run, or memory is short.
+        It failed to run on the one problem given, or memory is short.
     WrongResult
         See `raises`.
     """
     kernel = resolve(kernel)
-    problem, scaled = fit(named_problem(problem), [kernel], scale)
-    with explained(kernel.name):
-        report = _check(kernel, problem, seed, sample, [scaled] if scaled else [])
-    if raises and not report.ok:
-        raise WrongResult(str(report))
-    return report
+    if hasattr(kernel, "build"):
+        kernel.build()  # outside of the time limit, and a BuildError is the caller's
+
+    isolate = isolate and kernel.engine == "cuda" and not is_library(kernel)
+
+    def one(problem: Problem, notes: tuple[str, ...] = ()) -> Report:
+        arguments = (kernel, problem, seed, sample, notes)
+        if isolate:
+            from . import worker
+
+            if worker.can_cross(*arguments):
+                return worker.call(examine, *arguments, time_limit=time_limit)
+        with explained(kernel.name):
+            return examine(*arguments)
+
+    if problem is None:
+        chosen = [*named_problems("awkward"), *shapes.generated(count, seed)]
+        what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
+        found: Report | Reports = _check_set(kernel, one, chosen, (what,), progress)
+    elif isinstance(problem, str) and problem in PROBLEM_SETS:
+        found = _check_set(kernel, _fitted(kernel, one, scale), named_problems(problem),
+                           (f"the problems of {problem}, seed {seed}",), progress)  # fmt: skip
+    elif isinstance(problem, (str, Problem)):
+        found = _fitted(kernel, one, scale)(named_problem(problem))
+    else:
+        chosen = [named_problem(each) for each in problem]
+        found = _check_set(kernel, _fitted(kernel, one, scale), chosen, (), progress)
+    if problem is None and found.ok and hasattr(kernel, "build"):
+        builds.mark_good(kernel.build())  # its first call needs no trial from now on
+    if raises and not found.ok:
+        raise WrongResult(str(found))
+    return found
 
 
-def check_all(
+def _fitted(kernel: Any, one: Callable[..., Report], scale: str | None):
+    """Return `one` for problems of any size: scaled down first, which the notes then say."""
+
+    def scaled(problem: Problem) -> Report:
+        problem, note = fit(problem, [kernel], scale)
+        return one(problem, (note,) if note else ())
+
+    return scaled
+
+
+def _check_set(
     kernel: Any,
-    problems: str | Iterable[Problem | str] = "awkward",
-    *,
-    seed: int = 0,
-    progress: bool = True,
+    one: Callable[[Problem], Report],
+    problems: Iterable[Problem],
+    notes: tuple[str, ...],
+    progress: bool,
 ) -> Reports:
-    """Check a kernel on each problem of a set (a set's name, or problems), showing progress.
-
-    A problem that the kernel declines is kept in `Reports.skipped`; one that it fails to run on
-    counts as wrong. Parameters are those of `check`.
-    """
+    """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
     from tqdm.auto import tqdm
 
-    kernel = resolve(kernel)
-    chosen = named_problems(problems) if isinstance(problems, str) else map(named_problem, problems)
     reports: list[Report] = []
     skipped: list[tuple[Problem, str]] = []
-    for problem in tqdm(list(chosen), desc=kernel.name, disable=not progress, leave=False):
+    smallest, problems = None, list(problems)
+    lost = 0.0  # seconds that faults took
+
+    def attempt(problem: Problem) -> Report:
+        nonlocal lost
+        started = time.perf_counter()
         try:
-            reports.append(check(kernel, problem, seed=seed))
-        except UnsupportedError as error:
-            skipped.append((problem, str(error)))
+            return one(problem)
         except LaunchError as error:
-            reports.append(failed(kernel, problem, str(error)))
-    return Reports(tuple(reports), tuple(skipped))
+            lost += time.perf_counter() - started
+            return failed(kernel, problem, error)
+
+    with tqdm(problems, desc=kernel.name, disable=not progress, leave=False) as bar:
+        for problem in bar:
+            try:
+                reports.append(attempt(problem))
+            except UnsupportedError as error:
+                skipped.append((problem, str(error)))
+                continue
+            if not reports[-1].ok:
+                bar.set_postfix_str(f"{sum(not report.ok for report in reports)} wrong")
+            if lost > _FAULT_SECONDS:
+                left = len(problems) - len(reports) - len(skipped)
+                notes += (f"{left} problems left out: faults took {lost:.0f} s",)
+                break
+        wrong = [report for report in reports if not report.ok]
+        if wrong:
+            bar.set_description(f"{kernel.name}: shrinking")
+            smallest, notes = _smallest(wrong, attempt, notes, lambda: lost > _FAULT_SECONDS)
+    return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes)
 
 
-def failed(kernel: Any, problem: Problem, reason: str) -> Report:
+def _smallest(
+    wrong: list[Report],
+    attempt: Callable[[Problem], Report],
+    notes: tuple[str, ...],
+    enough: Callable[[], bool],
+) -> tuple[Report, tuple[str, ...]]:
+    """Shrink the least of the problems that fail; return its report, and a note of the search."""
+    least = min(wrong, key=lambda report: (report.problem.macs, report.problem.min_bytes))
+    found = {least.problem: least}
+
+    def fails(problem: Problem) -> bool:
+        if enough():
+            return False
+        try:
+            report = attempt(problem)
+        except UnsupportedError:
+            return False
+        found[problem] = report
+        return not report.ok
+
+    problem, tries = shapes.shrink(least.problem, fails)
+    return found[problem], (*notes, f"shrunk from {least.problem.label} in {tries} tries")
+
+
+def failed(kernel: Any, problem: Problem, error: Exception) -> Report:
     """Return the report of a kernel that did not run to its end."""
     return Report(
         ok=False, problem=problem, kernel=kernel.name, title=kernel.title,
         precision=kernel.precision, engine=kernel.engine, error=math.nan,
         bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
         limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
-        compared="nothing compared", failures=(reason,),
+        compared="nothing compared", failures=(str(error),), fault=getattr(error, "kind", ""),
     )  # fmt: skip
 
 
@@ -280,13 +236,6 @@ def resolve(kernel: Any, engine: str = "auto") -> Any:
     return load(kernel, engine=engine)
 
 
-def plain(value: Any) -> Any:
-    """Return a frame's value as JSON has it: no NaN, no numpy."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return value.item() if hasattr(value, "item") else value
-
-
 def fit(
     problem: Problem, kernels: Iterable[Any], scale: str | None = "auto"
 ) -> tuple[Problem, str | None]:
@@ -299,7 +248,8 @@ def fit(
     free = available_bytes(device)
     # x, w, y once each; x and w again, to see them unchanged; workspace and comparison in chunks
     extra = 4 * (math.prod(problem.x_shape) + math.prod(problem.w_shape))
-    extra += min(4 << 30, 4 * problem.min_bytes)
+    image = 4 * problem.K * problem.P * problem.Q
+    extra += max(min(SPARE_BYTES, 4 * problem.min_bytes), 3 * image)
     needed = problem.min_bytes + extra
     if scale not in ("auto", None):
         raise ConvlabError(f'scale is "auto" or None, not {scale!r}')
@@ -312,7 +262,7 @@ def fit(
         return problem, None
     simulated = any(kernel.engine == "sim" for kernel in kernels)
     macs = SIM_MACS if simulated else max(problem.macs, 1)
-    limit = free if needed <= free else max(int(free - min(4 << 30, free // 2)) // 2, 1)
+    limit = free if needed <= free else max(int(free - min(SPARE_BYTES, free // 2)) // 2, 1)
     smaller = problem.scaled(macs, max_bytes=limit)
     if smaller == problem:
         return problem, None
@@ -354,63 +304,3 @@ def run(launch: Any, kernel: Any) -> None:
         launch()
         if kernel.device.type == "cuda":
             torch.cuda.synchronize(kernel.device)
-
-
-def _check(kernel: Any, problem: Problem, seed: int, sample: int, notes: list[str]) -> Report:
-    inputs = reference.inputs(problem, seed, kernel.device)
-    launch = kernel.prepare(problem, *inputs)
-    pristine = [None if part is None else part.clone() for part in inputs]
-    seen = getattr(launch, "inputs", inputs)  # the simulator's kernel works on copies
-    bound = reference.tolerance(kernel.precision, problem.gemm_k)
-    poisoned = tally.poison(launch)
-
-    started = time.perf_counter()
-    run(launch, kernel)
-    host_seconds = time.perf_counter() - started
-    counters = getattr(launch, "counters", None)
-    failures = tally.changed_inputs(seen, pristine)
-
-    found = tally.Tally(problem, launch.y, bound, poisoned)
-    compared = found.compare(pristine, sample, seed)
-    failures += found.failures()
-    if not found.error <= bound:
-        failures.append(
-            f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g} here"
-        )
-    failures += _moving(kernel, problem, launch, host_seconds, notes)
-    return Report(
-        ok=not failures, problem=problem, kernel=kernel.name, title=kernel.title,
-        precision=kernel.precision, engine=kernel.engine, error=found.error, bound=bound,
-        worst=found.worst, limit=tally.ELEMENTWISE * bound * found.rms, outputs=launch.y.numel(),
-        wrong=found.wrong, unwritten=found.unwritten, compared=compared,
-        failures=tuple(failures), notes=tuple(notes), pixels=found.pixels,
-        channels=found.channels, counters=counters, host_seconds=host_seconds,
-    )  # fmt: skip
-
-
-def _moving(
-    kernel: Any, problem: Problem, launch: Any, host_seconds: float, notes: list[str]
-) -> list[str]:
-    """Run once more and compare bits, unless the kernel may differ or takes too long."""
-    if ":" in kernel.name:  # a library's own choice of algorithm, not ours to judge
-        return []
-    if getattr(getattr(kernel, "header", None), "atomics", False):
-        notes.append("not run twice: its header says that it adds with atomics, in any order")
-        return []
-    if kernel.engine == "sim" and host_seconds > _SLOW_SECONDS:
-        notes.append(f"not run twice: the first run took {host_seconds:.0f} s on the simulator")
-        return []
-    first = tally.keep(launch.y)
-    if first.numel() < launch.y.numel():
-        part = first.numel() / launch.y.numel()
-        notes.append(f"second run compared on the first {part:.0%} of the outputs: memory is short")
-    tally.poison(launch)
-    run(launch, kernel)
-    count, index = tally.moved(launch.y, first)
-    if not count:
-        return []
-    place = ", ".join(map(str, tally.position(index, problem)))
-    return [
-        f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, the "
-        f"first at (n, k, p, q) = ({place}): a race, or memory read before it was written"
-    ]

@@ -27,7 +27,7 @@ from .problem import problem as named_problem
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """What a comparison found.
 
@@ -64,6 +64,8 @@ class Comparison:
     def __str__(self) -> str:
         notes = [line for note in self.notes for line in textwrap.wrap(note, 100)]
         return "\n".join([self.problem.label, *_table(self.frame), *notes, *self.failures])
+
+    __repr__ = __str__  # what a notebook keeps as text
 
     def _repr_html_(self) -> str:
         head = html.escape(self.problem.label)

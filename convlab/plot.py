@@ -10,23 +10,25 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Colormap, LogNorm
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _BASELINES = ("#4D4D4D", "#A6A6A6", "#7F7F7F")
 _WRONG = "#D55E00"
 _INK = "#222222"
+_BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above what is allowed
 
 
 class Chart(Figure):
@@ -108,54 +110,71 @@ def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = 
 
 
 def error_map(
-    pixels: np.ndarray, channels: np.ndarray, bound: float, title: str = ""
+    pixels: np.ndarray,
+    channels: np.ndarray,
+    shape: tuple[int, int, int, int],
+    title: str = "",
+    notes: Sequence[str] = (),
 ) -> Chart:
     """Draw where the error is: over the pixels of the output, and over its images and channels.
 
     Parameters
     ----------
     pixels
-        (P, Q), the largest absolute error of a pixel over n and k.
+        Errors over what is allowed, the largest of a pixel over n and k: (P, Q), or pooled.
     channels
-        (N, K), the largest absolute error of a plane over p and q.
-    bound
-        The absolute error that a right result stays under; drawn on the scale.
-    title
-        The heading.
+        The same, the largest of a plane over p and q: (N, K), or pooled.
+    shape
+        (N, K, P, Q), which the axes show also where the maps were pooled.
+    title, notes
+        The heading, and small lines under the panels.
 
     Returns
     -------
     Chart
-        Two heat maps on one logarithmic scale; NaN (and outputs never written) stand out in red.
+        Two heat maps on one logarithmic scale that turns at 1, the most that is right: cool
+        and pale below, warm and dark above it, black where there is no number. The darker, the
+        more wrong, so that grey print tells too.
     """
-    chart = Chart(8, 3.9)
+    N, K, P, Q = shape
+    lines = [line for note in notes for line in textwrap.wrap(note, 110)]
+    chart = Chart(8, 4.1 + 0.16 * len(lines))
     left, right = chart.subplots(1, 2)
-    finite = np.concatenate([part[np.isfinite(part)].ravel() for part in (pixels, channels)])
-    top = max(float(finite.max(initial=0)), 2 * bound)
-    norm = LogNorm(vmin=min(bound, top) / 1e3, vmax=top)
-    for axes, errors, labels in (
-        (left, pixels, ("q (column)", "p (row)")),
-        (right, channels, ("k (output channel)", "n (image)")),
+    norm = LogNorm(10**-_BELOW, 10**_ABOVE)
+    for axes, ratios, (rows, columns), labels in (
+        (left, pixels, (P, Q), ("q (column)", "p (row)")),
+        (right, channels, (N, K), ("k (output channel)", "n (image)")),
     ):
-        shown = np.where(np.isnan(errors), np.nan, np.clip(errors, norm.vmin, norm.vmax))
+        shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
+        sizes = zip((rows, columns), shown.shape, strict=True)
+        steps = [-(-size // cells) for size, cells in sizes]
+        bottom, end = (s * n - 0.5 for s, n in zip(steps, shown.shape, strict=True))
         image = axes.imshow(
-            _pooled(shown), norm=norm, cmap=_error_colors(), aspect="auto",
-            interpolation="nearest",
-            extent=(-0.5, errors.shape[1] - 0.5, errors.shape[0] - 0.5, -0.5),
+            shown, norm=norm, cmap=_error_colors(), aspect="auto", interpolation="nearest",
+            extent=(-0.5, end, bottom, -0.5),
         )  # fmt: skip
+        axes.set_xlim(-0.5, columns - 0.5)
+        axes.set_ylim(rows - 0.5, -0.5)
         axes.set_xlabel(labels[0], fontsize=9)
         axes.set_ylabel(labels[1], fontsize=9)
         axes.tick_params(labelsize=8)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.yaxis.get_major_locator().set_params(integer=True)
-    left.set_title("worst over n, k", fontsize=9)
-    right.set_title("worst over p, q", fontsize=9)
-    scale = chart.colorbar(image, ax=[left, right], shrink=0.9)
-    scale.set_label("absolute error (right below the line; red: NaN)", fontsize=8)
+        for axis, size in ((axes.xaxis, columns), (axes.yaxis, rows)):
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 8, 10], integer=True))
+            if size == 1:
+                axis.set_ticks([0])
+        wrong = int((~(ratios <= 1)).sum())
+        what = "worst over n, k" if axes is left else "worst over p, q"
+        pooled = f", {steps[0]} x {steps[1]} in a cell" if max(steps) > 1 else ""
+        axes.set_title(f"{what}: {wrong:,} of {ratios.size:,} wrong{pooled}", fontsize=9)
+    scale = chart.colorbar(image, ax=[left, right], shrink=0.9, extend="both")
+    scale.set_label("error over what is allowed (black: NaN or inf)", fontsize=8)
+    scale.set_ticks([10.0**i for i in range(-_BELOW, _ABOVE + 1)])
     scale.ax.tick_params(labelsize=8)
-    scale.ax.axhline(bound, color="white", linewidth=2.5)
-    scale.ax.axhline(bound, color="black", linewidth=1)
-    chart.suptitle(title, fontsize=11, color=_INK)
+    scale.ax.axhline(1, color="black", linewidth=1.2)
+    if title:
+        chart.suptitle(title, fontsize=11, color=_INK)
+    if lines:
+        chart.supxlabel("\n".join(lines), fontsize=8, color="#555555", x=0.01, ha="left")
     return chart
 
 
@@ -249,13 +268,155 @@ def _short(value: float) -> str:
 
 
 def _error_colors() -> Colormap:
-    return colormaps["cividis"].with_extremes(bad=_WRONG)
+    """White over pale blue up to 1; from 1 on yellow, orange, dark red; black for what is bad."""
+    turn = _BELOW / (_BELOW + _ABOVE)
+    shades = [(0, "#FFFFFF"), (turn, "#9CC9E8")]
+    shades += [(turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403")]
+    return LinearSegmentedColormap.from_list("error", shades).with_extremes(bad="black")
 
 
-def _pooled(errors: np.ndarray, most: int = 256) -> np.ndarray:
-    """Shrink by the largest value of each block, so that one wrong pixel stays to be seen."""
-    for axis in (0, 1):
-        block = -(-errors.shape[axis] // most)
-        starts = np.arange(0, errors.shape[axis], block)
-        errors = np.maximum.reduceat(errors, starts, axis=axis)  # NaN wins, as it should
-    return errors
+def ab_chart(
+    modes: pd.DataFrame,
+    rounds: pd.DataFrame,
+    threshold: float,
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Chart:
+    """Draw B's time over A's: the estimate with its interval, and each round.
+
+    Parameters
+    ----------
+    modes
+        The rows of an `AB`: mode, verdict, ratio, low, high, rounds; on the simulator counter, a,
+        b, ratio, and then bars of the counters' ratios are all that is drawn.
+    rounds
+        mode, round, ratio.
+    threshold
+        Half the width of the zone that is called the same.
+    title, notes
+        The heading, and small lines under the panels.
+
+    Returns
+    -------
+    Chart
+    """
+    count = max(len(modes), 1)
+    chart = Chart(8, 2.2 + 0.34 * count + 0.16 * len(notes))
+    if "mode" in modes:
+        left, right = chart.subplots(1, 2, width_ratios=(3, 2))
+        _draw_intervals(left, modes, threshold)
+        _draw_rounds(right, rounds, threshold)
+    elif "counter" in modes and len(modes):
+        axes = chart.subplots()
+        modes = modes[np.isfinite(modes["ratio"])]  # what A has none of has no ratio
+        axes.barh(modes["counter"], modes["ratio"], color=_PALETTE[0], height=0.6)
+        for y, value in enumerate(modes["ratio"]):
+            axes.annotate(f"{value:.3g}", (value, y), xytext=(4, 0), textcoords="offset points",
+                          va="center", fontsize=8)  # fmt: skip
+        axes.axvline(1, color=_INK, linewidth=1)
+        axes.invert_yaxis()
+        axes.set_xlabel("B's count over A's (simulated; says nothing about speed)", fontsize=9)
+    else:
+        axes = chart.subplots()
+        axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", fontsize=9)
+        axes.set_axis_off()
+    _finish(chart, title, notes)
+    return chart
+
+
+def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
+    axes.axvspan(1 - threshold, 1 + threshold, color="#DDDDDD", label="the same")
+    axes.axvline(1, color=_INK, linewidth=1)
+    for y, row in enumerate(modes.to_dict("records")):
+        color, marker = _PALETTE[y % len(_PALETTE)], "os"[y % 2]
+        edges = [row["low"], row["high"]]
+        if all(map(math.isfinite, edges)):
+            axes.plot(edges, [y, y], color=color, linewidth=2.5, marker="|", markersize=9)
+        axes.plot([row["ratio"]], [y], color=color, marker=marker, markersize=7)
+        text = f"{row['verdict']}, {row['ratio']:.4f}, {row['rounds']} rounds"
+        axes.annotate(text, (row["ratio"], y), xytext=(0, 9), textcoords="offset points",
+                      ha="center", fontsize=8, color=_INK)  # fmt: skip
+    axes.set_yticks(range(len(modes)), list(modes["mode"]), fontsize=9)
+    axes.set_ylim(len(modes) - 0.4, -0.7)
+    axes.margins(x=0.35)
+    axes.set_xlabel("time of B over time of A, 95% interval (grey: the same)", fontsize=9)
+
+
+def _draw_rounds(axes: Axes, rounds: pd.DataFrame, threshold: float) -> None:
+    axes.axhspan(1 - threshold, 1 + threshold, color="#DDDDDD")
+    axes.axhline(1, color=_INK, linewidth=1)
+    for i, (mode, group) in enumerate(rounds.groupby("mode", sort=False)):
+        axes.plot(group["round"], group["ratio"], "os"[i % 2], color=_PALETTE[i % len(_PALETTE)],
+                  markersize=3, label=mode)  # fmt: skip
+    if len(rounds):
+        axes.legend(fontsize=8, frameon=False)
+        low, high = rounds["ratio"].quantile([0.02, 0.98])
+        low, high = min(low, 1 - 1.5 * threshold), max(high, 1 + 1.5 * threshold)
+        axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.set_xlabel("round", fontsize=9)
+    axes.set_ylabel("B over A", fontsize=9)
+
+
+def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Draw what a grid of tunables costs: a panel for each problem.
+
+    Parameters
+    ----------
+    frame
+        The rows of a `Sweep`: problem, the tunables as columns named in ``frame.attrs
+        ["tunables"]``, kernel, and time_ms or traffic_mb. Two tunables make a heat map, any other
+        number bars of the best twenty-four.
+    title, notes
+        The heading, and small lines under the panels.
+
+    Returns
+    -------
+    Chart
+    """
+    names = list(frame.attrs.get("tunables", ()))
+    timed = "time_ms" in frame and frame["time_ms"].notna().any()
+    cost, unit = ("time_ms", "ms on the GPU") if timed else ("traffic_mb", "MB moved, simulated")
+    rows = frame[frame[cost].notna()] if cost in frame else frame
+    groups = list(rows.groupby("problem", sort=False)) if len(rows) else []
+    as_map = len(names) == 2
+    height = 3.4 if as_map else 1.4 + 0.24 * min(24, max((len(g) for _, g in groups), default=1))
+    chart = Chart(max(5.0, 4.4 * len(groups)), height + 0.16 * len(notes))
+    panels = chart.subplots(1, max(len(groups), 1), squeeze=False)[0]
+    for axes, (problem, group) in zip(panels, groups, strict=False):
+        if as_map:
+            table = group.pivot_table(index=names[0], columns=names[1], values=cost)
+            image = axes.imshow(table.to_numpy(), cmap="cividis_r", aspect="auto")
+            chart.colorbar(image, ax=axes, label=unit)
+            axes.set_xticks(range(table.shape[1]), table.columns)
+            axes.set_yticks(range(table.shape[0]), table.index)
+            axes.set_xlabel(names[1], fontsize=9)
+            axes.set_ylabel(names[0], fontsize=9)
+            best = table.min().min()
+            for (i, j), value in np.ndenumerate(table.to_numpy()):
+                if math.isfinite(value):
+                    text = f"{_short(value)}{' *' if value == best else ''}"
+                    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+                    axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=box)
+        else:
+            best = group.nsmallest(24, cost)
+            labels = [name.partition("@")[2] or name for name in best["kernel"]]
+            axes.barh(labels, best[cost], color=_PALETTE[0], height=0.62)
+            axes.invert_yaxis()
+            axes.set_xlabel(unit, fontsize=9)
+            axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title(problem, fontsize=9)
+        axes.tick_params(labelsize=8)
+    if not groups:
+        panels[0].text(0.5, 0.5, "nothing measured", transform=panels[0].transAxes, ha="center")
+        panels[0].set_axis_off()
+    _finish(chart, title, notes)
+    return chart
+
+
+def _finish(chart: Chart, title: str, notes: Sequence[str]) -> None:
+    for axes in chart.axes:
+        axes.tick_params(labelsize=8)
+    if title:
+        chart.suptitle(title, fontsize=10, color=_INK)
+    if notes:
+        chart.supxlabel("\n".join(notes), fontsize=8, color="#555555", x=0.01, ha="left")

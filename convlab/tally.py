@@ -14,19 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import reference
+from . import patterns, reference
 from .device import available_bytes
 from .problem import Problem
 
 # What a whole float64 truth may cost: multiply-adds (about a second's) and outputs kept.
 TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
-TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 28}
+TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 # No output may be further off than this many class bounds times (rms of the truth + its own size).
 ELEMENTWISE = 6
 # A quiet NaN that no arithmetic makes: what still holds it was never written (or only added to).
 _POISON = 0x7FC0BAD5
 _CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
 _SHOWN = 4  # wrong outputs listed
+_MAP = 256  # rows and columns of a map of the error, at most
+_LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
 
 _Piece = tuple[int, Problem, tuple[torch.Tensor | None, ...]]
 
@@ -106,16 +108,28 @@ class Tally:
 
     Attributes
     ----------
-    wrong, unwritten, worst, rms, error
-        Outputs found wrong, and never written; the largest absolute error; root mean square of the
-        truth; normwise relative error against float64.
+    wrong, unwritten
+        Outputs found wrong, and never written.
+    worst, limit
+        The absolute error of the output that is nearest to its limit, or the farthest beyond it,
+        and that limit.
+    rms, error
+        Root mean square of the truth; normwise relative error against float64.
+    constant
+        Whether all of the truth, of more than one output, is one number.
+    pixels, channels
+        Errors in units of what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as
+        (N, K), each pooled to at most 256 x 256; NaN where an output is not a number.
     """
 
     def __init__(self, problem: Problem, y: torch.Tensor, bound: float, poisoned: bool) -> None:
         self.problem, self.y, self.bound = problem, y, bound
         self.wrong = self.unwritten = 0
-        self.worst, self.rms, self.error = 0.0, 0.0, 0.0
+        self.worst, self.limit, self.rms, self.error = 0.0, 0.0, 0.0, 0.0
+        self.constant = False
         self.examples: list[tuple[tuple[int, int, int, int], float, float]] = []
+        self._ratio = -1.0  # the largest so far of error over limit
+        self._known: tuple[torch.Tensor | None, torch.Tensor] | None = None  # positions, truth
         self._pixels = torch.zeros(problem.P, problem.Q, dtype=torch.float64, device=y.device)
         self._channels = torch.zeros(problem.N, problem.K, dtype=torch.float64, device=y.device)
         if poisoned:
@@ -124,13 +138,13 @@ class Tally:
 
     @property
     def pixels(self) -> np.ndarray:
-        """(P, Q), the largest absolute error over n and k."""
-        return self._pixels.cpu().numpy()
+        """The map over p and q."""
+        return _pooled(self._pixels.cpu().numpy())
 
     @property
     def channels(self) -> np.ndarray:
-        """(N, K), the largest absolute error over p and q."""
-        return self._channels.cpu().numpy()
+        """The map over n and k."""
+        return _pooled(self._channels.cpu().numpy())
 
     def compare(self, inputs: Sequence[torch.Tensor | None], sample: int, seed: int) -> str:
         """Compare with float64, all outputs or a sample and then all with fp32; say which."""
@@ -147,16 +161,19 @@ class Tally:
             for first, truth in truths:
                 square += self._add(first, truth, self.bound)
             self._finish(square, sum(truth.numel() for _, truth in truths))
+            if self.y.numel() <= _LOOKED_AT:
+                self._known = (None, torch.cat([truth for _, truth in truths]))
             return f"all {self.y.numel():,} outputs against float64"
 
         where = reference.sample(problem, sample, seed, self.y.device)
         truth = reference.truth(problem, *inputs, where=where)
+        self._known = (where, truth)
         self._scale([truth])
         picked = self.y[tuple(where.unbind(1))].double()
-        errors, bad = self._errors(picked, truth, self.bound)
+        errors, limits = self._errors(picked, truth, self.bound)
+        bad = ~(errors <= limits)
         self._finish(float(errors.square().sum()), truth.numel())
-        self.worst = _largest(self.worst, errors)
-        among = int(bad.sum())
+        self._nearest(errors, limits)
         name = "cudnn:fp32" if kind == "cuda" else "torch:cpu"
         rival = reference.baseline(name, self.y.device)
         loose = self.bound + reference.tolerance("fp32", problem.gemm_k)
@@ -164,9 +181,12 @@ class Tally:
             launch = rival.prepare(part, *tensors)
             launch()
             self._add(first, launch.y, loose)
-        if among > self.wrong:  # seen by the sharper eye only
+        if (among := int(bad.sum())) > self.wrong:  # seen by the sharper eye only
             self.wrong = among
-            self._list(where, picked, truth, bad)
+            self.examples = [
+                (tuple(where[i].tolist()), float(picked[i]), float(truth[i]))
+                for i in bad.nonzero().flatten()[:_SHOWN].tolist()
+            ]
         return (
             f"{truth.numel():,} sampled outputs against float64 (all of them would take more than "
             f"{TRUTH_MACS[kind]:.0e} multiply-adds), all {self.y.numel():,} against {name}"
@@ -185,6 +205,46 @@ class Tally:
                 lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
         return lines
 
+    def words(
+        self, inputs: Sequence[torch.Tensor | None], precision: str, sample: int, seed: int
+    ) -> list[str]:
+        """Say what the wrong outputs have in common (`patterns`), after `compare`."""
+        if not self.y.numel():
+            return []
+        problem, device = self.problem, self.y.device
+        if self._known is None:
+            where = reference.sample(problem, sample, seed, device)
+            self._known = (where, reference.truth(problem, *inputs, where=where))
+        where, truth = self._known
+        whole = where is None
+        y = self.y.flatten() if whole else self.y[tuple(where.unbind(1))]
+        truth = truth.flatten()
+        errors, limits = self._errors(y.double(), truth, self.bound)
+        unwritten = y.contiguous().view(torch.int32) == _POISON
+        bias = inputs[2]
+
+        def truth_at(places: np.ndarray) -> np.ndarray:
+            if whole:
+                return flat[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
+            at = torch.from_numpy(places).to(device)
+            return reference.truth(problem, *inputs, where=at).cpu().numpy()
+
+        flat = truth.cpu().numpy()
+        if whole:
+            places = np.indices(problem.y_shape, dtype=np.int64).reshape(4, -1).T
+        else:
+            places = where.cpu().numpy()
+        return patterns.words(
+            patterns.Evidence(
+                problem=problem, precision=precision, where=places,
+                got=y.double().cpu().numpy(), truth=flat,
+                wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
+                unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,
+                bias=None if bias is None else bias.double().cpu().numpy(),
+                allowed=ELEMENTWISE * self.bound, rms=self.rms,
+            )
+        )  # fmt: skip
+
     def _pieces(self, inputs: Sequence[torch.Tensor | None]) -> Iterator[_Piece]:
         """Cut the problem by images: yield the first image, the piece as a problem, its tensors."""
         x, *rest = inputs
@@ -201,6 +261,8 @@ class Tally:
             square += float(finite.square().sum())
             count += finite.numel()
         self.rms = math.sqrt(square / count) if count else 0.0
+        first = truths[0].flatten()[0]
+        self.constant = self.y.numel() > 1 and all(bool((part == first).all()) for part in truths)
 
     def _finish(self, square: float, count: int) -> None:
         """Turn the sum of squared errors over `count` outputs into the normwise error."""
@@ -213,45 +275,62 @@ class Tally:
     def _errors(
         self, y: torch.Tensor, truth: torch.Tensor, bound: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the absolute errors, 0 where both are the same inf or NaN, and what is wrong."""
+        """Return the absolute errors, 0 where both are the same inf or NaN, and their limits."""
         errors = (y - truth).abs_()
         strange = ~torch.isfinite(truth)
         if strange.any():
             same = (y == truth) | (torch.isnan(y) & torch.isnan(truth))
             errors = torch.where(strange, torch.where(same, 0.0, math.inf), errors)
             truth = torch.where(strange, 0.0, truth)
-        limit = ELEMENTWISE * bound * (self.rms + truth.abs())
-        return errors, ~(errors <= limit)
+        return errors, truth.abs().add_(self.rms).mul_(ELEMENTWISE * bound)
 
     def _add(self, first: int, truth: torch.Tensor, bound: float) -> float:
-        """Compare the images from `first` on; return their sum of squared errors."""
-        images = slice(first, first + len(truth))
-        y = self.y[images].to(truth.dtype)
-        errors, bad = self._errors(y, truth, bound)
-        self._pixels = torch.maximum(self._pixels, errors.amax((0, 1)))
-        self._channels[images] = errors.amax((2, 3))
-        self.worst = _largest(self.worst, errors)
+        """Compare the images from `first` on, in chunks; return their sum of squared errors."""
+        square = 0.0
+        plane = self.problem.P * self.problem.Q
+        step = max(1, _CHUNK[truth.device.type] // max(plane, 1))  # planes at once
+        images = 1 if step < self.problem.K else step // self.problem.K
+        for n in range(0, len(truth), images):
+            for k in range(0, self.problem.K, min(step, self.problem.K)):
+                part = truth[n : n + images, k : k + step]
+                square += self._add_block(first + n, k, part, bound)
+        return square
+
+    def _add_block(self, n: int, k: int, truth: torch.Tensor, bound: float) -> float:
+        planes = (slice(n, n + truth.shape[0]), slice(k, k + truth.shape[1]))
+        y = self.y[planes].to(truth.dtype)
+        errors, limits = self._errors(y, truth, bound)
+        self._nearest(errors, limits)
+        bad = ~(errors <= limits)
+        ratios = errors / limits.clamp_(min=torch.finfo(limits.dtype).tiny)
+        self._pixels = torch.maximum(self._pixels, ratios.amax((0, 1)))
+        self._channels[planes] = ratios.amax((2, 3)).double()
         count = int(bad.sum())
         self.wrong += count
         left = bad.flatten().view(torch.uint8)
         for _ in range(min(count, _SHOWN - len(self.examples))):
             index = int(left.argmax())
             left[index] = 0
-            n, *rest = position(index, dataclasses.replace(self.problem, N=len(truth)))
-            got, expected = float(y.flatten()[index]), float(truth.flatten()[index])
-            self.examples.append(((n + first, *rest), got, expected))
-        return float(errors.square().sum())
+            at = tuple(int(i) for i in np.unravel_index(index, bad.shape))
+            self.examples.append(((at[0] + n, at[1] + k, *at[2:]), float(y[at]), float(truth[at])))
+        return float(errors.square().sum(dtype=torch.float64))
 
-    def _list(
-        self, where: torch.Tensor, y: torch.Tensor, truth: torch.Tensor, bad: torch.Tensor
-    ) -> None:
-        self.examples = [
-            (tuple(where[i].tolist()), float(y[i]), float(truth[i]))
-            for i in bad.nonzero().flatten()[:_SHOWN].tolist()
-        ]
+    def _nearest(self, errors: torch.Tensor, limits: torch.Tensor) -> None:
+        """Keep the error that is largest against its limit; NaN is larger than all."""
+        ratios = errors / limits.clamp(min=torch.finfo(limits.dtype).tiny)
+        index = int(ratios.nan_to_num_(nan=math.inf).argmax())
+        ratio, worst = float(ratios.flatten()[index]), float(errors.flatten()[index])
+        if ratio > self._ratio:
+            self._ratio = ratio
+            self.worst = math.inf if math.isnan(worst) else worst
+            self.limit = float(limits.flatten()[index])
 
 
-def _largest(worst: float, errors: torch.Tensor) -> float:
-    """The larger of a float and a tensor's largest element, where NaN is largest of all."""
-    largest = float(errors.max())
-    return math.inf if math.isnan(largest) else max(worst, largest)
+def _pooled(errors: np.ndarray) -> np.ndarray:
+    """Shrink by the largest value of each block, so that one wrong pixel stays to be seen."""
+    for axis in (0, 1):
+        block = -(-errors.shape[axis] // _MAP)
+        if block > 1:
+            starts = np.arange(0, errors.shape[axis], block)
+            errors = np.maximum.reduceat(errors, starts, axis=axis)  # NaN wins, as it should
+    return errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from types import SimpleNamespace
 
@@ -11,10 +12,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from convlab import tally
-from convlab.check import Reports, check, check_all, fit, run
-from convlab.errors import ConvlabError, LaunchError, UnsupportedError, WrongResult
-from convlab.problem import Problem
+import convlab
+from convlab import __main__, examine, guards, tally
+from convlab.check import check, fit, run
+from convlab.errors import BuildError, ConvlabError, LaunchError, UnsupportedError, WrongResult
+from convlab.problem import Problem, problems
+from convlab.report import Reports
 
 checking = sys.modules["convlab.check"]  # convlab.check is the function
 
@@ -24,6 +27,10 @@ FULL = Problem(
     N=3, C=4, H=12, W=15, K=8, R=2, S=3, stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2,
     bias=True, name="full",
 )  # fmt: skip
+
+
+def zeros(shape, dtype, device):
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 class Fake:
@@ -38,17 +45,17 @@ class Fake:
     def unsupported(self, problem):
         return "needs R == 3" if problem.R == 1 else None
 
-    def prepare(self, problem, x, w, bias=None):
+    def prepare(self, problem, x, w, bias=None, allocate=zeros):
         if self.unsupported(problem):
             raise UnsupportedError(f"{self.name} cannot do it: {self.unsupported(problem)}")
-        return FakeLaunch(self, problem, x, w, bias)
+        return FakeLaunch(self, problem, x, w, bias, allocate)
 
 
 class FakeLaunch:
-    def __init__(self, kernel, problem, x, w, bias):
+    def __init__(self, kernel, problem, x, w, bias, allocate):
         self.kernel, self.problem, self.inputs = kernel, problem, (x, w, bias)
-        self.y = torch.zeros(problem.y_shape, device=x.device)
-        self.workspace = torch.zeros(16, device=x.device)
+        self.y = allocate(problem.y_shape, torch.float32, x.device)
+        self.workspace = allocate((64,), torch.uint8, x.device)
         self.counters = None
 
     def __call__(self):
@@ -117,6 +124,48 @@ def accumulates(launch, y):
     launch.y += y
 
 
+def beside(tensor, offset):
+    """One element before (negative) or after a tensor, in the storage that it is a view of."""
+    at = tensor.storage_offset() + (offset if offset < 0 else tensor.numel() - 1 + offset)
+    return tensor.as_strided((1,), (1,), at)
+
+
+def past_y(launch, y):
+    launch.y.copy_(y)
+    beside(launch.y, 1).fill_(0.0)
+
+
+def before_y(launch, y):
+    launch.y.copy_(y)
+    beside(launch.y, -3).fill_(0.0)
+    beside(launch.y, -7).fill_(0.0)
+
+
+def past_workspace(launch, y):
+    launch.y.copy_(y)
+    beside(launch.workspace, 2).fill_(0)
+
+
+def before_x(launch, y):
+    launch.y.copy_(y)
+    beside(launch.inputs[0], -1).fill_(0.0)
+
+
+def past_w_in_second_run(launch, y):
+    launch.y.copy_(y)
+    if launch.kernel.runs > 1:
+        beside(launch.inputs[1], 5).fill_(0.0)
+
+
+def constant(launch, y):
+    launch.y.fill_(0.25)
+
+
+def reads_outside(launch, y):
+    launch.y.copy_(y)
+    launch.y[0, 0, 0, 0] += 1e-30 * beside(launch.inputs[0], 1).item()
+
+
 PLANTED = {
     unwritten_tail: "5 of {total} outputs were never written",
     only_first_image: "(n, k, p, q) = (1, 0, 0, 0)",
@@ -128,6 +177,13 @@ PLANTED = {
     moves: "changed when it ran again",
     one_element: "1 of {total} outputs are wrong",
     accumulates: "outputs are wrong",
+    past_y: "wrote outside of y: 1 element changed after its end, 1 past the last",
+    before_y: "wrote outside of y: 2 elements changed before its start, 3 to 7 ahead of the first",
+    past_workspace: "outside of workspace: 1 byte changed after its end, 2 past the last",
+    before_x: "wrote outside of x: 1 element changed before its start, 1 ahead of the first",
+    past_w_in_second_run: "wrote outside of w: 1 element changed after its end, 5 past the last",
+    constant: "every output is 0.25",
+    reads_outside: "got nan",
 }
 
 
@@ -182,12 +238,12 @@ def test_pieces_give_what_the_whole_gives(monkeypatch):
         whole.wrong, whole.worst, whole.failures,
     )  # fmt: skip
     assert pieces.error == pytest.approx(whole.error)
-    np.testing.assert_array_equal(pieces.pixels, whole.pixels)
-    np.testing.assert_array_equal(pieces.channels, whole.channels)
+    np.testing.assert_allclose(pieces.pixels, whole.pixels)
+    np.testing.assert_allclose(pieces.channels, whole.channels)
 
 
 def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
-    real = checking.reference.inputs
+    real = examine.reference.inputs
 
     def with_nan(problem, seed, device):
         x, w, bias = real(problem, seed, device)
@@ -195,7 +251,7 @@ def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
         x[1, 0, 0, 0] = float("inf")
         return x, w, bias
 
-    monkeypatch.setattr(checking.reference, "inputs", with_nan)
+    monkeypatch.setattr(examine.reference, "inputs", with_nan)
     assert check(Fake(), PLAIN).ok
 
     def hides(launch, y):
@@ -219,7 +275,7 @@ def test_atomics_may_move():
 
 
 def test_slow_simulation_runs_once(monkeypatch):
-    monkeypatch.setattr(checking, "_SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(examine, "_SLOW_SECONDS", -1.0)
     kernel = Fake()
     report = check(kernel, PLAIN)
     assert report.ok and kernel.runs == 1 and "not run twice" in str(report)
@@ -245,7 +301,7 @@ def test_crash_is_a_launch_error():
 
 def test_workspace_holds_no_zeros_by_luck():
     def sums_workspace(launch, y):
-        launch.y.copy_(y + launch.workspace.sum())
+        launch.y.copy_(y + launch.workspace.view(torch.float32).sum())
 
     assert not check(Fake(sums_workspace), PLAIN).ok
 
@@ -265,17 +321,224 @@ def test_report_shows_itself(tmp_path):
     assert np.isnan(report.pixels[2, 3]) and np.isnan(report.channels[0, 1])
 
 
-def test_check_all_tells_of_a_set():
-    def wrong_if_strided(launch, y):
-        launch.y.copy_(y + (launch.problem.stride != (1, 1)))
+def test_report_pickles_and_stays_small():
+    report = check(Fake(shifted), Problem(N=2, C=1, H=300, W=600, K=1, R=2, S=1))
+    copy = pickle.loads(pickle.dumps(report))
+    assert copy == report and len(pickle.dumps(report)) < 1 << 19
+    assert report.pixels.shape == (150, 200) and report.channels.shape == (2, 1)
+    assert copy.plot().axes[0].get_xlim() == (-0.5, 599.5)
 
+
+def test_report_gives_both_errors_beside_their_bounds():
+    right, wrong = check(Fake(), PLAIN), check(Fake(one_element), PLAIN)
+    assert right.error < right.bound and right.worst < right.limit
+    assert wrong.error < 1e-3 and wrong.worst == pytest.approx(1e-3, rel=0.01)
+    assert wrong.worst > wrong.limit
+    assert f"worst output {wrong.worst:.2g} of at most {wrong.limit:.2g}" in str(wrong)
+
+
+def test_constant_truth_is_noted():
+    report = check(Fake(), Problem(N=1, C=1, H=1, W=1, K=1, R=2, S=2, padding=3, stride=4))
+    assert report.ok and "every output of this problem is the same number" in str(report)
+
+
+def test_pattern_is_in_the_report():
+    report = check(Fake(unwritten_tail), PLAIN)
+    assert report.patterns[0] == "never written: all 5 wrong outputs"
+    assert report.patterns[0] in str(report) and report.patterns[0] in report.summary
+    assert report.to_dict()["patterns"] == list(report.patterns)
+
+
+# Sets of problems ------------------------------------------------------------------------------
+
+
+def wrong_if_strided(launch, y):
+    launch.y.copy_(y + (launch.problem.stride != (1, 1)))
+
+
+def test_set_of_problems_is_told_of():
     pointwise = Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1, name="pointwise")
-    reports = check_all(Fake(wrong_if_strided), [PLAIN, FULL, pointwise], progress=False)
+    reports = check(Fake(wrong_if_strided), [PLAIN, FULL, pointwise], progress=False)
     assert isinstance(reports, Reports) and len(reports) == 2 and not reports.ok
     assert list(reports.frame.right) == [True, False]
-    assert "right on 1 of 2" in str(reports) and "declined: pointwise" in str(reports)
+    assert "right on 1 of 2 problems, 1 declined" in str(reports)
+    assert "declined pointwise: needs R == 3" in str(reports)
     assert json.loads(json.dumps(reports.to_dict()))["ok"] is False
-    assert not Reports(()).ok and Reports(()).frame.empty
+    assert not Reports("none", ()).ok and Reports("none", ()).frame.empty
+    assert "nothing was checked" in str(Reports("none", ()))
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Let a few problems stand for the set "awkward"."""
+    chosen = problems("awkward")[::5]
+    monkeypatch.setattr(checking, "named_problems", lambda name: chosen)
+    return chosen
+
+
+def test_without_a_problem_fixed_and_generated_ones_are_checked():
+    reports = check(Fake(), count=5, progress=False)
+    fixed = [p for p in problems("awkward") if p.R != 1]
+    assert reports.ok and reports.smallest is None
+    assert "34 fixed and 5 generated problems, seed 0" in str(reports)
+    assert [r.problem for r in reports][: len(fixed)] == fixed
+    assert len(reports) + len(reports.skipped) == 34 + 5
+
+
+def test_generated_problems_and_data_follow_from_the_seed(few):
+    first, again = (check(Fake(), count=25, progress=False) for _ in range(2))
+    assert [r.problem for r in again] == [r.problem for r in first]
+    assert [r.error for r in again] == [r.error for r in first]
+    other = check(Fake(), count=25, seed=1, progress=False)
+    assert [r.problem for r in other] != [r.problem for r in first]
+
+
+def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
+    reports = check(Fake(wrong_if_strided), count=30, progress=False)
+    assert reports.patterns[0] == "wrong wherever the stride is not 1, and only there"
+    smallest = reports.smallest.problem
+    assert (smallest.N, smallest.C, smallest.K, smallest.R) == (1, 1, 1, 2)  # it declines R = 1
+    assert sorted(smallest.stride) == [1, 2]
+    assert f'--problem "{smallest}"' in str(reports)
+    assert reports.plot().axes
+
+
+def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
+    def crashes(launch, y):
+        launch.y.copy_(y)
+        if launch.problem.bias:
+            raise LaunchError("it fell over", "illegal address")
+
+    reports = check(Fake(crashes), count=10, progress=False)
+    assert reports.smallest.fault == "illegal address" and reports.smallest.problem.bias
+    assert reports.patterns[0] == "wrong wherever there is a bias, and only there"
+    assert reports.smallest.problem.macs <= 2
+
+
+def test_set_is_given_up_when_faults_take_long(monkeypatch):
+    monkeypatch.setattr(checking, "_FAULT_SECONDS", -1.0)
+
+    def hangs(launch, y):
+        raise LaunchError("stopped after 20 s")
+
+    reports = check(Fake(hangs), "awkward", progress=False)
+    assert len(reports) == 1 and "33 problems left out" in str(reports)
+
+
+def test_set_raises_on_demand(few):
+    with pytest.raises(WrongResult, match="wherever the stride is not 1"):
+        check(Fake(wrong_if_strided), count=30, progress=False, raises=True)
+
+
+def test_kernel_that_does_not_build_is_the_callers_to_hear_of():
+    kernel = Fake()
+
+    def build():
+        raise BuildError("kernels/90_fake.cu:3: expected a ;")
+
+    kernel.build = build
+    with pytest.raises(BuildError, match="expected a ;"):
+        check(kernel, PLAIN)
+
+
+# Where it runs ---------------------------------------------------------------------------------
+
+
+def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
+    calls = []
+
+    def call(function, *arguments, time_limit):
+        calls.append((function, arguments, time_limit))
+        kernel = arguments[0]
+        kernel.engine = "sim"
+        return function(*pickle.loads(pickle.dumps(arguments)))
+
+    stand_in = SimpleNamespace(call=call, can_cross=lambda *arguments: crosses)
+    monkeypatch.setitem(sys.modules, "convlab.worker", stand_in)
+    monkeypatch.setattr(convlab, "worker", stand_in, raising=False)
+    kernel, crosses = Fake(), True
+    kernel.engine = "cuda"
+    assert check(kernel, PLAIN, time_limit=7.0).ok and calls[0][2] == 7.0
+    assert calls[0][0] is examine.examine and calls[0][1][1] == PLAIN
+    kernel.engine = "cuda"
+    assert check(kernel, PLAIN, isolate=False).ok and len(calls) == 1
+    assert check("torch:cpu", PLAIN).ok and len(calls) == 1
+    crosses = False
+    assert check(kernel, PLAIN).ok and len(calls) == 1
+
+
+SOURCE = """
+#include "convlab.cuh"
+__global__ void sums(ConvProblem conv, const float* x, const float* w, const float* b, float* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= OUTPUTS) return;
+    int q = i % conv.Q, p = i / conv.Q % conv.P, k = i / conv.Q / conv.P % conv.K;
+    int n = i / conv.Q / conv.P / conv.K, per = conv.C / conv.groups;
+    float sum = b ? b[k] : 0.0f;
+    for (int c = 0; c < per; ++c)
+        for (int r = 0; r < conv.R; ++r)
+            for (int s = 0; s < conv.S; ++s) {
+                int h = p * conv.stride_h - conv.pad_h + r * conv.dilation_h;
+                int v = q * conv.stride_w - conv.pad_w + s * conv.dilation_w;
+                int channel = n * conv.C + k / (conv.K / conv.groups) * per + c;
+                int at = (channel * conv.H + h) * conv.W + v;
+                if (h >= 0 && h < conv.H && v >= 0 && v < conv.W)
+                    sum += x[at] * w[((k * per + c) * conv.R + r) * conv.S + s];
+            }
+    y[i] = sum; AFTER
+}
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100; }
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* b, float* y, void* workspace, size_t bytes,
+                                 cudaStream_t stream) {
+    const ConvProblem conv = *problem;
+    const int outputs = conv.N * conv.K * conv.P * conv.Q;
+    BEFORE
+    sums<<<(outputs + 127) / 128, 128, 0, STREAM>>>(conv, x, w, b, y);
+    return launch_error();
+}
+"""
+
+
+LAST = "conv.N * conv.K * conv.P * conv.Q"
+
+
+def made(name, *, engine="sim", outputs=LAST, after="", before="", stream="stream"):
+    """A kernel of the text above, as it is told to be."""
+    text = SOURCE.replace("OUTPUTS", outputs).replace("AFTER", after).replace("BEFORE", before)
+    return convlab.compile(text.replace("STREAM", stream), name=name, engine=engine)
+
+
+def test_on_the_simulator():
+    assert check(made("good"), FULL).ok
+    report = check(made("tail", outputs=f"{LAST} - 3"), FULL)
+    assert report.patterns[0] == "never written: all 3 wrong outputs"
+    with pytest.raises(LaunchError, match="out of bounds"):
+        check(made("beyond", after=f"if (!i) y[{LAST}] = 0;"), FULL)
+
+
+def test_command_line(tmp_path, capfd):
+    path = tmp_path / "91_no_stride.cu"
+    path.write_text(made("right").source.replace("q * conv.stride_w", "q"))
+    picture = tmp_path / "map.png"
+    small, right = "N1 C1 H5 W9 K2 R1 S1 s1x2", "N1 C1 H5 W9 K2 R1 S1"
+    assert __main__.main(["check", str(path), "--engine", "sim", "--problem", small]) == 1
+    assert "91_no_stride on N1 C1 H5 W9 K2 R1 S1 s1x2 p0 d1 g1: WRONG" in capfd.readouterr().out
+    status = __main__.main(["check", str(path), "--engine", "sim", "--problem", right,
+                            "--plot", str(picture), "--json"])  # fmt: skip
+    document = json.loads(capfd.readouterr().out)
+    assert status == 0 and document["ok"] and len(document["reports"]) == 1
+    assert picture.stat().st_size > 5000
+
+
+def test_command_line_checks_generated_problems(capfd, monkeypatch):
+    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN])
+    arguments = ["check", "01_direct", "--engine", "sim", "--count", "6", "--seed", "3"]
+    assert __main__.main(arguments) == 0
+    assert "1 fixed and 6 generated problems, seed 3" in capfd.readouterr().out
+    assert __main__.main([*arguments, "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert len(document["reports"]) == 7 and document["sets"][0]["kernel"] == "01_direct"
 
 
 def test_fit_shrinks_for_the_simulator_and_says_so():
@@ -293,13 +556,94 @@ def test_fit_says_how_much_memory_is_needed(monkeypatch):
         fit(PLAIN, [Fake()], scale="half")
 
 
+@pytest.fixture
+def gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 @pytest.mark.gpu
-def test_on_a_gpu():
-    kernel = Fake(device=torch.device("cuda", torch.cuda.current_device()))
+def test_on_a_gpu(gpu):
+    kernel = Fake(device=gpu)
     kernel.engine = "cuda"
-    with checking.reference.full_precision():
-        assert check(kernel, FULL).ok
+    with examine.reference.full_precision():
+        assert check(kernel, FULL, isolate=False).ok
         big = Problem(N=4, C=16, H=512, W=512, K=64, R=3, S=3)
-        report = check(kernel, big, scale=None)
+        report = check(kernel, big, scale=None, isolate=False)
     assert report.ok, report
-    run(kernel.prepare(FULL, *checking.reference.inputs(FULL, 0, kernel.device)), kernel)
+    run(kernel.prepare(FULL, *examine.reference.inputs(FULL, 0, kernel.device)), kernel)
+
+
+FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"
+ON_GPU = {
+    "past_y": ({"after": f"if (!i) y[{LAST}] = 0;"},
+               "outside of y: 1 element changed after its end"),
+    "before_y": ({"after": "if (!i) y[-2] = 0;"},
+                 "outside of y: 1 element changed before its start, 2 ahead of the first"),
+    "before_x": ({"after": "if (!i) ((float*)x)[-1] = 0;"}, "outside of x: 1 element"),
+    "past_w": ({"after": f"if (!i) ((float*)w)[{FILTERS}] = 0;"},
+               "outside of w: 1 element changed after its end, 1 past the last"),
+    "past_bias": ({"after": "if (!i) ((float*)b)[conv.K] = 0;"}, "outside of bias: 1 element"),
+    "past_workspace": ({"before": "cudaMemsetAsync((char*)workspace + 99, 0, 2, stream);"},
+                       "outside of workspace: 1 byte changed after its end, 1 past the last"),
+    "writes_x": ({"after": "if (!i) ((float*)x)[0] = 0;"}, "wrote to its input: 1 elements of x"),
+    "wrong_stream": ({"stream": "0"}, "it launches on another stream than the one it is given"),
+    "unwritten": ({"outputs": f"{LAST} - 5"}, "never written: all 5 wrong outputs"),
+    "sums_workspace": ({"after": "if (!i) y[i] += x[-1];"}, "got nan"),
+}  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("how", "text"), ON_GPU.values(), ids=ON_GPU)
+def test_planted_mistake_is_caught_on_a_gpu(how, text):
+    report = check(made("planted", engine="cuda", **how), FULL, isolate=False)
+    assert not report.ok and text in str(report), report
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"after": "if (!i && x[-1] == 7) y[i] = 0;"},
+     {"before": "cudaStreamSynchronize(stream);"}],
+    ids=["plain", "reads_outside_and_drops_it", "synchronises"],
+)  # fmt: skip
+def test_right_kernel_passes_on_a_gpu(how):
+    report = check(made("right", engine="cuda", **how), FULL, isolate=False)
+    assert report.ok, report
+
+
+@pytest.mark.gpu
+def test_race_is_suspected_on_a_gpu():
+    """Each run writes another number to one output: what differs is 1e-7 of it."""
+    text = "if (!i) y[i] = sum * (1 + 1e-6f * (clock64() % 7));"
+    kernel = made("race", engine="cuda", after=text)
+    reports = [check(kernel, FULL, isolate=False) for _ in range(4)]
+    assert any("changed when it ran again" in str(report) for report in reports)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("long", [1 << 14, 1 << 22], ids=["microseconds", "longer_than_the_sleep"])
+def test_wrong_stream_is_caught_however_long_the_kernel_takes(long):
+    after = f"for (long long t = clock64(); clock64() - t < {long};);"
+    report = check(made("slow", engine="cuda", after=after, stream="0"), FULL, isolate=False)
+    assert not report.ok, report
+
+
+@pytest.mark.gpu
+def test_memory_stays_within_what_is_stated(gpu):
+    problem = Problem(N=8, C=16, H=1024, W=1024, K=64, R=3, S=3)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    assert check(convlab.load("01_direct", engine="cuda"), problem, scale=None, isolate=False).ok
+    x, w, y = (4 * np.prod(s) for s in (problem.x_shape, problem.w_shape, problem.y_shape))
+    image = y / problem.N
+    # the second run's copy of y is taken where memory is free, and is not counted in the limit
+    allowed = 2 * (x + w) + 2 * y + max(checking.SPARE_BYTES, 3 * image)
+    assert torch.cuda.max_memory_allocated() - before <= allowed
+
+
+@pytest.mark.gpu
+def test_guard_zones_keep_the_alignment_of_the_allocator(gpu):
+    place = guards.Guards().allocate
+    for shape in ((3,), (1, 7, 5, 3)):
+        assert place(shape, torch.float32, gpu).data_ptr() % 512 == 0

@@ -89,7 +89,8 @@ class Arena:
             self._fd = -1
             raise LaunchError(
                 f"not enough memory: the simulator needs {total / 2**30:.2f} GiB for x, w and y; "
-                "try a smaller problem (Problem.scaled)"
+                "try a smaller problem (Problem.scaled)",
+                kind="memory",
             ) from error
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
         self.tensors = {}
@@ -402,9 +403,8 @@ def _simulate(
         sys.stdout.write(printed)
         sys.stdout.flush()
     done = Trace(reply["report"] if reply else "", library, arena.arrays)
-    message = _failure(done, reply, label, source, request, time_limit)
-    if message is not None:
-        error = LaunchError(message)
+    error = _failure(done, reply, label, source, request, time_limit)
+    if error is not None:
         error.findings = done.findings
         raise error
     counters = done.counters
@@ -422,8 +422,8 @@ def _failure(
     source: Path | str,
     request: dict[str, object],
     time_limit: float,
-) -> str | None:
-    """Why a run failed, or None."""
+) -> LaunchError | None:
+    """What to raise for a run that failed, or None."""
     endless = any(f.kind == "endless loop" for f in done.findings)
     if reply is None or reply["status"] in (78, -14) or endless:
         text = (
@@ -431,21 +431,25 @@ def _failure(
             "an endless loop, or a problem too large for it; give a smaller problem, "
             "or load(..., time_limit=SECONDS)"
         )
-        return text + ("\n" + _findings.describe(done.findings, label, source) if endless else "")
+        if endless:
+            text += "\n" + _findings.describe(done.findings, label, source)
+        return LaunchError(text, kind="endless loop")
     if any(f.error for f in done.findings):
-        return _findings.describe(done.findings, label, source)
+        text = _findings.describe(done.findings, label, source)
+        return LaunchError(text, kind=done.findings[0].kind)
     limit = request.get("workspace_limit", done.workspace)
     if done.workspace > limit:
-        return (
+        return LaunchError(
             f"{label} needs {done.workspace:,} bytes of workspace for this problem, more than "
             f"the limit of {limit:,}: load(..., workspace_limit={done.workspace})"
         )
     if done.error:
         note = f" ({done.note})" if done.note else ""
-        return f"{label} failed: {done.error}{note}"
+        return LaunchError(f"{label} failed: {done.error}{note}")
     if reply["status"] != 0 or not done.counters:
-        return (
+        return LaunchError(
             f"{label} ended the simulator's process (exit status {reply['status']}) before it was "
-            "done; this process is unharmed"
+            "done; this process is unharmed",
+            kind="host crash",
         )
     return None

@@ -1,0 +1,324 @@
+"""What is said of wrong outputs has to be true of them, and nothing may be said of right ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convlab import reference
+from convlab.patterns import words
+from convlab.problem import Problem, problem
+from convlab.shapes import MAX_MACS, across, generated, shrink
+from convlab.tally import Tally, poison
+
+PROBLEM = problem("N3 C4 H20 W37 K8 R3 S3 p1 g2 bias")  # P=20, Q=37
+PIXELS = problem("N2 C3 H9 W9 K5 R3 S3 p1")  # P = Q: a transposed image keeps its shape
+
+
+def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
+    """The sentences on the right output as `spoil` leaves it; `spoil` gets y and the inputs."""
+    x, w, bias = reference.inputs(problem, seed)
+    y = reference.truth(problem, x, w, bias).float()
+    spoilt = spoil(y, x, w, bias)
+    y = (y if spoilt is None else spoilt).contiguous()
+    bound = reference.tolerance(precision, problem.gemm_k)
+    tally = Tally(problem, y, bound, poisoned=True)
+    tally.compare((x, w, bias), 10**6, seed)
+    if sampled:
+        tally._known = None  # as if there were too many outputs to look at all of them
+    return tally.words((x, w, bias), precision, sampled or 10**6, seed)
+
+
+def put(index, value=9.0):
+    """Spoil what is at an index."""
+
+    def spoil(y, x, w, bias):
+        y[index] += value
+
+    return spoil
+
+
+def unwritten(index):
+    def spoil(y, x, w, bias):
+        class Launch:
+            pass
+
+        launch = Launch()
+        launch.y = torch.empty_like(y)
+        poison(launch)
+        y[index] = launch.y[index]
+
+    return spoil
+
+
+def no_bias(y, x, w, bias):
+    y -= bias.view(1, -1, 1, 1)
+
+
+def bias_twice(y, x, w, bias):
+    y += bias.view(1, -1, 1, 1)
+
+
+def halved_product(y, x, w, bias):
+    b = bias.view(1, -1, 1, 1)
+    return (y - b) / 2 + b
+
+
+def rounded(bits):
+    def spoil(y, x, w, bias):
+        def cut(t):
+            half, mask = 1 << (bits - 1), ~((1 << bits) - 1)
+            return ((t.view(torch.int32) + half) & mask).view(torch.float32)
+
+        return reference.truth(PROBLEM, cut(x), cut(w), bias).float()
+
+    return spoil
+
+
+def border(y, x, w, bias):
+    y[:, :, 0] += 1
+    y[:, :, :, 0] += 1
+    y[:, :, :, -1] += 1
+
+
+def tail(y, x, w, bias):
+    y.view(-1)[-700:] += 1
+
+
+def zeros_in_part(y, x, w, bias):
+    y[2] = 0
+
+
+COLUMNS = torch.arange(37)
+PLANTED = {
+    "tile_of_16": (put((..., COLUMNS % 16 >= 14)), "the last 2 columns of each tile of 16"),
+    "tile_of_4": (put((..., COLUMNS % 4 == 3)), "the last column of each tile of 4"),
+    "tile_start": (put((..., COLUMNS % 8 < 3)), "the first 3 columns of each tile of 8"),
+    "tile_middle": (put((..., COLUMNS % 12 == 5)), "only where q % 12 is 5"),
+    "tile_rows": (put((..., torch.arange(20) % 8 > 5, slice(None))), "the last 2 rows of each"),
+    "odd_column": (put((..., COLUMNS % 2 == 1)), "only where q is odd"),
+    "not_first_image": (put(slice(1, None)), "only where n > 0"),
+    "first_image": (put(0), "only where n is 0"),
+    "last_image": (put(2), "only where n is the last"),
+    "odd_k": (put((slice(None), slice(1, None, 2))), "only where k is odd"),
+    "even_k": (put((slice(None), slice(0, None, 2))), "only where k is even"),
+    "k_beyond": (put((slice(None), slice(5, None))), "only where k >= 5"),
+    "k_below": (put((slice(None), slice(0, 3))), "only where k <= 2"),
+    "one_group": (put((slice(None), slice(4, None))), "only where the group is 1"),
+    "partial_tile": (put((..., slice(32, None))), "q >= 32, past the last whole tile of 32"),
+    "one_row": (put((..., 7, slice(None))), "only where p is 7"),
+    "box": (put((1, slice(None), slice(2, 9), slice(3, 7))), "p is 2 to 8: 224 of 6,216"),
+    "borders": (border, "their window reaches into the padding"),
+    "tail": (tail, "the offset in memory >= 17060"),
+    "shift_w": (lambda y, *_: y.roll(-1, 3), "shifted by (0, -1) in (p, q)"),
+    "shift_both": (lambda y, *_: y.roll((1, 2), (2, 3)), "shifted by (1, 2) in (p, q)"),
+    "shift_k": (lambda y, *_: y.roll(1, 1), "shifted by 1 in k"),
+    "n_k": (lambda y, *_: y.transpose(0, 1).reshape(y.shape), "n and k exchanged in memory"),
+    "p_q": (lambda y, *_: y.transpose(2, 3).reshape(y.shape), "p and q exchanged in memory"),
+    "channels_last": (lambda y, *_: y.permute(0, 2, 3, 1).reshape(y.shape), "channels last"),
+    "other_order": (lambda y, *_: y.permute(2, 3, 0, 1).reshape(y.shape), "read as (P, Q, N, K)"),
+    "scaled": (lambda y, *_: y / 3, "1/3 times what it should be: all 17,759"),
+    "negated": (lambda y, *_: -y, "-1 times what it should be"),
+    "scaled_before_bias": (halved_product, "1/2 times what it should be, before the bias"),
+    "no_bias": (no_bias, "the bias is not added: all 17,760"),
+    "bias_twice": (bias_twice, "the bias is added twice"),
+    "zeros": (lambda y, *_: 0 * y, "every output is 0"),
+    "zeros_in_part": (zeros_in_part, "all alike, 0: all 5,920"),
+    "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 wrong"),
+    "nan": (put((0, 3), float("nan")), "NaN or inf, as made of memory that nobody wrote"),
+    "tf32": (rounded(13), "rounded to TF32 or fp16, where fp32 is declared"),
+    "bf16": (rounded(16), "rounded to bf16, where fp32 is declared"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "sentence"), PLANTED.values(), ids=PLANTED)
+def test_planted_pattern_is_named(spoil, sentence):
+    sentences = said(PROBLEM, spoil)
+    assert any(sentence in line for line in sentences), sentences
+
+
+SAMPLED = ("tile_of_16 not_first_image one_group borders n_k shift_w scaled no_bias unwritten "
+           "zeros tf32").split()  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_planted_pattern_is_named_from_a_sample(name):
+    spoil, sentence = PLANTED[name]
+    sentences = said(PROBLEM, spoil, sampled=6000)
+    assert any(sentence.split(": all")[0] in line for line in sentences), sentences
+
+
+def test_two_patterns_are_both_named():
+    def both(y, *_):
+        y[1:, 1::2] += 5
+
+    sentences = said(dataclasses.replace(PROBLEM, groups=1), both)
+    assert [line.split(": ")[0] for line in sentences] == [
+        "wrong only where n > 0", "wrong only where k is odd"]  # fmt: skip
+    assert "5,920 of 11,840" in sentences[0]
+
+
+def test_unwritten_tail_of_each_tile_says_both():
+    sentences = said(PROBLEM, unwritten((..., COLUMNS % 16 >= 14)))
+    assert sentences[0].startswith("never written: all")
+    assert "the last 2 columns of each tile of 16" in sentences[1]
+
+
+def test_square_transposed_image_is_named():
+    sentences = said(PIXELS, lambda y, *_: y.transpose(2, 3))
+    assert sentences[0].startswith("p and q exchanged")
+
+
+def test_scattered_errors_have_no_pattern():
+    scattered = torch.rand(PROBLEM.y_shape, generator=torch.Generator().manual_seed(3)) < 0.05
+    assert said(PROBLEM, put(scattered)) == []
+
+
+def test_one_wrong_output_has_no_pattern():
+    assert said(PROBLEM, put((1, 2, 3, 4))) == []
+
+
+def test_tf32_errors_of_a_tf32_kernel_are_none():
+    assert said(PROBLEM, rounded(13), precision="tf32") == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(list(generated(60, seed=11))), st.integers(0, 2**31), st.booleans())
+def test_nothing_is_said_of_right_outputs(problem, seed, sample):
+    assert said(problem, lambda *_: None, seed=seed, sampled=64 if sample else None) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.sampled_from(list(generated(60, seed=12))))
+def test_places_said_are_true(data, problem):
+    """Whatever box of outputs is wrong: each sentence's count is what is wrong, and no more."""
+    box = tuple(
+        slice(low, data.draw(st.integers(low + 1, size)), data.draw(st.integers(1, 4)))
+        for size in problem.y_shape
+        for low in [data.draw(st.integers(0, size - 1))]
+    )
+    count = torch.empty(problem.y_shape)[box].numel()
+    total = int(np.prod(problem.y_shape))
+    for line in said(problem, put(box, value=99.0)):
+        if not line.startswith("wrong only where"):
+            continue
+        told = line.split(": ")[1].replace(",", "").split()
+        numbers = [int(word) for word in told if word.isdigit()]
+        assert numbers[0] == count and numbers[-1] < total and numbers[-1] >= count
+
+
+def test_words_are_a_function_of_the_mask(monkeypatch):
+    evidence = []
+    monkeypatch.setattr("convlab.patterns.words", lambda e: evidence.append(e) or [])
+    said(PROBLEM, put((..., COLUMNS % 16 >= 14)))
+    (e,) = evidence
+    assert words(e) == words(dataclasses.replace(e))
+    assert words(dataclasses.replace(e, wrong=np.zeros_like(e.wrong))) == []
+
+
+# Sets of problems ------------------------------------------------------------------------------
+
+SOME = [*generated(80, seed=5)]
+
+
+@pytest.mark.parametrize(
+    ("fails", "sentence"),
+    [
+        (lambda p: p.dilation != (1, 1), "wrong wherever the dilation is not 1, and only there"),
+        (lambda p: p.stride != (1, 1), "wrong wherever the stride is not 1, and only there"),
+        (lambda p: p.groups > 1, "wrong wherever groups is not 1, and only there"),
+        (lambda p: p.R != p.S, "wrong wherever R is not S, and only there"),
+        (lambda p: p.padding[1] > 0, "wrong wherever pad_w is not 0, and only there"),
+        (lambda p: p.C // p.groups >= 13, "wrong wherever C/groups >= 13, and only there"),
+        (lambda p: p.Q % 4 != 0, "wrong wherever Q is not a multiple of 4, and only there"),
+        (lambda p: p.bias and p.N > 1, "N > 1 and there is a bias"),
+    ],
+    ids=["dilation", "stride", "groups", "R!=S", "pad_w", "channels", "Q%4", "bias,N"],
+)  # fmt: skip
+def test_across_names_what_failing_problems_share(fails, sentence):
+    found = across([(p, not fails(p)) for p in SOME])
+    assert any(sentence in line or " and ".join(reversed(sentence.split(" and "))) in line
+               for line in found), found  # fmt: skip
+
+
+def test_across_counts_where_only_some_fail():
+    strided = [p for p in SOME if p.stride != (1, 1) and p.dilation == (1, 1)]
+    found = across([(p, p not in strided[::2] or p.R * p.S == 1) for p in SOME])
+    for line in found:
+        assert line.startswith("wrong")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sets(st.integers(0, len(SOME) - 1)))
+def test_across_says_nothing_untrue(failing):
+    """A random set of failures: what is said to hold only there must single out that set."""
+    outcomes = [(p, i not in failing) for i, p in enumerate(SOME)]
+    for line in across(outcomes):
+        if line.endswith("only there"):
+            assert 2 <= len(failing) < len(SOME) - 2
+        else:
+            assert f"on {len(failing)} of " in line
+
+
+def test_across_is_silent_where_all_is_right_or_all_is_wrong():
+    assert across([(p, True) for p in SOME]) == across([(p, False) for p in SOME]) == []
+
+
+# Generated problems, and the smallest ----------------------------------------------------------
+
+
+def test_generated_problems_are_reproducible_and_small():
+    first = list(generated(200, seed=1))
+    assert first == list(generated(200, seed=1)) and first[:50] == list(generated(50, seed=1))
+    assert first != list(generated(200, seed=2))
+    assert len(set(first)) == 200 and max(p.macs for p in first) <= MAX_MACS
+
+
+@pytest.mark.parametrize(
+    "has",
+    [
+        lambda p: p.N == 1, lambda p: p.C == 1, lambda p: p.K == 1, lambda p: p.W == 1 < p.H,
+        lambda p: p.stride[0] != p.stride[1], lambda p: p.dilation[0] != p.dilation[1],
+        lambda p: p.padding[0] >= p.R and p.padding[1] >= p.S, lambda p: p.groups == p.C > 1,
+        lambda p: 1 < p.groups < p.C, lambda p: p.R == p.S == 1, lambda p: (p.R, p.S) == (5, 9),
+        lambda p: (p.R, p.S) == (11, 11), lambda p: p.Q > 50 * p.P, lambda p: p.P > 50 * p.Q,
+        lambda p: 1 in (p.P % 16, p.Q % 16) and min(p.P, p.Q) > 16, lambda p: p.Q % 16 == 15,
+        lambda p: p.K > 64,
+        lambda p: p.stride != (1, 1) != p.dilation, lambda p: p.bias,
+    ],
+    ids=["N=1", "C=1", "K=1", "W=1", "strides", "dilations", "padding", "depthwise", "groups",
+         "1x1", "5x9", "11x11", "wide", "tall", "tile+1", "tile-1", "K>64", "stride,dilation",
+         "bias"],
+)  # fmt: skip
+def test_default_number_of_generated_problems_has(has):
+    assert any(map(has, generated(64)))
+
+
+@pytest.mark.parametrize(
+    ("fails", "smallest"),
+    [
+        (lambda p: p.Q >= 17, "N1 C1 H1 W17 K1 R1 S1"),
+        (lambda p: p.N > 1 and p.K > 2, "N2 C1 H1 W1 K3 R1 S1"),
+        (lambda p: p.dilation[1] > 1 and p.S > 1, "N1 C1 H1 W3 K1 R1 S2 d1x2"),
+        (lambda p: p.groups > 1, "N1 C2 H1 W1 K2 R1 S1 g2"),
+        (lambda p: p.bias, "N1 C1 H1 W1 K1 R1 S1 bias"),
+        (lambda p: p.padding[0] > p.R, "N1 C1 H1 W1 K1 R1 S1 p2x0"),
+    ],
+    ids=["Q", "N,K", "dilation", "groups", "bias", "padding"],
+)
+def test_shrinks_to_the_smallest(fails, smallest):
+    for start in [p for p in generated(300, seed=4) if fails(p)][:8]:
+        found, tries = shrink(start, fails)
+        assert found == problem(smallest), start
+        assert tries < 100
+
+
+def test_shrinking_stops_after_as_many_tries():
+    asked = []
+    shrink(Problem(2, 8, 40, 40, 8, 3, 3), lambda p: asked.append(p) or p.H > 30, tries=5)
+    assert len(asked) == 5 == len(set(asked))
