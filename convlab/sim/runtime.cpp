@@ -74,10 +74,15 @@ struct Mark {  // one access, as a cell keeps it
 };
 struct alignas(64) Cell {  // of one 4-byte word; of its bytes a mask tells
     Mark writer, reader[2];
-    uint64_t written;  // owner << 4 | bytes that were written; an older block's count for nothing
+    uint32_t owner;  // the block whose bytes these are: an older one's count for nothing
+    uint8_t written, lock;
     uint16_t in_flight;  // the site of an asynchronous copy that was not waited for
-    uint8_t lock;
+    // A shortcut for shared memory: in this era loads by that warp at that stamp (or by any warp)
+    // would find nothing wrong, and change nothing here.
+    uint32_t quiet;
+    uint16_t quiet_warp, quiet_stamp;
 };
+constexpr uint16_t kAnyWarp = 0xffff;
 
 struct Buffer {
     std::string name;
@@ -311,7 +316,11 @@ struct Worker {
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
     std::vector<Access> log;  // [thread][kLog]
     std::vector<Site> sites;
-    std::vector<uint16_t> site_of;  // hash of a pc -> index into sites, plus one
+    struct Slot {
+        uintptr_t pc;
+        uint16_t index;
+    };
+    std::vector<Slot> site_of;  // by hash of the pc
     struct Execution {  // of one instruction by a divergent warp: [k][lane that got there]
         size_t next;
         std::vector<uint8_t> lanes;
@@ -326,7 +335,8 @@ struct Worker {
     char* dynamic = nullptr;
     Counters counters{};
     Cell* shared_cells = nullptr;
-    uint64_t owner = 0;  // the block's number among this worker's, as Cell::written knows it
+    uint32_t owner = 0;  // the block's number among this worker's, from 1
+    uint32_t era = 0;    // counts the phases of all its blocks
     uint64_t block = 0;
     uint32_t phase = 0;
     bool abandoned = false;  // a thread of the block ended at a fault
@@ -340,7 +350,9 @@ struct Worker {
     } pending;
     std::vector<std::vector<uint32_t>> block_seen;  // [buffer][sector]: owner, of who touched it
 
-    Worker() : sites(1), site_of(1 << 13) {
+    static constexpr size_t kSites = 1 << 13;
+
+    Worker() : sites(1), site_of(kSites) {
         shared_cells = static_cast<Cell*>(mmap(nullptr, kSharedSpan / 4 * sizeof(Cell),
                                                PROT_READ | PROT_WRITE,
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
@@ -450,6 +462,7 @@ struct Worker {
             ++counters.barriers;
             compare_barriers();
             ++phase;
+            ++era;
             for (auto& warp : warps) {
                 warp.stamp = 1, warp.all_known = 0;
                 warp.known.clear();
@@ -641,6 +654,7 @@ struct Worker {
         blockIdx = launch->block_of(number);
         block = number;
         ++owner;
+        ++era;
         phase = 1;
         abandoned = false;
         threads = live = int(b.x * b.y * b.z);
@@ -697,41 +711,49 @@ struct Worker {
 
     // -- accesses --
     Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
-        size_t h = (pc ^ pc >> 13) & (site_of.size() - 1);
-        for (;; h = (h + 1) & (site_of.size() - 1)) {
-            index = site_of[h];
-            if (!index) break;
-            if (sites[index].pc == pc) return sites[index];
-        }
+        size_t h = (pc ^ pc >> 13) & (kSites - 1);
+        for (; site_of[h].pc != pc; h = (h + 1) & (kSites - 1))
+            if (!site_of[h].pc) return new_site(h, pc, bytes, kind, index);
+        return sites[index = site_of[h].index];
+    }
+    __attribute__((noinline)) Site& new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind,
+                                             uint16_t& index) {
         std::lock_guard<std::mutex> hold(g_lock);
         auto [at, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
         if (is_new) g_pcs.push_back(pc);
-        if (g_pcs.size() == 0xffff || g_pcs.size() * 2 > site_of.size()) {
+        if (g_pcs.size() * 2 > kSites) {
             fprintf(stderr, "the kernel has more memory instructions than the simulator expects\n");
             _exit(76);
         }
-        site_of[h] = index = at->second;
+        site_of[h] = {pc, index = at->second};
         if (sites.size() <= index) sites.resize(index + 1);
         Site& s = sites[index];
         s.pc = pc, s.bytes = uint16_t(bytes), s.kind = kind;
         return s;
     }
 
+    __attribute__((noinline)) void through_null(unsigned bytes, Kind kind, uintptr_t pc) {
+        fault("null pointer", pc, "%s of %u bytes through a null pointer", verb(kind), bytes);
+    }
+    __attribute__((noinline)) void misaligned(uintptr_t address, unsigned bytes, Kind kind,
+                                              uintptr_t pc) {
+        fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of "
+              "%u", verb(kind), bytes, place(address).c_str(), bytes);
+    }
+
     void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
                 bool ordered = false) {
-        if (pending.address) settle();
+        if (__builtin_expect(pending.address != nullptr, 0)) settle();
         bool global = address - g_region < kRegion;
         if (!global && address - uintptr_t(shared) >= kSharedSpan) {
-            if (address < 1 << 16)
-                fault("null pointer", pc, "%s of %u bytes through a null pointer", verb(kind), bytes);
+            if (__builtin_expect(address < 1 << 16, 0)) through_null(bytes, kind, pc);
             return;  // its stack, a constant
         }
         uint16_t index;
         Site& s = site(pc, bytes, kind, index);
         if (address - s.low > s.span - bytes || s.span < bytes) locate(s, address, bytes, global);
-        if (aligned && address % bytes)
-            fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple "
-                  "of %u", verb(kind), bytes, place(address).c_str(), bytes);
+        if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
+            misaligned(address, bytes, kind, pc);
         Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
         bool fresh = s.fresh, output = s.output;
         if (g_schedule && --patience == 0) {
@@ -744,10 +766,26 @@ struct Worker {
             yield();
         }
         log[size_t(current) * kLog + fibers[current].logged++] = {address, index};
-        if (cell) look(cell, address, bytes, kind, ordered, index, global, fresh, output);
+        if (!cell) return;
+        if (kind == Kind::load) {
+            Fiber& f = fibers[current];
+            f.loaded = address, f.loaded_by = index;
+            if (!global && quiet(cell, address, bytes)) return;
+        }
+        look(cell, address, bytes, kind, ordered, index, global, fresh, output);
     }
 
-    void locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
+    bool quiet(const Cell* cell, uintptr_t address, unsigned bytes) const {
+        if (bytes > 4 && address & 3) return false;
+        unsigned stamp = warps[current / 32].stamp;
+        for (unsigned i = 0; i * 4 < bytes; ++i)
+            if (cell[i].quiet != era || (cell[i].quiet_warp != kAnyWarp &&
+                (cell[i].quiet_warp != current / 32 || cell[i].quiet_stamp != stamp)))
+                return false;
+        return true;
+    }
+
+    __attribute__((noinline)) void locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         if (global) {
             const Buffer* near = nullptr;
             for (size_t i = 0; i < g_buffers.size(); ++i) {
@@ -875,15 +913,14 @@ struct Worker {
     void look_at_word(Cell& cell, uintptr_t whole, uintptr_t address, unsigned bytes, unsigned mask,
                       Kind kind, bool ordered, uint16_t index, bool global, bool fresh,
                       bool output) {
-        uint64_t me = global ? 1 : owner;
-        unsigned written = cell.written >> 4 == me ? cell.written & 15 : 0;
+        uint32_t me = global ? 1 : owner;
+        unsigned written = cell.owner == me ? cell.written : 0;
         if (kind != Kind::store && fresh && (mask & ~written)) uninitialised(cell, address, index, global);
         if (cell.in_flight && written) in_flight(cell, address, index, kind);
         const Mark& w = cell.writer;
         if (w.launch && (w.mask & mask) && !(w.atomic && ordered) && !before(w, global))
             race(w, whole, address, bytes, kind, index);
         if (kind == Kind::load) {
-            fibers[current].loaded = address, fibers[current].loaded_by = index;
             Mark mine = mark(mask, ordered, index);
             Mark* r = cell.reader;
             for (int i : {0, 1}) {
@@ -896,6 +933,12 @@ struct Worker {
             }
             bool same = r[0].block == r[1].block && r[0].thread / 32 == r[1].thread / 32;
             if (same) r[1] = mine;  // two of different warps, or blocks, say most
+            if (!global && written == 15 && !cell.in_flight && !r[0].atomic && !r[1].atomic) {
+                same = r[0].thread / 32 == r[1].thread / 32;
+                cell.quiet = era;
+                cell.quiet_warp = same ? uint16_t(current / 32) : kAnyWarp;
+                cell.quiet_stamp = mine.stamp;
+            }
             return;
         }
         for (const Mark& r : cell.reader)
@@ -904,7 +947,7 @@ struct Worker {
         cell.writer = mark(mask, ordered, index);
         if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
         if (output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
-        cell.written = me << 4 | written | mask;
+        cell.owner = me, cell.written = uint8_t(written | mask), cell.quiet = 0;
     }
 
     void uninitialised(Cell& cell, uintptr_t address, uint16_t index, bool global) {
@@ -979,7 +1022,7 @@ struct Worker {
         uint16_t index;
         site(pc - 1, bytes, Kind::store, index);
         for (unsigned at = 0; at < bytes; at += 4)
-            shared_cells[(to - shared + at) / 4].in_flight = index;
+            shared_cells[(to - shared + at) / 4].in_flight = index;  // its store made it not quiet
     }
     void commit() { ++fibers[current].batch; }
     void wait(unsigned newest) {
@@ -1352,7 +1395,7 @@ void sim_finish() {
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
         for (size_t i = 0; i < b.bytes / 4; ++i) {
-            bool there = (b.cells[i].written & 15) == 15;
+            bool there = b.cells[i].written == 15;
             for (auto& [from, to] : b.by_host)
                 there |= b.base + 4 * i >= from && b.base + 4 * i < to;
             if (!there && !missing++) first = i;
