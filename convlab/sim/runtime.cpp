@@ -38,8 +38,9 @@
 #include <unordered_map>
 #include <vector>
 
-__thread uint3 threadIdx, blockIdx;
-__thread dim3 blockDim, gridDim;
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+__thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
+__thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
 
 namespace {
@@ -119,7 +120,7 @@ struct Stats {  // of one instruction in one of the two memories
 struct Site {  // one load or store instruction of the kernel
     uintptr_t pc = 0;
     uintptr_t low = 0;  // the buffer or array it touched last
-    size_t span = 0;
+    size_t reach = 0;   // from there to the last address that it may
     Cell* cells = nullptr;  // of that
     bool fresh = false, output = false;  // that began uninitialised; that is y
     bool before_atomic = false;  // a load of what the thread then does an atomic on, as for a CAS
@@ -129,7 +130,11 @@ struct Site {  // one load or store instruction of the kernel
 };
 
 struct Access {
-    uint64_t address : 48, site : 16;
+    uint64_t bits;
+    Access() = default;
+    Access(uintptr_t address, uint16_t site) : bits(address | uint64_t(site) << 48) {}
+    uintptr_t address() const { return bits & 0xffffffffffff; }
+    uint16_t site() const { return uint16_t(bits >> 48); }
 };
 
 struct Array {  // a __shared__ array of the block
@@ -221,7 +226,7 @@ cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
 
 struct Worker;
-__thread Worker* t_worker = nullptr;  // set while a fiber of this OS thread runs
+__thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
 
 extern "C" void sim_switch(void** save, void* load);
 extern "C" void sim_fiber_start();
@@ -315,6 +320,7 @@ struct Worker {
     std::vector<char*> free_stacks;
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
     std::vector<Access> log;  // [thread][kLog]
+    Access *here = nullptr, *here_end = nullptr;  // the current thread's part of it: used, whole
     std::vector<Site> sites;
     struct Slot {
         uintptr_t pc;
@@ -414,8 +420,18 @@ struct Worker {
         }
         f.state = State::ready;
         current = next;
+        find_log(next);
         threadIdx = f.index;
         sim_switch(save, f.stack_pointer);
+    }
+
+    void find_log(int i) {
+        if (!g_trace) return;
+        here = &log[size_t(i) * kLog] + fibers[i].logged;
+        here_end = &log[size_t(i) * kLog] + kLog;
+    }
+    void save_log(int i) {
+        if (g_trace) fibers[i].logged = int(here - &log[size_t(i) * kLog]);
     }
 
     bool can_run(int i) const {
@@ -426,6 +442,7 @@ struct Worker {
     void yield() {
         settle();
         int from = current;
+        if (from >= 0) save_log(from);
         void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
         bool backwards = g_schedule & 1;
         for (;;) {
@@ -434,7 +451,7 @@ struct Worker {
                 if (next >= threads) next -= threads;
                 if (next < 0) next += threads;
                 if (!can_run(next)) continue;
-                if (next == from) return;
+                if (next == from) return find_log(from);
                 return enter(next, save);
             }
             if (live == 0) {
@@ -711,7 +728,7 @@ struct Worker {
 
     // -- accesses --
     Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
-        size_t h = (pc ^ pc >> 13) & (kSites - 1);
+        size_t h = first_slot(pc);
         for (; site_of[h].pc != pc; h = (h + 1) & (kSites - 1))
             if (!site_of[h].pc) return new_site(h, pc, bytes, kind, index);
         return sites[index = site_of[h].index];
@@ -741,8 +758,34 @@ struct Worker {
               "%u", verb(kind), bytes, place(address).c_str(), bytes);
     }
 
+    // The short way of what is usual: an instruction that was met before, inside of what it touched
+    // then, and nothing to be looked for.
     void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
                 bool ordered = false) {
+        const Slot& slot = site_of[first_slot(pc)];
+        if (slot.pc == pc && !g_schedule && here != here_end && !pending.address) {
+            const Site& s = sites[slot.index];
+            uintptr_t at = address - s.low;
+            if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
+                if (!s.cells) {
+                    *here++ = {address, slot.index};
+                    return;
+                }
+                if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
+                    quiet(s.cells + (at >> 2), address, bytes)) {
+                    fibers[current].loaded = 0;  // nobody does atomics on it in this era
+                    *here++ = {address, slot.index};
+                    return;
+                }
+            }
+        }
+        access_by_the_book(address, bytes, kind, pc, aligned, ordered);
+    }
+
+    static size_t first_slot(uintptr_t pc) { return (pc ^ pc >> 13) & (kSites - 1); }
+
+    __attribute__((noinline)) void access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
+                                                      uintptr_t pc, bool aligned, bool ordered) {
         if (__builtin_expect(pending.address != nullptr, 0)) settle();
         bool global = address - g_region < kRegion;
         if (!global && address - uintptr_t(shared) >= kSharedSpan) {
@@ -751,7 +794,7 @@ struct Worker {
         }
         uint16_t index;
         Site& s = site(pc, bytes, kind, index);
-        if (address - s.low > s.span - bytes || s.span < bytes) locate(s, address, bytes, global);
+        if (address - s.low > s.reach) locate(s, address, bytes, global);
         if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
             misaligned(address, bytes, kind, pc);
         Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
@@ -761,11 +804,11 @@ struct Worker {
             yield();
         }
         if (!g_trace) return;
-        if (fibers[current].logged == kLog) {
+        if (here == here_end) {
             fibers[current].state = State::log_full;
             yield();
         }
-        log[size_t(current) * kLog + fibers[current].logged++] = {address, index};
+        *here++ = {address, index};
         if (!cell) return;
         if (kind == Kind::load) {
             Fiber& f = fibers[current];
@@ -796,7 +839,7 @@ struct Worker {
                 if (s.kind != Kind::load && !b.writable)
                     fault("store to an input", s.pc, "store to %s, which is an input: %s",
                           b.name.c_str(), place(address).c_str());
-                s.low = b.base, s.span = b.bytes, s.buffer = uint16_t(i), s.cells = b.cells;
+                s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
                 s.fresh = !b.initialised, s.output = b.name == "y";
                 s.stats[0].touch(b.name.c_str());
                 return;
@@ -813,7 +856,7 @@ struct Worker {
         for (auto& a : arrays) {
             uintptr_t base = uintptr_t(a.base);
             if (address >= base && address + bytes <= base + a.bytes) {
-                s.low = base, s.span = a.bytes, s.fresh = true, s.output = false;
+                s.low = base, s.reach = a.bytes - bytes, s.fresh = true, s.output = false;
                 s.cells = shared_cells + (a.base - shared) / 4;
                 if (!s.stats[1].array || strcmp(s.stats[1].array, a.name)) {
                     std::lock_guard<std::mutex> hold(g_lock);
@@ -1061,25 +1104,25 @@ struct Worker {
             length = std::max(length, n);
         }
         for (int i = 0; uniform && i < length; ++i)
-            for (int l = 1; l < lanes; ++l) uniform &= rows[l][i].site == rows[0][i].site;
+            for (int l = 1; l < lanes; ++l) uniform &= rows[l][i].site() == rows[0][i].site();
         uintptr_t addresses[32];
         if (uniform) {
             for (int i = 0; i < length; ++i) {
-                for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address;
-                request(sites[rows[0][i].site], addresses, lanes);
+                for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
+                request(sites[rows[0][i].site()], addresses, lanes);
             }
         } else {  // lanes went different ways: match the k-th execution of each instruction
             executions.resize(sites.size());
             for (int l = 0; l < lanes; ++l) {
                 for (auto& e : executions) e.next = 0;
                 for (int i = 0; i < fibers[first + l].logged; ++i) {
-                    Execution& e = executions[rows[l][i].site];
+                    Execution& e = executions[rows[l][i].site()];
                     size_t k = e.next++;
                     if (k == e.lanes.size()) {
                         e.lanes.push_back(0);
                         if (e.addresses.size() < 32 * (k + 1)) e.addresses.resize(32 * (k + 1));
                     }
-                    e.addresses[32 * k + e.lanes[k]++] = rows[l][i].address;
+                    e.addresses[32 * k + e.lanes[k]++] = rows[l][i].address();
                 }
             }
             for (size_t s = 1; s < sites.size(); ++s) {
@@ -1295,11 +1338,11 @@ void on_alarm(int, siginfo_t*, void* context) {
     auto pc = uintptr_t(machine.pc) + 1;
 #endif
     Dl_info here{}, kernel{};
-    int logged = w->fibers[w->current].logged;
+    bool logged = w->here != &w->log[size_t(w->current) * kLog];
     if (!(dladdr(reinterpret_cast<void*>(pc), &here) &&
           dladdr(reinterpret_cast<void*>(w->launch->body), &kernel) &&
           here.dli_fbase == kernel.dli_fbase) && logged)
-        pc = w->sites[w->log[size_t(w->current) * kLog + logged - 1].site].pc;
+        pc = w->sites[w->here[-1].site()].pc;
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }
