@@ -94,7 +94,10 @@ class Launch:
             return
         with torch.cuda.device(self.y.device):
             stream = torch.cuda.current_stream().cuda_stream
-            error = self._entry(*self._arguments, stream) or self._last_error()
+            refused = self._entry(*self._arguments, stream)
+            error = refused or self._last_error()
+            if refused:
+                self._last_error()  # else the next kernel would be blamed for it
         if error:
             raise LaunchError(f"{self.kernel.name} failed: {error.decode(errors='replace')}")
 
@@ -290,6 +293,11 @@ class Kernel:
     def on(self, engine: str, time_limit: float | None = None) -> "Kernel":
         """This kernel for another engine."""
         options = self._options() | {"engine": engine, "time_limit": time_limit}
+        return _rebuild(self._stem, self.path, self._text, options)
+
+    def limited(self, workspace_limit: int) -> "Kernel":
+        """This kernel with another limit of workspace, in bytes."""
+        options = self._options() | {"workspace_limit": workspace_limit}
         return _rebuild(self._stem, self.path, self._text, options)
 
     def integers(self, problem: Problem) -> list[int]:

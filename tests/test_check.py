@@ -22,6 +22,7 @@ from convlab.report import Reports
 checking = sys.modules["convlab.check"]  # convlab.check is the function
 
 CPU = torch.device("cpu")
+AWKWARD = len(problems("awkward"))
 PLAIN = Problem(N=2, C=4, H=11, W=9, K=6, R=3, S=3, name="plain")
 FULL = Problem(
     N=3, C=4, H=12, W=15, K=8, R=2, S=3, stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2,
@@ -380,9 +381,9 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked():
     reports = check(Fake(), count=5, progress=False)
     fixed = [p for p in problems("awkward") if p.R != 1]
     assert reports.ok and reports.smallest is None
-    assert "34 fixed and 5 generated problems, seed 0" in str(reports)
+    assert f"{AWKWARD} fixed and 5 generated problems, seed 0" in str(reports)
     assert [r.problem for r in reports][: len(fixed)] == fixed
-    assert len(reports) + len(reports.skipped) == 34 + 5
+    assert len(reports) + len(reports.skipped) == AWKWARD + 5
 
 
 def test_generated_problems_and_data_follow_from_the_seed(few):
@@ -422,7 +423,7 @@ def test_set_is_given_up_when_faults_take_long(monkeypatch):
         raise LaunchError("stopped after 20 s")
 
     reports = check(Fake(hangs), "awkward", progress=False)
-    assert len(reports) == 1 and "33 problems left out" in str(reports)
+    assert len(reports) == 1 and f"{AWKWARD - 1} problems left out" in str(reports)
 
 
 def test_set_raises_on_demand(few):
