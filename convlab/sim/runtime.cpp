@@ -990,6 +990,7 @@ struct Worker {
         cell.writer = mark(mask, ordered, index);
         if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
         if (output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
+        if (cell.owner != me) cell.in_flight = 0;
         cell.owner = me, cell.written = uint8_t(written | mask), cell.quiet = 0;
     }
 
@@ -1338,11 +1339,12 @@ void on_alarm(int, siginfo_t*, void* context) {
     auto pc = uintptr_t(machine.pc) + 1;
 #endif
     Dl_info here{}, kernel{};
-    bool logged = w->here != &w->log[size_t(w->current) * kLog];
+    const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
+    uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
     if (!(dladdr(reinterpret_cast<void*>(pc), &here) &&
           dladdr(reinterpret_cast<void*>(w->launch->body), &kernel) &&
-          here.dli_fbase == kernel.dli_fbase) && logged)
-        pc = w->sites[w->here[-1].site()].pc;
+          here.dli_fbase == kernel.dli_fbase) && site)
+        pc = w->sites[site].pc;  // of the last access: the signal came in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }
