@@ -299,6 +299,8 @@ __global__ void last_block(const float* x, float* part, unsigned* done, float* y
             *y = sum;
         }
     }
+    __syncthreads();
+    if (s_last && threadIdx.x == 1) y[1] = part[3];
 }
 """
 
@@ -307,7 +309,7 @@ def test_fence_and_atomic_order_blocks():
     x = whole(40)
 
     def arguments():
-        return x, np.zeros(40, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.float32)
+        return x, np.zeros(40, np.float32), np.zeros(1, np.uint32), np.zeros(2, np.float32)
 
     for schedule in range(4):
         given = arguments()
@@ -334,13 +336,13 @@ def test_early_exit_before_a_barrier_is_a_warning():
 @pytest.mark.parametrize(
     ("body", "line"),
     [("while (*(volatile float*)y == y[0]) {}", 2), ("for (unsigned i = 9; i >= 0; --i) { }", 2),
-     ("for (int i = 0; i < 9; i += 0)\n        y[i] += 1;", 3)],
+     ("for (int i = 0; i < 9; i += step)\n        y[i] += 1;", 3)],
     ids=["spins", "empty", "counts"],
 )
 def test_endless_loop_is_told_where(body, line):
-    source = f"__global__ void endless(float* y) {{\n    {body}\n}}"
+    source = f"__global__ void endless(float* y, int step) {{\n    {body}\n}}"
     with pytest.raises(LaunchError, match="did not finish within 0.5 s") as caught:
-        sim.run(source, "endless", whole(16), grid=1, block=1, time_limit=0.5)
+        sim.run(source, "endless", whole(16), 0, grid=1, block=1, time_limit=0.5)
     if "while" in body or "+=" in body:  # an empty loop may be left out, or be one jump
         assert caught.value.findings[0].kind == "endless loop"
         assert caught.value.findings[0].line in (line, line - 1)

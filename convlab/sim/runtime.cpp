@@ -166,7 +166,8 @@ struct Fiber {
     uint16_t loaded_by;  // and where
     bool fenced;         // it called __threadfence, so that its next atomic
     uint32_t released;   // publishes what it did; when that was
-    uint32_t acquired;   // when it last saw what others had published
+    uint32_t acquired;   // when it last saw, by an atomic, what others had published
+    bool acquires;       // it does the atomic now
 };
 
 struct Group {  // lanes of a warp that gather for one warp operation
@@ -345,7 +346,9 @@ struct Worker {
     uint32_t era = 0;    // counts the phases of all its blocks
     uint64_t block = 0;
     uint32_t phase = 0;
-    bool abandoned = false;  // a thread of the block ended at a fault
+    uint32_t all_acquired = 0;  // what some thread had acquired before the last barrier
+    bool atomics = false;       // the block did some
+    bool abandoned = false;     // a thread of the block ended at a fault
     std::vector<std::vector<Copy>> copies;  // by thread
     struct Pending {  // a store to where another thread stored: of another value?
         uint8_t *address = nullptr, before[16];
@@ -478,6 +481,7 @@ struct Worker {
             waiting = votes = 0;
             ++counters.barriers;
             compare_barriers();
+            if (atomics) all_acquired = g_clock;
             ++phase;
             ++era;
             for (auto& warp : warps) {
@@ -673,7 +677,8 @@ struct Worker {
         ++owner;
         ++era;
         phase = 1;
-        abandoned = false;
+        all_acquired = 0;
+        abandoned = atomics = false;
         threads = live = int(b.x * b.y * b.z);
         waiting = votes = 0;
         arrays.clear();
@@ -787,6 +792,10 @@ struct Worker {
     __attribute__((noinline)) void access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
                                                       uintptr_t pc, bool aligned, bool ordered) {
         if (__builtin_expect(pending.address != nullptr, 0)) settle();
+        if (__builtin_expect(fibers[current].acquires, 0)) {
+            fibers[current].acquires = false;
+            fibers[current].acquired = g_clock;
+        }
         bool global = address - g_region < kRegion;
         if (!global && address - uintptr_t(shared) >= kSharedSpan) {
             if (__builtin_expect(address < 1 << 16, 0)) through_null(bytes, kind, pc);
@@ -922,10 +931,11 @@ struct Worker {
         const Fiber& f = fibers[current];
         if (m.block != uint32_t(block)) {
             if (!global) return true;
-            if (!f.acquired) return false;
+            uint32_t acquired = std::max(f.acquired, all_acquired);
+            if (!acquired) return false;
             std::lock_guard<std::mutex> hold(launch->lock);
             auto r = launch->released.find(m.block);
-            return r != launch->released.end() && r->second <= f.acquired;
+            return r != launch->released.end() && r->second <= acquired;
         }
         if (m.phase != phase || m.thread == current) return true;
         if (m.thread / 32 == current / 32) {
@@ -1050,7 +1060,7 @@ struct Worker {
         access(address, bytes, Kind::atomic, pc);
         Fiber& f = fibers[current];
         if (f.loaded == address) sites[f.loaded_by].before_atomic = true;
-        f.acquired = g_clock;
+        f.acquires = atomics = true;  // once it is done, which is when this thread is back
         if (!f.fenced) return;
         f.released = ++g_clock;
         std::lock_guard<std::mutex> hold(launch->lock);
@@ -1341,9 +1351,9 @@ void on_alarm(int, siginfo_t*, void* context) {
     Dl_info here{}, kernel{};
     const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
     uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
-    if (!(dladdr(reinterpret_cast<void*>(pc), &here) &&
-          dladdr(reinterpret_cast<void*>(w->launch->body), &kernel) &&
-          here.dli_fbase == kernel.dli_fbase) && site)
+    if (site && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
+                  dladdr(reinterpret_cast<void*>(w->sites[site].pc), &kernel) &&
+                  here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
         pc = w->sites[site].pc;  // of the last access: the signal came in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
