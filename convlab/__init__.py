@@ -5,11 +5,14 @@
 >>> y = kernel(x, w, stride=2, padding=1)          # called like torch.nn.functional.conv2d
 >>> convlab.check(kernel, "square").ok             # against float64
 >>> convlab.compare(problem="square").plot()       # all kernels side by side
+>>> convlab.ab("03_smem_tile", "03_smem_tile@TILE=8", "wide").verdict
+>>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
 
 Importing compiles nothing and touches no GPU.
 """
 
 from . import nn
+from .ab import ab
 from .check import check
 from .compare import compare
 from .device import describe
@@ -22,9 +25,11 @@ from .errors import (
     UnsupportedError,
     WrongResult,
 )
+from .explain import inspect
 from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
+from .sweep import sweep
 
 __all__ = [
     "BuildError",
@@ -36,13 +41,16 @@ __all__ = [
     "ProblemError",
     "UnsupportedError",
     "WrongResult",
+    "ab",
     "baseline",
     "check",
     "compare",
     "compile",
     "describe",
+    "inspect",
     "load",
     "nn",
     "problem",
     "problems",
+    "sweep",
 ]

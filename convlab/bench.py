@@ -17,7 +17,7 @@ from . import build, catalog, toolchain
 from .check import resolve
 from .compare import Comparison, compare
 from .device import describe
-from .errors import ConvlabError
+from .errors import ProblemError
 from .kernel import load
 from .problem import Problem
 
@@ -90,15 +90,22 @@ def build_markdown(frame: pd.DataFrame) -> str:
 def write_between(path: Path, marker: str, text: str) -> None:
     """Replace what stands between a file's markers ``<!-- marker: begin -->`` and ``end``.
 
-    Raises ConvlabError if the file has no such markers.
+    Raises as `between` does.
+    """
+    head, tail = between(path, marker)
+    path.write_text(f"{head}\n{text}\n{tail}")
+
+
+def between(path: Path, marker: str) -> tuple[str, str]:
+    """What stands before and after the text between a file's markers, the markers included.
+
+    Raises ProblemError if the file has no such markers, OSError if it cannot be read.
     """
     before = path.read_text()
     begin, end = BEGIN.format(marker), END.format(marker)
-    if before.count(begin) != 1 or before.count(end) != 1:
-        raise ConvlabError(f"{path} must have one line {begin!r} and one line {end!r}")
-    head, _, rest = before.partition(begin)
-    _, _, tail = rest.partition(end)
-    path.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
+    if before.count(begin) != 1 or before.count(end) != 1 or before.find(begin) > before.find(end):
+        raise ProblemError(f"{path} must have one line {begin} and, after it, one line {end}")
+    return before[: before.index(begin) + len(begin)], before[before.index(end) :]
 
 
 def bench_build(engine: str = "auto") -> pd.DataFrame:

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -293,6 +294,17 @@ def _cached(name: str, compile_into, source: Source | None) -> Build:
     return Build(final / "kernel.so", time.perf_counter() - started)
 
 
+def mark_good(build: Build) -> None:
+    """Note, for other processes too, that a build passed the whole default check."""
+    with contextlib.suppress(OSError):
+        (build.library.parent / "good").touch()
+
+
+def is_good(build: Build) -> bool:
+    """Whether a build is known to be good: its kernel may run without a trial in the worker."""
+    return (build.library.parent / "good").exists()
+
+
 def _sweep(root: Path) -> None:
     """Remove what builds that were killed more than an hour ago left behind."""
     for folder in root.glob("unfinished-*"):
@@ -341,18 +353,29 @@ def _load_inline(
         raise BuildError(f"{source.label} was built but cannot be loaded: {reason}") from None
 
 
+_path_lock = threading.Lock()
+_path_users: list[str] = []  # what PATH was, for each build now running
+
+
 @contextlib.contextmanager
 def ninja_on_path() -> Iterator[None]:
-    """Ninja of the running environment, also when that environment was not activated."""
+    """Ninja of the running environment, also when that environment was not activated.
+
+    For any number of threads at once: the last to leave puts PATH back.
+    """
     ninja = toolchain.ninja()
     if ninja is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{before}"
+    with _path_lock:
+        _path_users.append(_path_users[0] if _path_users else os.environ.get("PATH", ""))
+        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_path_users[0]}"
     try:
         yield
     finally:
-        os.environ["PATH"] = before
+        with _path_lock:
+            before = _path_users.pop()
+            if not _path_users:
+                os.environ["PATH"] = before
 
 
 def _compile_error(source: Source, log: str) -> BuildError:
@@ -392,7 +415,8 @@ def _errors(log: str) -> list[tuple[str, int, _Place, str]]:
         else:
             match = re.match(r"(.+?)\((\d+)\): (?:catastrophic )?error:? (.*)", text)
             place = None
-            for quoted, below in zip(lines[at + 1 : at + 5], lines[at + 2 : at + 6]) if match else ():
+            near = lines[at + 1 : at + 6] if match else []
+            for quoted, below in zip(near, near[1:]):
                 if below.strip() == "^":
                     start = below.index("^")
                     word = re.match(r"\w+|.?", quoted[start:])[0]

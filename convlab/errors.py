@@ -25,12 +25,16 @@ class LaunchError(ConvlabError, RuntimeError):
     """A kernel refused a problem, crashed, hung, or did not get the memory it needs.
 
     `kind` says which, in the words of ``convlab/faults.md``; empty where the kernel itself
-    returned a text.
+    returned a text. The text of one with a kind ends with its place on that page.
     """
 
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
+
+    def __str__(self) -> str:
+        page = f"\n  see convlab/faults.md#{self.kind.replace(' ', '-')}" if self.kind else ""
+        return super().__str__() + page
 
 
 class WrongResult(ConvlabError, AssertionError):

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from .problem import Problem, same_padding
 
 ENGINES = ("auto", "cuda", "sim")
 WORKSPACE_LIMIT = 1 << 30  # bytes
+TRIAL_SECONDS = 20.0  # that a kernel's first call on a GPU may take, in the worker process
 # The integers of ConvProblem (kernels/convlab.cuh), in its order.
 _FIELDS = (
     "N C H W K R S P Q stride_h stride_w pad_h pad_w dilation_h dilation_w groups".split()
@@ -28,6 +30,9 @@ _FIELDS = (
 _TUNABLE = re.compile(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", re.M)
 Pair = int | tuple[int, int]
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
+
+# What ran to its end in the worker: (library, problem, workspace limit, alignments).
+_tried: set[tuple[object, ...]] = set()
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -95,8 +100,7 @@ class Launch:
 
     @property
     def _dims(self) -> list[int]:
-        values = self.problem.variables()
-        return [values[field] for field in _FIELDS]
+        return self.kernel.integers(self.problem)
 
     def _prepare_sim(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
         given = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
@@ -132,7 +136,8 @@ class Launch:
                 f"not enough GPU memory: y needs {4 * math.prod(self.problem.y_shape) / 2**30:.2f} "
                 f"GiB and {self.kernel.name}'s workspace {need / 2**30:.2f} GiB, "
                 f"{free / 2**30:.2f} GiB are free; try load(..., workspace_limit=...) with less "
-                f"than {limit / 2**30:.2f} GiB, or Problem.scaled"
+                f"than {limit / 2**30:.2f} GiB, or Problem.scaled",
+                kind="out of memory",
             ) from error
         self.inputs = (x, w, bias)  # keeps the memory behind the pointers
         pointers = [ctypes.c_void_p(t.data_ptr() if t is not None else None)
@@ -161,7 +166,10 @@ class Kernel:
     workspace_limit : int
         Bytes of workspace a call may take.
     time_limit : float
-        Seconds that one call may take on the simulator.
+        Seconds that one call may take on the simulator, or the first one on a GPU.
+    isolate : bool
+        Whether a call on a GPU is tried in the worker process first, while its build is not known
+        to be good.
     """
 
     def __init__(
@@ -173,11 +181,15 @@ class Kernel:
         engine: str,
         defines: Mapping[str, int],
         workspace_limit: int,
-        time_limit: float,
+        time_limit: float | None,
+        isolate: bool = True,
     ) -> None:
         self.path, self._text = path, text
         self.engine, self.defines = _engine(engine), dict(defines)
+        if time_limit is None:
+            time_limit = sim.TIME_LIMIT if self.engine == "sim" else TRIAL_SECONDS
         self.workspace_limit, self.time_limit = int(workspace_limit), time_limit
+        self.isolate = isolate
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{name}@{suffix}" if suffix else name
         self._stem = name
@@ -232,20 +244,18 @@ class Kernel:
         """This kernel as its source is now: later edits of the file do not reach it."""
         text = self.source
         digest = hashlib.sha256(text.encode()).hexdigest()[:6]
-        pinned = Kernel(
-            f"{self._stem}#{digest}",
-            path=self.path,
-            text=text,
-            engine=self.engine,
-            defines=self.defines,
-            workspace_limit=self.workspace_limit,
-            time_limit=self.time_limit,
-        )
-        pinned._built = builds.build(
-            builds.Source(text, self._stem, self.path), self.engine, self.defines
-        )
-        pinned._seen = (None,)
-        return pinned
+        built = builds.build(builds.Source(text, self._stem, self.path), self.engine, self.defines)
+        return _rebuild(f"{self._stem}#{digest}", self.path, text, self._options(), built)
+
+    def on(self, engine: str, time_limit: float | None = None) -> "Kernel":
+        """This kernel for another engine."""
+        options = self._options() | {"engine": engine, "time_limit": time_limit}
+        return _rebuild(self._stem, self.path, self._text, options)
+
+    def integers(self, problem: Problem) -> list[int]:
+        """The members of ConvProblem (``kernels/convlab.cuh``) in their order."""
+        values = problem.variables()
+        return [values[field] for field in _FIELDS]
 
     def unsupported(self, problem: Problem) -> str | None:
         """The first of the header's requirements that a problem does not meet, or None."""
@@ -342,8 +352,9 @@ class Kernel:
     ) -> torch.Tensor:
         """As `__call__`, without gradients."""
         problem, images = self._problem(x, w, bias, stride, padding, dilation, groups)
-        bias = None if bias is None else bias.detach()
-        launch = self.prepare(problem, images.detach(), w.detach(), bias)
+        tensors = [None if t is None else t.detach() for t in (images, w, bias)]
+        self._try_first(problem, *tensors)
+        launch = self.prepare(problem, *tensors)
         launch()
         y = launch.y.clone() if self.engine == "sim" else launch.y  # lets the arena go
         return y.squeeze(0) if x.dim() == 3 else y
@@ -366,6 +377,36 @@ class Kernel:
             x, padding = _pad_same(x, w, stride, dilation)
         shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
         return Problem.from_shapes(*shapes, stride, padding, dilation, groups), x
+
+    def _try_first(self, problem: Problem, *tensors: torch.Tensor | None) -> None:
+        """Run what is not known to be good in the worker first, on other data of the same shape."""
+        if self.engine != "cuda" or not self.isolate or problem.N == 0:
+            return
+        if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+            return
+        with torch.cuda.device(tensors[0].device):
+            build = self.build()
+            # An access wider than a float, up to 32 bytes, minds where a tensor starts.
+            offsets = tuple(
+                t.data_ptr() % 32 if t is not None and t.is_contiguous() else 0 for t in tensors
+            )
+            trial = (build.library, problem, self.workspace_limit, offsets)
+            if trial in _tried or builds.is_good(build):
+                return
+            from . import worker  # stands after this module; not needed by kernels that are good
+
+            try:
+                worker.call(worker.run_once, self, problem, offsets, time_limit=self.time_limit)
+            except LaunchError as error:
+                if error.kind != "out of memory":
+                    raise
+                warnings.warn(
+                    f"{self.name} runs on {problem.label} without a trial in the worker process: "
+                    "the GPU has no room for the problem twice; what it does wrong can end this "
+                    "process's use of the GPU",
+                    stacklevel=4,
+                )
+            _tried.add(trial)
 
     def _check_tensors(self, x: object, w: object, bias: object) -> None:
         for name, tensor in (("x", x), ("w", w), ("bias", bias)):
@@ -402,9 +443,13 @@ class Kernel:
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, engine={self.engine!r})"
 
+    def _options(self) -> dict[str, object]:
+        names = ("engine", "defines", "workspace_limit", "time_limit", "isolate")
+        return {name: getattr(self, name) for name in names}
+
     def __reduce__(self) -> tuple:
-        options = (self.engine, self.defines, self.workspace_limit, self.time_limit)
-        return _rebuild, (self._stem, self.path, self._text, *options)
+        pinned = self._built if self._seen == (None,) else None
+        return _rebuild, (self._stem, self.path, self._text, self._options(), pinned)
 
 
 def load(
@@ -413,7 +458,8 @@ def load(
     engine: str = "auto",
     defines: Mapping[str, int] | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
-    time_limit: float = sim.TIME_LIMIT,
+    time_limit: float | None = None,
+    isolate: bool = True,
 ) -> Kernel:
     """Return the kernel of a ``.cu`` file.
 
@@ -424,7 +470,11 @@ def load(
     engine : "cuda", "sim", or "auto": cuda where there are a GPU and nvcc, else sim.
     defines : tunables, passed to the compiler as ``-DNAME=VALUE``.
     workspace_limit : bytes of workspace that a call may take.
-    time_limit : seconds that one call may take on the simulator.
+    time_limit : seconds that one call may take on the simulator (120 unless told otherwise), or
+        the trial of a first call on a GPU (20).
+    isolate : on a GPU, run a build that is not known to be good in the worker process first, on
+        other data of the same shape, whenever a call brings a new problem. Good builds are those
+        that passed the whole default check.
 
     Raises
     ------
@@ -443,6 +493,7 @@ def load(
         defines=_parse_defines(tuned) | dict(defines or {}),
         workspace_limit=workspace_limit,
         time_limit=time_limit,
+        isolate=isolate,
     )
 
 
@@ -453,7 +504,8 @@ def compile(
     engine: str = "auto",
     defines: Mapping[str, int] | None = None,
     workspace_limit: int = WORKSPACE_LIMIT,
-    time_limit: float = sim.TIME_LIMIT,
+    time_limit: float | None = None,
+    isolate: bool = True,
 ) -> Kernel:
     """Build a kernel from CUDA C++ text and return it; the other parameters are `load`'s.
 
@@ -470,6 +522,7 @@ def compile(
         defines=defines or {},
         workspace_limit=workspace_limit,
         time_limit=time_limit,
+        isolate=isolate,
     )
     kernel.build()
     return kernel
@@ -536,14 +589,14 @@ def _pad_same(
     return (torch.nn.functional.pad(x, extra) if any(extra) else x), (top, left)
 
 
-def _rebuild(stem: str, path: Path | None, text: str | None, *options: object) -> Kernel:
-    engine, defines, workspace_limit, time_limit = options
-    return Kernel(
-        stem,
-        path=path,
-        text=text,
-        engine=engine,
-        defines=defines,
-        workspace_limit=workspace_limit,
-        time_limit=time_limit,
-    )
+def _rebuild(
+    stem: str,
+    path: Path | None,
+    text: str | None,
+    options: Mapping[str, object],
+    pinned: builds.Build | None = None,
+) -> Kernel:
+    kernel = Kernel(stem, path=path, text=text, **options)
+    if pinned is not None:
+        kernel._built, kernel._seen = pinned, (None,)
+    return kernel

@@ -1,9 +1,9 @@
 """How fast is a kernel: time on a GPU, counted memory traffic on the simulator.
 
-The method on a GPU is that of nvbench and of gpu-mode's evaluator: CUDA events on the current
-stream, the L2 flushed before each sample, warm-up until it no longer gets faster, samples until
-their mean is known to half a percent or the time is up, and the median reported. Several kernels
-are timed in interleaved rounds, so that a drifting clock meets all of them.
+On a GPU: single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`),
+warm-up until it no longer gets faster, samples until their mean is known to half a percent or the
+time is up, and the median reported. Several kernels are timed in interleaved rounds, so that a
+drifting clock meets all of them. To know which of two is faster, and how surely, take `ab`.
 
 A simulated run has counters and a wall time of the host; it never has a time of a GPU.
 """
@@ -11,6 +11,7 @@ A simulated run has counters and a wall time of the host; it never has a time of
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +20,8 @@ from typing import Any
 
 import torch
 
-from . import reference
+from . import reference, stopwatch
 from .check import run
-from .device import describe
 from .errors import ConvlabError
 from .problem import Problem
 
@@ -29,7 +29,6 @@ TARGET = 0.005  # relative standard error of the mean at which sampling ends
 LIMIT_SECONDS = 3.0  # time spent on one kernel at most
 _LEAST_SAMPLES = 10
 _ROUND_SECONDS = 0.05  # what one kernel gets of a round
-_FLUSH_BYTES = 64 << 20  # the least that is written between samples
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def measure_all(
     device = devices.pop()
     inputs = reference.inputs(problem, seed, device)
     if device.type == "cuda":
-        return _time_in_rounds(kernels, problem, inputs, target, limit_seconds, progress)
+        return _time_in_rounds(kernels, problem, inputs, seed, target, limit_seconds, progress)
     timings = []
     for kernel in kernels:
         if progress:
@@ -175,78 +174,38 @@ def _time_in_rounds(
     kernels: Sequence[Any],
     problem: Problem,
     inputs: Sequence[torch.Tensor | None],
+    seed: int,
     target: float,
     limit_seconds: float,
     progress: Callable[[str], object] | None,
 ) -> list[Timing]:
-    """Time each kernel a little in each round, until all are known well or the time is up.
-
-    A kernel's output and workspace live for its turn only: one output's memory does for all.
-    """
+    """Time each kernel a little in each round, until all are known well or the time is up."""
     device = kernels[0].device
     samples: list[list[float]] = [[] for _ in kernels]
-    spent = [0.0] * len(kernels)
     with torch.cuda.device(device):
-        flush = _flush_buffer(device)
-        while True:
+        flush = stopwatch.flush_buffer(device)
+        turns = [
+            stopwatch.Single(
+                kernel, problem, inputs, flush,
+                turn_seconds=_ROUND_SECONDS, warm_up_seconds=limit_seconds / 3,
+            )
+            for kernel in kernels
+        ]  # fmt: skip
+
+        def wanted(i: int) -> bool:
             # those known well go on, so that rounds stay alike; those whose time is up do not
-            for i, kernel in enumerate(kernels):
-                if spent[i] >= limit_seconds:
-                    continue
-                started = time.perf_counter()
-                launch = kernel.prepare(problem, *inputs)
-                if samples[i]:
-                    count = max(1, min(20, int(_ROUND_SECONDS / statistics.median(samples[i]))))
-                    _sample(launch, kernel, flush, 1)  # the first after another kernel is dropped
-                else:
-                    if progress:
-                        progress(kernel.name)
-                    count = _warm_up(launch, kernel, flush, limit_seconds / 3)
-                samples[i] += _sample(launch, kernel, flush, count)
-                del launch
-                spent[i] += time.perf_counter() - started
+            if progress and not samples[i]:
+                progress(kernels[i].name)
+            return turns[i].spent < limit_seconds
+
+        for taken in stopwatch.rounds(turns, random.Random(seed), wanted):
+            for kept, new in zip(samples, taken, strict=True):
+                kept += new
             if all(
-                relative_error(taken) <= target or time_spent >= limit_seconds
-                for taken, time_spent in zip(samples, spent, strict=True)
+                relative_error(kept) <= target or turn.spent >= limit_seconds
+                for kept, turn in zip(samples, turns, strict=True)
             ):
                 break
     return [
         summary(kernel, taken, target) for kernel, taken in zip(kernels, samples, strict=True)
     ]
-
-
-def _flush_buffer(device: torch.device) -> torch.Tensor:
-    """Return what is written over before each sample: twice the L2, so that nothing stays."""
-    known = describe(device)
-    size = max(2 * known.l2_bytes if known else 0, _FLUSH_BYTES)
-    return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-def _warm_up(launch: Any, kernel: Any, flush: torch.Tensor, limit_seconds: float) -> int:
-    """Run until it no longer gets faster; return how many samples make a turn in a round."""
-    started = time.perf_counter()
-    best = _sample(launch, kernel, flush, 1)[0]
-    best = min(best, *_sample(launch, kernel, flush, 1)) if best < limit_seconds else best
-    calm = 0
-    while calm < 3 and time.perf_counter() - started < limit_seconds:
-        fastest = min(_sample(launch, kernel, flush, 3))
-        calm = calm + 1 if fastest > 0.99 * best else 0
-        best = min(best, fastest)
-    return max(1, min(20, int(_ROUND_SECONDS / max(best, 1e-6))))
-
-
-def _sample(launch: Any, kernel: Any, flush: torch.Tensor, count: int) -> list[float]:
-    """Take samples in seconds, the L2 flushed before each; the host runs ahead of the GPU."""
-    events = []
-
-    def enqueue() -> None:
-        for _ in range(count):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            flush.zero_()
-            start.record()
-            launch()
-            end.record()
-            events.append((start, end))
-
-    run(enqueue, kernel)
-    return [start.elapsed_time(end) / 1e3 for start, end in events]

@@ -273,3 +273,150 @@ def _error_colors() -> Colormap:
     shades = [(0, "#FFFFFF"), (turn, "#9CC9E8")]
     shades += [(turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403")]
     return LinearSegmentedColormap.from_list("error", shades).with_extremes(bad="black")
+
+
+def ab_chart(
+    modes: pd.DataFrame,
+    rounds: pd.DataFrame,
+    threshold: float,
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Chart:
+    """Draw B's time over A's: the estimate with its interval, and each round.
+
+    Parameters
+    ----------
+    modes
+        The rows of an `AB`: mode, verdict, ratio, low, high, rounds; on the simulator counter, a,
+        b, ratio, and then bars of the counters' ratios are all that is drawn.
+    rounds
+        mode, round, ratio.
+    threshold
+        Half the width of the zone that is called the same.
+    title, notes
+        The heading, and small lines under the panels.
+
+    Returns
+    -------
+    Chart
+    """
+    count = max(len(modes), 1)
+    chart = Chart(8, 2.2 + 0.34 * count + 0.16 * len(notes))
+    if "mode" in modes:
+        left, right = chart.subplots(1, 2, width_ratios=(3, 2))
+        _draw_intervals(left, modes, threshold)
+        _draw_rounds(right, rounds, threshold)
+    elif "counter" in modes and len(modes):
+        axes = chart.subplots()
+        modes = modes[np.isfinite(modes["ratio"])]  # what A has none of has no ratio
+        axes.barh(modes["counter"], modes["ratio"], color=_PALETTE[0], height=0.6)
+        for y, value in enumerate(modes["ratio"]):
+            axes.annotate(f"{value:.3g}", (value, y), xytext=(4, 0), textcoords="offset points",
+                          va="center", fontsize=8)  # fmt: skip
+        axes.axvline(1, color=_INK, linewidth=1)
+        axes.invert_yaxis()
+        axes.set_xlabel("B's count over A's (simulated; says nothing about speed)", fontsize=9)
+    else:
+        axes = chart.subplots()
+        axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", fontsize=9)
+        axes.set_axis_off()
+    _finish(chart, title, notes)
+    return chart
+
+
+def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
+    axes.axvspan(1 - threshold, 1 + threshold, color="#DDDDDD", label="the same")
+    axes.axvline(1, color=_INK, linewidth=1)
+    for y, row in enumerate(modes.to_dict("records")):
+        color, marker = _PALETTE[y % len(_PALETTE)], "os"[y % 2]
+        edges = [row["low"], row["high"]]
+        if all(map(math.isfinite, edges)):
+            axes.plot(edges, [y, y], color=color, linewidth=2.5, marker="|", markersize=9)
+        axes.plot([row["ratio"]], [y], color=color, marker=marker, markersize=7)
+        text = f"{row['verdict']}, {row['ratio']:.4f}, {row['rounds']} rounds"
+        axes.annotate(text, (row["ratio"], y), xytext=(0, 9), textcoords="offset points",
+                      ha="center", fontsize=8, color=_INK)  # fmt: skip
+    axes.set_yticks(range(len(modes)), list(modes["mode"]), fontsize=9)
+    axes.set_ylim(len(modes) - 0.4, -0.7)
+    axes.margins(x=0.35)
+    axes.set_xlabel("time of B over time of A, 95% interval (grey: the same)", fontsize=9)
+
+
+def _draw_rounds(axes: Axes, rounds: pd.DataFrame, threshold: float) -> None:
+    axes.axhspan(1 - threshold, 1 + threshold, color="#DDDDDD")
+    axes.axhline(1, color=_INK, linewidth=1)
+    for i, (mode, group) in enumerate(rounds.groupby("mode", sort=False)):
+        axes.plot(group["round"], group["ratio"], "os"[i % 2], color=_PALETTE[i % len(_PALETTE)],
+                  markersize=3, label=mode)  # fmt: skip
+    if len(rounds):
+        axes.legend(fontsize=8, frameon=False)
+        low, high = rounds["ratio"].quantile([0.02, 0.98])
+        low, high = min(low, 1 - 1.5 * threshold), max(high, 1 + 1.5 * threshold)
+        axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.set_xlabel("round", fontsize=9)
+    axes.set_ylabel("B over A", fontsize=9)
+
+
+def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Draw what a grid of tunables costs: a panel for each problem.
+
+    Parameters
+    ----------
+    frame
+        The rows of a `Sweep`: problem, the tunables as columns named in ``frame.attrs
+        ["tunables"]``, kernel, and time_ms or traffic_mb. Two tunables make a heat map, any other
+        number bars of the best twenty-four.
+    title, notes
+        The heading, and small lines under the panels.
+
+    Returns
+    -------
+    Chart
+    """
+    names = list(frame.attrs.get("tunables", ()))
+    timed = "time_ms" in frame and frame["time_ms"].notna().any()
+    cost, unit = ("time_ms", "ms on the GPU") if timed else ("traffic_mb", "MB moved, simulated")
+    rows = frame[frame[cost].notna()] if cost in frame else frame
+    groups = list(rows.groupby("problem", sort=False)) if len(rows) else []
+    as_map = len(names) == 2
+    height = 3.4 if as_map else 1.4 + 0.24 * min(24, max((len(g) for _, g in groups), default=1))
+    chart = Chart(max(5.0, 4.4 * len(groups)), height + 0.16 * len(notes))
+    panels = chart.subplots(1, max(len(groups), 1), squeeze=False)[0]
+    for axes, (problem, group) in zip(panels, groups, strict=False):
+        if as_map:
+            table = group.pivot_table(index=names[0], columns=names[1], values=cost)
+            image = axes.imshow(table.to_numpy(), cmap="cividis_r", aspect="auto")
+            chart.colorbar(image, ax=axes, label=unit)
+            axes.set_xticks(range(table.shape[1]), table.columns)
+            axes.set_yticks(range(table.shape[0]), table.index)
+            axes.set_xlabel(names[1], fontsize=9)
+            axes.set_ylabel(names[0], fontsize=9)
+            best = table.min().min()
+            for (i, j), value in np.ndenumerate(table.to_numpy()):
+                if math.isfinite(value):
+                    text = f"{_short(value)}{' *' if value == best else ''}"
+                    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+                    axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=box)
+        else:
+            best = group.nsmallest(24, cost)
+            labels = [name.partition("@")[2] or name for name in best["kernel"]]
+            axes.barh(labels, best[cost], color=_PALETTE[0], height=0.62)
+            axes.invert_yaxis()
+            axes.set_xlabel(unit, fontsize=9)
+            axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title(problem, fontsize=9)
+        axes.tick_params(labelsize=8)
+    if not groups:
+        panels[0].text(0.5, 0.5, "nothing measured", transform=panels[0].transAxes, ha="center")
+        panels[0].set_axis_off()
+    _finish(chart, title, notes)
+    return chart
+
+
+def _finish(chart: Chart, title: str, notes: Sequence[str]) -> None:
+    for axes in chart.axes:
+        axes.tick_params(labelsize=8)
+    if title:
+        chart.suptitle(title, fontsize=10, color=_INK)
+    if notes:
+        chart.supxlabel("\n".join(notes), fontsize=8, color="#555555", x=0.01, ha="left")

@@ -504,8 +504,11 @@ _AWKWARD = {
     "coincide": "N3 C3 H5 W5 K3 R3 S3",  # all sizes are 3: a transpose keeps the shape
     "coincide_pixels": "N2 C4 H6 W6 K16 R3 S3",  # K = P*Q: a transposed product keeps the shape
     "stride_2x3": "N2 C3 H23 W26 K5 R3 S3 s2x3 p1",
+    "stride_2x3_tiles": "N2 C2 H47 W64 K3 R3 S3 s2x3 p1",  # P, Q past a tile of 16
     "stride_past_filter": "N2 C3 H24 W25 K5 R2 S2 s5x3",  # stride > filter; the rest is unused
     "dilation_2x1": "N2 C3 H20 W23 K5 R3 S3 d2x1",
+    "dilation_48": "N1 C2 H100 W100 K5 R3 S3 d48",  # what 16x16 outputs see is over 48 KB
+    "dilation_118": "N1 C1 H240 W241 K2 R3 S3 d118",  # what 8x8 outputs see is over 227 KB
     "padding_2x0": "N2 C3 H17 W18 K5 R3 S3 p2x0",
     "padding_past_filter": "N2 C3 H9 W8 K4 R3 S2 p4x5",  # outputs that read padding alone
     "groups_2": "N2 C6 H18 W17 K8 R3 S3 p1 g2",

@@ -219,7 +219,7 @@ class Reports:
         wrong = self.wrong
         declined = f", {len(self.skipped)} declined" if self.skipped else ""
         lines = [
-            f"{self.kernel}: {'right' if self.ok else 'WRONG'}: right on "
+            f"{self.kernel}: {'' if self.ok else 'WRONG, '}right on "
             f"{len(self) - len(wrong)} of {len(self)} problems{declined}"
         ]
         if not self.reports:

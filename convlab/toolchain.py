@@ -32,7 +32,7 @@ def cache_dir() -> Path:
     return Path(root).expanduser().resolve() / "convlab"
 
 
-def _wheel_home() -> Path:
+def wheel_home() -> Path:
     """Where the nvidia-* wheels of CUDA 13 put their files."""
     return Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
 
@@ -51,8 +51,8 @@ def cuda() -> Cuda | None:
             home = Path("/usr/local/cuda")
         if (home / "bin" / "nvcc").exists():
             return Cuda(home, "PATH")
-    if (_wheel_home() / "bin" / "nvcc").exists():
-        return Cuda(_wheel_home(), "wheels")
+    if (wheel_home() / "bin" / "nvcc").exists():
+        return Cuda(wheel_home(), "wheels")
     return None
 
 
@@ -97,7 +97,7 @@ def ninja() -> Path | None:
 
 def cublas_include() -> Path | None:
     """The folder of cublas_v2.h: the toolkit's, else the wheel's that torch brings; or None."""
-    homes = [found.home for found in [cuda()] if found] + [_wheel_home()]
+    homes = [found.home for found in [cuda()] if found] + [wheel_home()]
     for home in homes:
         if (home / "include" / "cublas_v2.h").exists():
             return home / "include"
@@ -108,7 +108,7 @@ def link_dir() -> Path:
     """A folder of plain `libX.so` names for the linker: the wheels carry only `libX.so.13`."""
     folder = cache_dir() / "lib"
     folder.mkdir(parents=True, exist_ok=True)
-    homes = [_wheel_home()] + [found.home for found in [cuda()] if found]
+    homes = [wheel_home()] + [found.home for found in [cuda()] if found]
     for name in ("cudart", "cublas"):
         for home in homes:
             for library in sorted(home.glob(f"lib*/lib{name}.so.1*")):

@@ -165,7 +165,7 @@ def fuzz(macs: int, examples: int, edges: tuple[int, ...] = EDGES, **options: ob
 
 
 @on("sim")
-@fuzz(200_000, examples=120)
+@fuzz(60_000, examples=100)
 def test_generated_problems(kernel: Kernel, problem: Problem, seed: int) -> None:
     assert_right(kernel, problem, seed)
 
@@ -179,9 +179,9 @@ def test_larger_generated_problems(kernel: Kernel, problem: Problem, seed: int) 
 def test_generated_problems_reach_every_option() -> None:
     met: dict[str, set] = {}
 
-    @fuzz(200_000, examples=300, derandomize=True, database=None)
+    @fuzz(60_000, examples=300, derandomize=True, database=None)
     def collect(problem: Problem, seed: int) -> None:
-        assert problem.macs <= 50 * 200_000
+        assert problem.macs <= 50 * 60_000
         facts = {
             "N": problem.N, "bias": problem.bias, "filter": (problem.R, problem.S),
             "uneven stride": problem.stride[0] != problem.stride[1],
@@ -270,7 +270,8 @@ def test_inputs_of_any_layout(kernel: Kernel, layout: object) -> None:
 
 def test_expanded_input(kernel: Kernel) -> None:
     x, w, _ = reference.inputs(Problem(1, 1, 9, 9, 4, 3, 3), device=kernel.device)
-    assert torch.equal(kernel(x.expand(3, 1, 9, 9), w)[2], kernel(x, w)[0])
+    # close, not equal: cuBLAS may sum in another order for another number of images
+    torch.testing.assert_close(kernel(x.expand(3, 1, 9, 9), w)[2], kernel(x, w)[0])
 
 
 def test_no_images_give_an_empty_output(kernel: Kernel) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import itertools
 import json
 import math
+import random
+import sys
 
 import pandas as pd
 import pytest
 import torch
 from test_check import PLAIN, Fake, shifted, tf32
 
-from convlab import device, measure, plot
+from convlab import device, measure, plot, stopwatch
 from convlab.compare import Comparison, compare
 from convlab.device import Ceilings, Datasheet, floor_seconds
 from convlab.errors import BuildError, ConvlabError, LaunchError
@@ -114,23 +116,36 @@ def test_summary_is_median_and_spread():
 def test_rounds_interleave_and_end(monkeypatch):
     calls = []
 
-    def sample(launch, kernel, flush, count):
-        calls.append(kernel.name)
-        return [{"01_quick": 1e-3, "02_slow": 4.0}[kernel.name]] * count
+    def sample(self, launch, count):
+        calls.append(self.kernel.name)
+        return [{"01_quick": 1e-3, "02_slow": 4.0}[self.kernel.name]] * count
 
     clock = iter(range(10_000))  # each look at the clock is a second later
-    monkeypatch.setattr(measure, "_sample", sample)
-    monkeypatch.setattr(measure, "_flush_buffer", lambda device: None)
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(stopwatch.Single, "_sample", sample)
+    monkeypatch.setattr(stopwatch, "flush_buffer", lambda device: None)
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     kernels = [Fake(name="01_quick"), Fake(name="02_slow")]
     inputs = measure.reference.inputs(PLAIN, 0, "cpu")
-    quick, slow = measure._time_in_rounds(kernels, PLAIN, inputs, 0.005, 9.0, None)
+    seen = []
+    quick, slow = measure._time_in_rounds(kernels, PLAIN, inputs, 0, 0.005, 9.0, seen.append)
     assert quick.seconds == 1e-3 and quick.stable and quick.samples >= 10
     assert slow.seconds == 4.0 and not slow.stable
-    first = calls.index("02_slow")
-    assert "01_quick" in calls[:first] and "01_quick" in calls[first:]
+    assert set(seen) == {"01_quick", "02_slow"}
+    last = len(calls) - 1 - calls[::-1].index("02_slow")
+    assert "01_quick" in calls[calls.index("02_slow") : last]
     assert slow.samples < 10
+
+
+def test_rounds_are_in_random_order_and_leave_out_the_unwanted():
+    orders, calls = set(), []
+    turns = [lambda i=i: calls.append(i) or [float(i)] for i in range(3)]
+    going = stopwatch.rounds(turns, random.Random(0), lambda i: i != 1)
+    for taken in itertools.islice(going, 20):
+        assert taken == [[0.0], [], [2.0]]
+        orders.add(tuple(calls))
+        calls.clear()
+    assert orders == {(0, 2), (2, 0)}
 
 
 # Comparing -----------------------------------------------------------------------------------

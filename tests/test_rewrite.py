@@ -11,7 +11,8 @@ from convlab.errors import BuildError
 from convlab.sim import rewrite
 
 LAUNCH = re.compile(
-    r"::sim::launch\(\[&\]\(auto f\) -> decltype\(f\((?P<name>.*?)\)\) \{ return f\((?P=name)\); \}, "
+    r"::sim::launch\(\[&\]\(auto f\) -> decltype\(f\((?P<name>.*?)\)\) "
+    r"\{ return f\((?P=name)\); \}, "
     r"\[&\]\(auto&\.\.\. p\) \{ (?P<called>.*?)\(p\.\.\.\); \}, ::sim::config\((?P<config>.*?)\)\)"
     r"(?P<space>\s*)\((?P<arguments>.*)$",
     re.S,
@@ -60,7 +61,10 @@ def test_launch(text, expected):
 
 
 def test_launch_over_lines_keeps_each_line():
-    source = "void f() {\n  ns::k<1,\n    2>\n  <<<grid, // ends here: >>>\n  block>>>(\n x,\n y);\n g();\n}\n"
+    source = (
+        "void f() {\n  ns::k<1,\n    2>\n  <<<grid, // ends here: >>>\n"
+        "  block>>>(\n x,\n y);\n g();\n}\n"
+    )
     lines = rewrite(source).split("\n")
     assert len(lines) == source.count("\n") + 1
     assert lines[5:] == source.split("\n")[5:]
@@ -95,7 +99,7 @@ def test_launch_in_a_macro_keeps_its_continuations():
         "__attribute__((__noinline__)) void f();\n",
         "",
     ],
-    ids=["line comment", "comment", "string", "shifts", "other words", "pragma", "attribute", "empty"],
+    ids=["line comment", "comment", "string", "shifts", "words", "pragma", "attribute", "empty"],
 )
 def test_untouched(text):
     assert rewrite(text) == text
@@ -194,7 +198,7 @@ def test_extern_shared_at_file_scope(inside):
     assert "sim_dynamic_shared()" in method
 
 
-# --- properties ------------------------------------------------------------------------------------
+# --- properties ----------------------------------------------------------------------------------
 
 PLAIN = st.sampled_from([
     "", "  int i = 0;", "// a note: k<<<1, 2>>>(x)", "/* k<<< */ { }",

@@ -76,7 +76,8 @@ class Arena:
             self._fd = -1
             raise LaunchError(
                 f"not enough memory: the simulator needs {total / 2**30:.2f} GiB for x, w and y; "
-                "try a smaller problem (Problem.scaled)"
+                "try a smaller problem (Problem.scaled)",
+                kind="memory",
             ) from error
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
         self.tensors = {}
@@ -237,11 +238,12 @@ def run(
         raise LaunchError(
             f"{label} did not finish within {time_limit:g} s on the simulator and was stopped: "
             "an endless loop, or a problem too large for it; give a smaller problem, "
-            "or load(..., time_limit=SECONDS)"
+            "or load(..., time_limit=SECONDS)",
+            kind="endless loop",
         )
     outcome = _read_report(reply["report"], library)
     if outcome.fault is not None:
-        raise LaunchError(_describe(outcome.fault, label, source))
+        raise LaunchError(_describe(outcome.fault, label, source), outcome.fault.kind)
     if outcome.workspace > workspace_limit:
         raise LaunchError(
             f"{label} needs {outcome.workspace:,} bytes of workspace for this problem, more than "
@@ -253,7 +255,8 @@ def run(
     if reply["status"] != 0 or not outcome.counters:
         raise LaunchError(
             f"{label} ended the simulator's process (exit status {reply['status']}) before it was "
-            "done; this process is unharmed"
+            "done; this process is unharmed",
+            kind="host crash",
         )
     counters = outcome.counters
     counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
@@ -297,13 +300,13 @@ def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
     """
     tool = shutil.which("addr2line")
     if tool is None or offset <= 0:
-        return None, None
+        return None
     found = subprocess.run(
         [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
     ).stdout
     for frame in found.splitlines():
         file, _, number = frame.partition(" (")[0].rpartition(":")
-        if number.isdigit() and Path(file).parent != INCLUDE:
+        if number.isdigit() and int(number) and Path(file).parent != INCLUDE:
             return file, int(number)
     return None
 

@@ -378,7 +378,8 @@ struct Worker {
         uintptr_t where = 0;
         auto each = [&](auto use) {
             for (int i = w * 32; i < std::min(threads, w * 32 + 32); ++i)
-                if (fibers[i].state == State::asks_active && (!where || fibers[i].waits_at == where))
+                if (fibers[i].state == State::asks_active &&
+                    (!where || fibers[i].waits_at == where))
                     use(fibers[i], i % 32);
         };
         each([&](Fiber& f, int lane) { where = f.waits_at, mask |= 1u << lane; });
@@ -455,7 +456,8 @@ struct Worker {
         arrays.clear();
         shared_used = kRedZone;
         dynamic = nullptr;
-        if (launch->shared_bytes) dynamic = allot("extern __shared__", nullptr, launch->shared_bytes);
+        if (launch->shared_bytes)
+            dynamic = allot("extern __shared__", nullptr, launch->shared_bytes);
         sim_dynamic_array = dynamic ? dynamic : shared;
         fibers.resize(threads);
         warps.assign((threads + 31) / 32, Warp{});

@@ -63,7 +63,9 @@ __forceinline__ int __syncthreads_and(int predicate) {
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __threadfence_system() {}
-__forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) { sim_collective(mask, nullptr, nullptr); }
+__forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) {
+    sim_collective(mask, nullptr, nullptr);
+}
 __forceinline__ unsigned __activemask() { return sim_active_lanes(); }
 
 namespace sim {
@@ -143,9 +145,15 @@ __forceinline__ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int wid
     int lane = sim_lane(), source = lane ^ lane_mask;
     return sim::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source);
 }
-__forceinline__ unsigned __ballot_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate); }
-__forceinline__ int __any_sync(unsigned mask, int predicate) { return sim::ballot(mask, predicate) != 0; }
-__forceinline__ int __all_sync(unsigned mask, int predicate) { return sim::ballot(mask, !predicate) == 0; }
+__forceinline__ unsigned __ballot_sync(unsigned mask, int predicate) {
+    return sim::ballot(mask, predicate);
+}
+__forceinline__ int __any_sync(unsigned mask, int predicate) {
+    return sim::ballot(mask, predicate) != 0;
+}
+__forceinline__ int __all_sync(unsigned mask, int predicate) {
+    return sim::ballot(mask, !predicate) == 0;
+}
 template <typename T>
 __forceinline__ unsigned __match_any_sync(unsigned mask, T value) {
     sim::Exchange e{sim::bits<uint64_t>(value), 0, 0};
@@ -159,7 +167,7 @@ __forceinline__ unsigned __match_all_sync(unsigned mask, T value, int* all) {
     return *all ? same : 0;
 }
 #define SIM_REDUCE(name, T, expression)                                                         \
-    __forceinline__ T __reduce_##name##_sync(unsigned mask, T value) {                                   \
+    __forceinline__ T __reduce_##name##_sync(unsigned mask, T value) {                          \
         return sim::reduce(mask, value, [](T a, T b) -> T { return expression; });              \
     }
 SIM_REDUCE(add, unsigned, a + b)

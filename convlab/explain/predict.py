@@ -1,0 +1,295 @@
+"""A rough prediction of a kernel's time on a GPU from its simulated traffic and its SASS: a model.
+
+Each ``__global__`` function takes as long as the busiest of the things it needs, and the functions
+of a call follow one another:
+
+=============  ===================================================================================
+issue+latency  warp instructions, four schedulers an SM, one a cycle, over the share of cycles in
+               which a scheduler has a warp that is ready (below)
+fp32           FFMAs over the lanes that can do them; "tensor": HMMA, HGMMA at the datasheet's rate
+shared         shared-memory wavefronts, one a cycle and SM
+L1             requests, one a cycle and SM, or their sectors, four a cycle
+L2             sectors that L1 does not hold
+DRAM           each array of a function once, or what it asks for where that is less
+=============  ===================================================================================
+
+How well latency is hidden: a warp that is alone issues in one cycle of 1 / `READY`; w warps of a
+scheduler, independent of each other, leave it idle in (1 - READY)^w of the cycles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..device import Ceilings
+from .executed import by_function, executions
+from .occupancy import Gpu, Occupancy, occupancy
+from ..problem import Problem
+from .sass import Function
+
+# Fitted by hand to the five first rungs on the three headline problems on an H200, where anything
+# from 0.11 to 0.17 is within 1.5 of each; back-to-back dependent arithmetic alone would give 1/4.
+READY = 0.13
+DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches (H200: 4.26 of 4.8 TB/s)
+LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches (H200: 51 of 67 TFLOP/s)
+L1_HITS = 0.8  # of the loads that ask for a sector again: an assumption, unless it was counted
+L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20 to 40
+LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
+MACS = 50_000_000  # of the small problem that is simulated in place of a large one
+_SIDE = 32  # outputs a side that stand for a large image: whole tiles, whole warps
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the simulator counted on one problem: `Launch.lines` and `Launch.launches`."""
+
+    problem: Problem
+    counters: Mapping[str, float]
+    lines: Sequence[Mapping[str, Any]]
+    launches: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The predicted time of one ``__global__`` function, or of the library.
+
+    `terms` has the seconds that each resource alone would take; the longest is the function's.
+    """
+
+    name: str
+    terms: dict[str, float]
+    occupancy: Occupancy | None = None
+    instructions: float = 0.0  # of warps
+    ffma: float = 0.0  # of warps
+
+    @property
+    def limited_by(self) -> str:
+        """The busiest resource."""
+        return max(self.terms, key=self.terms.__getitem__)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time."""
+        return self.terms[self.limited_by] + LAUNCH_SECONDS
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted time: a model's, not a measurement."""
+
+    problem: Problem
+    gpu: str
+    parts: tuple[Part, ...]
+    dram_bytes: float
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ms(self) -> float:
+        """The whole call, in milliseconds."""
+        return 1e3 * sum(part.seconds for part in self.parts)
+
+    def __str__(self) -> str:
+        lines = [f"about {self.ms:.3g} ms on {self.gpu} for {self.problem.label} (a model's)"]
+        for part in self.parts:
+            terms = sorted(part.terms.items(), key=lambda term: -term[1])
+            shown = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in terms if seconds)
+            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms, the longest of {shown}")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as what JSON can hold."""
+        return {
+            "model": True, "ms": self.ms, "gpu": self.gpu, "problem": str(self.problem),
+            "dram_bytes": self.dram_bytes, "notes": list(self.notes),
+            "parts": [
+                {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
+                 "terms_ms": {name: 1e3 * value for name, value in part.terms.items()}}
+                for part in self.parts
+            ],
+        }  # fmt: skip
+
+
+def stand_ins(problem: Problem, macs: int = MACS) -> list[Problem]:
+    """Return the small problems whose counts, extrapolated, stand for a large one's.
+
+    One image of whole tiles (32 outputs a side where there were more than 64), and so few channels
+    of a group that it costs at most `macs`. If channels were cut, a second problem with half of
+    them follows: counts are linear in the channels of a group, and two points make the line.
+    """
+    sides = [_SIDE if size > 2 * _SIDE else size for size in (problem.P, problem.Q)]
+
+    def shrunk(depth: int, k: int, groups: int, at_most: int = _SIDE * 2) -> Problem:
+        (h, w), taps = [min(size, at_most) for size in sides], (problem.R, problem.S)
+        image = [
+            max(1, (out - 1) * s + d * (tap - 1) + 1 - 2 * pad)
+            for out, s, d, tap, pad in zip(
+                (h, w), problem.stride, problem.dilation, taps, problem.padding, strict=True
+            )
+        ]
+        return replace(
+            problem, N=min(problem.N, 1), C=depth * groups, H=image[0], W=image[1], K=k * groups,
+            groups=groups,
+            name=f"{problem.label} (simulated as N=1, C={depth * groups}, {image[0]}x{image[1]})",
+        )  # fmt: skip
+
+    depth, k = problem.C // problem.groups, problem.K // problem.groups
+    if problem.macs <= macs:
+        return [problem]
+    tries = [shrunk(depth, k, problem.groups)]
+    depths = [d for d in (64, 32, 16, 8) if d < depth]
+    tries += [shrunk(d, k, problem.groups) for d in depths]
+    least = min(depths, default=depth)
+    tries += [shrunk(least, k, g) for g in (64, 16, 4, 1) if g < problem.groups]
+    few = min(problem.groups, 1)
+    tries += [shrunk(least, fewer, few) for fewer in (256, 128, 64) if fewer < k]
+    tries += [shrunk(least, min(k, 64), few, side) for side in (16, 8, 1)]
+    chosen = next((small for small in tries if small.macs <= macs), tries[-1])
+    small_depth = chosen.C // chosen.groups
+    if small_depth == depth or small_depth < 2:
+        return [chosen]
+    half = replace(chosen, C=chosen.C // 2 if small_depth % 2 == 0 else chosen.groups)
+    return [chosen, half]
+
+
+def predict(
+    problem: Problem,
+    gpu: Gpu,
+    functions: Sequence[Function],
+    runs: Sequence[Run],
+    ceilings: Ceilings | None = None,
+    block: tuple[int, int, int] | None = None,
+) -> Prediction:
+    """Predict a kernel's time on a problem.
+
+    Parameters
+    ----------
+    problem : of any size.
+    gpu : on which.
+    functions : with their instructions (`sass.disassemble`), compiled for that GPU.
+    runs : on `stand_ins(problem)`, in its order.
+    ceilings : measured ones, if that GPU is there; else shares of its datasheet are used.
+    block : threads of a block, for functions of which no launch is known.
+    """
+    first, scale = runs[0], _pixels(problem) / max(_pixels(runs[0].problem), 1)
+    lines = [dict(row) for row in first.lines]
+    if len(runs) > 1:
+        lines = _extrapolated(problem, runs)
+    sheet = gpu.datasheet
+    bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
+    rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
+    arrays = array_bytes(problem)
+    arrays["workspace"] = scale * _bytes(lines, "workspace", "store")
+    parts, dram_total = [], 0.0
+    for function, owned, launches in by_function(functions, lines, first.launches):
+        if not owned:
+            continue
+        blocks = scale * sum(math.prod(entry["grid"]) for entry in launches) or None
+        shape = launches[0]["block"] if launches else block
+        shared = function.static_shared + (launches[0]["shared_bytes"] if launches else 0)
+        held = occupancy(gpu, math.prod(shape), function.registers, shared) if shape else None
+        counts = executions(function, owned)
+        total = {kind: scale * value for kind, value in counts.items()}
+        dram = _dram(owned, scale, arrays)
+        dram_total += dram
+        terms = _terms(gpu, total, owned, scale, dram, bandwidth)
+        terms["issue+latency"] /= _hidden(gpu, held, blocks)
+        tail = 1.0 if blocks is None else max(1.0, math.ceil(blocks / gpu.sms) * gpu.sms / blocks)
+        for name in ("issue+latency", "fp32", "tensor", "shared", "L1"):
+            terms[name] *= tail
+        parts.append(Part(function.name, terms, held, total["all"], total["FFMA"]))
+    counted = any("block_units" in row for row in lines)
+    notes = [] if counted else [f"{L1_HITS:.0%} of repeated loads are taken to hit in L1"]
+    if first.counters.get("library_bytes"):
+        moved = scale * first.counters["library_bytes"] * _depth_ratio(problem, first.problem)
+        dram_total += moved
+        parts.append(Part("cuBLAS", {"fp32": problem.flops / rate, "DRAM": moved / bandwidth}))
+        notes.append("cuBLAS: tiles of 128x128, at the rate of a large matrix product")
+    if len(runs) > 1 or first.problem != problem:
+        notes.append(f"extrapolated from {' and '.join(str(run.problem) for run in runs)}")
+    return Prediction(problem, gpu.name, tuple(parts), dram_total, tuple(notes))
+
+
+def array_bytes(problem: Problem) -> dict[str, float]:
+    """The bytes of each tensor by its name."""
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    sizes = {name: 4.0 * math.prod(shape) for name, shape in shapes.items()}
+    return sizes | {"bias": 4.0 * problem.K}
+
+
+def _bytes(lines: Sequence[Mapping[str, Any]], array: str | None, kind: str) -> float:
+    return 32.0 * sum(
+        row["units"] for row in lines
+        if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"])
+    )  # fmt: skip
+
+
+def _dram(lines: Sequence[Mapping[str, Any]], scale: float, arrays: Mapping[str, float]) -> float:
+    moved = 0.0
+    for kind in ("load", "store", "atomic"):
+        for array in {row["array"] for row in lines if row["space"] == "global"}:
+            asked = scale * _bytes(lines, array, kind)
+            moved += min(asked, arrays.get(array) or asked)
+    return moved
+
+
+def _terms(gpu: Gpu, total: Mapping[str, float], lines: Sequence[Mapping[str, Any]], scale: float,
+           dram: float, bandwidth: float) -> dict[str, float]:  # fmt: skip
+    cycles = gpu.sms * gpu.ghz * 1e9  # of all SMs, a second
+    tensor_rate = (gpu.datasheet.tf32_tflops if gpu.datasheet else None) or math.inf
+
+    def summed(space: str, key: str) -> float:
+        return scale * sum(row[key] for row in lines if row["space"] == space)
+
+    asked = scale * _bytes(lines, None, "load")
+    missed = scale * sum(32 * row["block_units"] for row in lines if row.get("block_units"))
+    if not missed:
+        missed = min(dram, asked) + (1 - L1_HITS) * max(0.0, asked - dram)
+    missed += scale * _bytes(lines, None, "store")
+    return {
+        "issue+latency": total["all"] / (4 * cycles),
+        "fp32": 32 * total["FFMA"] / (gpu.limits.fp32_lanes * cycles),
+        "tensor": total["flops"] / (tensor_rate * 1e12),
+        "shared": summed("shared", "units") / cycles,
+        "L1": max(summed("global", "requests"), summed("global", "units") / 4) / cycles,
+        "L2": missed / (L2_BYTES * cycles),
+        "DRAM": dram / bandwidth,
+    }
+
+
+def _hidden(gpu: Gpu, held: Occupancy | None, blocks: float | None) -> float:
+    """The share of a scheduler's cycles in which one of its warps can issue."""
+    if held is None or held.blocks == 0:
+        return 1.0
+    at_once = held.blocks if blocks is None else min(held.blocks, math.ceil(blocks / gpu.sms))
+    warps = held.warps / held.blocks * at_once / 4
+    return 1 - (1 - READY) ** warps
+
+
+def _pixels(problem: Problem) -> int:
+    return problem.gemm_m * problem.K  # groups are in K
+
+
+def _depth_ratio(problem: Problem, small: Problem) -> float:
+    return problem.gemm_k / small.gemm_k
+
+
+def _extrapolated(problem: Problem, runs: Sequence[Run]) -> list[dict]:
+    """The lines of a run with all of the problem's channels, by the line through two runs."""
+    full, near, far = (p.C / p.groups for p in (problem, runs[0].problem, runs[1].problem))
+    step = (full - near) / (near - far)
+
+    def key(row: Mapping[str, Any]) -> tuple:
+        return row["line"], row["space"], row["kind"], row["array"]
+
+    less = {key(row): row for row in runs[1].lines}
+    lines = []
+    for row in runs[0].lines:
+        other = less.get(key(row), row)
+        lines.append(
+            {name: max(0, value + step * (value - other[name])) if isinstance(value, int | float)
+             and name != "line" else value for name, value in row.items()}
+        )  # fmt: skip
+    return lines

@@ -1,0 +1,595 @@
+"""The planted mistakes: one edit, or a few, of a rung each. See mutants.py, which runs them.
+
+Shipped mistakes that are not here, because no kernel file can make them, or the numbers are right:
+
+- arguments that `load_inline` does not have, a C++ standard too old, cuBLAS not linked: a build is
+  convlab's, a kernel file has no say in it (tests/test_build.py; each cuBLAS rung is linked there);
+- tensors not contiguous, not float32, on another device: `Kernel` converts or refuses them
+  (test_kernels.py, test_inputs_of_any_layout; test_errors.py, test_a_tensor_on_the_other_device;
+  test_nn.py, test_any_strides, test_wrong_dtype);
+- an output without gradient: test_nn.py, test_gradients_match_float64; filters initialised unlike
+  the layer replaced: test_nn.py, test_state_dict_both_ways and the tests of `replace`;
+- a library handle made on each call: slow, not wrong;
+- an element count in 32 bits: to show takes 8 GB and, simulated, hours. Here 16 bits stand in for
+  it ("stand-in"); at its true size it is for a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+WRONG, FAULT, BUILD = "wrong result", "runtime fault", "build error"
+CHUNKED = 40_000  # bytes of workspace: chunks for most problems, enough for every one
+
+Edit = tuple[str, str] | tuple[str, str, int]  # old text, new text, how often it occurs (1)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted mistake.
+
+    Attributes
+    ----------
+    name
+        Starts with the rung's number: "01_stride_ignored".
+    rung
+        Stem of the kernel file that it is made from.
+    mistake
+        In words.
+    edits
+        (old, new) or (old, new, count): the old text occurs once, or `count` times.
+    sim, cuda
+        What it must be caught as on each engine; on a GPU a wrong result may also show as a fault
+        and the other way round. None: that engine can't show it, or not each time; `why` says why.
+    shipped
+        Whether published kernels were found with it.
+    inline
+        A header that is pasted in place of its #include, so that `edits` reach it.
+    workspace_limit
+        Bytes of workspace; None for the usual.
+    """
+
+    name: str
+    rung: str
+    mistake: str
+    edits: tuple[Edit, ...]
+    sim: str | None = WRONG
+    cuda: str | None = WRONG
+    why: str = ""
+    shipped: bool = False
+    inline: str | None = None
+    workspace_limit: int | None = None
+
+    @property
+    def source(self) -> str:
+        """The rung's text with the mistake in it.
+
+        Raises ValueError if an old text is not there as often as it should be.
+        """
+        text = (KERNELS / f"{self.rung}.cu").read_text()
+        if self.inline:
+            header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
+            text = replace(text, f'#include "{self.inline}"\n', header, 1, self.name)
+        for old, new, *count in self.edits:
+            text = replace(text, old, new, count[0] if count else 1, self.name)
+        return text
+
+
+def replace(text: str, old: str, new: str, count: int, name: str) -> str:
+    """Replace a text that occurs exactly `count` times; else raise ValueError."""
+    found = text.count(old)
+    if found != count:
+        raise ValueError(f"mutant {name} is stale: {old!r} occurs {found} times, not {count}")
+    return text.replace(old, new)
+
+
+def _of(rung: str, *mutants: dict) -> tuple[Mutant, ...]:
+    number = rung.partition("_")[0]
+    return tuple(Mutant(**{**m, "name": f"{number}_{m['name']}", "rung": rung}) for m in mutants)
+
+
+def _m(name: str, mistake: str, *edits: Edit, **rest: object) -> dict:
+    rest.setdefault("cuda", rest.get("sim", WRONG))
+    return {"name": name, "mistake": mistake, "edits": edits, **rest}
+
+
+LUCK = "the values read are never used: a GPU shows it only where the address is not mapped"
+OVERLAP = "a GPU shows it only where warps happen to run far enough apart"
+
+_ROUND = """__device__ float rounded(float value, unsigned mask) {
+    return __uint_as_float(__float_as_uint(value) & mask);
+}
+
+__global__ void __launch_bounds__(kThreads)
+conv2d_direct("""
+_DIRECT = "__global__ void __launch_bounds__(kThreads)\nconv2d_direct("
+_LAUNCH = "    conv2d_direct<<<unsigned(blocks), kThreads, 0, stream>>>(conv, x, w, bias, y);\n"
+_STORE = "    g_y[i] = r_acc + (g_bias ? g_bias[k] : 0.0f);\n"
+_BOUND = "    if (i >= int64_t(conv.N) * conv.K * conv.P * conv.Q) return;\n"
+_HEAD = "    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;\n"
+# Several threads to an output, each with every kParts-th channel: how they are added is the point.
+_PARTS = (
+    (_HEAD, "    const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kParts;\n"),
+    (_DIRECT, "constexpr int kParts = 4;\n__global__ void zero(float* g_y, int64_t count) {\n"
+     "    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;\n"
+     "    if (i < count) g_y[i] = 0.0f;\n}\n" + _DIRECT),
+    ("for (int c = 0; c < C_group; ++c)",
+     "for (int c = threadIdx.x % kParts; c < C_group; c += kParts)"),
+    (_LAUNCH, "    zero<<<unsigned(blocks), kThreads, 0, stream>>>(y, outputs);\n"
+     + _LAUNCH.replace("unsigned(blocks)", "unsigned(blocks * kParts)")),
+)  # fmt: skip
+_PART = "r_acc + (g_bias && threadIdx.x % kParts == 0 ? g_bias[k] : 0.0f)"
+
+DIRECT = _of(
+    "01_direct",
+    # -- build
+    _m("macro_undefined", "an error-checking macro is used but never defined",
+       ("    return launch_error();", "    CUDA_CHECK(cudaGetLastError());\n    return nullptr;"),
+       sim=BUILD, shipped=True),
+    _m("linkage_differs", "declared with C linkage, defined with C++ linkage",
+       ('#include "convlab.cuh"\n',
+        ('#include "convlab.cuh"\nextern "C" const char* last_error();\n'
+        "namespace detail { const char* last_error() { return launch_error(); } }\n")),
+       ("    return launch_error();", "    return last_error();"), sim=BUILD, shipped=True),
+    _m("entry_renamed", "the entry point has C++ linkage, so that its name is another",
+       ("CONVLAB_ENTRY ", ""), sim=BUILD, shipped=True),
+    # -- arguments accepted and ignored
+    _m("stride_ignored", "the stride is accepted and ignored",
+       (" * conv.stride_h", ""), (" * conv.stride_w", ""), shipped=True),
+    _m("padding_ignored", "the padding is accepted and ignored",
+       (" - conv.pad_h", ""), (" - conv.pad_w", ""), shipped=True),
+    _m("dilation_ignored", "the dilation is accepted and ignored",
+       (" * conv.dilation_h", ""), (" * conv.dilation_w", ""), shipped=True),
+    _m("groups_ignored", "groups are accepted and ignored: all channels for each filter",
+       ("conv.C / conv.groups", "conv.C"), ("conv.K / conv.groups", "conv.K"),
+       sim=FAULT, shipped=True),
+    _m("bias_ignored", "the bias is accepted and ignored",
+       (" + (g_bias ? g_bias[k] : 0.0f)", ""), shipped=True),
+    # -- indices
+    _m("stride_of_width", "stride_w is used for the height", ("conv.stride_h", "conv.stride_w")),
+    _m("stride_of_height", "stride_h is used for the width", ("conv.stride_w", "conv.stride_h")),
+    _m("padding_of_width", "pad_w is used for the height", ("conv.pad_h", "conv.pad_w")),
+    _m("dilation_of_height", "dilation_h is used for the width",
+       ("conv.dilation_w", "conv.dilation_h")),
+    _m("filter_height_for_width", "the filter's height is used for its width",
+       ("s < conv.S", "s < conv.R"), shipped=True),
+    _m("filter_pitch", "the filter's rows are taken to be R long",
+       ("int64_t(r) * conv.S + s", "int64_t(r) * conv.R + s"), shipped=True),
+    _m("filter_flipped", "a true convolution: the filter is turned by 180 degrees",
+       ("int64_t(r) * conv.S + s", "int64_t(conv.R - 1 - r) * conv.S + conv.S - 1 - s")),
+    _m("filter_channel_first", "the filter's channels are taken to vary fastest",
+       ("w_k[c * RS + int64_t(r) * conv.S + s]", "w_k[(int64_t(r) * conv.S + s) * C_group + c]"),
+       shipped=True),
+    _m("group_offset_dropped", "each group reads the first group's channels",
+       (" + group * C_group) * HW", ") * HW")),
+    _m("group_interleaved", "channel k belongs to group k % groups",
+       ("k / K_group", "k % conv.groups")),
+    _m("image_dropped", "every image is computed from the first", ("int64_t(n) * conv.C", "0")),
+    _m("plane_transposed", "plane n * K + k is read as k * N + n",
+       ("int(plane % conv.K)", "int(plane / conv.N)"),
+       ("int(plane / conv.K)", "int(plane % conv.N)")),
+    _m("pixels_transposed", "p varies fastest where q should",
+       ("int(i % conv.Q)", "int(i / conv.P % conv.Q)"),
+       ("int(i / conv.Q % conv.P)", "int(i % conv.P)")),
+    _m("row_pitch", "the image's rows are taken to be H long",
+       ("int64_t(h) * conv.W + w]", "int64_t(h) * conv.H + w]")),
+    _m("shifted_by_one", "every column is read one to the left",
+       ("q * conv.stride_w - conv.pad_w", "q * conv.stride_w - 1 - conv.pad_w"), shipped=True),
+    _m("channel_short", "the last channel is left out", ("c < C_group", "c < C_group - 1")),
+    _m("tap_short", "the last column of the filter is left out", ("s < conv.S", "s < conv.S - 1")),
+    _m("bias_per_image", "the bias is indexed by n", ("g_bias[k]", "g_bias[n]")),
+    _m("bias_doubled", "the bias is added twice", ("g_bias[k]", "2 * g_bias[k]")),
+    _m("bias_not_tested", "the bias is read where there is none",
+       ("(g_bias ? g_bias[k] : 0.0f)", "g_bias[k]"), sim=FAULT),
+    _m("negative_divided", "coordinates by division of a flat index, that is truncated to zero",
+       ("if (w < 0 || w >= conv.W) continue;",
+        ("const int flat = h * conv.W + w;\n"
+        "                if (flat / conv.W < 0 || flat / conv.W >= conv.H) continue;")),
+       ("x_n[c * HW + int64_t(h) * conv.W + w]",
+        "x_n[c * HW + int64_t(flat / conv.W) * conv.W + flat % conv.W]"), shipped=True, sim=FAULT),
+    # -- bounds
+    _m("top_unchecked", "h < 0 is not asked", ("h < 0 || ", ""), sim=FAULT),
+    _m("bottom_off_by_one", "row H counts as inside", ("h >= conv.H", "h > conv.H"), sim=FAULT),
+    _m("left_unchecked", "w < 0 is not asked", ("w < 0 || ", ""), sim=FAULT),
+    _m("right_unchecked", "w >= W is not asked: the next row is read", (" || w >= conv.W", ""),
+       sim=FAULT),
+    _m("outputs_unchecked", "threads past the last output write", (_BOUND, ""), sim=FAULT),
+    _m("outputs_off_by_one", "one thread past the last output writes",
+       ("if (i >= int64_t(", "if (i > int64_t("), sim=FAULT),
+    _m("count_16_bits", "stand-in: the number of outputs in an integer too short for it",
+       (_BOUND, _BOUND.replace("int64_t(conv.N)", "int16_t(conv.N").replace("conv.Q)", "conv.Q))")),
+       shipped=True),
+    _m("offset_16_bits", "stand-in: a pixel's offset in an integer too short for it",
+       ("int64_t(h) * conv.W + w]", "int16_t(h * conv.W + w)]"), sim=FAULT, shipped=True),
+    # -- launch and host
+    _m("grid_rounded_down", "the grid is rounded down: the last outputs have no thread",
+       ("ceil_div(outputs, int64_t(kThreads))", "max_of(int64_t(1), outputs / kThreads)")),
+    _m("launch_unchecked", "too many threads in a block, and the error not looked at",
+       ("<<<unsigned(blocks), kThreads,", "<<<unsigned(blocks), 2048,"),
+       ("return launch_error();", "return nullptr;"), sim=FAULT, shipped=True),
+    _m("launch_error_swallowed", "too many threads in a block, the error fetched and dropped",
+       ("<<<unsigned(blocks), kThreads,", "<<<unsigned(blocks), 2048,"),
+       ("return launch_error();", "(void)cudaGetLastError();\n    return nullptr;"), shipped=True),
+    _m("filter_falls_through", "a filter size without a kernel falls through: nothing is written",
+       (_LAUNCH, _LAUNCH.replace("    conv2d", "    if (conv.R <= 5 && conv.S <= 5) conv2d")),
+       shipped=True),
+    _m("host_reads_device", "the host reads through a pointer of the GPU's",
+       ("    const int64_t outputs", ("    if (*(volatile const float*)bias == 1e30f) return "
+        '"overflow";\n    const int64_t outputs')), sim=FAULT),
+    _m("assert_on_square", "an assert that only square filters meet",
+       ("#include ", "#include <cassert>\n#include ", 1),
+       ("    float r_acc = 0.0f;", "    assert(conv.R == conv.S);\n    float r_acc = 0.0f;"),
+       sim=FAULT),
+    _m("default_stream", "launched on the default stream, not the caller's",
+       ("0, stream>>>", "0, 0>>>"), sim=None, cuda=WRONG, shipped=True,
+       why="the simulator has no streams: a launch is over when it returns"),
+    _m("runs_once", "a second call returns at once, leaving the first one's result",
+       ("    const ConvProblem conv = *problem;", ("    static float* done = nullptr;\n"
+        "    if (done == y) return nullptr;\n    done = y;\n"
+        "    const ConvProblem conv = *problem;")), sim=None, cuda=WRONG,
+       why="each simulated run starts in a fresh process, so that the kernel does run again"),
+    # -- memory
+    _m("writes_x", "padding is set to zero in x itself",
+       ("if (w < 0 || w >= conv.W) continue;",
+        ("if (w < 0 || w >= conv.W) continue;\n"
+        "                if (h == 0 && w == 0) const_cast<float*>(x_n)[c * HW] = 0.0f;")),
+       sim=FAULT),
+    _m("writes_past_y", "the last thread also writes one element further",
+       (_STORE, _STORE + "    if (i + 1 == int64_t(conv.N) * conv.K * conv.P * conv.Q) "
+        "g_y[i + 1] = 0.0f;\n"), sim=FAULT),
+    _m("writes_before_y", "the first thread also writes one element earlier",
+       (_STORE, _STORE + "    if (i == 0) g_y[-1] = 0.0f;\n"), sim=FAULT),
+    _m("sum_not_zeroed", "sums start from what is in y",
+       ("float r_acc = 0.0f", "float r_acc = g_y[i]")),
+    _m("added_without_atomics", "four threads add to one output, without atomics",
+       *_PARTS, (_STORE, f"    g_y[i] += {_PART};\n")),
+    _m("atomics_undeclared", "four threads add with atomics, in any order, undeclared",
+       *_PARTS, (_STORE, f"    atomicAdd(&g_y[i], {_PART});\n"), cuda=None,
+       why="a GPU may add in the same order twice"),
+    _m("threads_share_output", "two threads write one output, the later one half of it",
+       (_STORE, _STORE + "    if (i > 0 && threadIdx.x == 7) g_y[i - 1] = r_acc;\n"), cuda=None,
+       why="the lanes of a warp write in an order that a GPU may keep"),
+    # -- arithmetic
+    _m("tf32_inputs", "inputs rounded to TF32, and fp32 claimed", (_DIRECT, _ROUND),
+       (("r_acc += x_n[c * HW + int64_t(h) * conv.W + w] *\n                         "
+        "w_k[c * RS + int64_t(r) * conv.S + s];"),
+        ("r_acc += rounded(x_n[c * HW + int64_t(h) * conv.W + w], 0xffffe000u) *\n"
+        "                         rounded(w_k[c * RS + int64_t(r) * conv.S + s], 0xffffe000u);")),
+       shipped=True),
+    _m("sums_in_bf16", "the sum is kept in 16 bits", (_DIRECT, _ROUND),
+       ("w_k[c * RS + int64_t(r) * conv.S + s];",
+        ("w_k[c * RS + int64_t(r) * conv.S + s];\n"
+        "                r_acc = rounded(r_acc, 0xffff0000u);"))),
+    _m("constant", "fast, and always zero", (_STORE, "    g_y[i] = 0.0f;\n")),
+    _m("scaled", "every output is an average over the taps",
+       (_STORE, _STORE.replace("r_acc", "r_acc / float(conv.R * conv.S)"))),
+)  # fmt: skip
+
+_LOAD_COL = """            s_col[kk][m] = kk0 + kk < gemm_k && m0 + m < pixels
+                               ? col_group[(kk0 + kk) * pitch + m0 + m] : 0.0f;
+"""
+_SKIP_COL = """            if (kk0 + kk < gemm_k && m0 + m < pixels)
+                s_col[kk][m] = col_group[(kk0 + kk) * pitch + m0 + m];
+"""
+_LOAD_W = """            s_w[kk][k] = kk0 + kk < gemm_k && k0 + k < K_group
+                             ? w_group[(k0 + k) * gemm_k + kk0 + kk] : 0.0f;
+"""
+_SKIP_W = """            if (kk0 + kk < gemm_k && k0 + k < K_group)
+                s_w[kk][k] = w_group[(k0 + k) * gemm_k + kk0 + kk];
+"""
+_LOWER = "im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);"
+_AFTER = "        __syncthreads();   // all have read the tiles before they are loaded anew\n"
+_COL = """                *col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
+                col += pitch;   // rows are ordered (c, r, s), as the filter is
+"""
+
+GEMM = _of(
+    "02_im2col_gemm",
+    # -- im2col
+    _m("walks_inputs", "im2col walks input positions, its matrix has output positions",
+       (_LOWER, _LOWER.replace("pixels,", "min_of(pixels, conv.N * conv.H * conv.W),")),
+       shipped=True),
+    _m("rows_rsc", "the matrix's rows are ordered (r, s, c), the filter's (c, r, s)",
+       ("int64_t(c) * conv.R * conv.S * pitch + m", "int64_t(c) * pitch + m"),
+       ("col += pitch;", "col += int64_t(conv.C) * pitch;"), shipped=True),
+    _m("offset_16_bits", "stand-in: an offset into the matrix in an integer too short for it",
+       ("g_col + int64_t(c) * conv.R * conv.S * pitch + m",
+        "g_col + uint16_t(c * conv.R * conv.S * pitch) + m"), shipped=True),
+    _m("tail_not_lowered", "the last pixels have no thread in im2col's grid",
+       ("lowering(ceil_div(pixels, kLoweringThreads),",
+        "lowering(max_of(1, pixels / kLoweringThreads),")),
+    _m("border_skipped", "padding is skipped in the matrix, not set to zero",
+       (_COL, _COL.replace("*col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;",
+                           "if (inside) *col = x_c[int64_t(h) * conv.W + w];")), shipped=True),
+    _m("left_unchecked", "w < 0 is not asked", ("w >= 0 && ", ""), sim=FAULT),
+    _m("bottom_unchecked", "h >= H is not asked: the next channel is read", (" && h < conv.H", ""),
+       sim=FAULT),
+    _m("padding_after_only", "the padding is not taken off h", (" - conv.pad_h", "")),
+    _m("stride_of_height", "stride_h is used for the width", ("conv.stride_w", "conv.stride_h")),
+    _m("dilation_ignored", "the dilation is accepted and ignored",
+       (" * conv.dilation_h", ""), (" * conv.dilation_w", ""), shipped=True),
+    _m("image_dropped", "every image is lowered from the first",
+       ("(int64_t(n) * conv.C + c)", "int64_t(c)")),
+    _m("filter_height_for_width", "the filter's height is used for its width",
+       ("s < conv.S", "s < conv.R"), shipped=True),
+    # -- the product
+    _m("no_barrier_before", "no barrier between loading the tiles and using them",
+       ("        __syncthreads();\n        #pragma unroll\n", "        #pragma unroll\n")),
+    _m("no_barrier_after", "no barrier between using the tiles and loading the next",
+       (_AFTER, ""), cuda=None, why=OVERLAP),
+    _m("stale_col", "columns outside the matrix are skipped, not set to zero",
+       (_LOAD_COL, _SKIP_COL), cuda=None, shipped=True,
+       why="zeros of the filter hide stale values unless they are NaN or infinite"),
+    _m("stale_tiles", "what is outside the matrices is skipped, not set to zero",
+       (_LOAD_COL, _SKIP_COL), (_LOAD_W, _SKIP_W), shipped=True),
+    _m("rows_unchecked", "rows past gemm_k are read from the matrix",
+       ("kk0 + kk < gemm_k && m0 + m", "m0 + m"), sim=FAULT, cuda=None, why=LUCK),
+    _m("filter_rows_unchecked", "values past a filter's end are read",
+       ("kk0 + kk < gemm_k && k0 + k", "k0 + k"), sim=FAULT, cuda=None, why=LUCK),
+    _m("filters_unchecked", "filters past the group's last are read",
+       ("gemm_k && k0 + k < K_group", "gemm_k"), sim=FAULT, cuda=None, why=LUCK),
+    _m("store_k_unchecked", "channels past the group's last are written",
+       ("            if (k >= (group + 1) * K_group) continue;\n", ""), sim=FAULT),
+    _m("store_m_unchecked", "pixels past the chunk's last are written",
+       ("        if (m >= pixels) continue;\n", ""), sim=FAULT),
+    _m("store_m_off_by_one", "one pixel past the chunk's last is written",
+       ("        if (m >= pixels) continue;\n", "        if (m > pixels) continue;\n"), sim=FAULT),
+    _m("inner_tail_dropped", "the last rows, fewer than kBK, are left out of the sum",
+       ("kk0 < gemm_k; kk0 += kBK", "kk0 + kBK <= gemm_k; kk0 += kBK")),
+    _m("inner_short", "one row of each tile is left out of the sum",
+       ("for (int kk = 0; kk < kBK; ++kk) {\n", "for (int kk = 0; kk < kBK - 1; ++kk) {\n")),
+    _m("group_column_dropped", "each group multiplies the first group's rows",
+       ("g_col + group * gemm_k * pitch", "g_col")),
+    _m("group_filter_dropped", "each group uses the first group's filters",
+       ("g_w + int64_t(group) * K_group * gemm_k", "g_w")),
+    _m("k_tile_dropped", "each tile of channels loads the first tile's filters",
+       ("w_group[(k0 + k) * gemm_k", "w_group[int64_t(k) * gemm_k")),
+    _m("m_tile_dropped", "each tile of pixels loads the first tile's columns",
+       ("(kk0 + kk) * pitch + m0 + m]", "(kk0 + kk) * pitch + m]")),
+    _m("pitch_is_pixels", "a row of the matrix is taken to be as long as the chunk has pixels",
+       ("(kk0 + kk) * pitch", "(kk0 + kk) * pixels")),
+    _m("thread_tile_dropped", "neighbouring threads write overlapping channels",
+       ("k0 + thread_n * kTN + i;", "k0 + thread_n + i;")),
+    _m("image_of_y_dropped", "every image is written to the first",
+       ("(n * conv.K + k) * PQ", "k * PQ")),
+    _m("bias_within_group", "the bias is indexed within the group",
+       ("g_bias[k]", "g_bias[k - group * K_group]")),
+    _m("filter_transposed", "the filter is read as (gemm_k, K)",
+       ("w_group[(k0 + k) * gemm_k + kk0 + kk]", "w_group[(kk0 + kk) * K_group + k0 + k]"),
+       shipped=True),
+    # -- chunks
+    _m("last_chunk_skipped", "a last chunk that is not full is left out",
+       ("first < all; first += pitch", "first + pitch <= all; first += pitch")),
+    _m("chunk_offset_bytes", "a chunk's start is passed in bytes",
+       ("col, first, pixels, pitch);", "col, first * 4, pixels, pitch);"),
+       sim=FAULT, workspace_limit=CHUNKED),
+    _m("chunk_start_dropped", "every chunk is written where the first belongs",
+       ("const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;",
+        "const int64_t n = m / PQ, pq = m % PQ;"), workspace_limit=CHUNKED),
+    _m("workspace_overrun", "chunks as if the workspace had no limit",
+       ("pixels_per_chunk(conv, workspace_bytes)", "pixels_per_chunk(conv, size_t(1) << 40)"),
+       sim=FAULT, workspace_limit=CHUNKED),
+)  # fmt: skip
+
+_PRODUCT = "CUBLAS_OP_N, CUBLAS_OP_N, cols, rows, inner"
+_OPERANDS = """cols, rows, inner,
+            &one, b.data + i * b.stride, b.ld, b.stride,
+            a.data + i * a.stride, a.ld, a.stride,
+"""
+_COLUMN_MAJOR = """rows, cols, inner,
+            &one, a.data + i * a.stride, a.ld, a.stride,
+            b.data + i * b.stride, b.ld, b.stride,
+"""
+_MATH = "cublasSetMathMode(*handle, CUBLAS_DEFAULT_MATH)"
+_STREAM = "    if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);\n"
+_HANDLE = {"inline": "convlab_cublas.cuh"}
+
+CUBLAS = _of(
+    "02b_im2col_cublas",
+    _m("viewed_as_nkpq", "the (K, N*P*Q) product is taken for (N, K, P, Q): right for N = 1",
+       ("g_y[(n * conv.K + k) * PQ + pq]", "g_y[k * conv.N * PQ + first + m]"), shipped=True),
+    _m("column_major", "row-major matrices handed over as column-major ones",
+       (_OPERANDS, _COLUMN_MAJOR), **_HANDLE,
+       shipped=True, sim=FAULT),
+    _m("filter_transposed", "the filter is flagged as transposed",
+       (_PRODUCT, _PRODUCT.replace("N, CUBLAS_OP_N,", "N, CUBLAS_OP_T,")), **_HANDLE, sim=FAULT,
+       shipped=True),
+    _m("columns_transposed", "the matrix is flagged as transposed",
+       (_PRODUCT, _PRODUCT.replace("CUBLAS_OP_N, C", "CUBLAS_OP_T, C")), **_HANDLE,
+       shipped=True, sim=FAULT),
+    _m("accumulates", "the product is added to what the workspace held",
+       ("zero = 0.0f", "zero = 1.0f"), **_HANDLE),
+    _m("leading_dimension", "a leading dimension that fits only where pixels are a multiple of 32",
+       ("RowMajor{col, pitch,", "RowMajor{col, pixels,"), shipped=True),
+    _m("product_pitch", "the product is read with rows as long as the chunk has pixels",
+       ("int64_t(k) * pitch + m]", "int64_t(k) * pixels + m]"), shipped=True),
+    _m("product_overlaps", "the product starts inside the matrix where groups > 1",
+       ("col + int64_t(conv.C) * conv.R", "col + int64_t(conv.C / conv.groups) * conv.R")),
+    _m("group_of_columns", "every group of the batch multiplies the first one's rows",
+       ("RowMajor{col, pitch, gemm_k * pitch}", "RowMajor{col, pitch, 0}")),
+    _m("group_of_filters", "every group of the batch uses the first one's filters",
+       ("K_group * gemm_k}", "0}")),
+    _m("group_of_product", "the groups' products are laid K_group * pixels apart",
+       ("int64_t(K_group) * pitch, conv.groups", "int64_t(K_group) * pixels, conv.groups")),
+    _m("bias_per_image", "the bias is indexed by n", ("g_bias[k]", "g_bias[n]")),
+    _m("bias_dropped", "the move to NCHW forgets the bias",
+       (" + (g_bias ? g_bias[k] : 0.0f)", ""), shipped=True),
+    _m("move_off_by_one", "one pixel past the last is moved",
+       ("    const int64_t PQ = int64_t(conv.P) * conv.Q;\n    const int64_t n = ",
+        ("    const int64_t PQ = int64_t(conv.P) * conv.Q;\n"
+        "    if (m == pixels - 1 && first + m + 1 == conv.N * PQ) g_y[conv.N * conv.K * PQ] = 0;\n"
+        "    const int64_t n = ")), sim=FAULT),
+    _m("chunk_start_dropped", "every chunk is written where the first belongs",
+       ("const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;",
+        "const int64_t n = m / PQ, pq = m % PQ;"), workspace_limit=CHUNKED),
+    _m("last_chunk_as_full", "the last chunk is taken to be as full as the others",
+       ("int(min_of(int64_t(pitch), all - first))", "pitch"), sim=FAULT),
+    _m("stream_not_set", "the library's handle is not put on the caller's stream", (_STREAM, ""),
+       **_HANDLE, sim=None, cuda=WRONG, shipped=True,
+       why="the simulator has no streams: a launch is over when it returns"),
+    _m("tf32_math", "the library is allowed TF32, and fp32 claimed",
+       (_MATH, _MATH.replace("DEFAULT_MATH", "TF32_TENSOR_OP_MATH")), **_HANDLE, sim=None,
+       cuda=WRONG, shipped=True, why="the simulator's cuBLAS computes in fp32 whatever the mode"),
+)  # fmt: skip
+
+_IMAGES = "    for (int image = blockIdx.z; image < chunk.images; image += gridDim.z)"
+_Y = "y + (n * conv.K + k) * PQ + m, int(PQ), conv.K * PQ, chunk.images"
+
+BATCHED = _of(
+    "02c_im2col_batched",
+    _m("filter_per_image", "the filter has a stride in the batch, as if each image had its own",
+       ("int(gemm_k), 0}", "int(gemm_k), K_group * gemm_k}"), sim=FAULT),
+    _m("group_filter_dropped", "each group uses the first group's filters",
+       ("w + k * gemm_k", "w")),
+    _m("batch_of_columns", "images' matrices are taken to lie one group apart",
+       ("conv.groups * gemm_k * chunk.pixels", "gemm_k * chunk.pixels")),
+    _m("batch_of_y", "images of y are taken to lie one group apart",
+       (_Y, _Y.replace("conv.K * PQ, chunk", "K_group * PQ, chunk"))),
+    _m("pixels_by_height", "a pixel's row is taken from P",
+       ("/ conv.Q);", "/ conv.P);")),
+    _m("plane_bias_transposed", "the bias of plane n * K + k is taken to be that of k * N + n",
+       ("g_bias[plane % conv.K]", "g_bias[plane / conv.N]")),
+    _m("bias_per_chunk", "the bias is added once for every image",
+       ("    if (bias) {\n", "    if (bias) for (int i = 0; i < conv.N; ++i) {\n")),
+    _m("bias_pixels_short", "the bias misses the last pixel",
+       ("if (pq >= PQ)", "if (pq >= PQ - 1)")),
+    _m("images_past_grid", "images past the 65535 of a grid's z have no thread",
+       (_IMAGES, "    if (const int image = blockIdx.z; image < chunk.images)")),
+    _m("grid_too_large", "the grid's z is the number of images, however many",
+       ("min_of(chunk.images, kMaxGrid));\n", "chunk.images);\n"), sim=FAULT),
+    _m("image_offset_dropped", "every chunk lowers the first images",
+       ("int64_t(first_image) * conv.C + plane", "plane"), workspace_limit=CHUNKED),
+    _m("pixel_offset_dropped", "every chunk lowers the first pixels",
+       ("(first_pixel + m) / conv.Q", "m / conv.Q"), ("(first_pixel + m) % conv.Q", "m % conv.Q"),
+       workspace_limit=CHUNKED),
+    _m("chunk_of_y_dropped", "every chunk is written to the start of its image",
+       (_Y, _Y.replace(" * PQ + m,", " * PQ,")), workspace_limit=CHUNKED),
+    _m("rows_of_y", "y's rows are taken to be as long as the chunk has pixels",
+       (_Y, _Y.replace("int(PQ),", "chunk.pixels,")), workspace_limit=CHUNKED, shipped=True),
+    _m("unfinished_image", "the rest of an image that is not a full chunk is left out",
+       ("m < PQ; m += most.pixels", "m + most.pixels <= PQ; m += most.pixels"),
+       workspace_limit=CHUNKED),
+)  # fmt: skip
+
+_EXTENT_H = "int64_t(tile - 1) * conv.stride_h + int64_t(conv.R - 1) * conv.dilation_h + 1"
+_EXTENT_W = "int64_t(tile - 1) * conv.stride_w + int64_t(conv.S - 1) * conv.dilation_w + 1"
+_FILL = """                s_x[row * staging.pitch + column] =
+                    inside ? x_c0[(int64_t(c) * conv.H + h) * conv.W + w] : 0.0f;
+"""
+_FILL_INSIDE = """                if (inside)
+                    s_x[row * staging.pitch + column] =
+                        x_c0[(int64_t(c) * conv.H + h) * conv.W + w];
+"""
+_BEFORE = "        __syncthreads();\n\n        const float4* s_tap"
+_OPT_IN = """    const cudaError_t status = cudaFuncSetAttribute(   // 48 KB unless asked for
+        conv2d_smem_tile<tile, k_tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, staging.bytes);
+"""
+_C_TILE = "int(min_of(min_of(fit, int64_t(kCTile)), int64_t(conv.C / conv.groups)))"
+
+TILE = _of(
+    "03_smem_tile",
+    # -- barriers
+    _m("returns_before_barrier", "threads outside the image return before the barriers",
+       ("if (n >= conv.N) return;", "if (n >= conv.N || p >= conv.P || q >= conv.Q) return;"),
+       shipped=True),
+    _m("no_barrier_before", "no barrier between loading the tiles and using them",
+       (_BEFORE, "\n        const float4* s_tap")),
+    _m("no_barrier_after", "no barrier between using the tiles and loading the next",
+       (_AFTER, ""), cuda=None, why=OVERLAP),
+    _m("warp_barrier", "a warp's barrier where the whole block has to wait",
+       (_BEFORE, _BEFORE.replace("__syncthreads", "__syncwarp"))),
+    _m("barrier_in_branch", "only the threads inside the image wait for the tiles",
+       (_BEFORE, _BEFORE.replace("__sync", "if (p < conv.P && q < conv.Q) __sync")), cuda=None,
+       why=OVERLAP),
+    # -- loading
+    _m("border_skipped", "padding is skipped in the tile, not set to zero",
+       (_FILL, _FILL_INSIDE), shipped=True),
+    _m("halo_at_minus_one", "the tile is read one column left of where it was put",
+       ("s_row[w - w0]", "s_row[w - w0 - 1]"), shipped=True),
+    _m("corner_without_padding", "the tile is loaded from its corner without the padding",
+       ("p0 * conv.stride_h - conv.pad_h;", "p0 * conv.stride_h;"), shipped=True),
+    _m("corner_without_stride", "the tile's corner is not moved by the stride",
+       ("q0 * conv.stride_w - conv.pad_w;", "q0 - conv.pad_w;"), shipped=True, sim=FAULT),
+    _m("extent_plain", "the tile's extent is TILE + R - 1 whatever stride and dilation",
+       (_EXTENT_H, "tile + conv.R - 1"), (_EXTENT_W, "tile + conv.S - 1"), shipped=True, sim=FAULT),
+    _m("extent_without_stride", "the tile's extent ignores the stride",
+       (_EXTENT_W, _EXTENT_W.replace(" * conv.stride_w", ""))),
+    _m("extent_without_dilation", "the tile's extent ignores the dilation",
+       (_EXTENT_H, _EXTENT_H.replace(" * conv.dilation_h", "")), sim=FAULT),
+    _m("halo_column_short", "the last column of the halo is not loaded",
+       ("column < staging.extent_w", "column < staging.extent_w - 1")),
+    _m("halo_rows_short", "the last row of the halo is not loaded",
+       ("row < channels * staging.extent_h", "row < channels * staging.extent_h - 1")),
+    _m("halo_not_loaded", "each thread loads one element: there are more than threads",
+       ("column < staging.extent_w;", "column < tile;"), shipped=True),
+    _m("right_unchecked", "w >= W is not asked: the next row is read", (" && w < conv.W", ""),
+       sim=FAULT),
+    _m("top_unchecked", "h < 0 is not asked", ("h >= 0 && ", ""), sim=FAULT),
+    _m("x_channels_dropped", "every tile of channels loads the first channels of x",
+       (" + group * C_group + c0)", " + group * C_group)")),
+    _m("w_channels_dropped", "every tile of channels loads the filter's first channels",
+       (" * C_group + c0) * RS", " * C_group) * RS")),
+    _m("channel_tail", "the last tile of channels is taken to be full",
+       ("min_of(staging.c_tile, C_group - c0)", "staging.c_tile"), sim=FAULT),
+    _m("group_dropped", "each group loads the first group's channels",
+       (" + group * C_group + c0)", " + c0)")),
+    _m("k_tile_dropped", "each tile of channels loads the group's first filters",
+       ("group * K_group + k0 + k) * C_group", "group * K_group + k) * C_group")),
+    _m("filters_unchecked", "filters past the group's last are read",
+       ("k0 + k < K_group ? w_k[tap] : 0.0f", "w_k[tap]"), sim=FAULT, cuda=None, why=LUCK),
+    _m("filters_stale", "filters past the group's last are skipped, not set to zero, and stored",
+       ("s_w[tap * w_pitch + k] = k0 + k < K_group ? w_k[tap] : 0.0f;",
+        "if (k0 + k < K_group) s_w[tap * w_pitch + k] = w_k[tap];"),
+       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT, shipped=True),
+    _m("filter_pitch", "the staged filter is written without its padding, read with it",
+       ("s_w[tap * w_pitch + k]", "s_w[tap * k_tile + k]")),
+    _m("tile_pitch", "the staged tile is written with rows of its extent, read with its pitch",
+       ("s_x[row * staging.pitch + column]", "s_x[row * staging.extent_w + column]")),
+    _m("misaligned", "the tile that is read as float4 starts after one of any length",
+       ("    float* s_w = reinterpret_cast<float*>(s_mem);       // (c_tile, R, S, w_pitch)\n", ""),
+       ("    float* s_x = s_w + staging.c_tile * RS * w_pitch;   // (c_tile, extent_h, pitch)\n",
+        ("    float* s_x = reinterpret_cast<float*>(s_mem);\n"
+        "    float* s_w = s_x + staging.c_tile * staging.extent_h * staging.pitch;\n")),
+       ("const float4* s_tap = s_mem;", "const float4* s_tap = reinterpret_cast<float4*>(s_w);"),
+       ("extent_w + (32 + tile - extent_w % 32) % 32", "extent_w"), sim=FAULT),
+    # -- computing and storing
+    _m("padding_ignored", "the padding is accepted and ignored",
+       (" - conv.pad_h", "", 2), (" - conv.pad_w", "", 2), shipped=True),
+    _m("filter_height_for_width", "the filter's height is used for its width",
+       ("s < conv.S", "s < conv.R"), shipped=True),
+    _m("dilation_of_height", "dilation_h is used for the width",
+       ("s * conv.dilation_w;", "s * conv.dilation_h;")),
+    _m("stride_in_corner_only", "the stride moves the tile, not the pixels in it",
+       ("q * conv.stride_w - conv.pad_w + s", "q0 * conv.stride_w + q - q0 - conv.pad_w + s")),
+    _m("bias_within_group", "the bias is indexed within the group",
+       ("g_bias[k]", "g_bias[k0 + i]")),
+    _m("store_k_unchecked", "channels past the group's last are written",
+       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT),
+    _m("store_q_unchecked", "pixels past the row's end are written: they are the next row's",
+       ("if (p < conv.P && q < conv.Q)", "if (p < conv.P)"), sim=FAULT),
+    _m("store_p_off_by_one", "one row past the image's last is written",
+       ("if (p < conv.P && q", "if (p <= conv.P && q"), sim=FAULT),
+    _m("image_dropped", "every image is written to the first",
+       ("((n * conv.K + k) * conv.P + p)", "(int64_t(k) * conv.P + p)")),
+    _m("images_unchecked", "blocks past the last image are not stopped",
+       ("    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier\n",
+        ""), sim=FAULT),
+    # -- host
+    _m("tail_tile_missing", "the grid is rounded down: the last tiles are not written",
+       ("int64_t(ceil_div(conv.P, tile))", "int64_t(max_of(1, conv.P / tile))")),
+    _m("tiles_by_height", "tiles are counted by P where a row of them has Q",
+       ("tiles_q = ceil_div(conv.Q, tile)", "tiles_q = ceil_div(conv.P, tile)")),
+    _m("not_opted_in", "over 48 KB of shared memory without asking for it",
+       (_OPT_IN, "    const cudaError_t status = cudaSuccess;\n"), sim=FAULT, shipped=True),
+    _m("all_channels_in_one_tile", "all channels of the group in one tile: fits for few",
+       (_C_TILE, "conv.C / conv.groups"), sim=FAULT, shipped=True),
+    _m("refusal_unsaid", "where no tile fits, nothing is launched and nothing said",
+       (("launch<8, 4>(conv, smem, x, w, bias, y, stream, &error) ||\n        "
+        "launch<4, 4>(conv, smem, x, w, bias, y, stream, &error)"), "false"),
+       ('return "03_smem_tile: one channel\'s tile does not fit into shared memory; use 01_direct"',
+        "return nullptr"), shipped=True),
+)  # fmt: skip
+
+MUTANTS = (*DIRECT, *GEMM, *CUBLAS, *BATCHED, *TILE)

@@ -1,0 +1,763 @@
+"""A/B: the method under simulated noise, and all around it that needs no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import multiprocessing
+import pickle
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from types import SimpleNamespace
+
+import calibrate_ab
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from test_check import PLAIN, Fake, shifted, tf32
+from torch.nn import functional as F
+
+import convlab
+from convlab import clock, paired, ratio
+from convlab.__main__ import main
+from convlab.errors import ConvlabError, LaunchError, ProblemError
+from convlab.function import Function, travels
+from convlab.problem import Problem
+from convlab.ratio import Ratio, autocorrelation_time, estimate, settled
+
+abing = sys.modules["convlab.ab"]  # convlab.ab is the function
+SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
+SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
+
+
+# The method, on generated times ---------------------------------------------------------------
+# Each noise gives the logarithms of what is put on top of turns 0, 1, 2, ... in order of time.
+
+
+def quiet(rng, turns):
+    return rng.normal(0, 0.001, turns)
+
+
+def noisy(rng, turns):
+    """1% of noise, and each twentieth turn hit by a neighbour: up by 20% on average."""
+    hit = rng.random(turns) < 0.05
+    return rng.normal(0, 0.01, turns) + hit * rng.exponential(0.2, turns)
+
+
+def drifting(rng, turns):
+    """Warms by 5% over the run, and a wave of 5% on top."""
+    at = np.arange(turns) / turns
+    wave = np.sin(2 * np.pi * (at * rng.integers(1, 6) + rng.random()))
+    return 0.05 * at + 0.05 * wave + rng.normal(0, 0.005, turns)
+
+
+def autocorrelated(rng, turns):
+    """Noise with a memory of ten turns."""
+    shocks = rng.normal(0, 0.005, turns)
+    for i in range(1, turns):
+        shocks[i] += 0.9 * shocks[i - 1]
+    return shocks + rng.normal(0, 0.003, turns)
+
+
+def stepping(rng, turns):
+    """A clock that jumps between two steps, 8% apart, each fiftieth turn or so."""
+    return 0.08 * (np.cumsum(rng.random(turns) < 0.02) % 2) + rng.normal(0, 0.003, turns)
+
+
+NOISES = [quiet, noisy, drifting, autocorrelated, stepping]
+MOST = 2 * ratio.LOOKS[-1]
+
+
+class Machine:
+    """Times A and B as a noisy GPU would: one sample a turn."""
+
+    def __init__(self, noise, rng, planted):
+        self.noise, self.at = np.exp(noise(rng, MOST)), 0
+        self.turns = [lambda: self.turn(1.0), lambda: self.turn(planted)]
+
+    def turn(self, seconds):
+        self.at += 1
+        return [seconds * self.noise[self.at - 1]]
+
+
+class Coarse:
+    """Kernels of 5 µs timed one by one, twenty a turn, by a clock of 0.5 µs."""
+
+    def __init__(self, noise, rng, planted):
+        self.rng = rng
+        self.turns = [lambda: self.turn(5.0), lambda: self.turn(5.0 * planted)]
+
+    def turn(self, microseconds):
+        lengths = microseconds * np.exp(self.rng.normal(0, 0.02, 20))
+        return list(1e-6 * 0.5 * np.floor(lengths / 0.5 + self.rng.random(20)))
+
+
+def simulate(machine, noise, planted, runs, seed=0, target=0.005):
+    rng = np.random.default_rng(seed)
+    return [
+        paired.in_rounds(
+            "cold", paired.Plan(machine(noise, rng, planted).turns, ""), seed=run, target=target,
+            limit_seconds=math.inf, warm_seconds=0, least_seconds=0,
+        ).ratio
+        for run in range(runs)
+    ]  # fmt: skip
+
+
+def share(of):
+    of = list(of)
+    return sum(of) / len(of)
+
+
+CASES = [pytest.param(Machine, noise, id=noise.__name__) for noise in NOISES]
+CASES.append(pytest.param(Coarse, None, id="coarse_timer"))
+
+
+@pytest.mark.parametrize(("machine", "noise"), CASES)
+def test_error_rates(machine, noise):
+    same = simulate(machine, noise, 1.0, 150)
+    slow = simulate(machine, noise, 1.02, 150, seed=1)
+    quick = simulate(machine, noise, 1 / 1.02, 30, seed=2)
+    assert share(found.verdict() == "same" for found in same) >= 0.95
+    assert share(found.verdict() == "slower" for found in slow) >= 0.95
+    assert share(found.verdict() == "faster" for found in quick) >= 0.95
+    held = [found.low <= 1 <= found.high for found in same]
+    held += [found.low <= 1.02 <= found.high for found in slow]
+    # of 300 intervals at a level of 95% fewer than 276 hold the truth once in a hundred times
+    assert sum(held) >= 276
+    assert max(found.rounds for found in same + slow) <= 512
+
+
+def test_a_ratio_that_wanders_is_not_trusted_too_soon():
+    class Wanders(Machine):
+        def __init__(self, noise, rng, planted):
+            super().__init__(quiet, rng, planted)
+            self.own = autocorrelated(rng, MOST)
+            self.turns[1] = lambda: [planted * math.exp(0.3 * self.own[self.at]) * self.turn(1)[0]]
+
+    calm, found = (simulate(kind, quiet, 1.02, 60) for kind in (Machine, Wanders))
+    assert np.median([each.rounds for each in calm]) <= ratio.LOOKS[1]
+    assert np.median([each.rounds for each in found]) >= 3 * ratio.LOOKS[1]
+    assert share(each.low <= 1.02 <= each.high for each in found) >= 0.75
+    assert share(each.verdict() == "slower" for each in found) >= 0.95
+
+
+def test_half_a_percent_is_the_same_and_is_measured():
+    found = simulate(Machine, quiet, 1.005, 60)
+    assert share(each.verdict() == "same" for each in found) >= 0.95
+    assert all(abs(each.value - 1.005) < 0.001 for each in found)
+    assert {each.verdict(threshold=0.001) for each in found} == {"slower"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.995, 1.005, "same"), (1.001, 1.009, "same"), (0.98, 0.999, "faster"),
+        (1.001, 1.02, "slower"), (0.98, 1.005, "undecided"), (0.0, math.inf, "undecided"),
+    ],
+)  # fmt: skip
+def test_verdict_of_an_interval(low, high, verdict):
+    assert Ratio((low + min(high, 2)) / 2, low, high, 40).verdict(0.01) == verdict
+
+
+def test_estimate_by_hand():
+    # the 55 means of pairs of 0, 1, ..., 9 are symmetric about 4.5; Wilcoxon's table: T <= 8 has
+    # a level of 4.9%, and 2.1 instead of 1.96 makes it T <= 6: the 7th mean from either end
+    order = [0, 5, 1, 8, 2, 9, 4, 3, 7, 6]
+    assert autocorrelation_time(order) == 1
+    found = estimate(np.log(1.1) * np.array(order))
+    assert found.value == pytest.approx(1.1**4.5) and found.rounds == 10
+    means = sorted((i + j) / 2 for i in range(10) for j in range(i, 10))
+    assert found.low == pytest.approx(1.1 ** means[6]) and found.high == pytest.approx(
+        1.1 ** means[-7]
+    )
+    assert estimate([0.1] * 5) == Ratio(pytest.approx(math.exp(0.1)), 0.0, math.inf, 5)
+    assert estimate([]).verdict() == "undecided"
+
+
+def test_autocorrelation_time():
+    rng = np.random.default_rng(3)
+    white = rng.normal(size=4000)
+    red = white.copy()
+    for i in range(1, len(red)):
+        red[i] += 0.8 * red[i - 1]  # (1 + 0.8) / (1 - 0.8) = 9
+    assert autocorrelation_time(white) == pytest.approx(1, abs=0.2)
+    assert autocorrelation_time(red) == pytest.approx(9, rel=0.3)
+    assert autocorrelation_time(np.round(white)) == pytest.approx(1, abs=0.2)
+    assert autocorrelation_time([1.0] * 50) == 1
+
+
+def test_sampling_stops_at_looks_only():
+    logs = [1e-4, 3e-4, -2e-4, -2e-4] * 16
+    assert settled(logs[:32], 0.005) and not settled(logs[:33], 0.005)
+    assert not settled(logs[:31], 0.005) and not settled(logs[:32], 1e-7)
+    assert not settled(sorted(logs[:32]), 0.005)  # a trend
+    assert settled([0.0, 1.0] * (ratio.LOOKS[-1] // 2), 1e-7)
+
+
+# Rounds ----------------------------------------------------------------------------------------
+
+
+class Tape:
+    """A clock whose readings are given, one for each round."""
+
+    missing = ""
+
+    def __init__(self, throttled):
+        self.throttled, self.at = throttled, 0
+
+    def take(self):
+        self.at += 1
+        held = ("power cap",) if self.throttled(self.at) else ()
+        return [clock.Reading(1000 if held else 1980, held)]
+
+
+def rounds_with(tape, seconds=lambda at: 1.0, extra=()):
+    def b():
+        return [2.0 * seconds(tape.at + 1)]
+
+    plan = paired.Plan([lambda: [2.0], b, *extra], "")
+    return paired.in_rounds("hot", plan, seed=0, target=0.005, limit_seconds=math.inf,
+                            clock=tape, warm_seconds=0, least_seconds=0)  # fmt: skip
+
+
+def test_throttled_rounds_are_left_out():
+    def third(at):
+        return at % 3 == 0
+
+    found = rounds_with(Tape(third), lambda at: 1.5 if third(at) else 1.0)
+    assert found.ratio == Ratio(1.0, 1.0, 1.0, 32) and found.discarded == 15
+    assert found.mhz == (1980, 1000, 1980) and "left out" in found.notes[0]
+
+
+def test_a_gpu_that_is_always_throttled_is_measured_all_the_same():
+    found = rounds_with(Tape(lambda at: True))
+    assert found.ratio.rounds == 32 and found.discarded == 0 and "all are kept" in found.notes[0]
+
+
+def test_the_flush_is_taken_off():
+    flush = [1.0, 1.0]
+    found = rounds_with(Tape(lambda at: False), lambda at: 1.25, [lambda: flush])
+    assert found.ratio.value == pytest.approx(1.5)  # (2.5 - 1) / (2 - 1)
+
+
+def test_noise_that_hides_the_kernel_is_told():
+    found = rounds_with(Tape(lambda at: False), extra=[lambda: [3.0 if at_odd() else 1.0]])
+    assert found.discarded > 0 and "noise" in found.notes[-1]
+
+
+def at_odd(state=[0]):  # noqa: B006
+    state[0] += 1
+    return state[0] % 2
+
+
+def test_time_is_up():
+    plan = paired.Plan([lambda: [1.0], lambda: [1.1]], "")
+    found = paired.in_rounds("cold", plan, seed=0, target=1e-9, limit_seconds=1e-6)
+    assert found.ratio.rounds <= 6 and "before the interval" in found.notes[0]
+    assert found.ratio.verdict() in ("undecided", "slower")
+
+
+def test_centre_is_held_neither_by_outliers_nor_by_steps():
+    assert paired.centre([1.0, 1.0, 1.0, 9.0]) == 1.0
+    assert paired.centre([5e-6, 5e-6, 5e-6, 5.5e-6]) == pytest.approx(5.125e-6)
+    assert paired.centre([3.0]) == 3.0
+
+
+def test_without_nvml(monkeypatch):
+    assert clock.Clock(torch.device("cpu")).missing == "no GPU"
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    silent = clock.Clock(torch.device("cuda", 0))
+    silent.note()
+    assert "not installed" in silent.missing and silent.take() == []
+
+
+# How a round is timed, on a GPU that is only a clock -----
+
+
+class Chip:
+    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top."""
+
+    capture_error: str | None = None
+
+    def __init__(self):
+        self.now, self.capturing, self.log = 0.0, None, []
+
+    def work(self, name, seconds):
+        if self.capturing is not None:
+            self.capturing.append((name, seconds))
+            return
+        self.now += seconds + 8e-6
+        self.log.append(name)
+
+    def event(self, enable_timing):
+        chip, at = self, []
+        return SimpleNamespace(
+            record=lambda: at.append(chip.now), synchronize=lambda: None,
+            at=at, elapsed_time=lambda end: 1e3 * (end.at[-1] - at[-1]),
+        )  # fmt: skip
+
+    def graph(self):
+        steps: list = []
+
+        def replay():
+            for name, seconds in steps:
+                self.now += seconds
+                self.log.append(name)
+
+        return SimpleNamespace(steps=steps, replay=replay)
+
+    @contextlib.contextmanager
+    def capture(self, graph, capture_error_mode):
+        if self.capture_error:
+            raise RuntimeError(self.capture_error)
+        self.capturing = graph.steps
+        yield
+        self.capturing = None
+
+
+class Spin:
+    """A runnable of known time, which tells the buffers it is given apart."""
+
+    def __init__(self, chip, name, seconds):
+        self.chip, self.name, self.seconds = chip, name, seconds
+        self.device, self.engine, self.inputs = torch.device("cpu"), "cuda", []
+
+    def prepare(self, problem, x, w, bias=None):
+        self.inputs.append(x)
+        which = len(self.inputs)
+        return lambda: self.chip.work(f"{self.name}{which}", self.seconds)
+
+
+@pytest.fixture
+def chip(monkeypatch):
+    chip = Chip()
+    for name, value in {
+        "Event": chip.event, "CUDAGraph": chip.graph, "graph": chip.capture,
+        "synchronize": lambda device=None: None, "empty_cache": lambda: None,
+        "device": lambda device: contextlib.nullcontext(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
+    monkeypatch.setattr(paired, "flush_buffer", lambda device: flush)
+    monkeypatch.setattr(paired, "describe", lambda device: SimpleNamespace(l2_bytes=50 << 20))
+    defaults = dict(paired.in_rounds.__kwdefaults__, warm_seconds=0, least_seconds=0)
+    monkeypatch.setattr(paired.in_rounds, "__kwdefaults__", defaults)
+    return chip
+
+
+def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
+    a, b = Spin(chip, "a", a_seconds), Spin(chip, "b", b_seconds)
+    (found,) = paired.measure_pair(a, b, problem, seed=0, modes=[mode], target=0.005,
+                                   limit_seconds=10.0)  # fmt: skip
+    return found, a, b
+
+
+def test_cold_and_long_is_timed_launch_by_launch(chip):
+    found, *_ = time_both(chip, 2e-3, 2.04e-3, "cold")
+    assert found.mhz is None and found.notes[-1].endswith("is not known: no GPU")
+    assert "single launches" in found.method and found.ratio.value == pytest.approx(2048 / 2008)
+    assert chip.log[-2] == "flush" and math.isnan(found.overheads[0])
+
+
+def test_cold_and_short_is_a_graph_less_its_flushes(chip):
+    found, *_ = time_both(chip, 5e-6, 5.1e-6, "cold")
+    assert "graphs of 16 flushes" in found.method and found.ratio.value == pytest.approx(1.02)
+    assert found.a_seconds[0] == pytest.approx(5e-6) and found.ratio.verdict() == "slower"
+    assert found.overheads == (pytest.approx(8e-6), pytest.approx(8e-6))
+
+
+def test_hot_and_short_is_a_graph_over_rotating_buffers(chip):
+    found, a, b = time_both(chip, 5e-6, 5.1e-6, "hot")
+    assert "4 sets of buffers" in found.method and "flush" not in chip.log
+    assert found.ratio.value == pytest.approx(1.02)
+    assert found.overheads == (pytest.approx(8e-6), pytest.approx(8e-6))
+    assert [x.data_ptr() for x in a.inputs] == [x.data_ptr() for x in b.inputs]
+    assert len({x.data_ptr() for x in a.inputs}) == 4
+    assert any(chip.log[i : i + 4] == ["a1", "a2", "a3", "a4"] for i in range(len(chip.log) - 4))
+
+
+def test_hot_and_long_needs_no_graph(chip):
+    large = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
+    found, *_ = time_both(chip, 2e-3, 2e-3, "hot", large)
+    assert found.method.startswith("launches back to back, no flush; 1 set of buffers, 78.7 MB and")
+    assert found.ratio.verdict() == "same"
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_what_cannot_be_captured_is_timed_with_its_launches(chip, mode):
+    chip.capture_error = "operation not permitted when stream is capturing"
+    found, *_ = time_both(chip, 5e-6, 5.1e-6, mode)
+    assert "no CUDA graph could be made" in found.notes[0] and "capturing" in found.notes[0]
+    assert found.ratio.value == pytest.approx(13.1 / 13)
+
+
+def test_kernels_share_the_output(monkeypatch):
+    shared = paired._Shared()
+    first = shared((2, 3), torch.float32, torch.device("cpu"))
+    assert shared((2, 3), torch.float32, torch.device("cpu")) is first
+    assert shared((3, 2), torch.float32, torch.device("cpu")) is not first
+    taken = []
+    monkeypatch.setattr(
+        convlab.Kernel, "prepare",
+        lambda self, *inputs, allocate=None: taken.append(allocate) or (lambda: None),
+    )  # fmt: skip
+    for name in ("01", "03"):
+        shared.launch(convlab.load(name, engine="sim"), PLAIN, (None, None, None))
+    assert taken == [shared, shared]
+
+
+def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda n: chip.work("spin", n / 2e9), raising=False)
+    monkeypatch.setattr(calibrate_ab, "CASES", [("a", SPEC)])
+    monkeypatch.setattr(calibrate_ab, "resolve", lambda name: Spin(chip, name, 20e-6))
+    rows = list(itertools.islice(calibrate_ab.slowed(60), 8))
+    assert [row["planted"] for row in rows] == [*calibrate_ab.PLANTED] * 2
+    assert all(row["ratio"] == pytest.approx(1 + row["planted"], rel=1e-3) for row in rows)
+    assert [row["verdict"] for row in rows[2:4]] == ["slower"] * 2
+    lines, good = calibrate_ab.tables(rows)
+    assert good and any(line.startswith("| 2.0% | 2 | 0.0% | 100.0% |") for line in lines)
+    assert not calibrate_ab.tables([row | {"verdict": "same"} for row in rows])[1]
+
+
+def test_nvml_is_asked_by_uuid_and_its_reasons_are_named(monkeypatch):
+    asked = []
+    nvml = SimpleNamespace(
+        NVMLError=RuntimeError, NVML_CLOCK_SM=1, nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
+        nvmlDeviceGetCurrentClocksThrottleReasons=None,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x1 | 0x4 | 0x40,
+        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties",
+                        lambda device: SimpleNamespace(uuid="12ab"))  # fmt: skip
+    known = clock.Clock(torch.device("cuda", 0))
+    known.note()
+    assert asked == ["GPU-12ab"] and not known.missing
+    assert known.take() == [clock.Reading(1980, ("power cap", "heat, by hardware"))]
+
+    def refuses(handle):
+        raise RuntimeError("Insufficient Permissions")
+
+    nvml.nvmlDeviceGetCurrentClocksEventReasons = refuses
+    silent = clock.Clock(torch.device("cuda", 0))
+    silent.note()
+    assert "Insufficient Permissions" in silent.missing and silent.take() == []
+
+
+# Sides -----------------------------------------------------------------------------------------
+
+
+def plain_torch(x, w, bias, stride, padding, dilation, groups):
+    return F.conv2d(x, w, bias, stride, padding, dilation, groups)
+
+
+def forgets_padding(x, w, bias, stride, padding, dilation, groups):
+    return F.conv2d(x, w, bias, stride, 0, dilation, groups)
+
+
+def shifts(x, w, bias, stride, padding, dilation, groups):
+    return plain_torch(x, w, bias, stride, padding, dilation, groups).roll(1, -1)
+
+
+def rounds_to_tf32(x, w, bias, stride, padding, dilation, groups):
+    def rounded(t):
+        return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    return F.conv2d(rounded(x), rounded(w), bias, stride, padding, dilation, groups)
+
+
+def test_simulated_ab_speaks_of_bytes_only():
+    result = convlab.ab("01_direct", "03_smem_tile", SMALL, engine="sim")
+    assert result.verdict == "fewer bytes" and result.ratio < 0.5 and result.interval is None
+    assert convlab.ab("03", "01", SMALL, engine="sim", check=False).verdict == "more bytes"
+    row = result.frame.set_index("counter").loc["traffic_bytes"]
+    assert row["b"] / row["a"] == result.ratio
+    assert "nothing about speed" in str(result) and " ms" not in str(result)
+    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert document["verdict"] == "fewer bytes" and len(document["reports"]) == 2
+    assert "<pre>" in result._repr_html_() and result.plot()._repr_png_()[:4] == b"\x89PNG"
+
+
+def test_a_against_a_is_labelled_and_checked_once():
+    kernel = Fake(name="01_a")
+    result = convlab.ab(kernel, kernel, PLAIN)
+    assert (result.a, result.b) == ("01_a (A)", "01_a (B)") and result.verdict == "same bytes"
+    assert len(result.reports) == 1 and "A and B are the same" in str(result)
+
+
+def test_two_of_one_name():
+    mine, other = Fake(name="01_a"), Fake(tf32, name="01_a", precision="tf32")
+    other.source, other.path = "another", "elsewhere/01_a.cu"
+    text = str(convlab.ab(mine, other, PLAIN))
+    assert "A is kernels/01_a.cu, B is elsewhere/01_a.cu" in text
+    assert "unlike precision classes: A fp32, B tf32" in text
+
+
+@pytest.mark.parametrize("wrong", ["a", "b"])
+def test_a_wrong_one_is_never_compared(wrong):
+    sides = {"a": Fake(name="01_a"), "b": Fake(name="02_b")} | {wrong: Fake(shifted, name="03_c")}
+    result = convlab.ab(sides["a"], sides["b"], PLAIN)
+    assert result.verdict == "wrong" and not result.ok and math.isnan(result.ratio)
+    assert result.verdicts == {} and result.counted is None and result.interval is None
+    assert f"{wrong.upper()} WRONG" in str(result) and "03_c on plain: WRONG" in str(result)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["ratio"] is None
+    assert result.plot() and len(result.frame) == 0
+
+
+def test_sources_and_tunables_are_sides(tmp_path):
+    text = (convlab.load("01_direct").path).read_text()
+    path = tmp_path / "mine.cu"
+    path.write_text(text)
+    assert convlab.ab(text, path, SMALL, engine="sim").verdict == "same bytes"
+    result = convlab.ab("03_smem_tile@TILE=8", "03_smem_tile@TILE=16", SMALL, engine="sim")
+    assert (result.a, result.verdict) == ("03_smem_tile@TILE=8", "fewer bytes")
+
+
+def test_a_file_edited_meanwhile(monkeypatch):
+    kernel, other = Fake(name="01_a"), Fake(name="02_b")
+    counted = abing._counted
+
+    def edits(*args):
+        other.source = "edited"
+        return counted(*args)
+
+    monkeypatch.setattr(abing, "_counted", edits)
+    with pytest.raises(ConvlabError, match="edited meanwhile"):
+        convlab.ab(kernel, other, PLAIN)
+
+
+def test_a_callable_is_checked():
+    assert convlab.ab(plain_torch, Fake(name="01_a"), PLAIN).verdict == "undecided"
+    result = convlab.ab(Fake(name="01_a"), shifts, PLAIN)
+    assert result.verdict == "wrong" and result.b == "python:shifts"
+    padded = Problem(N=1, C=2, H=6, W=6, K=2, R=3, S=3, padding=1)
+    with pytest.raises(LaunchError, match=r"returned \(1, 2, 4, 4\).*needs \(1, 2, 6, 6\)"):
+        convlab.ab(Fake(name="01_a"), forgets_padding, padded)
+    with pytest.raises(LaunchError, match=r"raised TypeError.*called as f\(x, w"):
+        convlab.ab(Fake(name="01_a"), lambda x, w: F.conv2d(x, w), PLAIN)
+
+
+def test_a_callable_without_a_class_may_be_tf32():
+    result = convlab.ab(rounds_to_tf32, plain_torch, PLAIN)
+    assert result.classes == ("tf32", "fp32") and result.ok
+    assert "python:rounds_to_tf32 is right to tf32 only" in str(result)
+
+
+def test_what_can_be_sent_to_a_worker():
+    cpu = torch.device("cpu")
+    assert travels(Function(plain_torch, cpu)) and travels(convlab.load("01", engine="sim"))
+    assert not travels(Function(lambda *given: None, cpu))
+    notebook = eval("lambda *given: None", {"__name__": "__main__"})
+    assert not travels(Function(notebook, cpu))
+
+
+def test_isolation_goes_through_the_worker(monkeypatch):
+    calls, here = [], []
+    monkeypatch.setattr(abing, "_isolated", lambda f, *args, **options: calls.append(options) or [])
+    monkeypatch.setattr(paired, "measure_pair", lambda *args, **options: here.append(options) or [])
+    kernels = [Function(plain_torch, torch.device("cpu")), convlab.load("01", engine="sim")]
+    options = {"limit_seconds": 1.0, "modes": ("cold",)}
+    notes: list[str] = []
+    abing._measured(kernels, PLAIN, options, True, notes)
+    assert len(calls) == 1 and calls[0]["time_limit"] > 4 and not here and not notes
+    abing._measured(kernels, PLAIN, options, False, notes)
+    kernels[0] = Function(lambda *given: None, torch.device("cpu"))
+    abing._measured(kernels, PLAIN, options, True, notes)
+    assert len(calls) == 1 and len(here) == 2 and "in this process" in notes[0]
+
+
+def test_arguments_are_looked_at():
+    with pytest.raises(ProblemError, match="mode is one or more of cold, hot"):
+        convlab.ab("01", "03", SMALL, mode="warm")
+    with pytest.raises(ProblemError, match="threshold"):
+        convlab.ab("01", "03", SMALL, threshold=0)
+    fake = Fake(name="02_b", device=torch.device("meta"))
+    with pytest.raises(ConvlabError, match="same engine"):
+        convlab.ab(Fake(), fake, PLAIN)
+
+
+# The result, as a GPU would give it -------------------------------------------------------------
+
+
+def timed(planted=1.021, notes=()):
+    modes = []
+    for mode in ("cold", "hot"):
+        rng = np.random.default_rng(0)
+        plan = paired.Plan(Machine(quiet, rng, planted).turns, "graphs", (1.5, 1.5))
+        modes.append(paired.in_rounds(mode, plan, seed=0, target=0.005, limit_seconds=math.inf,
+                                      clock=Tape(lambda at: False), warm_seconds=0,
+                                      least_seconds=0))  # fmt: skip
+    return abing.AB(
+        "01_a", "02_b", PLAIN, "cuda", 0.01, ("fp32", "tf32"), modes=tuple(modes),
+        floors=(0.5, 0.1), notes=tuple(notes),
+    )  # fmt: skip
+
+
+def test_a_timed_result_tells_all():
+    result = timed()
+    assert result.verdict == "slower" and result.verdicts == {"cold": "slower", "hot": "slower"}
+    assert result.ratio == pytest.approx(1.021, abs=0.001)
+    assert result.interval[0] < 1.021 < result.interval[1]
+    frame = result.frame
+    assert list(frame["mode"]) == ["cold", "hot"] and list(frame["rounds"]) == [32, 32]
+    assert frame["a_x_floor"][0] == pytest.approx(2, rel=0.01)
+    assert frame["a_overhead_us"][0] == pytest.approx(0.5e6, rel=0.01)
+    text = str(result)
+    assert "B is slower, 2.1% more time (cold)" in text and "1980 MHz (1980 to 1980)" in text
+    assert "95%" in text and "x floor" in text and max(map(len, text.split("\n"))) <= 100
+    assert "the same within 1% (cold)" in str(timed(1.0))
+    assert "B is faster, 5% less time" in str(timed(0.95))
+
+
+def test_a_timed_result_is_drawn_and_dumped(tmp_path):
+    result = timed(notes=["on a GPU"])
+    figure = result.plot(tmp_path / "ab.png")
+    assert (tmp_path / "ab.png").stat().st_size > 10_000
+    assert "time of B over time of A" in figure.axes[0].get_xlabel()
+    assert len(figure.axes[1].lines) == 3  # 1, and two modes
+    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert document["rows"][0]["mhz"] == 1980 and document["interval"][0] > 1.01
+    assert pickle.loads(pickle.dumps(result.modes)) == result.modes
+    assert len(result.rounds) == 64 and not result.rounds["ratio"].isna().any()
+
+
+# Sweeps ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return convlab.sweep(
+        "03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [8, 16]}, SMALL, engine="sim",
+        progress=False,
+    )  # fmt: skip
+
+
+def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
+    assert len(swept.frame) == 4 and len(swept.dropped) == 2 and swept.ok
+    assert set(swept.dropped["TILE"]) == {24}
+    assert set(swept.dropped["reason"]) == {"static_assert: TILE: 8, 16 or 32"}
+    assert list(swept.frame["traffic_mb"]) == sorted(swept.frame["traffic_mb"])
+    assert swept.best == {"small": swept.frame["kernel"][0]}
+    assert convlab.load(swept.best["small"], engine="sim").defines["TILE"] == 16
+    assert "4 of 6 points valid" in str(swept) and "<table" in swept._repr_html_()
+    json.dumps(swept.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("tunables", [["TILE", "K_TILE"], ["TILE"]], ids=["map", "bars"])
+def test_a_sweep_is_drawn(swept, tunables, tmp_path):
+    frame = swept.frame.copy()
+    frame.attrs["tunables"] = tunables
+    chart = convlab.plot.sweep_chart(frame, "03", swept.notes)
+    assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
+    assert convlab.plot.sweep_chart(pd.DataFrame())._repr_png_()
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_a_sweep_takes_an_executor(pool):
+    if pool == "threads":
+        executor = ThreadPoolExecutor(2)
+    else:
+        executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with executor:
+        found = convlab.sweep("03", {"TILE": [8, 16]}, SMALL, engine="sim", executor=executor,
+                              progress=False)  # fmt: skip
+    assert list(found.frame["TILE"]) == [16, 8]
+
+
+def test_a_wrong_point_is_dropped(tmp_path):
+    source = convlab.load("01_direct").source.replace("y[", "y[WRONG + ")
+    assert "WRONG" in source
+    path = tmp_path / "wrong.cu"
+    path.write_text(source.replace("#ifndef THREADS", "#ifndef WRONG\n#define WRONG 0\n#endif\n"
+                                   "#ifndef THREADS"))  # fmt: skip
+    found = convlab.sweep(path, {"WRONG": [0, 1]}, SMALL, engine="sim", progress=False)
+    assert list(found.frame["WRONG"]) == [0] and not found.dropped.empty
+    assert found.dropped["kind"][0] in ("wrong", "failed") and found.dropped["reason"][0]
+
+
+def test_a_sweep_looks_at_its_arguments():
+    with pytest.raises(ProblemError, match="has no tunable NONE"):
+        convlab.sweep("03", {"NONE": [1]}, SMALL, engine="sim")
+    with pytest.raises(ProblemError, match="at least one"):
+        convlab.sweep("03", {}, SMALL, engine="sim")
+    with pytest.raises(ProblemError, match="whole numbers"):
+        convlab.sweep("03", {"TILE": ["8"]}, SMALL, engine="sim")
+
+
+# The command line ------------------------------------------------------------------------------
+
+
+def test_commands(capfd, tmp_path):
+    where = ["--engine", "sim", "--problem", SPEC]
+    assert main(["ab", "01", "03", *where, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["verdict"] == "fewer bytes"
+    plot = tmp_path / "sweep.png"
+    assert main(["sweep", "03", "TILE=8,24", *where, "--json", "--plot", str(plot)]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert len(document["rows"]) == len(document["dropped"]) == 1 and plot.exists()
+    assert main(["sweep", "03", "TILE=8,x", *where]) == 2
+    assert main(["ab", "01", "no_such_kernel", *where]) == 2
+
+
+def test_command_exits_with_1_if_one_is_wrong(tmp_path, capsys):
+    source = convlab.load("01_direct").source
+    path = tmp_path / "halved.cu"
+    path.write_text(source.replace("y[", "y[0 * "))
+    assert main(["ab", "01", str(path), "--engine", "sim", "--problem", SPEC]) == 1
+    assert "wrong" in capsys.readouterr().out.lower()
+
+
+# On a GPU ----------------------------------------------------------------------------------------
+
+CONV = "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1"
+TINY = "N=1,C=32,H=14,W=14,K=32,R=1,S=1"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("problem", [CONV, TINY], ids=["medium", "tiny"])
+def test_gpu_a_against_a(problem):
+    result = convlab.ab("cudnn:fp32", "cudnn:fp32", problem, limit_seconds=5.0)
+    assert set(result.verdicts.values()) <= {"same", "undecided"}, str(result)
+    assert list(result.frame["mode"]) == ["cold", "hot"] and (result.frame["a_ms"] > 0).all()
+
+
+@pytest.mark.gpu
+def test_gpu_small_kernels_are_timed_in_graphs():
+    result = convlab.ab("01_direct", "01_direct@THREADS=128", TINY, limit_seconds=5.0)
+    assert all("CUDA graphs" in mode.method for mode in result.modes), str(result)
+    assert (result.frame["a_overhead_us"] > 0).all() and (result.frame["a_ms"] < 0.1).all()
+
+
+@pytest.mark.gpu
+def test_gpu_more_work_is_slower():
+    def twice(x, w, bias, stride, padding, dilation, groups):
+        plain_torch(x, w, bias, stride, padding, dilation, groups)
+        return plain_torch(x, w, bias, stride, padding, dilation, groups)
+
+    result = convlab.ab(plain_torch, twice, CONV, limit_seconds=5.0)
+    assert set(result.verdicts.values()) == {"slower"}, str(result)
+    assert 1.5 < result.ratio < 2.5 and "in this process" in str(result)
+
+
+@pytest.mark.gpu
+def test_gpu_what_cannot_be_captured_falls_back():
+    def waits(x, w, bias, stride, padding, dilation, groups):
+        y = plain_torch(x, w, bias, stride, padding, dilation, groups)
+        torch.cuda.synchronize()
+        return y
+
+    result = convlab.ab(plain_torch, waits, TINY, limit_seconds=2.0)
+    assert "no CUDA graph could be made" in str(result) and result.ok
+    again = convlab.ab("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
+    assert all("CUDA graphs" in mode.method for mode in again.modes), str(again)
+
+
+@pytest.mark.gpu
+def test_gpu_sweep():
+    found = convlab.sweep("03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [16, 32]}, CONV,
+                          progress=False)  # fmt: skip
+    assert len(found.frame) == 4 and len(found.dropped) == 2 and (found.frame["time_ms"] > 0).all()

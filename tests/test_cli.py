@@ -1,0 +1,310 @@
+"""The command line, as a user types it: its output, its files, its exit status, its messages."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from convlab.catalog import catalog
+from convlab.problem import PROBLEM_SETS
+
+REPOSITORY = Path(__file__).parent.parent
+SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
+COMMANDS = ["list", "check", "compare", "bench", "bench-build", "doctor"]
+WRONG = """\
+// title: All ones
+#include "convlab.cuh"
+__global__ void ones(float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i == 0) printf("{ a kernel \\"speaks\\" }\\n");
+    if (i < n) y[i] = 1;
+}
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    int n = problem->N * problem->K * problem->P * problem->Q;
+    ones<<<(n + 255) / 256, 256, 0, stream>>>(y, n);
+    return launch_error();
+}
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict:
+        """Standard output as one JSON document without NaN and infinities."""
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} in the JSON document")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch) -> Callable[..., Done]:
+    """Run ``python -m convlab`` in an empty folder."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+    def run(*words: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, "-m", "convlab", *words],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd) -> Callable[..., Done]:
+    """As `process`, on the simulator, and without the seconds that importing torch takes."""
+    from convlab.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        if words and words[0] in ("check", "compare", "bench") and "--engine" not in words:
+            words += ("--engine", "sim")
+        capfd.readouterr()
+        try:
+            status = main(list(words))
+        except SystemExit as end:
+            status = end.code
+        return Done(status, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def kernels(tmp_path) -> dict[str, Path]:
+    """Files of a user's own: wrong, not compiling, crashing."""
+    texts = {
+        "ones": WRONG,
+        "broken": WRONG.replace("y[i] = 1", "y[i] = undeclared"),
+        "crash": WRONG.replace("y[i] = 1", "y[i - 1] = 1"),
+        "refuses": WRONG.replace("// title", "// supports: R == 7\n// title"),
+        "no_entry": "__global__ void k() {}\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.cu").write_text(text)
+    return {name: tmp_path / f"{name}.cu" for name in texts}
+
+
+# --- what is right -------------------------------------------------------------------------------
+
+
+def test_list(process, run):
+    done = process("list")
+    assert done.status == 0
+    for path in catalog():
+        assert path.stem in done.out
+    document = run("list", "--json").document
+    assert [row["kernel"] for row in document["kernels"]] == [path.stem for path in catalog()]
+    assert list(document["problems"]) == list(PROBLEM_SETS)
+    tunables = {row["kernel"]: row["tunables"] for row in document["kernels"]}
+    assert tunables["01_direct"] == {"THREADS": "256"}
+
+
+def test_doctor(run):
+    done = run("doctor", "--json")
+    rows = {row["what"]: row for row in done.document["rows"]}
+    assert done.status == (0 if done.document["ok"] else 1)
+    assert {"GPU", "driver", "nvcc", "C++ compiler", "ninja", "torch"} <= rows.keys()
+    assert rows["C++ compiler"]["ok"] and rows["torch"]["ok"]
+    for row in rows.values():
+        assert row["ok"] or row["advice"], f"no advice on {row['what']}"
+
+
+def test_check_by_position_option_and_path_with_tunables(process, tmp_path):
+    copied = tmp_path / "mine.cu"
+    copied.write_text((REPOSITORY / "kernels" / "01_direct.cu").read_text())
+    done = process("check", "01_direct@THREADS=64", "--kernel", "03", "--kernel", "./mine.cu",
+                   "--engine", "sim", "--problem", SMALL)  # fmt: skip
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
+    for name in ("01_direct@THREADS=64", "03_smem_tile", "mine"):
+        assert any(line.startswith(f"{name} on N2 C4") and "right" in line for line in lines)
+
+
+def test_check_json(run):
+    done = run("check", "01_direct", "--problem", SMALL, "--json")
+    assert done.status == 0 and done.document["ok"] is True
+    (report,) = done.document["reports"]
+    assert report["right"] is True and 0 < report["error"] <= report["bound"]
+
+
+@pytest.mark.parametrize("problem", ["awkward.bias", "awkward.image_1"])
+def test_named_problem(run, problem):
+    assert problem in " ".join(name for names in _problem_names(run) for name in names)
+    done = run("check", "01_direct", "--problem", problem)
+    assert done.status == 0 and problem in done.out
+
+
+def _problem_names(run) -> list[list[str]]:
+    return list(run("list", "--json").document["problems"].values())
+
+
+def test_check_of_a_set_names_its_kernel(run):
+    done = run("check", "01_direct", "--problem", "awkward")
+    assert done.status == 0
+    assert re.match(r"01_direct: right on (\d+) of \1 problems", done.out)
+
+
+def test_compare_writes_the_png_that_it_names(process, tmp_path):
+    done = process("compare", "01", "03_smem_tile", "--engine", "sim", "--problem", SMALL,
+                   "--plot", "figure.png")  # fmt: skip
+    assert done.status == 0, done.err
+    path = Path(re.search(r"^plot: (.*)$", done.out, re.M)[1])
+    assert path == tmp_path / "figure.png"
+    assert path.read_bytes().startswith(b"\x89PNG\r\n")
+    for word in ("01_direct", "03_smem_tile", "right", "on the simulator"):
+        assert word in done.out
+    assert " ms" not in done.out  # a simulated time is never a GPU's
+
+
+def test_compare_json(run, tmp_path):
+    done = run("compare", "01", "02b", "--problem", SMALL, "--json")
+    assert done.status == 0, done.err
+    document = done.document
+    assert [row["kernel"] for row in document["rows"]] == ["01_direct", "02b_im2col_cublas"]
+    assert all(row["right"] is True for row in document["rows"])
+    assert Path(document["plot"]) == tmp_path / "convlab-compare.png"
+    assert Path(document["plot"]).exists()
+
+
+def test_bench_writes_between_the_markers(run, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(
+        "# top\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nbottom\n"
+        "<!-- ladder: begin -->\nold\n<!-- ladder: end -->\n"
+    )
+    done = run("bench", "01", "--problem", SMALL, "--write", "README.md", "--json")
+    assert done.status == 0, done.err
+    assert done.document["ok"] is True and len(done.document["results"]) == 1
+    text = readme.read_text()
+    assert text.startswith("# top\n<!-- bench: begin -->\n| kernel | class |")
+    assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
+    assert text.endswith("\n<!-- ladder: end -->\n") and "old" not in text
+    assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
+    again = run("bench", "01", "--problem", SMALL, "--write", "README.md")
+    assert again.status == 0 and readme.read_text() == text
+    assert "| Direct | fp32 |" in again.out
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help(capsys, command):
+    from convlab.__main__ import main
+
+    with pytest.raises(SystemExit) as caught:
+        main([*([command] if command else []), "--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0 and out.startswith("usage: python -m convlab")
+    if command:
+        assert "--json" in out
+    else:
+        assert all(name in out for name in COMMANDS)
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+def test_wrong_kernel(run, kernels):
+    done = run("check", "ones.cu", "--problem", SMALL)
+    assert done.status == 1
+    assert "WRONG" in done.out and re.search(r"outputs are wrong", done.out)
+    assert '{ a kernel "speaks" }' in done.out
+
+
+def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels):
+    done = run("check", "crash.cu", "broken.cu", "refuses.cu", "ones.cu", "01", "no_entry.cu",
+               "--problem", SMALL, "--json")  # fmt: skip
+    assert done.status == 1 and done.document["ok"] is False
+    reports = {report["kernel"]: report for report in done.document["reports"]}
+    messages = {name: "\n".join(report["failures"]) for name, report in reports.items()}
+    assert [name for name, report in reports.items() if report["right"]] == ["01_direct"]
+    assert "y[-1]" in messages["crash"] and "crash.cu:6:" in messages["crash"]
+    assert "broken.cu:6:" in messages["broken"]
+    assert "R == 7" in messages["refuses"] and "01_direct" in messages["refuses"]
+    assert "no entry point" in messages["no_entry"]
+    assert '{ a kernel "speaks" }' in done.err  # not on standard output
+    for name in ("crash", "broken", "refuses", "no_entry"):
+        assert messages[name] in done.err
+
+
+def test_compare_with_wrong_ones(process, run, kernels):
+    names = ["ones.cu", "broken.cu", "crash.cu", "01"]
+    done = run("compare", *names, "--problem", SMALL)
+    assert done.status == 1
+    table = {line.split()[0]: line for line in reversed(done.out.splitlines()) if line.strip()}
+    assert " WRONG " in table["ones"] and " right " in table["01_direct"]
+    assert " FAILED " in table["broken"] and " FAILED " in table["crash"]
+    assert "broken.cu:6:" in done.out and "crash.cu:6:" in done.out
+    done = process("compare", *names, "--problem", SMALL, "--engine", "sim", "--json")
+    assert done.status == 1 and done.document["ok"] is False
+    assert [row["right"] for row in done.document["rows"]] == [False, False, False, True]
+    assert done.document["rows"][1]["error"] is None
+
+
+def test_bench_with_a_wrong_one(run, kernels):
+    done = run("bench", "01", "ones.cu", "--problem", SMALL, "--json")
+    assert done.status == 1 and done.document["ok"] is False
+
+
+@pytest.mark.parametrize("words", [["check", "01"], ["compare", "01"]], ids=["check", "compare"])
+def test_no_gpu(run, words):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = run(*words, "--problem", SMALL, "--engine", "cuda")
+    assert done.status == 1 and done.out == ""
+    assert 'engine="cuda" needs an NVIDIA GPU' in done.err and "doctor" in done.err
+
+
+USAGE = {
+    "no command": ([], "COMMAND"),
+    "command": (["chekc"], "did you mean check?"),
+    "option": (["check", "01", "--problm", SMALL], "did you mean --problem?"),
+    "abbreviation": (["check", "01", "--prob", SMALL], "unrecognized arguments: --prob"),
+    "engine": (["check", "01", "--engine", "simm"], "did you mean sim?"),
+    "kernel": (["check", "01_dircet"], "did you mean 01_direct"),
+    "ambiguous kernel": (["check", "02"], "02_im2col_gemm"),
+    "path": (["compare", "nowhere/mine.cu"], "there is no file nowhere/mine.cu"),
+    "problem": (["check", "01", "--problem", "sqare"], "did you mean square?"),
+    "spec": (["compare", "01", "--problem", "N=1,C=3"], "lacks H, W, K, R, S"),
+    "impossible spec": (["bench", "01", "--problem", SMALL + ",groups=3"], "groups"),
+    "tunable": (["check", "01@THREAD=64", "--problem", SMALL], "it has: THREADS"),
+    "tunable's value": (["check", "01@THREADS=many"], "write NAME=INTEGER"),
+    "no file to write": (["bench", "01", "--problem", SMALL, "--write", "none.md"], "none.md"),
+    "no markers": (["bench", "01", "--problem", SMALL, "--write", "empty.md"],
+                   "empty.md must have one line <!-- bench: begin -->"),
+    "no place for builds": (["bench-build", "--write", "empty.md"], "<!-- build: begin -->"),
+    "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
+             "empty.md"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "message"), USAGE.values(), ids=USAGE)
+def test_usage_error(run, tmp_path, words, message):
+    (tmp_path / "empty.md").write_text("nothing\n")
+    done = run(*words)
+    assert done.status == 2
+    assert message in done.err and done.out == ""
+    assert (tmp_path / "empty.md").read_text() == "nothing\n"
+
+
+def test_usage_error_as_json(process):
+    done = process("check", "01_dircet", "--json")
+    assert done.status == 2
+    assert "did you mean 01_direct" in done.document["error"]

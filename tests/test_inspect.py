@@ -1,0 +1,487 @@
+"""Why a kernel is slow: occupancy, ncu's tables, the model, and what `inspect` shows of them."""
+
+import json
+import math
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import convlab
+from convlab import explain, kernel, reference, toolchain
+from convlab.explain import figures, ncu, predict, sass
+from convlab.__main__ import main
+from convlab.errors import BuildError, LaunchError, ProblemError, UnsupportedError
+from convlab.explain.listing import Listing, with_shares
+from convlab.explain.occupancy import GPUS, Gpu, find_gpu, occupancy
+
+SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
+needs_tools = pytest.mark.skipif(
+    toolchain.cuda() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
+
+# ---- occupancy ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "gpu, threads, registers, shared, blocks, limit",
+    [
+        ("H200", 256, 128, 0, 2, "registers"),
+        ("H200", 256, 32, 0, 8, "warps and registers"),
+        ("H200", 256, 33, 0, 6, "registers"),  # 40 a thread: units of 256 a warp
+        ("H200", 32, 16, 0, 32, "blocks"),
+        ("H200", 1024, 64, 0, 1, "registers"),
+        ("H200", 128, 32, 48 << 10, 4, "shared memory"),  # each takes 49 KiB
+        ("H200", 96, 168, 0, 4, "registers"),  # 12 warps: 3 of each partition's registers
+        ("H200", 1024, 65, 0, 0, "registers"),
+        ("H200", 256, 32, 227 << 10, 1, "shared memory"),
+        ("A100", 256, 32, 41 << 10, 3, "shared memory"),  # 42 KiB with what is reserved
+        ("A100", 512, 65, 0, 1, "registers"),  # 72 a thread: 28 warps a SM
+        ("T4", 256, 32, 0, 4, "warps"),
+        ("T4", 256, 32, 32 << 10, 2, "shared memory"),  # nothing is reserved there
+        ("L4", 512, 32, 0, 3, "warps"),
+        ("RTX 4090", 32, 16, 0, 24, "blocks"),
+    ],
+)
+def test_occupancy_by_nvidias_rules(gpu, threads, registers, shared, blocks, limit) -> None:
+    held = occupancy(GPUS[gpu], threads, registers, shared)
+    assert (held.blocks, held.limited_by) == (blocks, limit)
+    assert held.fraction == pytest.approx(blocks * -(-threads // 32) / GPUS[gpu].limits.warps)
+
+
+HEADER = [
+    home / "include" / "cuda_occupancy.h" for home in (
+        [found.home for found in [toolchain.cuda()] if found]
+        + [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"]
+    )
+]  # fmt: skip
+ASK = r"""
+#include <cstddef>
+#include <cstdio>
+#include "cuda_occupancy.h"
+int main() {
+    int cc, limits[5], threads, registers, shared;
+    while (scanf("%d %d %d %d %d %d %d %d %d", &cc, limits, limits + 1, limits + 2, limits + 3,
+                 limits + 4, &threads, &registers, &shared) == 9) {
+        cudaOccDeviceProp device;
+        device.computeMajor = cc / 10, device.computeMinor = cc % 10, device.warpSize = 32;
+        device.maxThreadsPerBlock = 1024, device.maxThreadsPerMultiprocessor = limits[0];
+        device.regsPerBlock = device.regsPerMultiprocessor = limits[1], device.numSms = 100;
+        device.sharedMemPerBlock = 48 << 10, device.sharedMemPerMultiprocessor = limits[2];
+        device.sharedMemPerBlockOptin = limits[3], device.reservedSharedMemPerBlock = limits[4];
+        cudaOccFuncAttributes kernel;
+        kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers, kernel.sharedSizeBytes = 0;
+        kernel.partitionedGCConfig = PARTITIONED_GC_OFF;
+        kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN, kernel.numBlockBarriers = 1;
+        kernel.maxDynamicSharedSizeBytes = limits[3];
+        cudaOccDeviceState state;
+        state.carveoutConfig = SHAREDMEM_CARVEOUT_MAX_SHARED;
+        cudaOccResult result{};
+        int error = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state,
+                                                            threads, shared);
+        printf("%d\n", error ? -error : result.activeBlocksPerMultiprocessor);
+    }
+}
+"""
+
+
+@pytest.mark.skipif(
+    not any(p.exists() for p in HEADER) or toolchain.host_compiler() is None,
+    reason="needs the toolkit's cuda_occupancy.h and a C++ compiler",
+)
+def test_occupancy_agrees_with_nvidias_own_code(tmp_path) -> None:
+    header = next(p for p in HEADER if p.exists())
+    (tmp_path / "ask.cpp").write_text(ASK)
+    command = [toolchain.host_compiler(), "-w", f"-I{header.parent}", "ask.cpp", "-o", "ask"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    cases = [
+        (gpu, threads, registers, shared)
+        for gpu in GPUS.values()
+        for threads in (1, 32, 96, 128, 160, 256, 384, 512, 1024)
+        for registers in (16, 24, 32, 33, 40, 64, 80, 128, 168, 255)
+        for shared in (0, 1, 6272, 16 << 10, 20001, 48 << 10, 64 << 10)
+    ]
+    asked = "\n".join(
+        f"{gpu.sm} {gpu.limits.threads} {gpu.limits.registers} {gpu.limits.shared_bytes} "
+        f"{gpu.limits.shared_optin_bytes} {gpu.limits.reserved_bytes} {t} {r} {s}"
+        for gpu, t, r, s in cases
+    )
+    run = subprocess.run([tmp_path / "ask"], input=asked, capture_output=True, text=True)
+    theirs = [int(line) for line in run.stdout.split()]
+    ours = [occupancy(gpu, t, r, s).blocks for gpu, t, r, s in cases]
+    different = [
+        (gpu.name, *case, mine, its)
+        for (gpu, *case), mine, its in zip(cases, ours, theirs, strict=True) if mine != its
+    ]  # fmt: skip
+    assert not different, different[:5]
+
+
+def test_shared_memory_that_no_block_can_have() -> None:
+    held = occupancy(GPUS["T4"], 256, 32, 65 << 10)
+    assert held.blocks == 0 and held.limited_by == "shared memory"
+
+
+@pytest.mark.parametrize("threads, registers", [(0, 32), (1025, 32), (128, 256)])
+def test_impossible_blocks_are_refused(threads: int, registers: int) -> None:
+    with pytest.raises(ProblemError):
+        occupancy(GPUS["H200"], threads, registers)
+
+
+@pytest.mark.parametrize("name", list(GPUS))
+def test_a_gpus_clock_fits_its_datasheet(name: str) -> None:
+    gpu = GPUS[name]
+    rate = 2 * gpu.limits.fp32_lanes * gpu.sms * gpu.ghz / 1e3
+    assert rate == pytest.approx(gpu.datasheet.fp32_tflops, rel=0.01)
+
+
+@pytest.mark.parametrize("spelling", ["RTX 4090", "rtx4090", "4090", "NVIDIA GeForce RTX 4090"])
+def test_gpus_by_name(spelling: str) -> None:
+    assert find_gpu(spelling) is GPUS["RTX 4090"]
+
+
+def test_an_unknown_gpu_names_the_known() -> None:
+    with pytest.raises(ProblemError, match="did you mean H200.*T4, A100, L4"):
+        find_gpu("H20")
+
+
+# ---- ncu ------------------------------------------------------------------------------------
+
+# Written by hand after ncu's raw page. Columns in an order of their own; one number is missing.
+_COLUMNS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "dram__bytes_read.sum",
+            "gpu__time_duration.sum", "launch__registers_per_thread",
+            "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+            "sm__warps_active.avg.pct_of_peak_sustained_active")  # fmt: skip
+_HEAD = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",' \
+        '"Block Size","Grid Size","Device","CC"'  # fmt: skip
+NCU = "\n".join(
+    [
+        "==PROF== Connected to process 4711 (/usr/bin/python3.12)",
+        '==PROF== Profiling "im2col" - 0: 0%....50%....100% - 9 passes',
+        _HEAD + "".join(f',"{column}"' for column in _COLUMNS),
+        '"","","","","","","","","","","","","byte","ns","register/thread","inst","%"',
+        '"0","4711","python3.12","host","im2col(ConvProblem, const float *, float *)","1","7",'
+        '"(256, 1, 1)","(4, 16, 1)","0","9.0","4608","294912","5,120","32","0","61.5"',
+        '"1","4711","python3.12","host","void gemm<(int)8, (int)4>(ConvProblem, float *)","1","7",'
+        '"(128, 1, 1)","(2, 8, 1)","0","9.0","13824","1000000","20480.5","127","9437184","n/a"',
+        "==PROF== Disconnected from process 4711",
+    ]
+)
+FORBIDDEN = (
+    "==PROF== Connected to process 12\n==ERROR== ERR_NVGPUCTRPERM - The user does not have "
+    "permission to access NVIDIA GPU Performance Counters on the target device 0.\n"
+)
+
+
+def test_ncus_table_is_read_by_function_and_summed() -> None:
+    found = ncu.read_csv(NCU)
+    assert list(found.frame["function"]) == ["im2col", "gemm<8, 4>"]
+    assert list(found.frame["grid"]) == ["(4, 16, 1)", "(2, 8, 1)"]
+    assert found.totals["global_load_requests"] == 18432
+    assert found.totals["nanoseconds"] == pytest.approx(25600.5)
+    assert list(found.frame["registers"]) == [32, 127]
+    assert found.frame["active_warps_pct"][0] == 61.5
+    assert math.isnan(found.frame["active_warps_pct"][1])
+    assert "registers" not in found.totals
+
+
+def test_a_librarys_kernels_can_be_left_out() -> None:
+    own = ncu.only(ncu.read_csv(NCU), ["gemm<2, 2>"])
+    assert list(own.frame["function"]) == ["gemm<8, 4>"]
+    assert own.totals["global_load_requests"] == 13824
+
+
+def test_derived_counters_have_the_simulators_names() -> None:
+    totals = {"ffma": 10.0, "fadd": 3.0, "dram_read_bytes": 5.0, "dram_write_bytes": 2.0,
+              "shared_load_wavefronts": 4.0, "shared_store_wavefronts": 1.0}  # fmt: skip
+    found = ncu.derived(totals)
+    assert (found["flops"], found["dram_bytes"], found["shared_wavefronts"]) == (23, 7, 5)
+
+
+def test_no_table_is_no_counters() -> None:
+    assert ncu.read_csv("==PROF== Connected\n==WARNING== No kernels were profiled.\n") is None
+
+
+@pytest.mark.parametrize(
+    "output, says",
+    [
+        (FORBIDDEN, "run as root"),
+        ("==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no "
+         "other tool (like DCGM) is concurrently collecting", "another profiler"),
+        ("==ERROR== Failed to find metric foo__bar.sum", "does not know a metric"),
+        ("==ERROR== The application returned an error code (1).", "error code"),
+    ],
+)  # fmt: skip
+def test_refusals_are_one_line_with_what_to_do(output: str, says: str) -> None:
+    line = ncu.refusal(output)
+    assert says in line and "\n" not in line
+
+
+def test_no_refusal_without_an_error() -> None:
+    assert ncu.refusal(NCU) is None
+
+
+def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
+    monkeypatch.setattr(ncu, "find", lambda: None)
+    with pytest.raises(LaunchError, match="CUDA toolkit"):
+        ncu.profile(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))
+
+
+# ---- the model ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("set_name", ["headline", "kernelbench", "resnet50", "awkward"])
+def test_stand_ins_are_small_and_keep_the_geometry(set_name: str) -> None:
+    for problem in convlab.problems(set_name):
+        first, *more = predict.stand_ins(problem)
+        assert first.macs <= predict.MACS
+        same = ("R", "S", "stride", "padding", "dilation")
+        assert all(getattr(first, key) == getattr(problem, key) for key in same)
+        if problem.macs <= predict.MACS:
+            assert first == problem and not more
+        for half in more:
+            assert 0 < half.C < first.C and half.K == first.K and half.y_shape == first.y_shape
+
+
+def counted(problem, scale: float) -> predict.Run:
+    """A run of a made-up kernel: loads go with the channels, stores with the outputs."""
+    loads, stores = problem.macs * scale / 32, problem.gemm_m * problem.K / 32
+
+    def row(line: int, kind: str, array: str, requests: float) -> dict:
+        return {"line": line, "space": "global", "kind": kind, "array": array,
+                "requests": requests, "units": 4 * requests, "ideal_units": 4 * requests,
+                "lanes": 32 * requests, "bytes": 128 * requests}  # fmt: skip
+
+    launch = {"kernel": "f", "grid": (1000, 1, 1), "block": (256, 1, 1), "shared_bytes": 0}
+    lines = [row(3, "load", "x", loads), row(5, "store", "y", stores)]
+    return predict.Run(problem, {"global_load_requests": loads}, lines, [launch])
+
+
+def function(registers: int = 32) -> sass.Function:
+    body = [
+        sass.Instruction(0x10, "LDG.E", "", 3), sass.Instruction(0x20, "FFMA", "", 4),
+        sass.Instruction(0x30, "BRA", "", 3, target=0x10), sass.Instruction(0x40, "STG.E", "", 5),
+    ]  # fmt: skip
+    return sass.Function("f", registers=registers, instructions=body)
+
+
+def test_counts_are_extrapolated_to_the_whole_problem() -> None:
+    wide, gpu = convlab.problem("wide"), GPUS["H200"]
+    runs = [counted(small, 1) for small in predict.stand_ins(wide)]
+    model = predict.predict(wide, gpu, [function()], runs)
+    (part,) = model.parts
+    assert part.ffma == pytest.approx(wide.macs / 32, rel=1e-6)
+    whole = predict.predict(wide, gpu, [function()], [counted(wide, 1)])
+    assert model.dram_bytes == pytest.approx(whole.dram_bytes, rel=0.01)
+
+
+def test_fewer_warps_hide_less_and_more_instructions_take_longer() -> None:
+    problem, gpu = convlab.problem("wide"), GPUS["H200"]
+
+    def ms(registers: int, scale: float = 1) -> float:
+        run = counted(problem, scale)
+        return predict.predict(problem, gpu, [function(registers)], [run]).ms
+
+    assert ms(255) > 1.5 * ms(32)
+    assert ms(32, 3) == pytest.approx(3 * ms(32), rel=0.2)
+
+
+def test_a_prediction_is_labelled_a_model() -> None:
+    problem = convlab.problem("wide")
+    model = predict.predict(problem, GPUS["L4"], [function()], [counted(problem, 1)])
+    assert "a model's" in str(model) and model.to_dict()["model"] is True
+    assert model.parts[0].limited_by in model.parts[0].terms
+
+
+# ---- inspect --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> explain.Inspection:
+    return convlab.inspect("03_smem_tile", SMALL, gpu="A100", engine="sim", block=(16, 16, 1))
+
+
+def test_inspect_shows_what_the_simulator_counted(found) -> None:
+    table = found.frame.set_index("quantity")
+    launch = convlab.load("03", engine="sim").prepare(
+        found.problem, *reference.inputs(found.problem)
+    )
+    launch()
+    assert table.loc["global stores", "simulated"] == launch.counters["global_store_requests"]
+    assert table.loc["wavefronts per request", "simulated"] >= 1
+    text = str(found)
+    assert "03_smem_tile" in text and "A100" in text and "sectors per load" in text
+    assert max(map(len, text.splitlines())) < 160
+
+
+def test_inspect_renders_in_a_notebook_and_as_json(found) -> None:
+    page = found._repr_html_()
+    assert "<table" in page and "sectors per load" in page
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert document["kernel"] == "03_smem_tile" and document["measured"] is None
+
+
+def test_inspect_draws_one_figure(found, tmp_path) -> None:
+    chart = found.plot(tmp_path / "why.png")
+    assert (tmp_path / "why.png").stat().st_size > 10_000
+    assert "flop" in chart.axes[0].get_xlabel()
+
+
+@needs_tools
+def test_registers_and_occupancy_without_a_gpu(found) -> None:
+    assert all(found.static["registers"].between(16, 255))
+    busiest = found.static[found.static["function"] == "conv2d_smem_tile<16, 32>"]
+    if len(busiest):
+        assert 0 < busiest["occupancy"].iloc[0] <= 1
+    hot = found.sass[(found.sass["where"] == "hot loop") & (found.sass["kind"] == "FFMA")]
+    assert (hot["per_ffma"] == 1).all() and len(hot)
+
+
+def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
+    def none(*arguments, **options):
+        raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
+
+    monkeypatch.setattr(explain.builds, "cubin", none)
+    found = convlab.inspect("01_direct", SMALL)
+    assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)
+    assert any(note.startswith("no prediction") for note in found.notes)
+    assert not any("\n" in note for note in found.notes)
+    assert "sectors per load" in str(found)
+
+
+def test_a_kernel_that_faults_is_still_compiled_and_the_fault_is_a_line() -> None:
+    source = convlab.load("01_direct").source.replace("g_y[i] = r_acc", "g_y[i + 4096] = r_acc")
+    found = convlab.inspect(kernel.compile(source, name="wild", engine="sim"), SMALL)
+    assert any(note.startswith("not simulated") and "out of bounds" in note for note in found.notes)
+    assert found.measured is None and found.predicted is None
+    assert "wild" in str(found) and found.plot()
+
+
+def test_the_command_line(tmp_path, capfd) -> None:
+    plot = tmp_path / "why.png"
+    command = ["inspect", "01_direct", "--problem", SMALL, "--gpu", "L4", "--plot", str(plot)]
+    assert main([*command, "--listing"]) == 0
+    text = capfd.readouterr().out
+    assert "sectors per load" in text and str(plot) in text and "conv2d_direct(" in text
+    assert main([*command, "--json"]) == 0
+    (document,) = json.loads(capfd.readouterr().out)["inspections"]
+    assert document["gpu"] == "L4" and document["plot"] == str(plot) and plot.exists()
+    assert main(["inspect", "01_direct", "--gpu", "Voodoo"]) == 2
+
+
+def test_what_cannot_be_inspected_is_refused() -> None:
+    with pytest.raises(ProblemError, match="library"):
+        convlab.inspect("cudnn:fp32", SMALL)
+    with pytest.raises(ProblemError, match="no GPU"):
+        convlab.inspect("01_direct", SMALL, gpu="Voodoo")
+    source = convlab.load("01_direct").source.replace("supports: everything", "supports: R == 5")
+    with pytest.raises(UnsupportedError):
+        convlab.inspect(kernel.compile(source, name="five", engine="sim"), SMALL)
+
+
+ROWS = with_shares(
+    [
+        {"line": 2, "space": "global", "kind": "load", "array": "x", "requests": 100,
+         "units": 500, "ideal_units": 400, "lanes": 3200, "bytes": 12800},
+        {"line": 2, "space": "shared", "kind": "store", "array": "s", "requests": 100,
+         "units": 800, "ideal_units": 100, "lanes": 3200, "bytes": 12800},
+        {"line": 4, "space": "global", "kind": "store", "array": "y", "requests": 125,
+         "units": 500, "ideal_units": 500, "lanes": 4000, "bytes": 16000},
+    ]
+)  # fmt: skip
+SOURCE = ["void f() {", "    s[i] = x[i];", "    // quiet", "    y[i] = s[0] < 1;", "}"]
+
+
+@pytest.fixture
+def listing() -> Listing:
+    return Listing("f", SOURCE, ROWS, {2: ["bank conflict: 8 lanes meet"]}, {2: 12, 4: 3})
+
+
+def test_the_listing_in_a_terminal(listing: Listing) -> None:
+    lines = str(listing).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.endswith("s[i] = x[i];"))
+    assert "5.00g" in lines[at] and "50%" in lines[at] and " 12 " in lines[at]
+    assert "8.00s" in lines[at + 1] and "100%" in lines[at + 1]
+    assert "bank conflict: 8 lanes meet" in lines[at + 2]
+    assert not any("// quiet" in line for line in lines)
+
+
+def test_the_listing_in_a_notebook(listing: Listing) -> None:
+    page = listing._repr_html_()
+    assert "5.00 sectors" in page and "8.00 wavefronts" in page
+    assert "s[0] &lt; 1" in page and "// quiet" in page and "8 lanes meet" in page
+
+
+@needs_tools
+def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
+    # H200, torch 2.11, square, milliseconds
+    measured = {"02c_im2col_batched": 19.4, "02b_im2col_cublas": 27.6, "03_smem_tile": 36.7,
+                "02_im2col_gemm": 39.6, "01_direct": 412.0}  # fmt: skip
+    models = {
+        name: convlab.inspect(name, "square", gpu="H200", engine="sim").predicted
+        for name in measured
+    }
+    if None in models.values():
+        pytest.skip("this simulator counts no lines")
+    times = {name: model.ms for name, model in models.items()}
+    assert sorted(times, key=times.get) == list(measured)
+    assert all(1 / 1.5 < times[name] / measured[name] < 1.5 for name in measured), times
+
+
+# ---- figures of plain data ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "addresses, width, says",
+    [
+        ([4 * lane for lane in range(32)], 4, "4 sectors, 128 bytes moved for 128 asked"),
+        ([4 * lane + 20 for lane in range(32)], 4, "5 sectors, 160 bytes moved for 128 asked"),
+        ([128 * lane for lane in range(32)], 4, "32 sectors, 1024 bytes moved for 128 asked"),
+        ({0: 0, 5: 64}, 16, "2 sectors, 64 bytes moved for 32 asked"),
+    ],
+    ids=["aligned", "shifted", "strided", "two lanes"],
+)
+def test_access_map_counts_sectors(addresses, width: int, says: str) -> None:
+    assert says in figures.access_map(addresses, width, "x").axes[0].get_title()
+
+
+@pytest.mark.parametrize(
+    "addresses, width, says",
+    [
+        ([4 * lane for lane in range(32)], 4, "1 wavefront, 1 would do"),
+        ([8 * lane for lane in range(32)], 4, "2 wavefronts, 1 would do"),
+        ([128 * lane for lane in range(32)], 4, "32 wavefronts, 1 would do"),
+        ([0] * 32, 4, "1 wavefront, 1 would do"),
+        ([16 * lane for lane in range(32)], 16, "4 wavefronts, 4 would do"),
+    ],
+    ids=["in a row", "every other", "one bank", "broadcast", "float4"],
+)
+def test_bank_grid_counts_wavefronts(addresses, width: int, says: str) -> None:
+    assert figures.bank_grid(addresses, width).axes[0].get_title() == says
+
+
+def test_tile_and_halo_tells_what_is_read_twice() -> None:
+    chart = figures.tile_and_halo((34, 34), (32, 32), (16, 0), (16, 16), (3, 3), padding=(1, 1))
+    assert "18 x 18 inputs for 16 x 16 outputs, 1.27 times" in chart.get_suptitle()
+
+
+def test_a_roofline_of_plain_numbers() -> None:
+    points = [figures.Point("mine", 50, 1e13), figures.Point("least", 60, 0, "floor")]
+    chart = figures.roofline(points, 4e12, {"fp32": 5e13, "TF32": 3e14}, "H200")
+    assert chart.axes[0].get_xlim()[0] < 12.5 < chart.axes[0].get_xlim()[1]
+
+
+# ---- on a GPU -------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_there_is_a_time_and_counters_or_the_reason_why_not() -> None:
+    found = convlab.inspect("03_smem_tile", "N=4,C=16,H=66,W=66,K=32,R=3,S=3")
+    assert found.measured["ms"] > 0
+    assert isinstance(found.gpu, Gpu)
+    refused = [note for note in found.notes if note.startswith("hardware counters")]
+    assert len(refused) == ("counters" not in found.measured)
+    if not refused:
+        table = found.frame.set_index("quantity")
+        stores = table.loc["global stores"]
+        assert stores["measured"] == pytest.approx(stores["simulated"], rel=0.05)

@@ -1,0 +1,206 @@
+"""The check catches every planted mistake, and raises no alarm about what is right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import mutants
+import planted
+import pytest
+from planted import BUILD, CHUNKED, MUTANTS, Mutant
+
+import convlab
+from convlab import build as builds
+from convlab import catalog, reference, sim
+from convlab.errors import LaunchError
+
+NAMES = {mutant.name: mutant for mutant in MUTANTS}
+RUNGS = [path.stem for path in catalog.catalog()]
+CHUNKING = sorted({mutant.rung for mutant in MUTANTS if mutant.workspace_limit})
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each mutant that an engine must catch, named after it."""
+    for engine in ("sim", "cuda"):
+        if f"{engine}_mutant" in metafunc.fixturenames:
+            chosen = [m for m in MUTANTS if mutants.expected(m, engine)]
+            metafunc.parametrize(f"{engine}_mutant", chosen, ids=lambda m: m.name)
+
+
+class Builder:
+    """Builds mutants two at a time, from the first that is asked for on."""
+
+    def __init__(self, engine: str) -> None:
+        self.engine, self.pool = engine, ThreadPoolExecutor(2 if engine == "sim" else 8)
+        self.building: dict[str, Future] = {}
+
+    def __call__(self, mutant: Mutant, session: pytest.Session) -> convlab.Kernel | mutants.Finding:
+        if not self.building:
+            wanted = [
+                item.callspec.params[f"{self.engine}_mutant"]
+                for item in session.items
+                if hasattr(item, "callspec") and f"{self.engine}_mutant" in item.callspec.params
+            ]
+            self.building = {
+                m.name: self.pool.submit(mutants.build, m, self.engine) for m in wanted
+            }
+        return self.building[mutant.name].result()
+
+
+@pytest.fixture(scope="module")
+def sim_builder() -> Iterator[Builder]:
+    yield from _builder("sim")
+
+
+@pytest.fixture(scope="module")
+def cuda_builder() -> Iterator[Builder]:
+    yield from _builder("cuda")
+
+
+def _builder(engine: str) -> Iterator[Builder]:
+    builder = Builder(engine)
+    with builds.ninja_on_path():
+        yield builder
+        builder.pool.shutdown(cancel_futures=True)
+
+
+def test_caught_on_the_simulator(sim_mutant: Mutant, sim_builder: Builder, request) -> None:
+    finding = mutants.judge(sim_mutant, sim_builder(sim_mutant, request.session))
+    assert finding.kind == sim_mutant.sim, finding
+
+
+@pytest.mark.gpu
+def test_caught_on_the_gpu(cuda_mutant: Mutant, cuda_builder: Builder, request) -> None:
+    finding = mutants.judge(cuda_mutant, cuda_builder(cuda_mutant, request.session))
+    assert finding.kind, f"not caught: {cuda_mutant.mistake}"
+    assert (finding.kind == BUILD) == (cuda_mutant.cuda == BUILD), finding
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_right_rungs_pass(rung: str) -> None:
+    finding = mutants.examine(convlab.load(rung, engine="sim"))
+    assert finding.kind is None, finding
+    assert finding.checked > 30
+
+
+@pytest.mark.parametrize("rung", CHUNKING)
+def test_right_rungs_pass_in_chunks(rung: str) -> None:
+    finding = mutants.examine(convlab.load(rung, engine="sim", workspace_limit=CHUNKED))
+    assert finding.kind is None, finding
+    assert finding.checked > 30
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", RUNGS)
+def test_right_rungs_pass_on_the_gpu(rung: str) -> None:
+    assert mutants.examine(convlab.load(rung, engine="cuda")).kind is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+def test_edits_still_apply(mutant: Mutant) -> None:
+    assert mutant.source != (planted.KERNELS / f"{mutant.rung}.cu").read_text()
+    assert mutant.sim or mutant.cuda
+    if not (mutant.sim and mutant.cuda):
+        assert mutant.why
+
+
+def test_stale_edit_is_told() -> None:
+    stale = Mutant("01_stale", "01_direct", "none", (("no such text", ""),))
+    with pytest.raises(ValueError, match="01_stale is stale: 'no such text' occurs 0 times"):
+        _ = stale.source
+
+
+def test_set_covers_the_rungs() -> None:
+    assert len(NAMES) == len(MUTANTS) >= 50
+    assert {mutant.rung for mutant in MUTANTS} == set(RUNGS)
+    assert sum(mutant.shipped for mutant in MUTANTS) >= 30
+
+
+def test_every_barrier_is_removed_by_one() -> None:
+    for rung in RUNGS:
+        text = (planted.KERNELS / f"{rung}.cu").read_text()
+        sources = {mutant.source for mutant in MUTANTS if mutant.rung == rung}
+        for line in re.finditer(r"^ *__syncthreads\(\);.*\n", text, re.MULTILINE):
+            assert text[: line.start()] + text[line.end() :] in sources, (rung, line.start())
+
+
+def test_escape_is_told(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    harmless = Mutant("01_harmless", "01_direct", "none at all", (("float r_acc", "float  r_acc"),))
+    monkeypatch.setattr(mutants, "MUTANTS", (harmless, NAMES["01_constant"]))
+    assert mutants.main(["--engine", "sim"]) == 1
+    told = capsys.readouterr().out
+    assert "1 of 2 mutants caught on sim (1 by wrong result)" in told
+    assert "ESCAPED: 01_harmless\n" in told
+    assert mutants.main(["--engine", "sim", "--only", "01_constant", "--markdown"]) == 0
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.startswith("| 01_constant | 01_direct | fast, and always zero | wrong result on ")
+
+
+# The order of the threads: no other order moves what is right, and each shows some race.
+ORDERED = """
+#include "convlab.cuh"
+__global__ void order(float* y) { %s }
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float*, const float*,
+                                 const float*, float* y, void*, size_t, cudaStream_t stream) {
+    order<<<4, problem->Q, 0, stream>>>(y);
+    return launch_error();
+}
+"""
+
+
+def _runs(body: str, count: int) -> list[list[float]]:
+    """The first 32 values of y after each of `count` runs of one launch."""
+    kernel = convlab.compile(ORDERED % body, name="order", engine="sim")
+    problem = convlab.Problem(N=1, C=1, H=1, W=128, K=1, R=1, S=1)
+    launch = kernel.prepare(problem, *reference.inputs(problem))
+    runs = []
+    for _ in range(count):
+        launch.y.zero_()
+        launch()
+        runs.append(launch.y.flatten()[:32].tolist())
+    return runs
+
+
+def test_runs_of_a_launch_take_turns_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONVLAB_SIM_THREADS", "1")  # blocks one after another
+    last_thread, last_block = "y[0] = threadIdx.x;", "if (threadIdx.x == 0) y[0] = blockIdx.x;"
+    assert [run[0] for run in _runs(last_thread, 2)] == [127, 0]
+    assert [run[0] for run in _runs(last_block, 2)] == [3, 0]
+
+
+def test_turns_are_lost_between_load_and_store() -> None:
+    plain, *others = (run[0] for run in _runs("if (blockIdx.x == 0) y[0] = y[0] + 1;", 4))
+    assert plain == 128
+    assert all(other < 128 for other in others)
+
+
+def test_counters_do_not_depend_on_the_order() -> None:
+    kernel = convlab.load("03_smem_tile", engine="sim")
+    problem = convlab.problem("awkward.groups_2")
+    launch = kernel.prepare(problem, *reference.inputs(problem))
+    seen = []
+    for _ in range(3):
+        launch()
+        seen.append([launch.counters[name] for name in sim.COUNTERS])
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_deadlock_is_told_in_any_order() -> None:
+    body = "if (threadIdx.x < 16) __syncwarp(0xffff0000u << (threadIdx.x / 32)); __syncthreads();"
+    kernel = convlab.compile(ORDERED % body, name="order", engine="sim")
+    problem = convlab.Problem(N=1, C=1, H=1, W=32, K=1, R=1, S=1)
+    launch = kernel.prepare(problem, *reference.inputs(problem))
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="warp mask"):
+            launch()
+
+
+def test_fault_within_a_library_names_no_line() -> None:
+    kernel = mutants.build(NAMES["02b_filter_transposed"], "sim")
+    with pytest.raises(LaunchError) as caught:
+        convlab.check(kernel, "awkward.filter_is_image")
+    assert str(caught.value).splitlines() == [
+        "02b_filter_transposed: illegal address: access to memory that belongs to no buffer"
+    ]

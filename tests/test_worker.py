@@ -1,0 +1,774 @@
+"""Nothing that runs in the worker process harms this one.
+
+On a GPU, one process meets every fault in turn (`_meet_faults`, run as a script with limits of its
+own) and must compute a right convolution after each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import operator
+import os
+import pickle
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import worker_functions as functions
+from torch.nn import functional as F
+
+import convlab
+from convlab import build as builds
+from convlab import faults, sanitizer, worker
+from convlab import kernel as kernels
+from convlab.errors import LaunchError, ProblemError, UnsupportedError
+from convlab.problem import Problem
+
+ROOT = Path(__file__).parent.parent
+SMALL = Problem(N=2, C=3, H=9, W=8, K=4, R=3, S=3, padding=1, bias=True, name="small")
+PAGE = (ROOT / "convlab" / "faults.md").read_text()
+UNBOUNDED = """#include "convlab.cuh"
+__global__ void fill(float* y) { y[blockIdx.x * 1024 + threadIdx.x] = 1; }
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float* x, const float* w,
+                                 const float* bias, float* y, void*, size_t, cudaStream_t stream) {
+    fill<<<conv->N * conv->K * conv->P * conv->Q / 1024 + 1, 1024, 0, stream>>>(y);
+    return launch_error();
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_worker_left():
+    yield
+    pid = worker.call(os.getpid)
+    worker.stop()
+    assert ended(pid)
+
+
+def ended(pid: int, seconds: float = 30) -> bool:
+    """Whether a process ends within that time."""
+    try:
+        watch = select.poll()
+        watch.register(os.pidfd_open(pid), select.POLLIN)
+    except ProcessLookupError:
+        return True
+    return bool(watch.poll(1000 * seconds))
+
+
+def fault(function, *args, kind, **kwargs) -> str:
+    """The text of the fault that a call ends in; the next call must work."""
+    before = worker.call(os.getpid)
+    with pytest.raises(LaunchError) as caught:
+        worker.call(function, *args, **kwargs)
+    assert caught.value.kind == kind
+    assert f"convlab/faults.md#{kind.replace(' ', '-')}" in str(caught.value)
+    assert "try: " in str(caught.value)
+    after = worker.call(os.getpid)
+    assert after == before or ended(before)
+    return str(caught.value)
+
+
+# ---- the protocol ---------------------------------------------------------------------------
+
+
+def test_values_come_back_from_one_process_that_stays():
+    first = worker.call(os.getpid)
+    assert first != os.getpid()
+    assert worker.call(operator.add, [1], [2]) == [1, 2]
+    assert worker.call(dict, one=1) == {"one": 1}
+    assert worker.call(os.getpid) == first
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProblemError("stride 0"),
+        UnsupportedError("R == 3"),
+        convlab.BuildError("k.cu:3: error: expected ';'\n    3 | int\n"),
+        LaunchError("01_direct failed: more outputs than threads in a grid"),
+        KeyError("x"),
+        RuntimeError("shape '[2]' is invalid for input of size 3"),
+        ValueError("invalid argument"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_ordinary_exceptions_come_through(error):
+    pid = worker.call(os.getpid)
+    with pytest.raises(type(error)) as caught:
+        worker.call(functions.fails, error)
+    assert type(caught.value) is type(error) and caught.value.args == error.args
+    assert worker.call(os.getpid) == pid
+
+
+def test_exception_tells_where_it_was_raised():
+    with pytest.raises(KeyError) as caught:
+        worker.call(functions.fails, KeyError("x"))
+    assert "worker_functions.py" in caught.value.__notes__[0]
+
+
+def test_exception_that_does_not_pickle_keeps_its_text():
+    with pytest.raises(RuntimeError, match="Stubborn: the text"):
+        worker.call(functions.fails_stubbornly)
+
+
+def test_value_that_does_not_pickle_says_so():
+    with pytest.raises(TypeError, match="generator"):
+        worker.call(functions.returns_generator)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(torch.zeros(3), "tensor of shape"), (type("Local", (), {"__module__": "__main__"}), "Local")],
+    ids=["tensor", "class-of-main"],
+)
+def test_what_cannot_cross_is_refused_before_it_is_sent(value, text):
+    assert not worker.can_cross(value)
+    with pytest.raises(pickle.PicklingError, match=text):
+        worker.call(id, value)
+
+
+def test_problems_and_kernels_cross():
+    kernel = convlab.load("01_direct", engine="sim")
+    assert worker.can_cross(kernel, SMALL)
+    assert worker.call(operator.eq, SMALL, SMALL)
+
+
+def test_kernel_runs_there_and_is_loaded_once():
+    kernel = convlab.load("01_direct", engine="sim")
+    worker.call(worker.run_once, kernel, SMALL, (4, 8, 0))
+    again = pickle.loads(pickle.dumps(kernel))
+    same, pid = worker.call(functions.same, kernel, again)
+    assert same
+    assert worker.call(operator.attrgetter("workspace_limit"), kernel) == kernel.workspace_limit
+    assert worker.call(os.getpid) == pid
+
+
+def test_fault_names_kernel_problem_and_assertion():
+    kernel = convlab.load("01_direct", engine="sim")
+    text = fault(functions.asserts_on_stderr, kernel, SMALL, kind="device assert")
+    assert text.startswith("01_direct on small: device assert: ")
+    assert "device-side assert triggered)" in text
+    assert "thread: [3,0,0] Assertion `p < P` failed." in text
+
+
+def test_call_within_the_worker_is_a_plain_call():
+    inside, nested = worker.call(functions.nested, os.getpid)
+    assert inside == nested == worker.call(os.getpid)
+
+
+def test_calls_from_many_threads_share_one_worker():
+    with ThreadPoolExecutor(4) as pool:
+        sums = list(pool.map(lambda i: worker.call(operator.add, i, i), range(100)))
+        pids = set(pool.map(lambda _: worker.call(os.getpid), range(20)))
+    assert sums == [2 * i for i in range(100)]
+    assert len(pids) == 1
+
+
+def test_surroundings_are_the_parents_at_each_call(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVLAB_TEST_A", "1")
+    assert worker.call(functions.tells_surroundings) == (
+        os.getcwd(), sys.path, {"CONVLAB_TEST_A": "1"},
+    )  # fmt: skip
+    monkeypatch.delenv("CONVLAB_TEST_A")
+    monkeypatch.setenv("CONVLAB_TEST_B", "2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    there = worker.call(functions.tells_surroundings)
+    assert there == (str(tmp_path), sys.path, {"CONVLAB_TEST_B": "2"})
+
+
+# ---- output ---------------------------------------------------------------------------------
+
+
+def test_output_appears_here_whichever_way_it_was_printed(capsys):
+    worker.call(functions.prints_each_way)
+    assert capsys.readouterr().out == "from C, from the system, from Python\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_large_output_arrives_whole(capsys, stream):
+    worker.call(functions.prints, 150_000, stream)  # of two bytes each; a pipe holds 65,536
+    assert getattr(capsys.readouterr(), stream[3:]) == "é" * 150_000
+
+
+def test_endless_output_is_cut(capsys):
+    worker.call(functions.prints, 2_000_000)
+    out = capsys.readouterr().out
+    assert len(out) < 700_000 and out.endswith("[the rest of this call's output is not shown]\n")
+    worker.call(functions.prints, 3)
+    assert capsys.readouterr().out == "ééé"
+
+
+# ---- faults ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "text"),
+    [
+        (ctypes.string_at, [0], "SIGSEGV"),
+        (os.abort, [], "SIGABRT"),
+        (sys.exit, [3], "exit status 3"),
+        (sys.exit, [], "exit status 0"),
+        (os._exit, [4], "exit status 4"),
+        (signal.raise_signal, [signal.SIGKILL], "SIGKILL, sent from outside"),
+    ],
+    ids=["segfault", "abort", "sys.exit", "sys.exit-0", "exit", "killed"],
+)
+def test_crash(function, arguments, text):
+    assert f"({text}" in fault(function, *arguments, kind="host crash")
+
+
+def test_endless_loop_ends_at_the_limit():
+    text = fault(functions.spins, kind="endless loop", time_limit=0.3)
+    assert "spins: endless loop: it did not end (stopped after 0.3 s)" in text
+
+
+def test_what_the_worker_started_ends_with_it(tmp_path):
+    path = tmp_path / "pid"
+    with pytest.raises(KeyboardInterrupt):
+        worker.call(functions.hangs_with_child, str(path))
+    assert ended(int(path.read_text()))
+
+
+def test_ctrl_c_ends_the_call_and_its_process():
+    pid = worker.call(os.getpid)
+    with pytest.raises(KeyboardInterrupt):
+        worker.call(functions.interrupts_parent)
+    assert ended(pid)
+    assert worker.call(operator.add, 1, 2) == 3
+
+
+def test_worker_killed_between_calls_is_replaced_silently():
+    pid = worker.call(os.getpid)
+    os.kill(pid, signal.SIGKILL)
+    assert worker.call(os.getpid) != pid
+
+
+def test_worker_that_cannot_start_is_a_fault(monkeypatch, tmp_path):
+    worker.stop()
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit('no room')")
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_SCRIPT", broken)
+        with pytest.raises(
+            LaunchError, match=r"at its start: exit status 1\)\n  no room"
+        ) as caught:
+            worker.call(os.getpid)
+    assert caught.value.kind == "invalid worker state"
+    assert worker.call(operator.add, 1, 2) == 3
+
+
+def test_stop_frees_a_thread_that_waits():
+    worker.stop()
+    started = threading.Event()
+
+    def wait() -> str:
+        worker.call(os.getpid)
+        started.set()
+        with pytest.raises(LaunchError) as caught:
+            worker.call(functions.spins)
+        return caught.value.kind
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        started.wait(30)
+        while not waiting.done():  # it may not have got as far as the second call
+            worker.stop()
+        assert waiting.result() in ("host crash", "invalid worker state")
+
+
+SCRIPT = """
+import os, signal, sys
+from convlab import worker
+print(worker.call(os.getpid), flush=True)
+if sys.argv[1] == "killed":
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("end", ["exits", "killed"])
+def test_no_process_is_left_when_the_parent(end):
+    command = [sys.executable, "-c", SCRIPT, end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        pid = int(parent.stdout.readline())
+        if end == "killed":
+            parent.kill()
+        assert ended(pid)
+        parent.wait(30)
+
+
+# ---- CUDA's errors, by their texts ----------------------------------------------------------
+
+# As torch 2.11 to 2.13 raise them (AcceleratorError from 2.8 on) and as cudaGetErrorString has it.
+TEXTS = {
+    "CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress'":
+        "illegal address",
+    "CUDA error: misaligned address": "misaligned address",
+    "CUDA error: device-side assert triggered": "device assert",
+    "CUDA error: unspecified launch failure": "launch failure",
+    "CUDA error: an illegal instruction was encountered": "launch failure",
+    "CUDA error: the launch timed out and was terminated": "endless loop",
+    "CUDA error: invalid argument": "launch configuration",
+    "CUDA error: invalid configuration argument": "launch configuration",
+    "CUDA error: too many resources requested for launch": "launch configuration",
+    "CUDA error: out of memory": "out of memory",
+    "CUDA error: all CUDA-capable devices are busy or unavailable": "invalid worker state",
+    "CUDA error: something new in CUDA 14": "launch failure",
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.8 GiB":
+        "out of memory",
+    "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED": "launch failure",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [RuntimeError, torch.AcceleratorError], ids=lambda e: e.__name__)
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.split("\n")[0][:60])
+def test_cuda_error_is_classified(text, error):
+    kind, words = faults.classify(error(text))
+    assert kind == TEXTS[text]
+    assert words == text.split("\n")[0]
+
+
+def test_launch_error_is_classified_by_cudas_words():
+    assert faults.classify(LaunchError("k failed: invalid argument"))[0] == "launch configuration"
+    lost = "k failed: CUDA error: misaligned address (the GPU is lost to this process)"
+    assert faults.classify(LaunchError(lost))[1] == "k failed: CUDA error: misaligned address"
+    assert faults.classify(LaunchError("k failed: more outputs than a grid has")) is None
+    assert faults.classify(LaunchError("misaligned address", kind="trap")) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("invalid argument"), ValueError("CUDA error: misaligned address"),
+     UnsupportedError("CUDA out of memory"), KeyError("cuda")],
+    ids=repr,
+)  # fmt: skip
+def test_other_errors_are_no_faults(error):
+    assert faults.classify(error) is None
+
+
+def test_fault_of_two_kernels_names_both():
+    pair = [convlab.load(name, engine="sim") for name in ("01_direct", "03_smem_tile")]
+    assert str(faults.Subject.of(print, [*pair, SMALL])) == "01_direct or 03_smem_tile on small"
+    assert str(faults.Subject.of(print, [1])) == "print"
+
+
+# ---- what finds the line --------------------------------------------------------------------
+
+REPORT = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at fill(float *)+0xa0 in inline.cu:2
+=========     by thread (600,0,0) in block (0,0,0)
+=========     Access at 0x7f3c2fc00960 is out of bounds
+=========     and is 1 bytes after the nearest allocation at 0x7f3c2fc00000 of size 2400 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: conv2d [0x1234] in kernel.so
+=========
+========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure"
+========= ERROR SUMMARY: 2 errors
+"""
+
+
+@pytest.fixture
+def unbounded():
+    return convlab.compile(UNBOUNDED, name="unbounded", engine="sim")
+
+
+def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
+    text = worker.explain(unbounded, convlab.problem("square"))
+    assert "global out of bounds: store of 4 bytes at y[" in text
+    assert "source:2:" in text and "y[blockIdx.x * 1024 + threadIdx.x] = 1" in text
+    assert "faults.md" not in text and not capsys.readouterr().out
+
+
+def test_explain_says_when_it_finds_nothing():
+    kernel = convlab.load("01_direct", engine="sim")
+    assert worker.explain(kernel, SMALL) == f"the simulator found nothing on {SMALL}"
+
+
+def test_explain_has_nothing_on_a_baseline():
+    assert worker.explain(SimpleNamespace(name="cudnn:fp32", engine="cuda"), SMALL) == ""
+
+
+def test_explain_never_raises(unbounded, monkeypatch):
+    monkeypatch.setattr(unbounded, "on", None)
+    assert "could not run it" in worker.explain(unbounded, SMALL)
+    assert "no more was found out" in worker.explain(unbounded, None)
+
+
+@pytest.fixture
+def on_gpu(unbounded, monkeypatch, tmp_path):
+    """A kernel that takes itself for one on a GPU; its build is a file of the simulator's."""
+    build = builds.Build(tmp_path / "kernel.so", 0.0)
+    build.library.touch()
+    monkeypatch.setattr(unbounded, "engine", "cuda")
+    monkeypatch.setattr(unbounded, "build", lambda: build)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(kernels, "_tried", set())
+    return unbounded
+
+
+def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu, monkeypatch):
+    monkeypatch.setattr(sanitizer, "find", lambda: None)
+    subject = faults.Subject.of(worker.run_once, [on_gpu, SMALL])
+    text = str(subject.error("illegal address", "CUDA error: an illegal memory access"))
+    assert "source:2:" in text
+    assert "compute-sanitizer is not installed; once it is" in text
+    assert str(SMALL) in text
+    assert "simulator" not in str(subject.error("out of memory", "CUDA out of memory"))
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "text"),
+    [
+        (REPORT, 1, "compute-sanitizer: Invalid __global__ write of size 4 bytes"),
+        ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", 0, "found nothing"),
+        ("========= COMPUTE-SANITIZER\nno such library\n", 1, "it ended with: no such library"),
+    ],
+    ids=["finding", "nothing", "broken"],
+)
+def test_sanitizers_finding_is_added(on_gpu, monkeypatch, tmp_path, output, status, text):
+    (tmp_path / "output").write_text(output)
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f"#!/bin/sh\ncat {tmp_path}/output\nexit {status}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    found = worker.explain(on_gpu, SMALL)
+    assert "source:2:" in found and text in found
+    if output is REPORT:
+        assert "at fill(float *)+0xa0 in inline.cu:2\nby thread (600,0,0)" in found
+        assert "Host Frame" not in found and "cudaErrorLaunchFailure" not in found
+
+
+def test_sanitizer_that_hangs_is_stopped(on_gpu, monkeypatch, tmp_path):
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nsleep 1000\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(sanitizer, "_SECONDS", 2.0)
+    assert "did not end within 2 s" in worker.explain(on_gpu, SMALL)
+    assert ended(int((tmp_path / "pid").read_text()))
+
+
+# ---- a kernel's first call ------------------------------------------------------------------
+
+
+@pytest.fixture
+def trials(on_gpu, monkeypatch):
+    """The calls of the worker, which answers with an exception if there is one in `answer`."""
+    seen = SimpleNamespace(calls=[], answer=None)
+
+    def call(*args, **kwargs):
+        seen.calls.append((args, kwargs))
+        if seen.answer is not None:
+            raise seen.answer
+
+    monkeypatch.setattr(worker, "call", call)
+    return seen
+
+
+def tensors(problem: Problem = SMALL) -> list[torch.Tensor]:
+    return [torch.zeros(problem.x_shape), torch.zeros(problem.w_shape), torch.zeros(problem.K)]
+
+
+def test_first_call_is_tried_in_the_worker_once_a_problem(on_gpu, trials):
+    for _ in range(2):
+        on_gpu._try_first(SMALL, *tensors())
+    ((function, *arguments), options) = trials.calls[0]
+    assert function is worker.run_once and arguments == [on_gpu, SMALL, (0, 0, 0)]
+    assert options == {"time_limit": on_gpu.time_limit}
+    assert len(trials.calls) == 1
+    other = Problem(N=1, C=3, H=9, W=8, K=4, R=3, S=3)
+    on_gpu._try_first(other, *tensors(other)[:2], None)
+    assert len(trials.calls) == 2
+
+
+def test_a_tensor_that_starts_elsewhere_is_another_trial(on_gpu, trials):
+    on_gpu._try_first(SMALL, *tensors())
+    x, w, bias = tensors()
+    shifted = torch.zeros(x.numel() + 1)[1:].view(x.shape)
+    on_gpu._try_first(SMALL, shifted, w, bias)
+    assert trials.calls[1][0][3] == (shifted.data_ptr() % 32, 0, 0) != (0, 0, 0)
+
+
+def test_good_build_is_not_tried(on_gpu, trials):
+    builds.mark_good(on_gpu.build())
+    assert builds.is_good(on_gpu.build())
+    on_gpu._try_first(SMALL, *tensors())
+    assert not trials.calls
+
+
+@pytest.mark.parametrize("reason", ["isolate", "capturing", "sim", "empty"])
+def test_no_trial_when(reason, on_gpu, trials, monkeypatch):
+    problem = SMALL
+    if reason == "isolate":
+        monkeypatch.setattr(on_gpu, "isolate", False)
+    elif reason == "capturing":
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    elif reason == "sim":
+        monkeypatch.setattr(on_gpu, "engine", "sim")
+    else:
+        problem = Problem(N=0, C=3, H=9, W=8, K=4, R=3, S=3)
+    on_gpu._try_first(problem, *tensors())
+    assert not trials.calls
+
+
+def test_fault_of_the_trial_stops_the_call_each_time(on_gpu, trials):
+    trials.answer = LaunchError("unbounded: illegal address", "illegal address")
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="illegal address"):
+            on_gpu._try_first(SMALL, *tensors())
+    assert len(trials.calls) == 2
+
+
+def test_trial_without_room_is_left_out_with_a_warning(on_gpu, trials):
+    trials.answer = LaunchError("not enough GPU memory", "out of memory")
+    with pytest.warns(UserWarning, match="no room for the problem twice"):
+        on_gpu._try_first(SMALL, *tensors())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        on_gpu._try_first(SMALL, *tensors())
+
+
+def test_kernel_pickles_with_its_options():
+    kernel = convlab.load("03", engine="sim", isolate=False, time_limit=7, workspace_limit=99)
+    copy = pickle.loads(pickle.dumps(kernel))
+    assert (copy.isolate, copy.time_limit, copy.workspace_limit) == (False, 7, 99)
+    assert (copy.name, copy.path, copy.engine) == (kernel.name, kernel.path, "sim")
+    assert convlab.load("03", engine="sim").isolate
+
+
+def test_pinned_kernel_pickles_with_its_build(tmp_path):
+    path = tmp_path / "edited.cu"
+    path.write_text(UNBOUNDED)
+    pinned = convlab.load(path, engine="sim").pinned()
+    data = pickle.dumps(pinned)
+    path.write_text("now something else")
+    copy = pickle.loads(data)
+    assert copy.name == pinned.name and copy.source == UNBOUNDED
+    assert copy.build().library == pinned.build().library
+
+
+# ---- the page -------------------------------------------------------------------------------
+
+
+def kinds() -> set[str]:
+    runtime = (ROOT / "convlab" / "sim" / "runtime.cpp").read_text()
+    python = (ROOT / "convlab" / "sim" / "__init__.py").read_text()
+    simulated = set(re.findall(r'\bfault\("([^"]+)"', runtime))
+    assert len(simulated) > 10
+    return simulated | set(re.findall(r'kind="([^"]+)"', python)) | set(faults.KINDS)
+
+
+def test_every_kind_has_its_place_on_the_page():
+    headings = re.findall(r"^## (.*)$", PAGE, re.M)
+    assert sorted(headings) == sorted(kinds())
+
+
+@pytest.mark.parametrize("kind", sorted(kinds()))
+def test_error_of_each_kind_names_its_place(kind):
+    text = str(pickle.loads(pickle.dumps(LaunchError("text", kind))))
+    anchor = re.search(r"convlab/faults\.md#(\S+)$", text)[1]
+    assert anchor in {h.lower().replace(" ", "-") for h in re.findall(r"^## (.*)$", PAGE, re.M)}
+
+
+def test_simulators_fault_has_its_kind(unbounded):
+    with pytest.raises(LaunchError) as caught:
+        unbounded(*tensors()[:2], padding=1)
+    assert caught.value.kind == "global out of bounds"
+
+
+# ---- on a GPU -------------------------------------------------------------------------------
+
+FAULTY = """
+#include "convlab.cuh"
+#include <cassert>
+#include <csignal>
+#include <cstdio>
+#include <unistd.h>
+
+__global__ void faulty(float* y) { KERNEL }
+
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return WORKSPACE; }
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float*, const float*, const float*,
+                                 float* y, void*, size_t, cudaStream_t stream) {
+    faulty<<<1, THREADS, SHARED, stream>>>(y);
+    AFTER
+    return launch_error();
+}
+"""
+
+
+def faulty(kernel: str = "y[threadIdx.x] = 1;", **places: object) -> str:
+    places = {"THREADS": 32, "SHARED": 0, "WORKSPACE": 0, "AFTER": ""} | places
+    text = FAULTY.replace("KERNEL", kernel)
+    for name, value in places.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+ENDLESS = "for (;;) *(volatile float*)y = 1;"
+# name: source, kinds of which one is expected, whether the worker lives on
+FAULTS: dict[str, tuple[str, tuple[str, ...], bool]] = {
+    "illegal-address": (faulty("y[(1ll << 40) + threadIdx.x] = 1;"), ("illegal address",), False),
+    "misaligned": (
+        faulty("*reinterpret_cast<float4*>(y + 1) = *reinterpret_cast<float4*>(y + 8);"),
+        ("misaligned address",),
+        False,
+    ),
+    "endless": (faulty(ENDLESS), ("endless loop",), False),
+    "assert": (faulty("assert(threadIdx.x == 99);"), ("device assert",), False),
+    "trap": (faulty("__trap();"), ("launch failure",), False),
+    "2048-threads": (faulty(THREADS=2048), ("launch configuration",), True),
+    "shared-100KB": (faulty(SHARED="100 << 10"), ("launch configuration",), True),
+    "host-segfault": (
+        faulty(AFTER="*reinterpret_cast<volatile int*>(uintptr_t(16)) = 1;"),
+        ("host crash",),
+        False,
+    ),
+    "host-exit": (faulty(AFTER="_exit(3);"), ("host crash",), False),
+    "out-of-memory": (faulty(WORKSPACE="size_t(1) << 44"), ("out of memory",), True),
+    "ctrl-c": (faulty(ENDLESS, AFTER="kill(getppid(), SIGINT);"), ("KeyboardInterrupt",), False),
+}
+PRINTS = faulty('if (threadIdx.x == 0) printf("hello from the GPU\\n");')
+SPARE = 96 << 20  # bytes of GPU memory by which two readings may differ
+
+
+def _right_convolution() -> bool:
+    """Whether this process still computes on the GPU, itself."""
+    x, w, bias = convlab.reference.inputs(SMALL, 1, "cuda")
+    y = convlab.load("01_direct", engine="cuda", isolate=False)(x, w, bias, padding=1)
+    truth = F.conv2d(x.double().cpu(), w.double().cpu(), bias.double().cpu(), padding=1)
+    return bool((y.cpu() - truth).abs().max() < 1e-5)
+
+
+def _free() -> int:
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
+def _meet(name: str, free: int) -> dict[str, object]:
+    """Run one faulty kernel as a user does; what came of it."""
+    source, _, _ = FAULTS[name]
+    kernel = convlab.compile(
+        source, name=name, engine="cuda", time_limit=3, workspace_limit=1 << 45
+    )
+    x, w, bias = convlab.reference.inputs(SMALL, 0, "cuda")
+    pid = worker.call(os.getpid)
+    started = time.perf_counter()
+    found: dict[str, object] = {"kind": "none", "message": "nothing was raised"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # out of memory: the trial is left out
+            kernel(x, w, bias, padding=1)
+            torch.cuda.synchronize()
+    except LaunchError as error:
+        found = {"kind": error.kind, "message": str(error)}
+    except KeyboardInterrupt:
+        found = {"kind": "KeyboardInterrupt", "message": ""}
+    found["seconds"] = time.perf_counter() - started
+    found["right_after"] = _right_convolution()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        found["worker_alive"] = True
+        worker.stop()
+    found["memory_kept"] = free - _free()
+    return found
+
+
+def _meet_faults() -> None:
+    """Meet each fault in this one process, and print a line of JSON on each."""
+    assert _right_convolution()
+    free = _free()
+    for name in FAULTS:
+        print(json.dumps({"fault": name} | _meet(name, free)), flush=True)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        kernel = convlab.compile(PRINTS, name="prints", engine="cuda")
+        worker.call(worker.run_once, kernel, SMALL)
+    times = []
+    for _ in range(200):
+        started = time.perf_counter()
+        worker.call(operator.is_, kernel, SMALL)
+        times.append(time.perf_counter() - started)
+    cost = {"fault": "none", "printed": out.getvalue(), "call_ms": 1e3 * sorted(times)[100]}
+    print(json.dumps(cost), flush=True)
+
+
+@pytest.fixture(scope="module")
+def met(tmp_path_factory) -> dict[str, dict[str, object]]:
+    """What `_meet_faults` printed, by fault; it has ten minutes, and ends with its children."""
+    log = tmp_path_factory.mktemp("faults") / "log"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    with open(log, "w") as errors, subprocess.Popen(
+        [sys.executable, __file__], stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=600)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its worker watches it, and ends too
+            output, _ = process.communicate()
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"fault"')]
+    tail = "\n".join(log.read_text().splitlines()[-30:])
+    missing = {"message": f"not reached; exit status {process.returncode}\n{tail}"}
+    return dict.fromkeys([*FAULTS, "none"], missing) | {line["fault"]: line for line in lines}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_on_the_gpu(name, met):
+    _, expected, lives = FAULTS[name]
+    found = met[name]
+    assert found.get("kind") in expected, found["message"]
+    assert found["right_after"], found
+    assert found.get("worker_alive", False) == lives, found
+    assert found["memory_kept"] < SPARE, found
+    if expected != ("KeyboardInterrupt",):
+        assert found["message"].startswith(f"{name} on ") or name == "out-of-memory", found
+        assert f"faults.md#{expected[0].replace(' ', '-')}" in found["message"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["illegal-address", "misaligned", "assert"])
+def test_fault_on_the_gpu_comes_with_its_line(name, met):
+    message = str(met[name]["message"])
+    assert re.search(r"the simulator, on .*\n(.*\n)*  *source:8:", message), message
+    if sanitizer.find() is not None and name != "assert":
+        assert re.search(r"compute-sanitizer: Invalid __global__ (read|write)[^=]*:8\b", message), (
+            message
+        )
+
+
+@pytest.mark.gpu
+def test_device_printf_appears_in_the_parent(met):
+    assert met["none"].get("printed") == "hello from the GPU\n", met["none"]
+
+
+@pytest.mark.gpu
+def test_first_call_of_a_right_kernel_passes_its_trial():
+    x, w, bias = convlab.reference.inputs(SMALL, 0, "cuda")
+    kernel = convlab.compile((ROOT / "kernels" / "01_direct.cu").read_text(), engine="cuda")
+    y = kernel(x, w, bias, padding=1)
+    truth = F.conv2d(x.double(), w.double(), bias.double(), padding=1)
+    assert (y - truth).abs().max() < 1e-5
+    assert any(SMALL in trial for trial in kernels._tried)
+
+
+if __name__ == "__main__":
+    _meet_faults()
