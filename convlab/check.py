@@ -8,6 +8,7 @@ in a process of its own, so that what it breaks is not the caller's.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +34,8 @@ TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 SPARE_BYTES = 4 << 30  # what a check may take beside x, w, y, and x and w once more
 SIM_MACS = 40_000_000  # what a problem is scaled down to on the simulator: about two seconds
 _SIM_MACS_PER_SECOND = 25e6  # with all traffic counted, a plain kernel, two cores
+_LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
+_IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 
@@ -107,7 +110,7 @@ def check(
         built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and kernel.engine == "cuda" and not is_library(kernel)
 
-    def one(problem: Problem, notes: tuple[str, ...] = ()) -> Report:
+    def one(problem: Problem, notes: tuple[str, ...] = (), kernel: Any = kernel) -> Report:
         arguments = (kernel, problem, seed, sample, notes)
         if isolate and worker.can_cross(*arguments):
             return worker.call(examine, *arguments, time_limit=time_limit)
@@ -118,6 +121,12 @@ def check(
         chosen = [*named_problems("awkward"), *shapes.generated(count, seed)]
         what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
         found: Report | Reports = _check_set(kernel, one, chosen, (what,), progress)
+        if found.ok and "conv2d_workspace" in getattr(kernel, "source", ""):  # now in chunks
+            small = kernel.limited(_LITTLE_WORKSPACE)
+            note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
+            found = _check_set(small, functools.partial(one, kernel=small),
+                               map(named_problem, _IN_CHUNKS), (what, note), progress,
+                               before=found.reports, skipped=found.skipped)  # fmt: skip
     elif isinstance(problem, str) and problem in PROBLEM_SETS:
         found = _check_set(kernel, _fitted(kernel, one, scale), named_problems(problem),
                            (f"the problems of {problem}, seed {seed}",), progress)  # fmt: skip
@@ -149,12 +158,16 @@ def _check_set(
     problems: Iterable[Problem],
     notes: tuple[str, ...],
     progress: bool,
+    before: Iterable[Report] = (),
+    skipped: Iterable[tuple[Problem, str]] = (),
 ) -> Reports:
-    """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
+    """Check a kernel on each problem; shrink the smallest of those it is wrong on.
+
+    `before` and `skipped` hold what an earlier set found, and are part of the result.
+    """
     from tqdm.auto import tqdm
 
-    reports: list[Report] = []
-    skipped: list[tuple[Problem, str]] = []
+    reports, skipped = list(before), list(skipped)
     smallest, problems = None, list(problems)
     lost = 0.0  # seconds that faults took
 
@@ -168,7 +181,7 @@ def _check_set(
             return failed(kernel, problem, error)
 
     with tqdm(problems, desc=kernel.name, disable=not progress, leave=False) as bar:
-        for problem in bar:
+        for done, problem in enumerate(bar, 1):
             try:
                 reports.append(attempt(problem))
             except UnsupportedError as error:
@@ -177,7 +190,7 @@ def _check_set(
             if not reports[-1].ok:
                 bar.set_postfix_str(f"{sum(not report.ok for report in reports)} wrong")
             if lost > _FAULT_SECONDS:
-                left = len(problems) - len(reports) - len(skipped)
+                left = len(problems) - done
                 notes += (f"{left} problems left out: faults took {lost:.0f} s",)
                 break
         wrong = [report for report in reports if not report.ok]

@@ -76,7 +76,8 @@ def _examine(kernel: Any, problem: Problem, seed: int, sample: int, notes: list[
     if found.constant:
         notes.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(pristine, kernel.precision, sample, seed) if failures else []
-    failures += _moving(kernel, problem, launch, host_seconds, notes)
+    moving = _moving(kernel, problem, launch, host_seconds, notes)
+    failures += moving
     failures += guards.violations()
     failures += [line for line in tally.changed_inputs(seen, pristine) if line not in failures]
     report = Report(
@@ -87,7 +88,7 @@ def _examine(kernel: Any, problem: Problem, seed: int, sample: int, notes: list[
         patterns=tuple(patterns), notes=tuple(notes), pixels=found.pixels,
         channels=found.channels, counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
-    if (found.wrong or found.unwritten) and kernel.device.type == "cuda":
+    if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, pristine, sample, seed)
     return report
 
@@ -140,14 +141,15 @@ def _blame_stream(
     """Run a wrong kernel with all of it on the default stream; if it is right there, say so."""
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.default_stream()):
-        poisoned = tally.poison(launch)
-        torch.cuda.synchronize()
-        launch()
-        torch.cuda.synchronize()
-        again = tally.Tally(report.problem, launch.y, report.bound, poisoned)
-        again.compare(pristine, sample, seed)
-    if again.wrong or again.unwritten or not again.error <= report.bound:
-        return report
+        for _ in range(3):  # a race may well be right once
+            poisoned = tally.poison(launch)
+            torch.cuda.synchronize()
+            launch()
+            torch.cuda.synchronize()
+            again = tally.Tally(report.problem, launch.y, report.bound, poisoned)
+            again.compare(pristine, sample, seed)
+            if again.wrong or again.unwritten or not again.error <= report.bound:
+                return report
     text = ("right when all of it runs on the default stream: it launches on another stream than "
             "the one it is given (conv2d's last argument)")  # fmt: skip
     return dataclasses.replace(report, failures=(text, *report.failures))

@@ -114,7 +114,7 @@ def classify(error: BaseException) -> tuple[str, str] | None:
             return None
     elif isinstance(error, ConvlabError) or not isinstance(error, RuntimeError):
         return None
-    text = str(error)
+    text = re.sub(r"Compile with `TORCH_USE_CUDA_DSA`.*", "", str(error))  # advice, not the fault
     if not isinstance(error, LaunchError) and not re.search("cuda|cublas|cudnn", text, re.I):
         return None
     for name, kind in KINDS.items():

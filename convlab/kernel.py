@@ -52,7 +52,13 @@ class Launch:
     inputs : x, w and bias (or None) as the kernel sees them.
     workspace : uint8 tensor or None.
     counters : dict or None
-        What the simulator counted in the last call (`convlab.sim.run`); None on a GPU.
+        What the simulator counted in the last call (`convlab.sim.Trace`); None on a GPU.
+    findings : list of `convlab.sim.Finding`
+        What the simulator found in the last call: warnings, or what it failed by.
+    launches : list of dict
+        ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
+    flops : None
+        The simulator does not count operations.
     """
 
     def __init__(
@@ -67,6 +73,10 @@ class Launch:
         self.kernel, self.problem = kernel, problem
         self.workspace: torch.Tensor | None = None
         self.counters: dict[str, float] | None = None
+        self.findings: list[sim.Finding] = []
+        self.launches: list[dict[str, object]] = []
+        self.flops: float | None = None
+        self._trace: sim.Trace | None = None
         self._build = kernel.build()
         self._runs = 0
         if kernel.engine == "sim":
@@ -79,7 +89,35 @@ class Launch:
         if self.problem.N == 0:
             return
         if self.kernel.engine == "sim":
-            self.counters = sim.run(
+            self._simulate()
+            self._runs += 1
+            return
+        with torch.cuda.device(self.y.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            refused = self._entry(*self._arguments, stream)
+            error = refused or self._last_error()
+            if refused:
+                self._last_error()  # else the next kernel would be blamed for it
+        if error:
+            raise LaunchError(f"{self.kernel.name} failed: {error.decode(errors='replace')}")
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        """The memory traffic of the last call by source line, space and kind of access.
+
+        Each has ``file``, ``line``, ``space`` ("global", "shared"), ``kind`` ("load", "store",
+        "atomic"), ``array`` (its name, or "several"), ``requests`` (of warps), ``units`` (32-byte
+        sectors, or wavefronts of shared memory), ``ideal_units`` (the least that the same bytes
+        could have taken), ``lanes`` (active, summed over requests) and ``bytes`` (asked for by
+        them). Empty on a GPU.
+        """
+        return self._trace.lines if self._trace else []
+
+    def _simulate(self) -> None:
+        self.counters = self._trace = None
+        self.launches = []
+        try:
+            self._trace = sim.simulate(
                 self._build.library,
                 builds.sim_runtime(),
                 self._dims,
@@ -87,16 +125,15 @@ class Launch:
                 label=self.kernel.name,
                 source=self.kernel.path or self.kernel.source,
                 workspace_limit=self.kernel.workspace_limit,
+                trace=self.kernel.trace,
                 time_limit=self.kernel.time_limit,
                 schedule=self._runs,
             )
-            self._runs += 1
-            return
-        with torch.cuda.device(self.y.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            error = self._entry(*self._arguments, stream) or self._last_error()
-        if error:
-            raise LaunchError(f"{self.kernel.name} failed: {error.decode(errors='replace')}")
+        except LaunchError as error:
+            self.findings = getattr(error, "findings", [])
+            raise
+        self.findings, self.launches = self._trace.findings, self._trace.launches
+        self.counters = self._trace.counters
 
     @property
     def _dims(self) -> list[int]:
@@ -170,6 +207,8 @@ class Kernel:
     isolate : bool
         Whether a call on a GPU is tried in the worker process first, while its build is not known
         to be good.
+    trace : bool
+        Whether the simulator counts memory traffic and looks for mistakes.
     """
 
     def __init__(
@@ -183,7 +222,9 @@ class Kernel:
         workspace_limit: int,
         time_limit: float | None,
         isolate: bool = True,
+        trace: bool = True,
     ) -> None:
+        self.trace = bool(trace)
         self.path, self._text = path, text
         self.engine, self.defines = _engine(engine), dict(defines)
         if time_limit is None:
@@ -236,7 +277,7 @@ class Kernel:
             files = tuple(p for p in (self.path, *source.headers()) if p is not None)
             seen = _stamp(files)
         if source is not None or self._built is None:
-            self._built = builds.build(source, self.engine, self.defines)
+            self._built = builds.build(source, self.engine, self.defines, trace=self.trace)
             self._seen = seen
         return self._built
 
@@ -244,12 +285,19 @@ class Kernel:
         """This kernel as its source is now: later edits of the file do not reach it."""
         text = self.source
         digest = hashlib.sha256(text.encode()).hexdigest()[:6]
-        built = builds.build(builds.Source(text, self._stem, self.path), self.engine, self.defines)
+        built = builds.build(
+            builds.Source(text, self._stem, self.path), self.engine, self.defines, trace=self.trace
+        )
         return _rebuild(f"{self._stem}#{digest}", self.path, text, self._options(), built)
 
     def on(self, engine: str, time_limit: float | None = None) -> "Kernel":
         """This kernel for another engine."""
         options = self._options() | {"engine": engine, "time_limit": time_limit}
+        return _rebuild(self._stem, self.path, self._text, options)
+
+    def limited(self, workspace_limit: int) -> "Kernel":
+        """This kernel with another limit of workspace, in bytes."""
+        options = self._options() | {"workspace_limit": workspace_limit}
         return _rebuild(self._stem, self.path, self._text, options)
 
     def integers(self, problem: Problem) -> list[int]:
@@ -444,7 +492,7 @@ class Kernel:
         return f"Kernel({self.name!r}, engine={self.engine!r})"
 
     def _options(self) -> dict[str, object]:
-        names = ("engine", "defines", "workspace_limit", "time_limit", "isolate")
+        names = ("engine", "defines", "workspace_limit", "time_limit", "isolate", "trace")
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple:
@@ -460,6 +508,7 @@ def load(
     workspace_limit: int = WORKSPACE_LIMIT,
     time_limit: float | None = None,
     isolate: bool = True,
+    trace: bool = True,
 ) -> Kernel:
     """Return the kernel of a ``.cu`` file.
 
@@ -475,6 +524,8 @@ def load(
     isolate : on a GPU, run a build that is not known to be good in the worker process first, on
         other data of the same shape, whenever a call brings a new problem. Good builds are those
         that passed the whole default check.
+    trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
+        several times as fast.
 
     Raises
     ------
@@ -494,6 +545,7 @@ def load(
         workspace_limit=workspace_limit,
         time_limit=time_limit,
         isolate=isolate,
+        trace=trace,
     )
 
 
@@ -506,6 +558,7 @@ def compile(
     workspace_limit: int = WORKSPACE_LIMIT,
     time_limit: float | None = None,
     isolate: bool = True,
+    trace: bool = True,
 ) -> Kernel:
     """Build a kernel from CUDA C++ text and return it; the other parameters are `load`'s.
 
@@ -523,6 +576,7 @@ def compile(
         workspace_limit=workspace_limit,
         time_limit=time_limit,
         isolate=isolate,
+        trace=trace,
     )
     kernel.build()
     return kernel

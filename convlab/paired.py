@@ -211,7 +211,8 @@ def centre(samples: Sequence[float]) -> float:
     """
     middle = statistics.median(samples)
     room = 0.1 * middle + 1e-6
-    return statistics.fmean(sample for sample in samples if abs(sample - middle) <= room)
+    near = [sample for sample in samples if abs(sample - middle) <= room]
+    return statistics.fmean(near) if near else middle  # none: half of them far above the others
 
 
 class _Shared:

@@ -740,7 +740,7 @@ def test_gpu_more_work_is_slower():
 
     result = convlab.ab(plain_torch, twice, CONV, limit_seconds=5.0)
     assert set(result.verdicts.values()) == {"slower"}, str(result)
-    assert 1.5 < result.ratio < 2.5 and "in this process" in str(result)
+    assert 1.2 < result.ratio < 2.5 and "in this process" in str(result)
 
 
 @pytest.mark.gpu
@@ -761,3 +761,7 @@ def test_gpu_sweep():
     found = convlab.sweep("03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [16, 32]}, CONV,
                           progress=False)  # fmt: skip
     assert len(found.frame) == 4 and len(found.dropped) == 2 and (found.frame["time_ms"] > 0).all()
+
+
+def test_centre_of_two_far_samples_is_between_them():
+    assert paired.centre([1.0, 3.0]) == 2.0

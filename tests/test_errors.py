@@ -413,7 +413,7 @@ def test_a_kernel_that_dies(
         with pytest.raises(LaunchError, match=message) as error:
             deadly(x, w)
         told = str(error.value)
-        assert told.startswith("deadly") and len(told.splitlines()) <= 4
+        assert told.startswith("deadly") and len(told.splitlines()) <= 13  # a race may follow
         if line is not None:
             quoted = text.splitlines()[line - 1].strip()
             assert f"deadly.cu:{line}:  {quoted}" in told

@@ -201,6 +201,5 @@ def test_fault_within_a_library_names_no_line() -> None:
     kernel = mutants.build(NAMES["02b_filter_transposed"], "sim")
     with pytest.raises(LaunchError) as caught:
         convlab.check(kernel, "awkward.filter_is_image")
-    assert str(caught.value).splitlines() == [
-        "02b_filter_transposed: illegal address: access to memory that belongs to no buffer"
-    ]
+    assert "illegal address: access to memory that belongs to no buffer" in str(caught.value)
+    assert ".cu:" not in str(caught.value) and "source:" not in str(caught.value)

@@ -11,7 +11,7 @@ from convlab.errors import BuildError
 from convlab.sim import rewrite
 
 LAUNCH = re.compile(
-    r"::sim::launch\(\[&\]\(auto f\) -> decltype\(f\((?P<name>.*?)\)\) "
+    r"::sim::launch\(\"[^\"]*\", \[&\]\(auto f\) -> decltype\(f\((?P<name>.*?)\)\) "
     r"\{ return f\((?P=name)\); \}, "
     r"\[&\]\(auto&\.\.\. p\) \{ (?P<called>.*?)\(p\.\.\.\); \}, ::sim::config\((?P<config>.*?)\)\)"
     r"(?P<space>\s*)\((?P<arguments>.*)$",

@@ -570,7 +570,7 @@ def test_pinned_kernel_pickles_with_its_build(tmp_path):
 def kinds() -> set[str]:
     runtime = (ROOT / "convlab" / "sim" / "runtime.cpp").read_text()
     python = (ROOT / "convlab" / "sim" / "__init__.py").read_text()
-    simulated = set(re.findall(r'\bfault\("([^"]+)"', runtime))
+    simulated = set(re.findall(r'\b(?:fault\(|report\(true, )"([^"]+)"', runtime))
     assert len(simulated) > 10
     return simulated | set(re.findall(r'kind="([^"]+)"', python)) | set(faults.KINDS)
 

@@ -5,7 +5,8 @@
 ``include/``            what the rewritten source is compiled against
 ``runtime.cpp``         CUDA threads as fibers, blocks over the cores, memory traffic counted
 ``host.py``             the torch-free process that forks one child per launch
-this file               the arena that both processes see, and what the child reports
+``findings.py``         what the child reported, in lines of source and indices
+this file               the arena that both processes see, and one run of a kernel
 ======================  =====================================================================
 """
 
@@ -13,25 +14,30 @@ import json
 import math
 import mmap
 import os
+import re
 import select
-import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..device import available_bytes
-from ..errors import LaunchError
+from ..errors import LaunchError, ProblemError
+from . import findings as _findings
+from .findings import DIMENSIONS, INCLUDE, Array, Finding
 from .rewrite import rewrite
 
-__all__ = ["COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "Arena", "Fault", "rewrite", "run"]
+__all__ = [
+    "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "Arena", "Finding", "Trace", "rewrite", "run",
+    "simulate",
+]  # fmt: skip
 
-INCLUDE = Path(__file__).parent / "include"
 RUNTIME = Path(__file__).parent / "runtime.cpp"
 SM = 90  # the simulated GPU's compute capability, and
 SMEM = 227 << 10  # the bytes of shared memory a block may opt into: an H200's
@@ -49,20 +55,27 @@ COUNTERS = (
     "launches",
     "library_bytes",
 )
+# Of 32-byte sectors: those that each block touched, summed over the blocks; those that each launch
+# did. Then y's elements that a kernel wrote.
+_MORE_COUNTERS = ("block_sectors", "launch_sectors", "fresh_outputs")
 
 
 class Arena:
     """Memory that this process and the simulator's both see: x, w, bias and y of one problem.
 
-    ``tensors`` are views of it by name. Each starts on a page of its own, so that the child can
+    ``shapes`` are of float32 tensors; a number instead is of bytes. ``tensors`` are views by name. Each starts on a page of its own, so that the child can
     map each with unmapped memory around it.
     """
 
-    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...] | int]) -> None:
         self.buffers: dict[str, tuple[int, int]] = {}
+        self.arrays: dict[str, Array] = {}
         total = 0
         for name, shape in shapes.items():
-            size = 4 * math.prod(shape)
+            plain = isinstance(shape, int)
+            size = shape if plain else 4 * math.prod(shape)
+            if not plain:
+                self.arrays[name] = Array(shape, 4, DIMENSIONS.get(name, ""))
             self.buffers[name] = (total, size)
             total += -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._fd = os.memfd_create("convlab")
@@ -83,7 +96,11 @@ class Arena:
         self.tensors = {}
         for name, shape in shapes.items():
             offset, size = self.buffers[name]
-            if size:
+            if isinstance(shape, int):
+                self.tensors[name] = torch.frombuffer(
+                    self._map, dtype=torch.uint8, count=max(size, 1), offset=offset
+                )[:size]
+            elif size:
                 flat = torch.frombuffer(
                     self._map, dtype=torch.float32, count=size // 4, offset=offset
                 )
@@ -96,25 +113,67 @@ class Arena:
             os.close(self._fd)  # the mapping itself lives as long as the tensors
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What stopped a simulated kernel, and where."""
+class Trace:
+    """What one run did: its counters, findings, launches and, line by line, its traffic.
 
-    kind: str
-    text: str
-    where: tuple[str, int] | None = None  # file and line
-    block: tuple[int, int, int] | None = None
-    thread: tuple[int, int, int] | None = None
+    Attributes
+    ----------
+    counters : dict of `COUNTERS`, ``global_load_bytes``, ``global_store_bytes``,
+        ``block_sectors`` (different 32-byte sectors that a block touched, summed over blocks),
+        ``launch_sectors`` (that a launch did, over launches), ``workspace`` (bytes), ``seconds``
+        (how long the simulation took on this machine, which says nothing about a GPU).
+    launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
+    findings : list of `Finding`: errors first, then warnings.
+    lines : list of dict, see `convlab.kernel.Launch`.
+    """
 
+    def __init__(self, report: str, library: Path, arrays: Mapping[str, Array]) -> None:
+        self.counters: dict[str, float] = {}
+        self.launches: list[dict[str, object]] = []
+        self.error: str | None = None
+        self.note, self.workspace = "", 0
+        self._library, self._base, self._sites = library, 0, []
+        reports, counts, tried = [], [], set()
+        for line in report.splitlines():
+            key, _, rest = line.partition("\t")
+            if key == "base":
+                self._base = int(rest, 16)
+            elif key == "workspace":
+                self.workspace = int(rest)
+            elif key == "error":
+                self.error = rest
+            elif key == "note":
+                self.note = rest
+            elif key == "counters":
+                names = (*COUNTERS, *_MORE_COUNTERS)
+                self.counters = dict(zip(names, json.loads(rest), strict=True))
+                del self.counters["fresh_outputs"]
+            elif key in ("fault", "warning"):
+                reports.append((key == "fault", rest.split("\t", 8)))
+            elif key == "counts":
+                counts = json.loads(rest)
+            elif key == "before_atomic":
+                tried.add(int(rest, 16))
+            elif key == "site":
+                self._sites.append(rest.split("\t"))
+            elif key == "launch":
+                grid, block, shared, name = rest.split("\t", 3)
+                self.launches.append({
+                    "kernel": name,
+                    "grid": tuple(map(int, grid.split(","))),
+                    "block": tuple(map(int, block.split(","))),
+                    "shared_bytes": int(shared),
+                })  # fmt: skip
+        self.findings: list[Finding] = []
+        if reports:
+            self.findings = _findings.findings(
+                reports, counts, tried, library, self._base, arrays
+            )
 
-@dataclass
-class _Outcome:
-    counters: dict[str, float] = field(default_factory=dict)
-    error: str | None = None
-    note: str = ""
-    fault: Fault | None = None
-    workspace: int = 0
-    output: str = ""
+    @cached_property
+    def lines(self) -> list[dict[str, object]]:
+        """Traffic by source line, read when it is first asked for."""
+        return _findings.lines(self._sites, self._library, self._base)
 
 
 class _Host:
@@ -142,7 +201,8 @@ class _Host:
             try:
                 process.stdin.write(json.dumps(request) + "\n")
                 process.stdin.flush()
-                ready, _, _ = select.select([process.stdout], [], [], time_limit)
+                # the child ends itself in time, and says where it was
+                ready, _, _ = select.select([process.stdout], [], [], time_limit + 5)
                 reply = process.stdout.readline() if ready else None
             except BaseException:  # Ctrl-C too: leave no process behind
                 self.stop()
@@ -168,7 +228,7 @@ class _Host:
 _host = _Host()
 
 
-def run(
+def simulate(
     library: Path,
     runtime: Path,
     problem: Sequence[int],
@@ -180,7 +240,7 @@ def run(
     trace: bool = True,
     schedule: int = 0,
     time_limit: float = TIME_LIMIT,
-) -> dict[str, float]:
+) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
 
     Parameters
@@ -190,29 +250,139 @@ def run(
     arena : holds x, w, bias (or not) and y; y is written.
     label, source : the kernel's name and file, for messages.
     workspace_limit : bytes.
-    trace : count memory traffic (slower).
+    trace : count memory traffic and look for mistakes (slower).
     schedule : the order in which threads and blocks run. 0: the first to the last, each until it
         must wait. Any other: they also switch at accesses in between, chosen by the number; odd
         ones from the last to the first. A result that depends on it is a race.
     time_limit : seconds.
 
-    Returns
-    -------
-    dict
-        The counters of `COUNTERS`, ``global_load_bytes``, ``global_store_bytes``, ``workspace``
-        (bytes) and ``seconds``: how long the simulation took on this machine, which says nothing
-        about a GPU.
-
     Raises
     ------
     LaunchError
         If the kernel refuses the problem, does something that a GPU would not forgive, crashes,
-        or passes the time limit.
+        or passes the time limit. Its ``findings`` are a list of `Finding`.
     """
+    request = {"problem": list(problem), "workspace_limit": workspace_limit}
+    return _simulate(request, library, runtime, arena, label, source, trace, schedule, time_limit)
+
+
+def run(
+    source: str | Path,
+    entry: str,
+    *args: object,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    shared: int = 0,
+    trace: bool = True,
+    schedule: int = 0,
+    time_limit: float = TIME_LIMIT,
+) -> Trace:
+    """Launch any ``__global__`` function of a self-contained CUDA C++ text on the simulator.
+
+    Parameters
+    ----------
+    source : the text, or the path of a file.
+    entry : the kernel's name; of a template with its arguments: ``"scan<float>"``.
+    args : a value for each parameter: numpy arrays and torch tensors (on the CPU) for pointers,
+        which the kernel may read and write; None for a null pointer; numbers.
+    grid, block : one to three numbers.
+    shared : bytes of dynamic shared memory.
+    trace, schedule, time_limit : as for `simulate`.
+
+    Returns
+    -------
+    Trace
+        Arrays hold what the kernel left in them.
+
+    Raises
+    ------
+    BuildError
+        If the text does not compile.
+    LaunchError
+        If the kernel does something that a GPU would not forgive: see its ``findings``. The arrays
+        are then as they were.
+    ProblemError
+        If an argument is neither array nor number.
+
+    Examples
+    --------
+    >>> run(text, "add_one", x, len(x), grid=4, block=256).findings  # doctest: +SKIP
+    """
+    from .. import build as builds  # which imports this package
+
+    path = Path(source) if isinstance(source, Path) or str(source).endswith(".cu") else None
+    text = str(source) if path is None else path.read_text()
+    name = path.stem if path else re.sub(r"\W.*", "", entry)
+    wrapper = (
+        f'\n#line 1 "sim_entry"\nextern "C" const char* sim_entry(const sim::Argument* a, '
+        f'const unsigned* shape) {{ return sim::call({entry}, "{entry}", a, shape); }}\n'
+    )
+    built = builds.build_for_sim(
+        builds.Source(text + wrapper, name, path), trace=trace, entry="sim_entry"
+    )
+    sizes, arrays, given, seen = {}, {}, [], {}
+    for number, (label, value) in enumerate(zip(_parameters(text, entry, len(args)), args, strict=True)):
+        if isinstance(value, (np.ndarray, torch.Tensor)):
+            if id(value) not in seen:
+                seen[id(value)] = label = label if label not in sizes else f"argument{number}"
+                tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+                sizes[label] = tensor.numel() * tensor.element_size()
+                arrays[label] = (Array(tuple(tensor.shape), tensor.element_size()), tensor)
+            given.append(seen[id(value)])
+        elif value is None or isinstance(value, (int, np.integer)):
+            given.append(None if value is None else int(value))
+        elif isinstance(value, (float, np.floating)):
+            given.append(float(value))
+        else:
+            raise ProblemError(
+                f"{label} is a {type(value).__name__}: give numpy arrays, torch tensors, None or "
+                "numbers"
+            )
+    arena = Arena(sizes)
+    for label, (array, tensor) in arrays.items():
+        arena.arrays[label] = array
+        arena.tensors[label].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
+    shape = [*_three(grid, "grid"), *_three(block, "block"), int(shared)]
+    request = {"arguments": given, "shape": shape}
+    trace_ = _simulate(
+        request, built.library, builds.sim_runtime(), arena, entry, path or text, trace, schedule,
+        time_limit,
+    )  # fmt: skip
+    for label, (_, tensor) in arrays.items():
+        tensor.copy_(arena.tensors[label].view(tensor.dtype).view(tensor.shape))
+    return trace_
+
+
+def _three(value: int | tuple[int, ...], name: str) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    if not 1 <= len(values) <= 3 or not all(isinstance(v, int) and 0 <= v < 2**32 for v in values):
+        raise ProblemError(f"{name} is {value!r}: give one to three whole numbers")
+    return values + [1] * (3 - len(values))
+
+
+def _parameters(text: str, entry: str, count: int) -> list[str]:
+    """The names of a kernel's parameters, for messages; "argument0", ... where they are not plain."""
+    bare = re.escape(re.sub(r"<.*", "", entry).rpartition("::")[2].strip())
+    found = re.search(rf"__global__[^;{{}}]*?\b{bare}\s*\(([^)]*)\)", text)
+    names = re.findall(r"(\w+)\s*(?:\[\s*\])?\s*(?:,|$)", found[1].strip()) if found else []
+    return names if len(names) == count else [f"argument{i}" for i in range(count)]
+
+
+def _simulate(
+    request: dict[str, object],
+    library: Path,
+    runtime: Path,
+    arena: Arena,
+    label: str,
+    source: Path | str,
+    trace: bool,
+    schedule: int,
+    time_limit: float,
+) -> Trace:
     threads = int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0))
     output = os.memfd_create("output")
     try:
-        request = {
+        request |= {
             "runtime": str(runtime),
             "library": str(library),
             "threads": threads,
@@ -220,8 +390,6 @@ def run(
             "schedule": schedule,
             "memory": arena.path,
             "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
-            "problem": list(problem),
-            "workspace_limit": workspace_limit,
             "time_limit": time_limit,
             "output": f"/proc/{os.getpid()}/fd/{output}",
         }
@@ -234,95 +402,54 @@ def run(
     if printed:  # what the kernel printed
         sys.stdout.write(printed)
         sys.stdout.flush()
-    if reply is None:
-        raise LaunchError(
+    done = Trace(reply["report"] if reply else "", library, arena.arrays)
+    error = _failure(done, reply, label, source, request, time_limit)
+    if error is not None:
+        error.findings = done.findings
+        raise error
+    counters = done.counters
+    counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
+    counters["global_store_bytes"] = 32 * counters["global_store_sectors"]
+    counters["workspace"] = done.workspace
+    counters["seconds"] = seconds
+    return done
+
+
+def _failure(
+    done: Trace,
+    reply: dict | None,
+    label: str,
+    source: Path | str,
+    request: dict[str, object],
+    time_limit: float,
+) -> LaunchError | None:
+    """What to raise for a run that failed, or None."""
+    endless = any(f.kind == "endless loop" for f in done.findings)
+    if reply is None or reply["status"] in (78, -14) or endless:
+        text = (
             f"{label} did not finish within {time_limit:g} s on the simulator and was stopped: "
             "an endless loop, or a problem too large for it; give a smaller problem, "
-            "or load(..., time_limit=SECONDS)",
-            kind="endless loop",
+            "or load(..., time_limit=SECONDS)"
         )
-    outcome = _read_report(reply["report"], library)
-    if outcome.fault is not None:
-        raise LaunchError(_describe(outcome.fault, label, source), outcome.fault.kind)
-    if outcome.workspace > workspace_limit:
-        raise LaunchError(
-            f"{label} needs {outcome.workspace:,} bytes of workspace for this problem, more than "
-            f"the limit of {workspace_limit:,}: load(..., workspace_limit={outcome.workspace})"
+        if endless:
+            text += "\n" + _findings.describe(done.findings, label, source)
+        return LaunchError(text, kind="endless loop")
+    if any(f.error for f in done.findings):
+        text = _findings.describe(done.findings, label, source)
+        return LaunchError(text, kind=done.findings[0].kind)
+    limit = request.get("workspace_limit", done.workspace)
+    if done.workspace > limit:
+        return LaunchError(
+            f"{label} needs {done.workspace:,} bytes of workspace for this problem, more than "
+            f"the limit of {limit:,}: load(..., workspace_limit={done.workspace})"
         )
-    if outcome.error:
-        note = f" ({outcome.note})" if outcome.note else ""
-        raise LaunchError(f"{label} failed: {outcome.error}{note}")
-    if reply["status"] != 0 or not outcome.counters:
-        raise LaunchError(
+    if done.error:
+        note = f" ({done.note})" if done.note else ""
+        return LaunchError(f"{label} failed: {done.error}{note}")
+    if reply["status"] != 0 or not done.counters:
+        return LaunchError(
             f"{label} ended the simulator's process (exit status {reply['status']}) before it was "
             "done; this process is unharmed",
             kind="host crash",
         )
-    counters = outcome.counters
-    counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
-    counters["global_store_bytes"] = 32 * counters["global_store_sectors"]
-    counters["workspace"] = outcome.workspace
-    counters["seconds"] = seconds
-    return counters
-
-
-def _read_report(report: str, library: Path) -> _Outcome:
-    outcome, base = _Outcome(), 0
-    for line in report.splitlines():
-        key, _, rest = line.partition("\t")
-        if key == "base":
-            base = int(rest, 16)
-        elif key == "workspace":
-            outcome.workspace = int(rest)
-        elif key == "error":
-            outcome.error = rest
-        elif key == "note":
-            outcome.note = rest
-        elif key == "counters":
-            outcome.counters = dict(zip(COUNTERS, json.loads(rest), strict=True))
-        elif key == "fault":
-            kind, pc, in_kernel, block, thread, text = rest.split("\t", 5)
-            where = {}
-            if in_kernel == "1":
-                where = {
-                    "block": tuple(map(int, block.split(","))),
-                    "thread": tuple(map(int, thread.split(","))),
-                }
-            place = _place_of(library, int(pc, 16) - base) if int(pc, 16) else None
-            outcome.fault = Fault(kind, text, place, **where)
-    return outcome
-
-
-def _place_of(library: Path, offset: int) -> tuple[str, int] | None:
-    """File and line of a return address (hence -1), by binutils' addr2line; None without it.
-
-    What the simulator's own headers inlined there is the line that called them.
-    """
-    tool = shutil.which("addr2line")
-    if tool is None or offset <= 0:
-        return None
-    found = subprocess.run(
-        [tool, "-i", "-e", str(library), hex(offset - 1)], capture_output=True, text=True
-    ).stdout
-    for frame in found.splitlines():
-        file, _, number = frame.partition(" (")[0].rpartition(":")
-        if number.isdigit() and int(number) and Path(file).parent != INCLUDE:
-            return file, int(number)
     return None
-
-
-def _describe(fault: Fault, label: str, source: Path | str) -> str:
-    lines = [f"{label}: {fault.kind}: {fault.text}"]
-    if fault.block is not None:
-        lines.append(f"  block {fault.block}, thread {fault.thread}")
-    if fault.where is not None:
-        file, number = Path(fault.where[0]), fault.where[1]
-        if file.is_file():  # absolute: a header, or a kernel outside the catalog
-            name, text = file.name, file.read_text()
-        elif isinstance(source, Path):
-            name, text = source.name, source.read_text()
-        else:
-            name, text = "source", source
-        quoted = text.splitlines()[number - 1 : number]
-        lines.append(f"  {name}:{number}:  {quoted[0].strip() if quoted else ''}")
-    return "\n".join(lines)

@@ -21,8 +21,6 @@ def run(request: dict, report: int) -> None:
     runtime.sim_begin(request["threads"], request["trace"], report)
     runtime.sim_schedule(request["schedule"])
     library = ctypes.CDLL(request["library"])
-    entry = library.conv2d
-    entry.restype = ctypes.c_char_p
 
     def tell(key: str, value: object) -> None:
         os.write(report, f"{key}\t{value}\n".encode())
@@ -30,35 +28,69 @@ def run(request: dict, report: int) -> None:
     tell("base", _base_address(request["library"]))
     memory = os.open(request["memory"], os.O_RDWR)
 
-    def buffer(name: str) -> int | None:
+    def buffer(name: str, access: int) -> int | None:
         if name not in request["buffers"]:
             return None
         offset, size = request["buffers"][name]
-        return runtime.sim_map(name.encode(), memory, offset, size, name == "y")
+        return runtime.sim_map(name.encode(), memory, offset, size, access)
 
-    dims = (ctypes.c_int * len(request["problem"]))(*request["problem"])
-    x, w, bias, y = (buffer(name) for name in ("x", "w", "bias", "y"))
-    need, workspace = 0, None
-    if hasattr(library, "conv2d_workspace"):
-        library.conv2d_workspace.restype = ctypes.c_size_t
-        need = library.conv2d_workspace(dims, ctypes.c_size_t(request["workspace_limit"]))
-    tell("workspace", need)
-    if need > request["workspace_limit"]:
+    runtime.sim_time_limit.argtypes = [ctypes.c_double]
+    runtime.sim_time_limit(request["time_limit"])
+    call = _any_kernel if "arguments" in request else _convolution
+    error = call(request, runtime, library, buffer, tell)
+    if error is False:
         return
-    if need:
-        workspace = runtime.sim_map(b"workspace", -1, 0, need, 1)
-    args = [ctypes.c_void_p(a) for a in (x, w, bias, y, workspace)]
-    error = entry(dims, *args, ctypes.c_size_t(need), None)
     if error:
         tell("error", error.decode(errors="replace"))
     elif runtime.cudaPeekAtLastError():
         runtime.cudaGetErrorString.restype = ctypes.c_char_p
         code = runtime.cudaPeekAtLastError()
         tell("error", runtime.cudaGetErrorString(code).decode())
+    runtime.sim_finish()
     count = ctypes.c_int()
     runtime.sim_counters.restype = ctypes.POINTER(ctypes.c_uint64)
     counters = runtime.sim_counters(ctypes.byref(count))
     tell("counters", json.dumps([counters[i] for i in range(count.value)]))
+
+
+def _convolution(request: dict, runtime, library, buffer, tell) -> bytes | None | bool:
+    """Call ``conv2d``; its error, None, or False where the workspace would be too large."""
+    dims = (ctypes.c_int * len(request["problem"]))(*request["problem"])
+    x, w, bias, y = (buffer(name, name == "y") for name in ("x", "w", "bias", "y"))
+    need, workspace = 0, None
+    if hasattr(library, "conv2d_workspace"):
+        library.conv2d_workspace.restype = ctypes.c_size_t
+        need = library.conv2d_workspace(dims, ctypes.c_size_t(request["workspace_limit"]))
+    tell("workspace", need)
+    if need > request["workspace_limit"]:
+        return False
+    if need:
+        workspace = runtime.sim_map(b"workspace", -1, 0, need, 1)
+    args = [ctypes.c_void_p(a) for a in (x, w, bias, y, workspace)]
+    library.conv2d.restype = ctypes.c_char_p
+    return library.conv2d(dims, *args, ctypes.c_size_t(need), None)
+
+
+class _Argument(ctypes.Structure):  # as sim::Argument in include/sim.h
+    _fields_ = (
+        ("pointer", ctypes.c_void_p),
+        ("real", ctypes.c_double),
+        ("whole", ctypes.c_longlong),
+        ("is_real", ctypes.c_int),
+    )
+
+
+def _any_kernel(request: dict, runtime, library, buffer, tell) -> bytes | None:
+    """Call ``sim_entry`` with what was given for each parameter: a buffer's name or a number."""
+    given = [
+        _Argument(pointer=buffer(a, 2)) if isinstance(a, str)
+        else _Argument(real=a, is_real=1) if isinstance(a, float)
+        else _Argument(whole=a or 0)
+        for a in request["arguments"]
+    ]  # fmt: skip
+    shape = (ctypes.c_uint * 8)(*request["shape"], len(given))
+    library.sim_entry.restype = ctypes.c_char_p
+    return library.sim_entry((_Argument * len(given))(*given), shape)
 
 
 def _base_address(library: str) -> str:

@@ -29,7 +29,7 @@ _DECLARATOR = re.compile(
 _NOT_A_BODY = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")  # before a brace
 # Whatever the launch is of (a kernel, a template whose arguments are deduced, a pointer), it is
 # named twice: to ask for its address and parameter types, and to call it. See sim::launch.
-_LAUNCH = "::sim::launch([&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ "
+_LAUNCH = "::sim::launch(\"{1}\", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ "
 
 
 def rewrite(source: str, where: str = "kernel") -> str:
@@ -144,7 +144,7 @@ def _launch_edits(source: str, blank: str, where: str) -> list[tuple[int, int, s
             line = source.count("\n", 0, match.start()) + 1
             raise BuildError(f"{where}:{line}: cannot read this launch; write kernel<<<...>>>(...)")
         name = " ".join(blank[start : match.start()].split())
-        edits.append((start, start, _LAUNCH.format(name)))
+        edits.append((start, start, _LAUNCH.format(name, name.replace('"', "'"))))
         edits.append((match.start(), match.end(), "(p...); }, ::sim::config("))
         edits.append((close.start(), close.start() + 3, "))"))
     return edits

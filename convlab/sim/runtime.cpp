@@ -12,17 +12,26 @@
 //   warp      each lane logs its accesses; when no lane of the warp can go on, the k-th execution
 //             of one instruction by the lanes is one warp request, and its 32-byte sectors (global)
 //             or wavefronts (shared: 32 banks of 4 bytes, equal words broadcast) are counted.
-//   fault     the first one is written to the report and ends the process: it runs one launch.
+//   shadow    each word of shared memory, and of the buffers that a kernel may write, has a cell
+//             that knows who wrote and read it last, and when: in which phase of the block (between
+//             which barriers) and after which operation of the warp. Two accesses that nothing
+//             orders are a race, whichever order they happened to come in.
+//   finding   what a GPU would not forgive is written to the report, once for each line of source.
+//             The thread ends there and the others go on, so that one run tells all.
 #define SIM_RUNTIME
 #include "cublas_v2.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdarg>
+#include <dlfcn.h>
 #include <mutex>
+#include <pthread.h>
+#include <set>
 #include <signal.h>
 #include <string>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <thread>
 #include <ucontext.h>
 #include <unistd.h>
@@ -36,7 +45,7 @@ extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at f
 namespace {
 
 constexpr size_t kStack = 64 << 10;          // bytes of stack a CUDA thread has
-constexpr size_t kPage = 4096;
+const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
 constexpr size_t kGap = size_t(1) << 30;     // unmapped bytes between two buffers
 constexpr size_t kRegion = size_t(1) << 40;  // address space for all buffers
@@ -44,21 +53,51 @@ constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's sh
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // accesses a lane logs before its warp is counted
 constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
+constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
+constexpr size_t kFindings = 200;            // lines that are told apart
 
 // ---- the simulated GPU: an H200's limits ---------------------------------------------------
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
+
+enum class Kind : uint8_t { load, store, atomic };
+const char* verb(Kind kind) {
+    return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
+}
+
+struct Mark {  // one access, as a cell keeps it
+    uint32_t block;   // its number, modulo 2^32
+    uint16_t launch;  // 0: there was none
+    uint16_t site;
+    uint32_t phase;   // how many barriers the block had passed
+    uint16_t stamp;   // and the warp operations that the warp had passed since
+    uint16_t thread : 10, mask : 4, atomic : 1;
+};
+struct alignas(64) Cell {  // of one 4-byte word; of its bytes a mask tells
+    Mark writer, reader[2];
+    uint32_t owner;  // the block whose bytes these are: an older one's count for nothing
+    uint8_t written, lock;
+    uint16_t in_flight;  // the site of an asynchronous copy that was not waited for
+    // A shortcut for shared memory: in this era loads by that warp at that stamp (or by any warp)
+    // would find nothing wrong, and change nothing here.
+    uint32_t quiet;
+    uint16_t quiet_warp, quiet_stamp;
+};
+constexpr uint16_t kAnyWarp = 0xffff;
 
 struct Buffer {
     std::string name;
     uintptr_t base;
     size_t bytes;
-    bool writable;
+    bool writable, initialised;
+    Cell* cells;             // of its words; null where it is only read
+    uint16_t* launch_seen;   // of its 32-byte sectors: the launch that touched it last
+    std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
 };
 
-struct Counters {  // see COUNTERS in __init__.py: the same order
+struct Counters {  // see COUNTERS in __init__.py: the same order, and then _MORE_COUNTERS
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
-        library_bytes;
+        library_bytes, block_sectors, launch_sectors, fresh_outputs;
     void add(const Counters& other) {
         auto* to = reinterpret_cast<uint64_t*>(this);
         auto* from = reinterpret_cast<const uint64_t*>(&other);
@@ -66,12 +105,27 @@ struct Counters {  // see COUNTERS in __init__.py: the same order
     }
 };
 
+struct Stats {  // of one instruction in one of the two memories
+    uint64_t requests, units, ideal_units, lanes;
+    const char* array;  // the one it touched; several: ""
+    void add(const Stats& s) {
+        requests += s.requests, units += s.units, ideal_units += s.ideal_units, lanes += s.lanes;
+        touch(s.array);
+    }
+    void touch(const char* name) {
+        if (name) array = !array || !strcmp(array, name) ? name : "";
+    }
+};
 struct Site {  // one load or store instruction of the kernel
     uintptr_t pc = 0;
     uintptr_t low = 0;  // the buffer or array it touched last
     size_t span = 0;
-    uint16_t bytes = 0;
-    bool write = false;
+    Cell* cells = nullptr;  // of that
+    bool fresh = false, output = false;  // that began uninitialised; that is y
+    bool before_atomic = false;  // a load of what the thread then does an atomic on, as for a CAS
+    uint16_t bytes = 0, buffer = 0;
+    Kind kind = Kind::load;
+    Stats stats[2] = {};  // global, shared
 };
 
 struct Access {
@@ -83,6 +137,13 @@ struct Array {  // a __shared__ array of the block
     const void* declaration;
     size_t bytes;
     char* base;
+    const unsigned* shape;  // bytes of an element, extents, 0; null: unknown
+};
+
+struct Copy {  // an asynchronous one, of one thread
+    char *to, *from;
+    unsigned bytes, zeros, batch;
+    uintptr_t pc;
 };
 
 enum class State : uint8_t { fresh, ready, at_barrier, at_warp, asks_active, log_full, done };
@@ -95,6 +156,12 @@ struct Fiber {
     int logged;
     uintptr_t waits_at;  // the code address of what it waits for
     unsigned active;     // __activemask's answer
+    unsigned batch;      // of asynchronous copies: the one being filled
+    uintptr_t loaded;    // the address it loaded last, of those that have a cell,
+    uint16_t loaded_by;  // and where
+    bool fenced;         // it called __threadfence, so that its next atomic
+    uint32_t released;   // publishes what it did; when that was
+    uint32_t acquired;   // when it last saw what others had published
 };
 
 struct Group {  // lanes of a warp that gather for one warp operation
@@ -104,9 +171,15 @@ struct Group {  // lanes of a warp that gather for one warp operation
 struct Warp {
     void* arguments[32];
     std::vector<Group> gathering;  // their masks name different lanes
+    // What happened up to stamp `all_known` is ordered before what any lane does now; up to
+    // known[l][m], of lane m, before what lane l does.
+    uint16_t stamp = 1, all_known = 0;
+    std::vector<uint16_t> known;  // 32 x 32, once some lanes met without the others
 };
 
 struct Launch {
+    const char* name;
+    uint16_t number;
     dim3 grid, block;
     size_t shared_bytes;
     int shared_limit;
@@ -114,6 +187,16 @@ struct Launch {
     void* context;
     uint64_t blocks;
     std::atomic<uint64_t> next{0};
+    std::atomic<size_t> static_bytes{0};
+    std::mutex lock;
+    std::unordered_map<uint32_t, uint32_t> released;  // by blocks, see Fiber
+    uint3 block_of(uint64_t number) const {
+        return {unsigned(number % grid.x), unsigned(number / grid.x % grid.y),
+                unsigned(number / grid.x / grid.y)};
+    }
+    uint3 thread_of(unsigned i) const {
+        return {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    }
 };
 
 uintptr_t g_region = 0;
@@ -122,8 +205,18 @@ std::vector<Buffer> g_buffers;
 Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
-bool g_trace = true;
+bool g_trace = true, g_faulted = false;
 unsigned g_schedule = 0;
+uint16_t g_launch = 0;               // the number of the latest
+std::atomic<uint32_t> g_clock{0};    // of fences
+size_t g_shadow_used = 0;
+std::vector<uintptr_t> g_pcs(1);     // of the sites, which have one number in all workers
+std::unordered_map<uintptr_t, uint16_t> g_site_of;
+std::vector<Site> g_sites;           // their totals
+std::set<std::string> g_names;       // of arrays
+std::atomic<int> g_os_threads{0};
+pthread_t g_os_thread[256];
+double g_time_limit = 0;
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
 
@@ -202,6 +295,11 @@ void* first_frame(char* top) {
 #endif
 
 [[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, ...);
+struct Other {  // the second access of a race
+    uintptr_t pc = 0;
+    uint3 block{}, thread{};
+};
+void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format, ...);
 
 // ---- one OS thread: the block it runs, its fibers, its counters ----------------------------
 struct Worker {
@@ -218,7 +316,11 @@ struct Worker {
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
     std::vector<Access> log;  // [thread][kLog]
     std::vector<Site> sites;
-    std::vector<uint16_t> site_of;  // hash of a pc -> index into sites, plus one
+    struct Slot {
+        uintptr_t pc;
+        uint16_t index;
+    };
+    std::vector<Slot> site_of;  // by hash of the pc
     struct Execution {  // of one instruction by a divergent warp: [k][lane that got there]
         size_t next;
         std::vector<uint8_t> lanes;
@@ -232,22 +334,42 @@ struct Worker {
     size_t shared_used = 0;
     char* dynamic = nullptr;
     Counters counters{};
+    Cell* shared_cells = nullptr;
+    uint32_t owner = 0;  // the block's number among this worker's, from 1
+    uint32_t era = 0;    // counts the phases of all its blocks
+    uint64_t block = 0;
+    uint32_t phase = 0;
+    bool abandoned = false;  // a thread of the block ended at a fault
+    std::vector<std::vector<Copy>> copies;  // by thread
+    struct Pending {  // a store to where another thread stored: of another value?
+        uint8_t *address = nullptr, before[16];
+        unsigned bytes;
+        uintptr_t pc;
+        Other other;
+        std::string what;
+    } pending;
+    std::vector<std::vector<uint32_t>> block_seen;  // [buffer][sector]: owner, of who touched it
 
-    Worker() : sites(1), site_of(1 << 13) {
+    static constexpr size_t kSites = 1 << 13;
+
+    Worker() : sites(1), site_of(kSites) {
+        shared_cells = static_cast<Cell*>(mmap(nullptr, kSharedSpan / 4 * sizeof(Cell),
+                                               PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         shared = static_cast<char*>(mmap(nullptr, kSharedSpan, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     }
 
     // -- shared memory: arrays in the order in which the block first meets them --
-    char* allot(const char* name, const void* declaration, size_t bytes) {
+    char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
         char* base = shared + shared_used;
         shared_used += (bytes + kRedZone + 127) / 128 * 128;
         if (shared_used > kSharedSpan) fault("shared memory", 0, "%s needs %zu bytes", name, bytes);
         std::memset(base, 0xff, bytes + kRedZone);  // NaN to floats
-        arrays.push_back({name, declaration, bytes, base});
+        arrays.push_back({name, declaration, bytes, base, shape});
         return base;
     }
-    void* array(const char* name, const void* declaration, size_t bytes) {
+    void* array(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
         size_t fixed = bytes;
         for (auto& a : arrays) {
             if (a.declaration == declaration) return a.base;
@@ -263,7 +385,9 @@ struct Worker {
                   "static __shared__ arrays of %zu bytes and %zu dynamic ones are over the limit "
                   "of %d; ask for more with cudaFuncSetAttribute",
                   fixed, launch->shared_bytes, launch->shared_limit);
-        return allot(name, declaration, bytes);
+        for (size_t seen = launch->static_bytes;
+             seen < fixed && !launch->static_bytes.compare_exchange_weak(seen, fixed);) {}
+        return allot(name, declaration, bytes, shape);
     }
 
     // -- fibers --
@@ -300,6 +424,7 @@ struct Worker {
 
     // Leaves the current fiber for the next that can run; back to the scheduler if none is left.
     void yield() {
+        settle();
         int from = current;
         void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
         bool backwards = g_schedule & 1;
@@ -317,7 +442,7 @@ struct Worker {
                 sim_switch(save, scheduler);
                 return;
             }
-            if (!release()) deadlock();
+            if (!release()) deadlock(from);
         }
     }
 
@@ -335,6 +460,13 @@ struct Worker {
             last_votes = votes;
             waiting = votes = 0;
             ++counters.barriers;
+            compare_barriers();
+            ++phase;
+            ++era;
+            for (auto& warp : warps) {
+                warp.stamp = 1, warp.all_known = 0;
+                warp.known.clear();
+            }
             for (int i = 0; i < threads; ++i)
                 if (fibers[i].state == State::at_barrier) fibers[i].state = State::ready;
             any = true;
@@ -368,8 +500,52 @@ struct Worker {
         Group group = warp.gathering[g];
         warp.gathering.erase(warp.gathering.begin() + long(g));
         if (group.step) group.step(warp.arguments, group.arrived);
+        order(w, group.arrived);
         for (int lane = 0; lane < 32; ++lane)
             if (group.arrived >> lane & 1) fibers[w * 32 + lane].state = State::ready;
+    }
+
+    // The lanes of a mask have met: what each knew, all of them know.
+    void order(int w, unsigned mask) {
+        Warp& warp = warps[w];
+        unsigned present = 0;
+        for (int i = w * 32; i < std::min(threads, w * 32 + 32); ++i)
+            if (fibers[i].state != State::done) present |= 1u << i % 32;
+        if (!(present & ~mask)) {
+            warp.all_known = warp.stamp;
+        } else {
+            if (warp.known.empty()) warp.known.assign(32 * 32, 0);
+            uint16_t all[32] = {};
+            for (int lane = 0; lane < 32; ++lane)
+                for (int other = 0; mask >> lane & 1 && other < 32; ++other)
+                    all[other] = std::max(all[other], warp.known[lane * 32 + other]);
+            for (int lane = 0; lane < 32; ++lane)
+                if (mask >> lane & 1) all[lane] = warp.stamp;
+            for (int lane = 0; lane < 32; ++lane)
+                if (mask >> lane & 1) std::copy(all, all + 32, &warp.known[lane * 32]);
+        }
+        if (warp.stamp < 0xffff) ++warp.stamp;
+    }
+
+    // The threads of the block wait at barriers: at one, and all of them?
+    void compare_barriers() {
+        int first = -1, running = current;
+        for (int i = 0; i < threads; ++i) {
+            if (fibers[i].state != State::at_barrier) continue;
+            if (first < 0) first = i;
+            if (fibers[i].waits_at == fibers[first].waits_at) continue;
+            current = i;  // whether the two addresses are one line, is seen later
+            report(true, "divergent barrier", fibers[i].waits_at,
+                   {fibers[first].waits_at, blockIdx, fibers[first].index},
+                   "threads of the block wait at different __syncthreads");
+        }
+        if (last_arrived < threads && !abandoned) {
+            current = first;
+            report(false, "barrier after exit", fibers[first].waits_at, {},
+                   "%d of the block's %d threads have left the kernel before this barrier",
+                   threads - last_arrived, threads);
+        }
+        current = running;
     }
 
     // __activemask: the lanes that have come to the same call by the time no other can move.
@@ -399,7 +575,8 @@ struct Worker {
         if (++spins % 16 == 0) yield();
     }
 
-    [[noreturn]] void deadlock() {
+    // Nobody can go on: tell why, and give the block up. `from` is whose stack we are on.
+    void deadlock(int from) {
         int at_barrier = 0, at_warp = 0, example = -1;
         for (int i = threads; i-- > 0;) {
             at_barrier += fibers[i].state == State::at_barrier;
@@ -409,10 +586,35 @@ struct Worker {
         Group g{};
         for (auto& group : warps[example / 32].gathering)
             if (group.arrived >> example % 32 & 1) g = group;
-        fault("deadlock", fibers[example].waits_at,
-              "%d threads wait at __syncthreads and %d in warp operations; one of mask 0x%08x waits "
-              "for lanes 0x%08x, which never come",
-              at_barrier, at_warp, g.mask, g.mask & ~g.arrived);
+        report(true, "deadlock", fibers[example].waits_at, {},
+               "%d threads wait at __syncthreads and %d in warp operations; one of mask 0x%08x waits "
+               "for lanes 0x%08x, which never come",
+               at_barrier, at_warp, g.mask, g.mask & ~g.arrived);
+        for (int i = 0; i < threads; ++i) {
+            if (fibers[i].state == State::done) continue;
+            fibers[i].state = State::done;
+            if (fibers[i].stack) bury(fibers[i].stack, i == from);
+        }
+        live = waiting = 0;
+        abandoned = true;
+    }
+
+    void bury(char* stack, bool in_use) {
+        if (!in_use) return free_stacks.push_back(stack);
+        if (dead_stack) free_stacks.push_back(dead_stack);
+        dead_stack = stack;
+    }
+
+    // The current thread is done, at its end or at a fault.
+    [[noreturn]] void leave(bool at_fault) {
+        settle();
+        Fiber& f = fibers[current];
+        f.state = State::done;
+        abandoned |= at_fault;
+        --live;
+        bury(f.stack, true);
+        yield();
+        abort();  // a finished fiber is never entered again
     }
 
     int barrier(int predicate, int* how_many, uintptr_t pc) {
@@ -449,22 +651,27 @@ struct Worker {
         const dim3 &g = launch->grid, &b = launch->block;
         blockDim = b;
         gridDim = g;
-        blockIdx = {unsigned(number % g.x), unsigned(number / g.x % g.y),
-                    unsigned(number / g.x / g.y)};
+        blockIdx = launch->block_of(number);
+        block = number;
+        ++owner;
+        ++era;
+        phase = 1;
+        abandoned = false;
         threads = live = int(b.x * b.y * b.z);
         waiting = votes = 0;
         arrays.clear();
         shared_used = kRedZone;
         dynamic = nullptr;
         if (launch->shared_bytes)
-            dynamic = allot("extern __shared__", nullptr, launch->shared_bytes);
+            dynamic = allot("extern __shared__", nullptr, launch->shared_bytes, nullptr);
         sim_dynamic_array = dynamic ? dynamic : shared;
         fibers.resize(threads);
         warps.assign((threads + 31) / 32, Warp{});
+        copies.assign(copies.empty() ? 0 : threads, {});
         if (g_trace) log.resize(size_t(threads) * kLog);
         for (int i = 0; i < threads; ++i) {
-            fibers[i] = {State::fresh, nullptr, nullptr, {}, 0, 0, 0};
-            fibers[i].index = {unsigned(i % b.x), unsigned(i / b.x % b.y), unsigned(i / b.x / b.y)};
+            fibers[i] = Fiber{};
+            fibers[i].index = launch->thread_of(unsigned(i));
         }
         current = -1;
         dice = number * 2 + 1 + (uint64_t(g_schedule) << 40);
@@ -483,82 +690,361 @@ struct Worker {
         if (dead_stack) free_stacks.push_back(dead_stack);
         for (char* stack : free_stacks) munmap(stack - kGuard, kGuard + kStack);
         munmap(shared, kSharedSpan);
+        munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
         std::lock_guard<std::mutex> hold(g_lock);
+        g_sites.resize(g_pcs.size());
+        for (size_t i = 1; i < sites.size(); ++i) {
+            const Site& s = sites[i];
+            if (!s.pc) continue;
+            g_sites[i].before_atomic |= s.before_atomic;
+            g_sites[i].pc = s.pc, g_sites[i].bytes = s.bytes, g_sites[i].kind = s.kind;
+            for (int space : {0, 1}) g_sites[i].stats[space].add(s.stats[space]);
+            const Stats &global = s.stats[0], &on_shared = s.stats[1];
+            bool load = s.kind == Kind::load;
+            (load ? counters.global_load_requests : counters.global_store_requests) += global.requests;
+            (load ? counters.global_load_sectors : counters.global_store_sectors) += global.units;
+            counters.shared_requests += on_shared.requests;
+            counters.shared_wavefronts += on_shared.units;
+        }
         g_counters.add(counters);
     }
 
     // -- accesses --
-    Site& site(uintptr_t pc, unsigned bytes, bool write, uint16_t& index) {
-        size_t h = (pc ^ pc >> 13) & (site_of.size() - 1);
-        for (;; h = (h + 1) & (site_of.size() - 1)) {
-            index = site_of[h];
-            if (!index) break;
-            if (sites[index].pc == pc) return sites[index];
+    Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
+        size_t h = (pc ^ pc >> 13) & (kSites - 1);
+        for (; site_of[h].pc != pc; h = (h + 1) & (kSites - 1))
+            if (!site_of[h].pc) return new_site(h, pc, bytes, kind, index);
+        return sites[index = site_of[h].index];
+    }
+    __attribute__((noinline)) Site& new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind,
+                                             uint16_t& index) {
+        std::lock_guard<std::mutex> hold(g_lock);
+        auto [at, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
+        if (is_new) g_pcs.push_back(pc);
+        if (g_pcs.size() * 2 > kSites) {
+            fprintf(stderr, "the kernel has more memory instructions than the simulator expects\n");
+            _exit(76);
         }
-        if (sites.size() == 0xffff || sites.size() * 2 > site_of.size())
-            fault("too many instructions", pc, "the kernel has more memory instructions than the "
-                  "simulator can tell apart");
-        site_of[h] = index = uint16_t(sites.size());
-        Site s;
-        s.pc = pc, s.bytes = uint16_t(bytes), s.write = write;
-        sites.push_back(s);
-        return sites.back();
+        site_of[h] = {pc, index = at->second};
+        if (sites.size() <= index) sites.resize(index + 1);
+        Site& s = sites[index];
+        s.pc = pc, s.bytes = uint16_t(bytes), s.kind = kind;
+        return s;
     }
 
-    void access(uintptr_t address, unsigned bytes, bool write, uintptr_t pc,
-                bool aligned = true) {
+    __attribute__((noinline)) void through_null(unsigned bytes, Kind kind, uintptr_t pc) {
+        fault("null pointer", pc, "%s of %u bytes through a null pointer", verb(kind), bytes);
+    }
+    __attribute__((noinline)) void misaligned(uintptr_t address, unsigned bytes, Kind kind,
+                                              uintptr_t pc) {
+        fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of "
+              "%u", verb(kind), bytes, place(address).c_str(), bytes);
+    }
+
+    void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
+                bool ordered = false) {
+        if (__builtin_expect(pending.address != nullptr, 0)) settle();
         bool global = address - g_region < kRegion;
-        if (!global && address - uintptr_t(shared) >= kSharedSpan) return;  // its stack, a constant
+        if (!global && address - uintptr_t(shared) >= kSharedSpan) {
+            if (__builtin_expect(address < 1 << 16, 0)) through_null(bytes, kind, pc);
+            return;  // its stack, a constant
+        }
         uint16_t index;
-        Site& s = site(pc, bytes, write, index);
+        Site& s = site(pc, bytes, kind, index);
         if (address - s.low > s.span - bytes || s.span < bytes) locate(s, address, bytes, global);
-        if (aligned && address % bytes)
-            fault("misaligned access", pc, "%s of %u bytes at an address that is not a multiple of "
-                  "%u", write ? "store" : "load", bytes, bytes);
+        if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
+            misaligned(address, bytes, kind, pc);
+        Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
+        bool fresh = s.fresh, output = s.output;
         if (g_schedule && --patience == 0) {
             patience = draw();
             yield();
         }
         if (!g_trace) return;
-        Fiber& f = fibers[current];
-        if (f.logged == kLog) {
-            f.state = State::log_full;
+        if (fibers[current].logged == kLog) {
+            fibers[current].state = State::log_full;
             yield();
         }
         log[size_t(current) * kLog + fibers[current].logged++] = {address, index};
+        if (!cell) return;
+        if (kind == Kind::load) {
+            Fiber& f = fibers[current];
+            f.loaded = address, f.loaded_by = index;
+            if (!global && quiet(cell, address, bytes)) return;
+        }
+        look(cell, address, bytes, kind, ordered, index, global, fresh, output);
     }
 
-    void locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
-        const char* verb = s.write ? "store" : "load";
+    bool quiet(const Cell* cell, uintptr_t address, unsigned bytes) const {
+        if (bytes > 4 && address & 3) return false;
+        unsigned stamp = warps[current / 32].stamp;
+        for (unsigned i = 0; i * 4 < bytes; ++i)
+            if (cell[i].quiet != era || (cell[i].quiet_warp != kAnyWarp &&
+                (cell[i].quiet_warp != current / 32 || cell[i].quiet_stamp != stamp)))
+                return false;
+        return true;
+    }
+
+    __attribute__((noinline)) void locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         if (global) {
             const Buffer* near = nullptr;
-            for (auto& b : g_buffers) {
+            for (size_t i = 0; i < g_buffers.size(); ++i) {
+                const Buffer& b = g_buffers[i];
                 if (address + bytes > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2)
                     near = &b;
                 if (address < b.base || address + bytes > b.base + b.bytes) continue;
-                if (s.write && !b.writable)
-                    fault("store to an input", s.pc, "store to %s, which is an input",
-                          b.name.c_str());
-                s.low = b.base, s.span = b.bytes;
+                if (s.kind != Kind::load && !b.writable)
+                    fault("store to an input", s.pc, "store to %s, which is an input: %s",
+                          b.name.c_str(), place(address).c_str());
+                s.low = b.base, s.span = b.bytes, s.buffer = uint16_t(i), s.cells = b.cells;
+                s.fresh = !b.initialised, s.output = b.name == "y";
+                s.stats[0].touch(b.name.c_str());
                 return;
             }
-            if (!near) fault("global out of bounds", s.pc, "%s far outside every buffer", verb);
-            fault("global out of bounds", s.pc, "%s of %u bytes at %s[%lld], which has %zu elements",
-                  verb, bytes, near->name.c_str(), (long long)(int64_t(address - near->base) >> 2),
-                  near->bytes / 4);
+            if (!near)
+                fault("global out of bounds", s.pc, "%s far outside every buffer", verb(s.kind));
+            fault("global out of bounds", s.pc,
+                  "%s of %u bytes at %s[%lld], which has %zu elements: %s",
+                  s.kind == Kind::load ? "load" : "store", bytes, near->name.c_str(),
+                  (long long)(int64_t(address - near->base) >> 2), near->bytes / 4,
+                  place(address).c_str());
         }
         const Array* near = nullptr;
         for (auto& a : arrays) {
             uintptr_t base = uintptr_t(a.base);
             if (address >= base && address + bytes <= base + a.bytes) {
-                s.low = base, s.span = a.bytes;
+                s.low = base, s.span = a.bytes, s.fresh = true, s.output = false;
+                s.cells = shared_cells + (a.base - shared) / 4;
+                if (!s.stats[1].array || strcmp(s.stats[1].array, a.name)) {
+                    std::lock_guard<std::mutex> hold(g_lock);
+                    s.stats[1].touch(g_names.insert(a.name).first->c_str());
+                }
                 return;
             }
             if (!near || address >= base) near = &a;
         }
-        if (!near) fault("shared out of bounds", s.pc, "%s, though the block has no array", verb);
-        fault("shared out of bounds", s.pc, "%s of %u bytes at byte %lld of %s, which has %zu", verb,
-              bytes, (long long)(address - uintptr_t(near->base)), near->name, near->bytes);
+        const char* how = s.kind == Kind::load ? "load" : "store";
+        if (!near) fault("shared out of bounds", s.pc, "%s, though the block has no array", how);
+        fault("shared out of bounds", s.pc, "%s of %u bytes at byte %lld of %s, which has %zu: %s",
+              how, bytes, (long long)(address - uintptr_t(near->base)), near->name, near->bytes,
+              place(address).c_str());
+    }
+
+    // An address in words: s_tile[0][18]; of a buffer its name and byte, which the host process
+    // turns into indices.
+    std::string place(uintptr_t address) const {
+        char text[160];
+        if (address - g_region < kRegion) {
+            for (auto& b : g_buffers) {
+                if (address < b.base - kGap / 2 || address >= b.base + b.bytes + kGap / 2) continue;
+                snprintf(text, sizeof text, "\x01%s:%lld\x02", b.name.c_str(),
+                         (long long)(address - b.base));
+                return text;
+            }
+            return "an unknown address";
+        }
+        const Array* near = nullptr;
+        for (auto& a : arrays)
+            if (!near || address >= uintptr_t(a.base)) near = &a;
+        if (!near) return "shared memory";
+        auto byte = (long long)(address - uintptr_t(near->base));
+        if (!near->shape) {
+            snprintf(text, sizeof text, "byte %lld of %s", byte, near->name);
+            return text;
+        }
+        long long unit = near->shape[0], element = byte < 0 ? -((unit - 1 - byte) / unit) : byte / unit;
+        std::string name;
+        int rank = 0;
+        while (near->shape[1 + rank]) ++rank;
+        for (int d = rank - 1; d > 0; --d) {
+            long long extent = near->shape[1 + d], i = (element % extent + extent) % extent;
+            name = "[" + std::to_string(i) + "]" + name;
+            element = (element - i) / extent;
+        }
+        if (rank) name = "[" + std::to_string(element) + "]" + name;
+        return near->name + name;
+    }
+
+    // -- the shadow: is this access ordered after those that it conflicts with? --
+    Mark mark(unsigned mask, bool ordered, uint16_t index) const {
+        Mark m{};
+        m.block = uint32_t(block), m.launch = launch->number, m.site = index, m.phase = phase;
+        m.stamp = warps[current / 32].stamp;
+        m.thread = uint16_t(current), m.mask = uint16_t(mask), m.atomic = ordered;
+        return m;
+    }
+
+    bool before(const Mark& m, bool global) const {  // or of no interest any more
+        if (m.launch != launch->number) return true;
+        const Fiber& f = fibers[current];
+        if (m.block != uint32_t(block)) {
+            if (!global) return true;
+            if (!f.acquired) return false;
+            std::lock_guard<std::mutex> hold(launch->lock);
+            auto r = launch->released.find(m.block);
+            return r != launch->released.end() && r->second <= f.acquired;
+        }
+        if (m.phase != phase || m.thread == current) return true;
+        if (m.thread / 32 == current / 32) {
+            const Warp& warp = warps[current / 32];
+            if (m.stamp <= warp.all_known) return true;
+            if (!warp.known.empty() && m.stamp <= warp.known[current % 32 * 32 + m.thread % 32])
+                return true;
+        }
+        uint32_t released = fibers[m.thread].released;
+        return released && released <= f.acquired;
+    }
+
+    void look(Cell* cell, uintptr_t address, unsigned bytes, Kind kind, bool ordered,
+              uint16_t index, bool global, bool fresh, bool output) {
+        ordered |= kind == Kind::atomic;
+        for (unsigned done = 0; done < bytes; ++cell) {
+            unsigned at = (address + done) & 3, n = std::min(4 - at, bytes - done);
+            unsigned mask = ((1u << n) - 1) << at;
+            if (global)
+                while (__atomic_exchange_n(&cell->lock, 1, __ATOMIC_ACQUIRE)) {}
+            look_at_word(*cell, address, address + done, bytes, mask, kind, ordered, index, global,
+                         fresh, output);
+            if (global) __atomic_store_n(&cell->lock, 0, __ATOMIC_RELEASE);
+            done += n;
+        }
+    }
+
+    void look_at_word(Cell& cell, uintptr_t whole, uintptr_t address, unsigned bytes, unsigned mask,
+                      Kind kind, bool ordered, uint16_t index, bool global, bool fresh,
+                      bool output) {
+        uint32_t me = global ? 1 : owner;
+        unsigned written = cell.owner == me ? cell.written : 0;
+        if (kind != Kind::store && fresh && (mask & ~written)) uninitialised(cell, address, index, global);
+        if (cell.in_flight && written) in_flight(cell, address, index, kind);
+        const Mark& w = cell.writer;
+        if (w.launch && (w.mask & mask) && !(w.atomic && ordered) && !before(w, global))
+            race(w, whole, address, bytes, kind, index);
+        if (kind == Kind::load) {
+            Mark mine = mark(mask, ordered, index);
+            Mark* r = cell.reader;
+            for (int i : {0, 1}) {
+                if (r[i].launch && !before(r[i], global)) continue;
+                if (r[i].launch == mine.launch && r[i].block == mine.block &&
+                    r[i].phase == mine.phase && r[i].thread == mine.thread)
+                    mine.mask |= r[i].mask, mine.atomic &= r[i].atomic;
+                r[i] = mine;
+                return;
+            }
+            bool same = r[0].block == r[1].block && r[0].thread / 32 == r[1].thread / 32;
+            if (same) r[1] = mine;  // two of different warps, or blocks, say most
+            if (!global && written == 15 && !cell.in_flight && !r[0].atomic && !r[1].atomic) {
+                same = r[0].thread / 32 == r[1].thread / 32;
+                cell.quiet = era;
+                cell.quiet_warp = same ? uint16_t(current / 32) : kAnyWarp;
+                cell.quiet_stamp = mine.stamp;
+            }
+            return;
+        }
+        for (const Mark& r : cell.reader)
+            if (r.launch && (r.mask & mask) && !(r.atomic && ordered) && !before(r, global))
+                race(r, whole, address, bytes, kind, index);
+        cell.writer = mark(mask, ordered, index);
+        if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
+        if (output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
+        cell.owner = me, cell.written = uint8_t(written | mask), cell.quiet = 0;
+    }
+
+    void uninitialised(Cell& cell, uintptr_t address, uint16_t index, bool global) {
+        if (abandoned || g_faulted) return;  // who was to write it may have ended at a fault
+        if (global)
+            for (auto& b : g_buffers)
+                for (auto& [from, to] : b.by_host)
+                    if (address >= from && address < to) return;
+        if (cell.in_flight) return in_flight(cell, address, index, Kind::load);
+        report(true, "uninitialised read", sites[index].pc, {},
+               "%s of %s, which nothing has written", verb(sites[index].kind), place(address).c_str());
+    }
+
+    void in_flight(Cell& cell, uintptr_t address, uint16_t index, Kind kind) {
+        report(true, "copy not waited for", sites[index].pc, {g_pcs[cell.in_flight], blockIdx,
+               fibers[cell.writer.thread].index},
+               "%s of %s while an asynchronous copy to it is under way", verb(kind),
+               place(address).c_str());
+    }
+
+    void race(const Mark& m, uintptr_t whole, uintptr_t address, unsigned bytes, Kind kind,
+              uint16_t index) {
+        Other other{g_pcs[m.site], launch->block_of(m.block), launch->thread_of(m.thread)};
+        auto& theirs = sites.size() > m.site && sites[m.site].pc ? sites[m.site] : sites[index];
+        if (kind == Kind::store && !m.atomic && theirs.kind != Kind::load) {  // same value?
+            if (pending.address) return;
+            pending.address = reinterpret_cast<uint8_t*>(whole);
+            std::memcpy(pending.before, pending.address, pending.bytes = std::min(bytes, 16u));
+            pending.pc = sites[index].pc, pending.other = other, pending.what = place(address);
+            return;
+        }
+        report(true, "race", sites[index].pc, other,
+               "%s of %s, and %s by another thread%s, with nothing that orders the two", verb(kind),
+               place(address).c_str(), m.atomic ? "an atomic" : theirs.kind == Kind::load ? "a load"
+               : "a store", m.block == uint32_t(block) ? "" : " of another block");
+    }
+
+    // The store is done by now: were the two of the same value?
+    void settle() {
+        if (!pending.address) return;
+        bool same = !std::memcmp(pending.before, pending.address, pending.bytes);
+        pending.address = nullptr;
+        if (same)
+            report(false, "written twice", pending.pc, pending.other,
+                   "store to %s of the value that another thread stored there, with nothing that "
+                   "orders the two", pending.what.c_str());
+        else
+            report(true, "race", pending.pc, pending.other,
+                   "store to %s, and a store by another thread, with nothing that orders the two",
+                   pending.what.c_str());
+    }
+
+    void fence() { fibers[current].fenced = true; }
+    void atomic(uintptr_t address, unsigned bytes, uintptr_t pc) {
+        ++counters.atomics;
+        access(address, bytes, Kind::atomic, pc);
+        Fiber& f = fibers[current];
+        if (f.loaded == address) sites[f.loaded_by].before_atomic = true;
+        f.acquired = g_clock;
+        if (!f.fenced) return;
+        f.released = ++g_clock;
+        std::lock_guard<std::mutex> hold(launch->lock);
+        launch->released[uint32_t(block)] = f.released;
+    }
+
+    // -- asynchronous copies: done when they are waited for --
+    void copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc) {
+        access(uintptr_t(from), bytes - zeros, Kind::load, pc);
+        access(uintptr_t(to), bytes, Kind::store, pc - 1);
+        if (copies.empty()) copies.resize(threads);
+        copies[current].push_back({to, from, bytes, zeros, fibers[current].batch, pc});
+        uint16_t index;
+        site(pc - 1, bytes, Kind::store, index);
+        for (unsigned at = 0; at < bytes; at += 4)
+            shared_cells[(to - shared + at) / 4].in_flight = index;  // its store made it not quiet
+    }
+    void commit() { ++fibers[current].batch; }
+    void wait(unsigned newest) {
+        if (copies.empty()) return;
+        auto& mine = copies[current];
+        size_t kept = 0;
+        for (Copy& c : mine) {
+            if (c.batch + newest >= fibers[current].batch) {
+                mine[kept++] = c;
+                continue;
+            }
+            std::memcpy(c.to, c.from, c.bytes - c.zeros);
+            std::memset(c.to + c.bytes - c.zeros, 0, c.zeros);
+            uint16_t index;
+            site(c.pc - 1, c.bytes, Kind::store, index);
+            for (unsigned at = 0; at < c.bytes; at += 4) {
+                Cell& cell = shared_cells[(c.to - shared + at) / 4];
+                cell.in_flight = 0;
+                cell.writer = mark(15, false, index);
+            }
+        }
+        mine.resize(kept);
     }
 
     // -- counting: the log of a warp, turned into requests --
@@ -606,10 +1092,15 @@ struct Worker {
         for (int l = 0; l < lanes; ++l) fibers[first + l].logged = 0;
     }
 
-    void request(const Site& s, const uint64_t* addresses, int lanes) {
-        if (addresses[0] - g_region < kRegion) {
+    void request(Site& s, const uint64_t* addresses, int lanes) {
+        bool global = addresses[0] - g_region < kRegion;
+        Stats& stats = s.stats[!global];
+        ++stats.requests;
+        stats.lanes += unsigned(lanes);
+        if (global) {
             uint64_t seen[64], last = ~uint64_t(0);
-            int n = 0;
+            int n = 0, distinct = 1;
+            bool rising = true;
             auto add = [&](uint64_t sector) {
                 if (sector == last) return;
                 last = sector;
@@ -620,13 +1111,24 @@ struct Worker {
             for (int l = 0; l < lanes; ++l) {
                 add(addresses[l] >> 5);
                 add((addresses[l] + s.bytes - 1) >> 5);
+                if (l && addresses[l] != addresses[l - 1]) {
+                    ++distinct;
+                    rising &= addresses[l] > addresses[l - 1];
+                }
             }
-            (s.write ? counters.global_store_requests : counters.global_load_requests) += 1;
-            (s.write ? counters.global_store_sectors : counters.global_load_sectors) += n;
+            if (!rising) {
+                uint64_t sorted[32];
+                std::copy(addresses, addresses + lanes, sorted);
+                std::sort(sorted, sorted + lanes);
+                distinct = int(std::unique(sorted, sorted + lanes) - sorted);
+            }
+            stats.units += unsigned(n);
+            stats.ideal_units += unsigned(distinct * s.bytes + 31) / 32;
+            footprint(s, seen, n);
             return;
         }
         // Shared: each bank serves one 4-byte word a wavefront, to all lanes that want that word.
-        int words = std::max(1, s.bytes / 4), worst = 0;
+        int words = std::max(1, s.bytes / 4), worst = 0, distinct = 0;
         uint8_t depth[32] = {};
         for (int l = 0; l < lanes; ++l)
             for (int j = 0; j < words; ++j) {
@@ -637,45 +1139,107 @@ struct Worker {
                 seen_words[bank][d] = word;
                 depth[bank] = uint8_t(d + 1);
                 worst = std::max(worst, d + 1);
+                ++distinct;
             }
-        counters.shared_requests += 1;
-        counters.shared_wavefronts += worst;
+        stats.units += unsigned(worst);
+        stats.ideal_units += unsigned(distinct + 31) / 32;
+    }
+
+    // The sectors that this block, and this launch, touch for the first time.
+    void footprint(Site& s, const uint64_t* sectors, int n) {
+        auto inside = [&](const Buffer& b) {
+            return sectors[0] >= b.base >> 5 && sectors[0] <= (b.base + b.bytes) >> 5;
+        };
+        if (!inside(g_buffers[s.buffer])) {
+            s.buffer = 0;
+            while (s.buffer + 1u < g_buffers.size() && !inside(g_buffers[s.buffer])) ++s.buffer;
+        }
+        const Buffer& b = g_buffers[s.buffer];
+        if (block_seen.size() <= s.buffer) block_seen.resize(g_buffers.size());
+        auto& seen = block_seen[s.buffer];
+        if (seen.empty()) seen.resize(b.bytes / 32 + 2);
+        for (int i = 0; i < n; ++i) {
+            size_t at = sectors[i] - (b.base >> 5);
+            if (at >= seen.size() || seen[at] == uint32_t(owner)) continue;
+            seen[at] = uint32_t(owner);
+            ++counters.block_sectors;
+            if (__atomic_load_n(&b.launch_seen[at], __ATOMIC_RELAXED) != launch->number &&
+                __atomic_exchange_n(&b.launch_seen[at], launch->number, __ATOMIC_RELAXED) !=
+                    launch->number)
+                ++counters.launch_sectors;
+        }
     }
 };
 
-// ---- faults ---------------------------------------------------------------------------------
-// One line to the report: kind, code address, block, thread, text, tab-separated.
-[[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, ...) {
-    char text[512], line[1024];
+// ---- findings -------------------------------------------------------------------------------
+// One line to the report, for the first of its kind at a code address: "fault" or "warning", kind,
+// address, whether in a kernel, block, thread, the other address, block and thread, text.
+struct Finding {
+    std::string kind;
+    uintptr_t pc;
+    std::set<std::pair<uint64_t, int>> who;  // block and thread
+};
+std::vector<Finding> g_findings;
+
+void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format, ...) {
+    Worker* w = t_worker;
+    bool in_kernel = w && w->current >= 0;
+    std::lock_guard<std::mutex> hold(g_lock);
+    g_faulted |= error && strcmp(kind, "race");
+    std::pair<uint64_t, int> who(in_kernel ? w->block : 0, in_kernel ? w->current : 0);
+    for (auto& f : g_findings)
+        if (f.pc == pc && f.kind == kind) {
+            if (f.who.size() < 1 << 20) f.who.insert(who);
+            return;
+        }
+    if (g_findings.size() == kFindings) return;
+    g_findings.push_back({kind, pc, {who}});
+    char text[700], line[1400];
     va_list more;
     va_start(more, format);
     vsnprintf(text, sizeof text, format, more);
     va_end(more);
-    Worker* w = t_worker;
-    bool in_kernel = w && w->current >= 0;
     uint3 t = in_kernel ? w->fibers[w->current].index : uint3{};
-    int n = snprintf(line, sizeof line, "fault\t%s\t%lx\t%d\t%u,%u,%u\t%u,%u,%u\t%s\n", kind,
-                     (unsigned long)pc, in_kernel, blockIdx.x, blockIdx.y, blockIdx.z, t.x, t.y,
-                     t.z, text);
-    static std::atomic<bool> told{false};
-    if (!told.exchange(true)) {
-        if (write(g_report, line, size_t(std::min(n, int(sizeof line) - 1))) < 0) _exit(76);
-        fflush(stdout);
-        _exit(77);
-    }
-    for (;;) pause();  // another thread is already reporting
+    int n = snprintf(line, sizeof line,
+                     "%s\t%s\t%lx\t%d\t%u,%u,%u\t%u,%u,%u\t%lx\t%u,%u,%u\t%u,%u,%u\t%s\n",
+                     error ? "fault" : "warning", kind, (unsigned long)pc, in_kernel, blockIdx.x,
+                     blockIdx.y, blockIdx.z, t.x, t.y, t.z, (unsigned long)other.pc, other.block.x,
+                     other.block.y, other.block.z, other.thread.x, other.thread.y, other.thread.z,
+                     text);
+    if (write(g_report, line, size_t(std::min(n, int(sizeof line) - 1))) < 0) _exit(76);
 }
 
-// One line to the report that says more than an error code does.
-void note(const char* format, ...) {
-    char line[512] = "note\t";
+[[noreturn]] void end(int status) {
+    fflush(stdout);
+    _exit(status);
+}
+
+// A finding that its thread does not survive; outside of a kernel, the process.
+[[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, ...) {
+    char text[600];
     va_list more;
     va_start(more, format);
-    int n = 5 + vsnprintf(line + 5, sizeof line - 6, format, more);
+    vsnprintf(text, sizeof text, format, more);
     va_end(more);
-    line[n = std::min(n, int(sizeof line) - 2)] = '\n';
-    if (write(g_report, line, size_t(n) + 1) < 0) _exit(76);
+    report(true, kind, pc, {}, "%s", text);
+    if (t_worker && t_worker->current >= 0) t_worker->leave(true);
+    end(77);
 }
+
+// One line to the report that says more than an error code does; a warning too, should the code
+// go unnoticed.
+void note(uintptr_t pc, const char* format, ...) {
+    char text[480], line[512];
+    va_list more;
+    va_start(more, format);
+    vsnprintf(text, sizeof text, format, more);
+    va_end(more);
+    int n = snprintf(line, sizeof line, "note\t%s\n", text);
+    if (write(g_report, line, size_t(n)) < 0) _exit(76);
+    report(false, "refused launch", pc, {}, "%s", text);
+}
+
+[[noreturn]] void abandon() { t_worker->leave(true); }
 
 void on_signal(int number, siginfo_t* info, void* context) {
     auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
@@ -686,15 +1250,58 @@ void on_signal(int number, siginfo_t* info, void* context) {
 #endif
     auto address = uintptr_t(info->si_addr);
     Worker* w = t_worker;
-    if (number == SIGFPE) fault("arithmetic", pc, "integer division by zero");
-    if (number == SIGABRT) fault("abort", 0, "abort() was called");
-    if (number == SIGILL) fault("abort", pc, "illegal instruction");
-    if (w && w->current >= 0 && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
-        fault("stack overflow", pc, "a thread's local variables need more than %zu bytes", kStack);
-    // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
-    if (address < 1 << 16 && info->si_code != SI_KERNEL)
-        fault("null pointer", pc, "access through a null pointer");
-    fault("illegal address", pc, "access to memory that belongs to no buffer");
+    bool in_kernel = w && w->current >= 0;
+    const Other none;
+    if (number == SIGFPE) {
+        report(true, "arithmetic", pc, none, "integer division by zero");
+    } else if (number == SIGABRT) {
+        report(true, "abort", 0, none, "abort() was called");
+        end(77);
+    } else if (number == SIGILL) {
+        report(true, "abort", pc, none, "illegal instruction");
+    } else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard) {
+        report(true, "stack overflow", pc, none,
+               "a thread's local variables need more than %zu bytes", kStack);
+    } else if (address < 1 << 16 && info->si_code != SI_KERNEL) {
+        // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
+        report(true, "null pointer", pc, none, "access through a null pointer");
+    } else {
+        report(true, "illegal address", pc, none, "access to memory that belongs to no buffer");
+    }
+    if (!in_kernel) end(77);
+    // Back from this handler, the thread ends, on its stack emptied.
+    auto top = uintptr_t(w->fibers[w->current].stack) + kStack - 256;
+#if defined(__x86_64__)
+    machine.gregs[REG_RSP] = greg_t(top - 8);
+    machine.gregs[REG_RIP] = greg_t(uintptr_t(abandon));
+#else
+    machine.sp = top;
+    machine.pc = uintptr_t(abandon);
+#endif
+}
+
+// The time is up: where is everybody? Who runs no thread asks those who do.
+void on_alarm(int, siginfo_t*, void* context) {
+    Worker* w = t_worker;
+    if (!w || w->current < 0) {
+        for (int i = 0; i < g_os_threads; ++i) pthread_kill(g_os_thread[i], SIGALRM);
+        if (g_os_threads == 0) end(78);
+        return;
+    }
+    auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    auto pc = uintptr_t(machine.gregs[REG_RIP]) + 1;
+#else
+    auto pc = uintptr_t(machine.pc) + 1;
+#endif
+    Dl_info here{}, kernel{};
+    int logged = w->fibers[w->current].logged;
+    if (!(dladdr(reinterpret_cast<void*>(pc), &here) &&
+          dladdr(reinterpret_cast<void*>(w->launch->body), &kernel) &&
+          here.dli_fbase == kernel.dli_fbase) && logged)
+        pc = w->sites[w->log[size_t(w->current) * kLog + logged - 1].site].pc;
+    report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
+    end(78);
 }
 
 void catch_signals_here() {  // on a stack of their own: the fiber's may be what overflowed
@@ -705,15 +1312,8 @@ void catch_signals_here() {  // on a stack of their own: the fiber's may be what
 }  // namespace
 
 extern "C" void sim_fiber_start() {
-    Worker* w = t_worker;
-    w->launch->body(w->launch->context);
-    Fiber& f = w->fibers[w->current];
-    f.state = State::done;
-    --w->live;
-    if (w->dead_stack) w->free_stacks.push_back(w->dead_stack);
-    w->dead_stack = f.stack;
-    w->yield();
-    abort();  // a finished fiber is never entered again
+    t_worker->launch->body(t_worker->launch->context);
+    t_worker->leave(false);
 }
 
 extern "C" {
@@ -729,12 +1329,23 @@ void sim_begin(int threads, int trace, int report) {
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(s, &action, nullptr);
+    action.sa_sigaction = on_alarm;
+    sigaction(SIGALRM, &action, nullptr);
     catch_signals_here();
 }
 
 void sim_schedule(unsigned number) { g_schedule = number; }
 
+void sim_time_limit(double seconds) {
+    g_time_limit = seconds;
+    itimerval timer{};
+    timer.it_value.tv_sec = time_t(seconds);
+    timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6);
+    setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
 // Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
+// `writable` is 2 where what it holds may be read before it is written.
 void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
     size_t pages = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
     if (g_region_used + pages + kGap > kRegion) return nullptr;
@@ -745,8 +1356,76 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writabl
     if (mmap(at, pages, protection, flags, fd, off_t(offset)) == MAP_FAILED) return nullptr;
     if (fd < 0) std::memset(at, 0xff, bytes);
     std::lock_guard<std::mutex> hold(g_lock);
-    g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable)});
+    Cell* cells = nullptr;
+    size_t need = (bytes / 4 + 1) * sizeof(Cell);
+    auto map = [](size_t size) {
+        void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        return p == MAP_FAILED ? nullptr : p;
+    };
+    if (writable && g_trace && g_shadow_used + need <= kShadow) {
+        cells = static_cast<Cell*>(map(need));
+        g_shadow_used += need;
+    }
+    auto* seen = static_cast<uint16_t*>(map((bytes / 32 + 2) * 2));
+    g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable), !writable || writable == 2,
+                         cells, seen, {}});
     return at;
+}
+
+// The host has written there, by cudaMemset and the like.
+void sim_host_wrote(const void* address, size_t bytes) {
+    auto from = uintptr_t(address);
+    for (auto& b : g_buffers)
+        if (from >= b.base && from < b.base + b.bytes) b.by_host.push_back({from, from + bytes});
+}
+
+static void tell(const std::string& line) {
+    for (size_t done = 0; done < line.size();) {
+        ssize_t n = write(g_report, line.data() + done, line.size() - done);
+        if (n < 0) _exit(76);
+        done += size_t(n);
+    }
+}
+
+// What is known when all is over: outputs that nobody wrote, how often findings were met, sites.
+void sim_finish() {
+    for (auto& b : g_buffers) {
+        if (b.name != "y" || !b.cells || b.initialised || g_faulted) continue;
+        if (g_counters.fresh_outputs == b.bytes / 4) continue;
+        size_t missing = 0, first = 0;
+        for (size_t i = 0; i < b.bytes / 4; ++i) {
+            bool there = b.cells[i].written == 15;
+            for (auto& [from, to] : b.by_host)
+                there |= b.base + 4 * i >= from && b.base + 4 * i < to;
+            if (!there && !missing++) first = i;
+        }
+        if (missing)
+            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first of them "
+                   "\x01%s:%zu\x02", missing, b.bytes / 4, b.name.c_str(), b.name.c_str(), 4 * first);
+    }
+    std::string line = "counts\t[";
+    for (auto& f : g_findings) line += (line.back() == '[' ? "" : ",") + std::to_string(f.who.size());
+    line += "]\n";
+    for (auto& s : g_sites) {
+        if (s.before_atomic) {
+            char text[40];
+            snprintf(text, sizeof text, "before_atomic\t%lx\n", (unsigned long)s.pc);
+            line += text;
+        }
+        for (int space : {0, 1}) {
+            const Stats& t = s.stats[space];
+            if (!t.requests) continue;
+            char text[400];
+            snprintf(text, sizeof text, "site\t%lx\t%s\t%s\t%s\t%llu\t%llu\t%llu\t%llu\t%d\n",
+                     (unsigned long)s.pc, space ? "shared" : "global", verb(s.kind),
+                     t.array && *t.array ? t.array : "several", (unsigned long long)t.requests,
+                     (unsigned long long)t.units, (unsigned long long)t.ideal_units,
+                     (unsigned long long)t.lanes, s.bytes);
+            line += text;
+        }
+    }
+    tell(line);
 }
 
 const uint64_t* sim_counters(int* how_many) {
@@ -755,47 +1434,64 @@ const uint64_t* sim_counters(int* how_many) {
 }
 
 // ---- what a kernel calls (see include/sim.h) ------------------------------------------------
-void sim_launch(dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
+void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
                 void (*body)(void*), void* context) {
+    auto pc = uintptr_t(__builtin_return_address(0));
     int limit = kSharedDefault;
     for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
         if (which == kernel || !kernel) limit = std::max(limit, bytes);
     uint64_t threads = uint64_t(block.x) * block.y * block.z;
     if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
         grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
-        note("grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d threads, at "
+        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d threads, at "
              "most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and in z",
              grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
         g_error = cudaErrorInvalidConfiguration;
         return;
     }
     if (shared_bytes > size_t(limit)) {
-        note("%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to %d with "
+        note(pc, "%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to %d with "
              "cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
              shared_bytes, limit, kSharedOptIn);
         g_error = cudaErrorInvalidValue;
         return;
     }
+    if (!++g_launch) ++g_launch;
     Launch launch;
+    launch.name = name, launch.number = g_launch;
     launch.grid = grid, launch.block = block;
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
     ++g_counters.launches;
-    int workers = int(std::min<uint64_t>(uint64_t(g_threads), launch.blocks));
+    int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.blocks));
     std::vector<std::thread> others;
     for (int i = 1; i < workers; ++i)
         others.emplace_back([&] {
             catch_signals_here();
             Worker().run(&launch);
         });
+    g_os_threads = 0;
+    for (auto& other : others) g_os_thread[g_os_threads++] = other.native_handle();
     Worker().run(&launch);
     for (auto& other : others) other.join();
+    g_os_threads = 0;
+    char line[600];
+    snprintf(line, sizeof line, "launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z,
+             block.x, block.y, block.z, shared_bytes + launch.static_bytes, name);
+    tell(line);
 }
 
-void* sim_shared(const char* name, const void* declaration, size_t bytes) {
-    return t_worker->array(name, declaration, bytes);
+void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
+    return t_worker->array(name, declaration, bytes, shape);
 }
+void sim_fence() { if (t_worker) t_worker->fence(); }
+void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
+    t_worker->copy(static_cast<char*>(to), static_cast<char*>(const_cast<void*>(from)),
+                   unsigned(bytes), unsigned(zeros), uintptr_t(__builtin_return_address(0)));
+}
+void sim_copy_commit() { t_worker->commit(); }
+void sim_copy_wait(unsigned newest) { t_worker->wait(newest); }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
 int sim_barrier(int predicate, int* how_many) {
     return t_worker->barrier(predicate, how_many, uintptr_t(__builtin_return_address(0)));
@@ -814,8 +1510,7 @@ unsigned sim_lane() { return unsigned(t_worker->current % 32); }
 void sim_atomic(const volatile void* address, unsigned bytes) {
     Worker* w = t_worker;
     if (!w) return;
-    ++w->counters.atomics;
-    w->access(uintptr_t(address), bytes, true, uintptr_t(__builtin_return_address(0)));
+    w->atomic(uintptr_t(address), bytes, uintptr_t(__builtin_return_address(0)));
 }
 void sim_trap() { fault("trap", uintptr_t(__builtin_return_address(0)), "__trap() was called"); }
 void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) noexcept {
@@ -927,6 +1622,8 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
         others.emplace_back(work);
     work();
     for (auto& other : others) other.join();
+    for (int i = 0; i < batch && n; ++i)  // whole columns, gaps included
+        sim_host_wrote(c + i * stride_c, (size_t(n - 1) * ldc + m) * 4);
     uint64_t tiles_m = uint64_t(m + 127) / 128, tiles_n = uint64_t(n + 127) / 128;
     g_counters.library_bytes += 4 * uint64_t(batch) *
                                 (tiles_n * m * k + tiles_m * n * k + uint64_t(m) * n);
@@ -937,40 +1634,37 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
 // ---- the hooks: what -fsanitize=thread calls before each access -----------------------------
 // What is copied whole moves in pieces of the largest power of two that its size and its
 // alignment allow; where that is not known, of 4 bytes.
-static inline void pieces(void* address, size_t bytes, size_t piece, bool write, void* pc) {
+static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, void* pc) {
     Worker* w = t_worker;
     for (size_t at = 0; w && at < bytes; at += piece)
-        w->access(uintptr_t(address) + at, unsigned(piece), write, uintptr_t(pc), false);
+        w->access(uintptr_t(address) + at, unsigned(piece), kind, uintptr_t(pc), false);
 }
 static inline size_t piece_of(size_t bytes) { return std::min<size_t>(bytes & -bytes, 16); }
-#define HOOK(name, bytes, write)                                                                \
+#define HOOK(name, bytes, kind, before, ordered)                                                \
     void __tsan_##name(void* address) {                                                         \
-        if (Worker* w = t_worker)                                                               \
-            w->access(uintptr_t(address), bytes, write,                                         \
-                      uintptr_t(__builtin_return_address(0)));                                  \
+        if (Worker* w = t_worker) {                                                             \
+            before;                                                                             \
+            w->access(uintptr_t(address), bytes, kind,                                          \
+                      uintptr_t(__builtin_return_address(0)), true, ordered);                   \
+        }                                                                                       \
     }
 #define HOOKS(n)                                                                                \
-    HOOK(read##n, n, false)                                                                     \
-    HOOK(write##n, n, true)                                                                     \
-    HOOK(volatile_write##n, n, true)                                                            \
-    void __tsan_volatile_read##n(void* address) {                                               \
-        if (Worker* w = t_worker) {                                                             \
-            w->spin();                                                                          \
-            w->access(uintptr_t(address), n, false, uintptr_t(__builtin_return_address(0)));    \
-        }                                                                                       \
-    }                                                                                           \
+    HOOK(read##n, n, Kind::load, , false)                                                       \
+    HOOK(write##n, n, Kind::store, , false)                                                     \
+    HOOK(volatile_write##n, n, Kind::store, , true)                                             \
+    HOOK(volatile_read##n, n, Kind::load, w->spin(), true)                                      \
     void __tsan_unaligned_read##n(void* address) {                                              \
-        pieces(address, n, std::min(n, 4), false, __builtin_return_address(0));                 \
+        pieces(address, n, std::min(n, 4), Kind::load, __builtin_return_address(0));            \
     }                                                                                           \
     void __tsan_unaligned_write##n(void* address) {                                             \
-        pieces(address, n, std::min(n, 4), true, __builtin_return_address(0));                  \
+        pieces(address, n, std::min(n, 4), Kind::store, __builtin_return_address(0));           \
     }
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
 void __tsan_read_range(void* address, size_t bytes) {
-    pieces(address, bytes, piece_of(bytes), false, __builtin_return_address(0));
+    pieces(address, bytes, piece_of(bytes), Kind::load, __builtin_return_address(0));
 }
 void __tsan_write_range(void* address, size_t bytes) {
-    pieces(address, bytes, piece_of(bytes), true, __builtin_return_address(0));
+    pieces(address, bytes, piece_of(bytes), Kind::store, __builtin_return_address(0));
 }
 // Atomics of the C++ library in host code (the guard of a local static is one): just done.
 #define ATOMICS(n, T)                                                                           \

@@ -60,9 +60,9 @@ __forceinline__ int __syncthreads_and(int predicate) {
     int yes, all = sim_barrier(predicate != 0, &yes);
     return all == yes;
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
-inline void __threadfence_system() {}
+__forceinline__ void __threadfence() { sim_fence(); }
+__forceinline__ void __threadfence_block() { sim_fence(); }
+__forceinline__ void __threadfence_system() { sim_fence(); }
 __forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) {
     sim_collective(mask, nullptr, nullptr);
 }
@@ -327,9 +327,11 @@ cudaError_t cudaMalloc(T** pointer, size_t bytes) {
     return sim_malloc(reinterpret_cast<void**>(pointer), bytes);
 }
 inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    sim_host_wrote(to, bytes);
     return std::memset(to, value, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    sim_host_wrote(to, bytes);
     return std::memcpy(to, from, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {

@@ -28,9 +28,10 @@ constexpr int warpSize = 32;
 
 extern "C" {
 // One launch: `body(context)` is run once by every thread of the grid.
-void sim_launch(dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
+void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
                 void (*body)(void*), void* context);
-void* sim_shared(const char* name, const void* declaration, size_t bytes);  // a `__shared__` array
+// A `__shared__` array; its shape: bytes of an element, extents, 0.
+void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
 void* sim_dynamic_shared();                                    // this block's `extern __shared__`
 int sim_barrier(int predicate, int* how_many_true);            // how many threads arrived
 // Every lane of `mask` brings an argument; the last to arrive runs `step` on all of them.
@@ -39,6 +40,11 @@ unsigned sim_active_lanes();
 void sim_spin();                                                // waiting for another thread
 unsigned sim_lane();
 void sim_atomic(const volatile void* address, unsigned bytes);  // one atomic, to be counted
+void sim_fence();                                               // __threadfence
+void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // done at the wait
+void sim_copy_commit();
+void sim_copy_wait(unsigned newest);                            // all but so many batches
+void sim_host_wrote(const void* address, size_t bytes);         // cudaMemset and the like
 [[noreturn]] void sim_trap();
 }
 
@@ -47,9 +53,10 @@ namespace sim {
 struct Config {
     dim3 grid, block;
     size_t shared_bytes;
+    const char* name;
 };
 inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t = nullptr) {
-    return {grid, block, shared_bytes};
+    return {grid, block, shared_bytes, ""};
 }
 
 // What stands between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
@@ -57,13 +64,13 @@ template <typename... P>
 struct Typed {  // one function: the arguments become its parameters' types, as in a call
     Config config;
     void (*kernel)(P...);
-    void operator()(P... p) const {
+    __attribute__((always_inline)) void operator()(P... p) const {
         std::pair<void (*)(P...), std::tuple<P...>> call(kernel, std::tuple<P...>(p...));
         auto body = [](void* context) {
             auto* c = static_cast<decltype(call)*>(context);
             std::apply(c->first, c->second);
         };
-        sim_launch(config.grid, config.block, config.shared_bytes,
+        sim_launch(config.name, config.grid, config.block, config.shared_bytes,
                    reinterpret_cast<const void*>(kernel), body, &call);
     }
 };
@@ -72,7 +79,7 @@ struct Deduced {  // a template: each thread's call deduces its arguments
     Config config;
     Call call_kernel;
     template <typename... A>
-    void operator()(A&&... a) const {
+    __attribute__((always_inline)) void operator()(A&&... a) const {
         std::pair<const Call&, std::tuple<std::decay_t<A>...>> call(
             call_kernel, std::tuple<std::decay_t<A>...>(std::forward<A>(a)...));
         auto body = [](void* context) {
@@ -80,7 +87,7 @@ struct Deduced {  // a template: each thread's call deduces its arguments
             auto arguments = c->second;
             std::apply(c->first, arguments);
         };
-        sim_launch(config.grid, config.block, config.shared_bytes, nullptr, body, &call);
+        sim_launch(config.name, config.grid, config.block, config.shared_bytes, nullptr, body, &call);
     }
 };
 struct Address {
@@ -91,16 +98,49 @@ template <typename... P>
 Typed<P...> prepare(const Config& config, void (*kernel)(P...)) { return {config, kernel}; }
 // `address(Address())` is the kernel's address, where its name alone tells which function it is.
 template <typename Find, typename Call>
-auto launch(const Find& address, const Call& call, const Config& config) {
+auto launch(const char* name, const Find& address, const Call& call, Config config) {
+    config.name = name;
     if constexpr (std::is_invocable_v<const Find&, Address>)
         return prepare(config, address(Address()));
     else
         return Deduced<Call>{config, call};
 }
 
+template <typename T, size_t... rank>
+const unsigned* shape(std::index_sequence<rank...>) {
+    static constexpr unsigned all[] = {sizeof(std::remove_all_extents_t<T>),
+                                       unsigned(std::extent_v<T, rank>)..., 0};
+    return all;
+}
 template <typename T>
 T& shared(const char* name, const void* declaration) {
-    return *static_cast<T*>(sim_shared(name, declaration, sizeof(T)));
+    return *static_cast<T*>(sim_shared(name, declaration, sizeof(T),
+                                       shape<T>(std::make_index_sequence<std::rank_v<T>>())));
+}
+
+// What `convlab.sim.run` brings for a parameter of whatever type.
+struct Argument {
+    void* pointer;
+    double real;
+    long long whole;
+    int is_real;
+    template <typename T>
+    T as() const {
+        if constexpr (std::is_pointer_v<T>) return (T)pointer;
+        else return is_real ? T(real) : T(whole);
+    }
+};
+template <typename... P, size_t... i>
+const char* call(void (*kernel)(P...), const char* name, const Argument* a, const unsigned* shape,
+                 std::index_sequence<i...>) {
+    Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], name};
+    if (shape[7] != sizeof...(P)) return "it has another number of parameters than were given";
+    Typed<P...>{config, kernel}(a[i].template as<std::decay_t<P>>()...);
+    return nullptr;
+}
+template <typename... P>
+const char* call(void (*kernel)(P...), const char* name, const Argument* a, const unsigned* shape) {
+    return call(kernel, name, a, shape, std::make_index_sequence<sizeof...(P)>());
 }
 
 template <typename To, typename From>

@@ -1,0 +1,232 @@
+"""What the simulator's runtime reported, in the words of the source: lines, arrays, indices."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+INCLUDE = Path(__file__).parent / "include"
+SCREEN = 24  # lines that a report may have
+# Names of the indices of a convolution's tensors; other arrays are indexed without names.
+DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a kernel does wrong, or may, and where: one for each line of source.
+
+    Attributes
+    ----------
+    kind : "global out of bounds", "race", "uninitialised read", "divergent barrier", ...
+    text : what, in words, for the first thread that did it.
+    error : whether the launch failed by it; else it is a warning.
+    file, line : of the source; None where that is not known.
+    block, thread : of the first thread that did it; None outside of a kernel.
+    count : how many threads did.
+    other_file, other_line, other_block, other_thread : the second party of a race, of a divergent
+        barrier, of a copy not waited for.
+    """
+
+    kind: str
+    text: str
+    error: bool = True
+    file: str | None = None
+    line: int | None = None
+    block: Triple | None = None
+    thread: Triple | None = None
+    count: int = 1
+    other_file: str | None = None
+    other_line: int | None = None
+    other_block: Triple | None = None
+    other_thread: Triple | None = None
+
+
+@dataclass(frozen=True)
+class Array:
+    """How to name the elements of a buffer."""
+
+    shape: tuple[int, ...]
+    bytes: int = 4  # of an element
+    names: str = ""  # of the indices, a letter each
+
+
+def findings(
+    reports: Sequence[tuple[bool, list[str]]],
+    counts: Sequence[int],
+    tried: Collection[int],
+    library: Path,
+    base: int,
+    arrays: Mapping[str, Array],
+) -> list[Finding]:
+    """Read the runtime's ``fault`` and ``warning`` lines; what is one line of source is merged.
+
+    ``tried`` are addresses of loads whose value only goes into an atomic of the same place: the
+    start of a compare-and-swap loop may read what others change.
+    """
+    addresses = [int(f[at], 16) for _, f in reports for at in (1, 5)]
+    place = places(library, base, addresses)
+    found: dict[tuple, Finding] = {}
+    for number, (error, fields) in enumerate(reports):
+        kind, pc, in_kernel, block, thread, other_pc, other_block, other_thread, text = fields
+        here, other = place.get(int(pc, 16)), place.get(int(other_pc, 16))
+        if kind == "divergent barrier" and here == other:
+            continue  # one line that the compiler has made two of
+        if kind == "race" and "atomic" in text and {int(pc, 16), int(other_pc, 16)} & set(tried):
+            continue
+        finding = Finding(
+            kind,
+            re.sub("\x01(.*?):(-?\\d+)\x02", lambda m: index(m[1], int(m[2]), arrays), text),
+            error,
+            *(here or (None, None)),
+            *((_triple(block), _triple(thread)) if in_kernel == "1" else (None, None)),
+            count=counts[number] if number < len(counts) else 1,
+        )
+        if int(other_pc, 16):
+            finding = replace(
+                finding,
+                **dict(zip(("other_file", "other_line"), other or (None, None), strict=True)),
+                other_block=_triple(other_block),
+                other_thread=_triple(other_thread),
+            )
+        # a race is one, whichever of its two lines came second
+        lines = frozenset([here, other]) if kind == "race" else (here, None)
+        key = (kind, lines) if here else (kind, pc)
+        if key in found:
+            finding = replace(found[key], count=found[key].count + finding.count)
+        found[key] = finding
+    late = ("race", "uninitialised read", "written twice", "barrier after exit", "never written")
+    return sorted(found.values(), key=lambda f: (not f.error, f.kind in late))
+
+
+def _triple(text: str) -> Triple:
+    return tuple(map(int, text.split(",")))
+
+
+def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
+    """An address in a buffer as an index: ``x[n=0, c=3, h=-1, w=5]``, ``workspace[64]``.
+
+    What lies outside of a buffer is given a row that is: of the first image and channel, or of
+    the last.
+    """
+    array = arrays.get(name, Array((1,)))
+    element, rest = divmod(byte, array.bytes)
+    shape = array.shape or (1,)
+    total, at = math.prod(shape), []
+    row = 2 if array.names and len(shape) == 4 else 0  # the index that takes what is over
+    if not -math.prod(shape[row:]) <= element < total + math.prod(shape[row:]):
+        row = 0
+    left = element
+    for d, extent in reversed(list(enumerate(shape))):
+        outside = not 0 <= element < total
+        if d == row and (outside or row == 0):
+            first = [0] * d if element < 0 else [e - 1 for e in shape[:d]]
+            if element >= total and d:  # counted from the start of the last channel
+                left -= math.prod(shape[d:][:1]) * (math.prod(shape[:d]) - 1)
+            at = [*first, left, *at]
+            break
+        at.insert(0, left % extent)
+        left //= extent
+    names = array.names if len(array.names) == len(shape) else ""
+    words = [f"{n}={i}" for n, i in zip(names, at, strict=True)] if names else map(str, at)
+    inside = ", ".join(words) if names else "][".join(words)
+    return f"{name}[{inside}]" + (f" + {rest} bytes" if rest else "")
+
+
+@functools.cache
+def _tool() -> str | None:
+    return shutil.which("addr2line")
+
+
+_known: dict[tuple[str, int], tuple[str, int] | None] = {}
+
+
+def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tuple[str, int] | None]:
+    """File and line of return addresses (hence -1), by binutils' addr2line; empty without it.
+
+    What the simulator's own headers inlined there is the line that called them.
+    """
+    offsets = {a: a - base for a in addresses if a > base}
+    new = sorted({o for o in offsets.values() if (str(library), o) not in _known})
+    if new and _tool():
+        found = subprocess.run(
+            [_tool(), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)],
+            capture_output=True,
+            text=True,
+        ).stdout
+        offset = None
+        for line in found.splitlines():
+            if line.startswith("0x"):
+                offset = int(line, 16) + 1
+                _known[str(library), offset] = None
+                continue
+            file, _, number = line.partition(" (")[0].rpartition(":")
+            if _known[str(library), offset] or not number.isdigit() or not int(number):
+                continue
+            if Path(file).parent != INCLUDE and file != "sim_entry":
+                _known[str(library), offset] = (file, int(number))
+    return {a: _known.get((str(library), o)) for a, o in offsets.items()}
+
+
+def lines(sites: Sequence[list[str]], library: Path, base: int) -> list[dict[str, object]]:
+    """The traffic of each source line, space and kind of access; see `convlab.kernel.Launch`."""
+    place = places(library, base, [int(s[0], 16) for s in sites])
+    rows: dict[tuple, dict[str, object]] = {}
+    for pc, space, kind, array, requests, units, ideal, lanes, size in sites:
+        file, line = place.get(int(pc, 16)) or ("", 0)
+        key = (file, line, space, kind)
+        row = rows.setdefault(
+            key,
+            {"file": file, "line": line, "space": space, "kind": kind, "array": array}
+            | dict.fromkeys(("requests", "units", "ideal_units", "lanes", "bytes"), 0),
+        )
+        if row["array"] != array:
+            row["array"] = "several"
+        row["requests"] += int(requests)
+        row["units"] += int(units)
+        row["ideal_units"] += int(ideal)
+        row["lanes"] += int(lanes)
+        row["bytes"] += int(lanes) * int(size)
+    return [rows[key] for key in sorted(rows)]
+
+
+def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
+    """A report of at most a screen, errors first."""
+    shown, text = 0, []
+    for f in found:
+        block = [f"{f.kind}: {f.text}"]
+        more = f", and {f.count - 1} more threads" if f.count > 1 else ""
+        if f.block is not None:
+            block.append(f"  block {f.block}, thread {f.thread}{more}")
+        block += _quoted(f.file, f.line, source)
+        if f.other_block is not None:
+            block.append(f"  the other: block {f.other_block}, thread {f.other_thread}")
+            if (f.other_file, f.other_line) != (f.file, f.line):
+                block += _quoted(f.other_file, f.other_line, source)
+        if text and len(text) + len(block) >= SCREEN:
+            text.append(f"and {len(found) - shown} more: see the error's .findings")
+            break
+        shown += 1
+        text += block
+    return f"{label}: " + "\n".join(text)
+
+
+def _quoted(file: str | None, line: int | None, source: Path | str) -> list[str]:
+    if file is None:
+        return []
+    path = Path(file)
+    if path.is_file():  # absolute: a header, or a kernel outside the catalog
+        name, text = path.name, path.read_text()
+    elif isinstance(source, Path):
+        name, text = source.name, source.read_text()
+    else:
+        name, text = "source", source
+    quoted = text.splitlines()[line - 1 : line]
+    return [f"  {name}:{line}:  {quoted[0].strip() if quoted else ''}"]

@@ -1,0 +1,11 @@
+// Asynchronous copies to shared memory. Here each is done when its thread waits for it, so that
+// what is read before that is not there yet.
+#pragma once
+#include <cuda_runtime.h>
+
+__forceinline__ void __pipeline_memcpy_async(void* to, const void* from, size_t bytes,
+                                             size_t zeros = 0) {
+    sim_copy_async(to, from, bytes, zeros);
+}
+__forceinline__ void __pipeline_commit() { sim_copy_commit(); }
+__forceinline__ void __pipeline_wait_prior(unsigned newest) { sim_copy_wait(newest); }
