@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import mutants
 import planted
 import pytest
-from planted import BUILD, CHUNKED, MUTANTS, Mutant
+from planted import BUILD, CHUNKED, FAULT, MUTANTS, WRONG, Mutant
 
 import convlab
 from convlab import build as builds
@@ -68,7 +68,8 @@ def _builder(engine: str) -> Iterator[Builder]:
 
 def test_caught_on_the_simulator(sim_mutant: Mutant, sim_builder: Builder, request) -> None:
     finding = mutants.judge(sim_mutant, sim_builder(sim_mutant, request.session))
-    assert finding.kind == sim_mutant.sim, finding
+    # what the simulator sees happen, it tells before a number is compared
+    assert finding.kind in {sim_mutant.sim, FAULT if sim_mutant.sim == WRONG else None}, finding
 
 
 @pytest.mark.gpu

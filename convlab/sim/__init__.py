@@ -82,6 +82,7 @@ class Arena:
         try:
             if total > available_bytes("cpu"):  # Linux would hand it out, then kill us
                 raise MemoryError
+            total = max(total, mmap.PAGESIZE)
             os.ftruncate(self._fd, total)
             self._map = mmap.mmap(self._fd, total)
         except (OSError, MemoryError) as error:

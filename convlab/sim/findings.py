@@ -102,8 +102,9 @@ def findings(
         if key in found:
             finding = replace(found[key], count=found[key].count + finding.count)
         found[key] = finding
-    late = ("race", "uninitialised read", "written twice", "barrier after exit", "never written")
-    return sorted(found.values(), key=lambda f: (not f.error, f.kind in late))
+    late = ("race", "uninitialised read")  # the second often follows from the first, or from a fault
+    order = {kind: at for at, kind in enumerate(late, 1)}
+    return sorted(found.values(), key=lambda f: (not f.error, order.get(f.kind, 0)))
 
 
 def _triple(text: str) -> Triple:
@@ -170,6 +171,9 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
             file, _, number = line.partition(" (")[0].rpartition(":")
             if _known[str(library), offset] or not number.isdigit() or not int(number):
                 continue
+            file = re.sub(r"^.*/unfinished-[^/]*/", "", file)  # the folder it was built in
+            if file == "main.cpp":  # what binutils calls some parts of it
+                file = library.parent.name.partition("-sim-")[0] + ".cu"
             if Path(file).parent != INCLUDE and file != "sim_entry":
                 _known[str(library), offset] = (file, int(number))
     return {a: _known.get((str(library), o)) for a, o in offsets.items()}

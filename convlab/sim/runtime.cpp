@@ -38,8 +38,9 @@
 #include <unordered_map>
 #include <vector>
 
-__thread uint3 threadIdx, blockIdx;
-__thread dim3 blockDim, gridDim;
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+__thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
+__thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
 
 namespace {
@@ -119,7 +120,7 @@ struct Stats {  // of one instruction in one of the two memories
 struct Site {  // one load or store instruction of the kernel
     uintptr_t pc = 0;
     uintptr_t low = 0;  // the buffer or array it touched last
-    size_t span = 0;
+    size_t reach = 0;   // from there to the last address that it may
     Cell* cells = nullptr;  // of that
     bool fresh = false, output = false;  // that began uninitialised; that is y
     bool before_atomic = false;  // a load of what the thread then does an atomic on, as for a CAS
@@ -129,7 +130,11 @@ struct Site {  // one load or store instruction of the kernel
 };
 
 struct Access {
-    uint64_t address : 48, site : 16;
+    uint64_t bits;
+    Access() = default;
+    Access(uintptr_t address, uint16_t site) : bits(address | uint64_t(site) << 48) {}
+    uintptr_t address() const { return bits & 0xffffffffffff; }
+    uint16_t site() const { return uint16_t(bits >> 48); }
 };
 
 struct Array {  // a __shared__ array of the block
@@ -161,7 +166,8 @@ struct Fiber {
     uint16_t loaded_by;  // and where
     bool fenced;         // it called __threadfence, so that its next atomic
     uint32_t released;   // publishes what it did; when that was
-    uint32_t acquired;   // when it last saw what others had published
+    uint32_t acquired;   // when it last saw, by an atomic, what others had published
+    bool acquires;       // it does the atomic now
 };
 
 struct Group {  // lanes of a warp that gather for one warp operation
@@ -221,7 +227,7 @@ cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
 
 struct Worker;
-__thread Worker* t_worker = nullptr;  // set while a fiber of this OS thread runs
+__thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
 
 extern "C" void sim_switch(void** save, void* load);
 extern "C" void sim_fiber_start();
@@ -315,6 +321,7 @@ struct Worker {
     std::vector<char*> free_stacks;
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
     std::vector<Access> log;  // [thread][kLog]
+    Access *here = nullptr, *here_end = nullptr;  // the current thread's part of it: used, whole
     std::vector<Site> sites;
     struct Slot {
         uintptr_t pc;
@@ -339,7 +346,9 @@ struct Worker {
     uint32_t era = 0;    // counts the phases of all its blocks
     uint64_t block = 0;
     uint32_t phase = 0;
-    bool abandoned = false;  // a thread of the block ended at a fault
+    uint32_t all_acquired = 0;  // what some thread had acquired before the last barrier
+    bool atomics = false;       // the block did some
+    bool abandoned = false;     // a thread of the block ended at a fault
     std::vector<std::vector<Copy>> copies;  // by thread
     struct Pending {  // a store to where another thread stored: of another value?
         uint8_t *address = nullptr, before[16];
@@ -414,8 +423,18 @@ struct Worker {
         }
         f.state = State::ready;
         current = next;
+        find_log(next);
         threadIdx = f.index;
         sim_switch(save, f.stack_pointer);
+    }
+
+    void find_log(int i) {
+        if (!g_trace) return;
+        here = &log[size_t(i) * kLog] + fibers[i].logged;
+        here_end = &log[size_t(i) * kLog] + kLog;
+    }
+    void save_log(int i) {
+        if (g_trace) fibers[i].logged = int(here - &log[size_t(i) * kLog]);
     }
 
     bool can_run(int i) const {
@@ -426,6 +445,7 @@ struct Worker {
     void yield() {
         settle();
         int from = current;
+        if (from >= 0) save_log(from);
         void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
         bool backwards = g_schedule & 1;
         for (;;) {
@@ -434,7 +454,7 @@ struct Worker {
                 if (next >= threads) next -= threads;
                 if (next < 0) next += threads;
                 if (!can_run(next)) continue;
-                if (next == from) return;
+                if (next == from) return find_log(from);
                 return enter(next, save);
             }
             if (live == 0) {
@@ -461,6 +481,7 @@ struct Worker {
             waiting = votes = 0;
             ++counters.barriers;
             compare_barriers();
+            if (atomics) all_acquired = g_clock;
             ++phase;
             ++era;
             for (auto& warp : warps) {
@@ -656,7 +677,8 @@ struct Worker {
         ++owner;
         ++era;
         phase = 1;
-        abandoned = false;
+        all_acquired = 0;
+        abandoned = atomics = false;
         threads = live = int(b.x * b.y * b.z);
         waiting = votes = 0;
         arrays.clear();
@@ -711,7 +733,7 @@ struct Worker {
 
     // -- accesses --
     Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
-        size_t h = (pc ^ pc >> 13) & (kSites - 1);
+        size_t h = first_slot(pc);
         for (; site_of[h].pc != pc; h = (h + 1) & (kSites - 1))
             if (!site_of[h].pc) return new_site(h, pc, bytes, kind, index);
         return sites[index = site_of[h].index];
@@ -741,9 +763,39 @@ struct Worker {
               "%u", verb(kind), bytes, place(address).c_str(), bytes);
     }
 
+    // The short way of what is usual: an instruction that was met before, inside of what it touched
+    // then, and nothing to be looked for.
     void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
                 bool ordered = false) {
+        const Slot& slot = site_of[first_slot(pc)];
+        if (slot.pc == pc && !g_schedule && here != here_end && !pending.address) {
+            const Site& s = sites[slot.index];
+            uintptr_t at = address - s.low;
+            if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
+                if (!s.cells) {
+                    *here++ = {address, slot.index};
+                    return;
+                }
+                if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
+                    quiet(s.cells + (at >> 2), address, bytes)) {
+                    fibers[current].loaded = 0;  // nobody does atomics on it in this era
+                    *here++ = {address, slot.index};
+                    return;
+                }
+            }
+        }
+        access_by_the_book(address, bytes, kind, pc, aligned, ordered);
+    }
+
+    static size_t first_slot(uintptr_t pc) { return (pc ^ pc >> 13) & (kSites - 1); }
+
+    __attribute__((noinline)) void access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
+                                                      uintptr_t pc, bool aligned, bool ordered) {
         if (__builtin_expect(pending.address != nullptr, 0)) settle();
+        if (__builtin_expect(fibers[current].acquires, 0)) {
+            fibers[current].acquires = false;
+            fibers[current].acquired = g_clock;
+        }
         bool global = address - g_region < kRegion;
         if (!global && address - uintptr_t(shared) >= kSharedSpan) {
             if (__builtin_expect(address < 1 << 16, 0)) through_null(bytes, kind, pc);
@@ -751,7 +803,7 @@ struct Worker {
         }
         uint16_t index;
         Site& s = site(pc, bytes, kind, index);
-        if (address - s.low > s.span - bytes || s.span < bytes) locate(s, address, bytes, global);
+        if (address - s.low > s.reach) locate(s, address, bytes, global);
         if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
             misaligned(address, bytes, kind, pc);
         Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
@@ -761,11 +813,11 @@ struct Worker {
             yield();
         }
         if (!g_trace) return;
-        if (fibers[current].logged == kLog) {
+        if (here == here_end) {
             fibers[current].state = State::log_full;
             yield();
         }
-        log[size_t(current) * kLog + fibers[current].logged++] = {address, index};
+        *here++ = {address, index};
         if (!cell) return;
         if (kind == Kind::load) {
             Fiber& f = fibers[current];
@@ -796,7 +848,7 @@ struct Worker {
                 if (s.kind != Kind::load && !b.writable)
                     fault("store to an input", s.pc, "store to %s, which is an input: %s",
                           b.name.c_str(), place(address).c_str());
-                s.low = b.base, s.span = b.bytes, s.buffer = uint16_t(i), s.cells = b.cells;
+                s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
                 s.fresh = !b.initialised, s.output = b.name == "y";
                 s.stats[0].touch(b.name.c_str());
                 return;
@@ -813,7 +865,7 @@ struct Worker {
         for (auto& a : arrays) {
             uintptr_t base = uintptr_t(a.base);
             if (address >= base && address + bytes <= base + a.bytes) {
-                s.low = base, s.span = a.bytes, s.fresh = true, s.output = false;
+                s.low = base, s.reach = a.bytes - bytes, s.fresh = true, s.output = false;
                 s.cells = shared_cells + (a.base - shared) / 4;
                 if (!s.stats[1].array || strcmp(s.stats[1].array, a.name)) {
                     std::lock_guard<std::mutex> hold(g_lock);
@@ -879,10 +931,11 @@ struct Worker {
         const Fiber& f = fibers[current];
         if (m.block != uint32_t(block)) {
             if (!global) return true;
-            if (!f.acquired) return false;
+            uint32_t acquired = std::max(f.acquired, all_acquired);
+            if (!acquired) return false;
             std::lock_guard<std::mutex> hold(launch->lock);
             auto r = launch->released.find(m.block);
-            return r != launch->released.end() && r->second <= f.acquired;
+            return r != launch->released.end() && r->second <= acquired;
         }
         if (m.phase != phase || m.thread == current) return true;
         if (m.thread / 32 == current / 32) {
@@ -947,6 +1000,7 @@ struct Worker {
         cell.writer = mark(mask, ordered, index);
         if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
         if (output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
+        if (cell.owner != me) cell.in_flight = 0;
         cell.owner = me, cell.written = uint8_t(written | mask), cell.quiet = 0;
     }
 
@@ -1006,7 +1060,7 @@ struct Worker {
         access(address, bytes, Kind::atomic, pc);
         Fiber& f = fibers[current];
         if (f.loaded == address) sites[f.loaded_by].before_atomic = true;
-        f.acquired = g_clock;
+        f.acquires = atomics = true;  // once it is done, which is when this thread is back
         if (!f.fenced) return;
         f.released = ++g_clock;
         std::lock_guard<std::mutex> hold(launch->lock);
@@ -1061,25 +1115,25 @@ struct Worker {
             length = std::max(length, n);
         }
         for (int i = 0; uniform && i < length; ++i)
-            for (int l = 1; l < lanes; ++l) uniform &= rows[l][i].site == rows[0][i].site;
+            for (int l = 1; l < lanes; ++l) uniform &= rows[l][i].site() == rows[0][i].site();
         uintptr_t addresses[32];
         if (uniform) {
             for (int i = 0; i < length; ++i) {
-                for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address;
-                request(sites[rows[0][i].site], addresses, lanes);
+                for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
+                request(sites[rows[0][i].site()], addresses, lanes);
             }
         } else {  // lanes went different ways: match the k-th execution of each instruction
             executions.resize(sites.size());
             for (int l = 0; l < lanes; ++l) {
                 for (auto& e : executions) e.next = 0;
                 for (int i = 0; i < fibers[first + l].logged; ++i) {
-                    Execution& e = executions[rows[l][i].site];
+                    Execution& e = executions[rows[l][i].site()];
                     size_t k = e.next++;
                     if (k == e.lanes.size()) {
                         e.lanes.push_back(0);
                         if (e.addresses.size() < 32 * (k + 1)) e.addresses.resize(32 * (k + 1));
                     }
-                    e.addresses[32 * k + e.lanes[k]++] = rows[l][i].address;
+                    e.addresses[32 * k + e.lanes[k]++] = rows[l][i].address();
                 }
             }
             for (size_t s = 1; s < sites.size(); ++s) {
@@ -1295,11 +1349,12 @@ void on_alarm(int, siginfo_t*, void* context) {
     auto pc = uintptr_t(machine.pc) + 1;
 #endif
     Dl_info here{}, kernel{};
-    int logged = w->fibers[w->current].logged;
-    if (!(dladdr(reinterpret_cast<void*>(pc), &here) &&
-          dladdr(reinterpret_cast<void*>(w->launch->body), &kernel) &&
-          here.dli_fbase == kernel.dli_fbase) && logged)
-        pc = w->sites[w->log[size_t(w->current) * kLog + logged - 1].site].pc;
+    const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
+    uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
+    if (site && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
+                  dladdr(reinterpret_cast<void*>(w->sites[site].pc), &kernel) &&
+                  here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
+        pc = w->sites[site].pc;  // of the last access: the signal came in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }

@@ -1,0 +1,105 @@
+"""How fast is the simulator? Against a plain compiled loop nest, in one run, as a Markdown table.
+
+    python tests/bench_sim.py [PROBLEM]
+
+Columns: the loop nest alone on one core (g++ -O2); each rung without hooks (``trace=False``); with
+all counters and diagnostics; the factor from the loop nest to that; and the kernel's build.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import convlab
+from convlab import reference
+
+PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"  # 18.9 million multiply-adds
+RUNGS = ("01_direct", "02_im2col_gemm", "03_smem_tile")
+REPEATS = 5
+LOOPS = """
+extern "C" void loops(const float* x, const float* w, float* y, int N, int C, int H, int W, int K,
+                      int R, int S) {
+    int P = H - R + 1, Q = W - S + 1;
+    for (int n = 0; n < N; ++n)
+        for (int k = 0; k < K; ++k)
+            for (int p = 0; p < P; ++p)
+                for (int q = 0; q < Q; ++q) {
+                    float sum = 0;
+                    for (int c = 0; c < C; ++c)
+                        for (int r = 0; r < R; ++r)
+                            for (int s = 0; s < S; ++s)
+                                sum += x[((n * C + c) * H + p + r) * W + q + s] *
+                                       w[((k * C + c) * R + r) * S + s];
+                    y[((n * K + k) * P + p) * Q + q] = sum;
+                }
+}
+"""
+
+
+def best(run: Callable[[], object]) -> float:
+    """The shortest of several runs, in seconds."""
+    times = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def loops(problem: convlab.Problem) -> float:
+    """Seconds of the loop nest for a problem without padding, stride, dilation and groups."""
+    x, w, *_ = reference.inputs(problem, 0, "cpu")
+    y = x.new_empty(problem.y_shape)
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "loops.cpp"), Path(folder, "loops.so")
+        source.write_text(LOOPS)
+        subprocess.run(["g++", "-O2", "-shared", "-fPIC", source, "-o", library], check=True)
+        entry = ctypes.CDLL(str(library)).loops
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, w, y)]
+        sizes = [problem.N, problem.C, problem.H, problem.W, problem.K, problem.R, problem.S]
+        return best(lambda: entry(*pointers, *sizes))
+
+
+def simulated(rung: str, problem: convlab.Problem, trace: bool) -> tuple[float, float]:
+    """Seconds of a run and of the build (0 where it was in the cache)."""
+    kernel = convlab.load(rung, engine="sim", trace=trace)
+    built = kernel.build().seconds
+    launch = kernel.prepare(problem, *reference.inputs(problem, 0, "cpu")[:2])
+
+    def run() -> None:
+        launch._runs = 0  # the plain schedule, each time
+        launch()
+
+    run()
+    return best(run), built
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table."""
+    problem = convlab.problem(arguments[0] if arguments else PROBLEM)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
+        convlab.build.sim_runtime()
+        plain = loops(problem)
+        print(f"{problem.macs / 1e6:.1f} M multiply-adds ({problem}), {os.cpu_count()} cores, best of "
+              f"{REPEATS}; plain loops, one core: {plain:.3f} s\n")  # fmt: skip
+        print("| rung | no hooks, s | everything on, s | times plain loops | build, s |")
+        print("|---|---|---|---|---|")
+        for rung in RUNGS:
+            bare, _ = simulated(rung, problem, trace=False)
+            full, built = simulated(rung, problem, trace=True)
+            print(f"| {rung} | {bare:.3f} | {full:.3f} | {full / plain:.1f} | {built:.2f} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

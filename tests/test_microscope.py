@@ -1,0 +1,447 @@
+"""The simulator as a microscope: mistakes are found at their line, whatever the schedule.
+
+The kernels here are no convolutions: `convlab.sim.run` takes any self-contained CUDA C++. Each is
+right as it stands, and then wrong in ways that are edited in; the edit is where it must be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import convlab
+from convlab import reference, sim
+from convlab.errors import BuildError, LaunchError, ProblemError
+from convlab.sim.findings import Array, index
+
+REDUCTION = """
+__global__ void reduction(const float* x, float* y, int n) {
+    __shared__ float s_part[8];
+    float sum = 0;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        sum += x[i];
+    for (int d = 16; d > 0; d /= 2)
+        sum += __shfl_down_sync(0xffffffffu, sum, d);
+    if (threadIdx.x % 32 == 0)
+        s_part[threadIdx.x / 32] = sum;
+    __syncthreads();  // barrier
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < 8; ++i)
+            sum += s_part[i];
+        atomicAdd(y, sum);
+    }
+}
+"""
+TRANSPOSE = """
+__global__ void transpose(const float* a, float* b, int rows, int columns) {
+    __shared__ float s_tile[32][33];
+    int column = blockIdx.x * 32 + threadIdx.x;
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        int row = blockIdx.y * 32 + i;
+        if (row < rows && column < columns)
+            s_tile[i][threadIdx.x] = a[row * columns + column];
+    }
+    __syncthreads();  // barrier
+    int row = blockIdx.y * 32 + threadIdx.x;
+    for (int i = threadIdx.y; i < 32; i += 8) {
+        int column = blockIdx.x * 32 + i;
+        if (row < rows && column < columns)
+            b[column * rows + row] = s_tile[threadIdx.x][i];
+    }
+}
+"""
+SCAN = """
+template <typename T>
+__global__ void scan(T* x) {
+    __shared__ T s_x[256];
+    s_x[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();  // barrier before
+    for (int d = 1; d < 256; d *= 2) {
+        T v = threadIdx.x >= d ? s_x[threadIdx.x - d] : 0;
+        __syncthreads();  // barrier between
+        s_x[threadIdx.x] += v;
+        __syncthreads();  // barrier after
+    }
+    x[threadIdx.x] = s_x[threadIdx.x];
+}
+"""
+HISTOGRAM = """
+__global__ void histogram(const unsigned char* data, int n, unsigned* bins) {
+    __shared__ unsigned s_bins[64];
+    if (threadIdx.x < 64)
+        s_bins[threadIdx.x] = 0;
+    __syncthreads();  // barrier before
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        atomicAdd(&s_bins[data[i] & 63], 1u);
+    __syncthreads();  // barrier after
+    if (threadIdx.x < 64)
+        atomicAdd(&bins[threadIdx.x], s_bins[threadIdx.x]);
+}
+"""
+PRODUCT = """
+#include <cuda_pipeline_primitives.h>
+__global__ void product(const float* a, const float* b, float* c, int size) {
+    __shared__ float s_a[2][16][16], s_b[2][16][16];
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    auto load = [&](int stage, int k0) {
+        __pipeline_memcpy_async(&s_a[stage][threadIdx.y][threadIdx.x],
+                                &a[row * size + k0 + threadIdx.x], 4);
+        __pipeline_memcpy_async(&s_b[stage][threadIdx.y][threadIdx.x],
+                                &b[(k0 + threadIdx.y) * size + column], 4);
+        __pipeline_commit();
+    };
+    float sum = 0;
+    load(0, 0);
+    for (int k0 = 0, stage = 0; k0 < size; k0 += 16, stage ^= 1) {
+        if (k0 + 16 < size) load(stage ^ 1, k0 + 16);
+        else __pipeline_commit();
+        __pipeline_wait_prior(1);
+        __syncthreads();  // barrier before
+        for (int k = 0; k < 16; ++k)
+            sum += s_a[stage][threadIdx.y][k] * s_b[stage][k][threadIdx.x];
+        __syncthreads();  // barrier after
+    }
+    c[row * size + column] = sum;
+}
+"""
+RANDOM = np.random.default_rng(0)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A kernel, how it is launched, and what must be in its last array argument then."""
+
+    source: str
+    entry: str
+    arguments: Callable[[], tuple]
+    expected: Callable
+    grid: tuple[int, ...] | int
+    block: tuple[int, ...] | int
+
+    def run(self, source: str | None = None, **options: object) -> tuple[sim.Trace, tuple]:
+        arguments = self.arguments()
+        options = {"grid": self.grid, "block": self.block} | options
+        return sim.run(source or self.source, self.entry, *arguments, **options), arguments
+
+
+def whole(*shape: int) -> np.ndarray:
+    return RANDOM.integers(-9, 9, shape).astype(np.float32)
+
+
+EXAMPLES = {
+    "reduction": Example(
+        REDUCTION, "reduction", lambda: (whole(3000), np.zeros(1, np.float32), 3000),
+        lambda x, y, n: (y[0], x.sum()), 3, 256,
+    ),
+    "transpose": Example(
+        TRANSPOSE, "transpose",
+        lambda: (torch.from_numpy(whole(40, 70)), torch.zeros(70, 40), 40, 70),
+        lambda a, b, *_: (b, a.T), (3, 2), (32, 8),
+    ),
+    "scan": Example(
+        SCAN, "scan<int>", lambda: (np.arange(256, dtype=np.int32),),
+        lambda x: (x, np.cumsum(np.arange(256))), 1, 256,
+    ),
+    "histogram": Example(
+        HISTOGRAM, "histogram",
+        lambda: (RANDOM.integers(0, 64, 5001).astype(np.uint8), 5001, np.zeros(64, np.uint32)),
+        lambda data, n, bins: (bins, np.bincount(data, minlength=64)), 4, 128,
+    ),
+    "product": Example(
+        PRODUCT, "product",
+        lambda: (whole(48, 48), whole(48, 48), np.full((48, 48), np.nan, np.float32), 48),
+        lambda a, b, c, _: (c, a @ b), (3, 3), (16, 16),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", range(4))
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_right_kernels(name, schedule):
+    trace, arguments = EXAMPLES[name].run(schedule=schedule)
+    np.testing.assert_array_equal(*EXAMPLES[name].expected(*arguments))
+    assert trace.findings == []
+
+
+# example, text, its replacement, kind, texts of the lines that may be named
+BUGS = {
+    "reduction-past_the_end": ("reduction", "i < n;", "i <= n;", "global out of bounds", ["x[i]"]),
+    "reduction-no_barrier": ("reduction", "__syncthreads();  // barrier", "", "race",
+                             ["s_part[threadIdx.x / 32] = sum;", "sum += s_part[i]"]),
+    "reduction-no_atomic": ("reduction", "atomicAdd(y, sum);", "*y = *y + sum;", "race",
+                            ["*y = *y + sum"]),
+    "reduction-part_past_the_end": ("reduction", "i < 8;", "i < 9;", "shared out of bounds",
+                                    ["sum += s_part[i]"]),
+    "reduction-wrong_mask": ("reduction", "__shfl_down_sync(0xffffffffu,", "__shfl_down_sync(0xffffu,",
+                             "warp mask", ["__shfl_down_sync"]),
+    "transpose-no_barrier": ("transpose", "__syncthreads();  // barrier", "", "race",
+                             ["= a[row", "b[column * rows + row] ="]),
+    "transpose-row_unchecked": ("transpose", "if (row < rows && column < columns)\n            b",
+                                "if (column < columns)\n            b", "global out of bounds",
+                                ["b[column * rows + row] ="]),
+    "transpose-tile_not_filled": ("transpose", "i = threadIdx.y; i < 32; i += 8) {\n        int row",
+                                  "i = threadIdx.y; i < 24; i += 8) {\n        int row",
+                                  "uninitialised read", ["b[column * rows + row] ="]),
+    "transpose-tile_too_small": ("transpose", "s_tile[32][33]", "s_tile[24][33]",
+                                 "shared out of bounds", ["= a[row", "b[column * rows + row] ="]),
+    "scan-no_barrier_before": ("scan", "__syncthreads();  // barrier before", "", "race",
+                               ["s_x[threadIdx.x] = x", "T v ="]),
+    "scan-no_barrier_between": ("scan", "__syncthreads();  // barrier between", "", "race",
+                                ["T v =", "+= v"]),
+    "scan-no_barrier_after": ("scan", "__syncthreads();  // barrier after", "", "race",
+                              ["T v =", "+= v"]),
+    "scan-divergent": ("scan", "__syncthreads();  // barrier between\n",
+                       "if (threadIdx.x < 128) __syncthreads();\n        else\n"
+                       "            __syncthreads();\n", "divergent barrier", ["__syncthreads();"]),
+    "histogram-no_barrier_before": ("histogram", "__syncthreads();  // barrier before", "", "race",
+                                    ["s_bins[threadIdx.x] = 0", "atomicAdd(&s_bins"]),
+    "histogram-no_barrier_after": ("histogram", "__syncthreads();  // barrier after", "", "race",
+                                   ["atomicAdd(&s_bins", "atomicAdd(&bins"]),
+    "histogram-no_atomic": ("histogram", "atomicAdd(&s_bins[data[i] & 63], 1u);",
+                            "s_bins[data[i] & 63] += 1;", "race", ["s_bins[data[i] & 63] += 1"]),
+    "histogram-not_zeroed": ("histogram", "if (threadIdx.x < 64)\n        s_bins[threadIdx.x] = 0;",
+                             "", "uninitialised read", ["atomicAdd(&s_bins"]),
+    "histogram-misaligned": ("histogram", "data[i] & 63", "((const unsigned*)(data + 1))[0] & 63",
+                             "misaligned access", ["atomicAdd(&s_bins"]),
+    "product-no_wait": ("product", "__pipeline_wait_prior(1);", "", "copy not waited for", ["sum +=", "__pipeline_memcpy_async"]),
+    "product-waits_too_little": ("product", "__pipeline_wait_prior(1);", "__pipeline_wait_prior(2);",
+                                 "copy not waited for", ["sum +=", "__pipeline_memcpy_async"]),
+    "product-no_barrier_before": ("product", "__syncthreads();  // barrier before", "", "race",
+                                  ["__pipeline_memcpy_async", "sum +="]),
+    "product-no_barrier_after": ("product", "__syncthreads();  // barrier after", "", "race",
+                                 ["__pipeline_memcpy_async", "sum +="]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", [0, 3])
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bug_is_found_at_its_line(name, schedule):
+    example, old, new, kind, places = BUGS[name]
+    source = EXAMPLES[example].source
+    assert source.count(old) == 1
+    source = source.replace(old, new)
+    with pytest.raises(LaunchError) as caught:
+        EXAMPLES[example].run(source, schedule=schedule)
+    assert len(str(caught.value).splitlines()) <= sim.findings.SCREEN + 6
+    found = [f for f in caught.value.findings if f.kind == kind]
+    assert found, caught.value.findings
+    lines = source.splitlines()
+    for finding in found:
+        assert finding.error and finding.count >= 1
+        assert any(place in lines[finding.line - 1] for place in places), finding
+        if kind == "race":
+            assert any(place in lines[finding.other_line - 1] for place in places), finding
+            here, other = (finding.block, finding.thread), (finding.other_block, finding.other_thread)
+            assert here != other
+
+
+def test_all_findings_of_one_run_are_told():
+    source = """
+    __global__ void many(const float* x, float* y) {
+        __shared__ float s_x[32];
+        int i = threadIdx.x;
+        if (i < 8) y[i] = x[i + 100];
+        else if (i < 16) y[i - 20] = 1;
+        else if (i < 24) y[i] = s_x[i + 16];
+        else if (i == 31) y[i] = *(const float*)nullptr;
+    }
+    """
+    with pytest.raises(LaunchError) as caught:
+        sim.run(source, "many", whole(64), whole(64), grid=1, block=32)
+    told = {(f.kind, f.line, f.count) for f in caught.value.findings}
+    assert told == {
+        ("global out of bounds", 5, 8), ("global out of bounds", 6, 8),
+        ("shared out of bounds", 7, 8), ("null pointer", 8, 1),
+    }  # fmt: skip
+    assert "s_x[32]" in str(caught.value) and ", and 7 more threads" in str(caught.value)
+
+
+def test_warp_without_syncwarp_is_a_race_and_with_it_is_not():
+    source = """
+    __global__ void lanes(float* y, int careful) {
+        __shared__ float s_y[64];
+        s_y[threadIdx.x] = threadIdx.x;
+        if (careful) __syncwarp();
+        y[threadIdx.x] = s_y[threadIdx.x ^ 1];
+    }
+    """
+    y = whole(64)
+    assert sim.run(source, "lanes", y, 1, grid=1, block=64).findings == []
+    assert (y == np.arange(64) ^ 1).all()
+    with pytest.raises(LaunchError, match="race: ") as caught:
+        sim.run(source, "lanes", y, 0, grid=1, block=64)
+    assert {caught.value.findings[0].line, caught.value.findings[0].other_line} == {4, 6}
+
+
+def test_blocks_that_store_the_same_value_are_a_warning():
+    source = "__global__ void same(int* y, int v) {\n    y[0] = v ? 7 : blockIdx.x;\n}"
+    y = np.zeros(1, np.int32)
+    (finding,) = sim.run(source, "same", y, 1, grid=8, block=1).findings
+    assert (finding.kind, finding.line, finding.error, y[0]) == ("written twice", 2, False, 7)
+    with pytest.raises(LaunchError, match="race: store to y\\[0\\].*another thread"):
+        sim.run(source, "same", y, 0, grid=8, block=1)
+
+
+LAST_BLOCK = """
+__global__ void last_block(const float* x, float* part, unsigned* done, float* y) {
+    __shared__ bool s_last;
+    if (threadIdx.x == 0) {
+        part[blockIdx.x] = x[blockIdx.x];
+        __threadfence();
+        s_last = atomicAdd(done, 1u) == gridDim.x - 1;
+        if (s_last) {
+            float sum = 0;
+            for (int i = 0; i < gridDim.x; ++i) sum += part[i];
+            *y = sum;
+        }
+    }
+    __syncthreads();
+    if (s_last && threadIdx.x == 1) y[1] = part[3];
+}
+"""
+
+
+def test_fence_and_atomic_order_blocks():
+    x = whole(40)
+
+    def arguments():
+        return x, np.zeros(40, np.float32), np.zeros(1, np.uint32), np.zeros(2, np.float32)
+
+    for schedule in range(4):
+        given = arguments()
+        trace = sim.run(LAST_BLOCK, "last_block", *given, grid=40, block=32, schedule=schedule)
+        assert trace.findings == [] and given[-1][0] == x.sum()
+    with pytest.raises(LaunchError, match="race: load of part.*of another block"):
+        careless = LAST_BLOCK.replace("__threadfence();", "")
+        sim.run(careless, "last_block", *arguments(), grid=40, block=32)
+
+
+def test_early_exit_before_a_barrier_is_a_warning():
+    source = """
+    __global__ void leaves(float* y, int n) {
+        if (threadIdx.x >= n) return;
+        __syncthreads();
+        y[threadIdx.x] = 1;
+    }
+    """
+    (finding,) = sim.run(source, "leaves", whole(40), 40, grid=1, block=64).findings
+    assert (finding.kind, finding.line, finding.error) == ("barrier after exit", 4, False)
+    assert finding.text.startswith("24 of the block's 64 threads")
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [("while (*(volatile float*)y == y[0]) {}", 2), ("for (unsigned i = 9; i >= 0; --i) { }", 2),
+     ("for (int i = 0; i < 9; i += step)\n        y[i] += 1;", 3)],
+    ids=["spins", "empty", "counts"],
+)
+def test_endless_loop_is_told_where(body, line):
+    source = f"__global__ void endless(float* y, int step) {{\n    {body}\n}}"
+    with pytest.raises(LaunchError, match="did not finish within 0.5 s") as caught:
+        sim.run(source, "endless", whole(16), 0, grid=1, block=1, time_limit=0.5)
+    if "while" in body or "+=" in body:  # an empty loop may be left out, or be one jump
+        assert caught.value.findings[0].kind == "endless loop"
+        assert caught.value.findings[0].line in (line, line - 1)
+
+
+def test_lines_sum_up_to_the_counters():
+    trace, _ = EXAMPLES["transpose"].run()
+    rows = {(r["line"], r["space"], r["kind"]): r for r in trace.lines}
+    lines = TRANSPOSE.splitlines()
+    at = {text: 1 + next(i for i, t in enumerate(lines) if text in t) for text in ("= a[", "b[c")}
+    load = rows[at["= a["], "global", "load"]
+    assert (load["array"], load["bytes"], load["lanes"]) == ("a", 4 * 40 * 70, 40 * 70)
+    assert rows[at["b[c"], "shared", "load"]["array"] == "s_tile"
+    assert rows[at["b[c"], "global", "store"]["array"] == "b"
+    for space, kind, requests, units in [
+        ("global", "load", "global_load_requests", "global_load_sectors"),
+        ("global", "store", "global_store_requests", "global_store_sectors"),
+        ("shared", None, "shared_requests", "shared_wavefronts"),
+    ]:
+        chosen = [r for k, r in rows.items() if k[1] == space and kind in (None, k[2])]
+        assert sum(r["requests"] for r in chosen) == trace.counters[requests]
+        assert sum(r["units"] for r in chosen) == trace.counters[units]
+        assert all(r["ideal_units"] <= r["units"] for r in chosen)
+    assert trace.launches == [
+        {"kernel": "transpose", "grid": (3, 2, 1), "block": (32, 8, 1), "shared_bytes": 4224}
+    ]
+
+
+def test_footprints_by_hand():
+    source = "__global__ void twice(const float* x, float* y) { y[threadIdx.x] = x[0] + x[64]; }"
+    counters = sim.run(source, "twice", whole(128), whole(32), grid=1, block=32).counters
+    # two sectors of x and four of y, each once
+    assert counters["block_sectors"] == counters["launch_sectors"] == 6
+
+
+def test_outputs_that_nobody_writes_are_told():
+    kernel = convlab.load("01_direct", engine="sim")
+    source = kernel.source.replace("    g_y[i] = ", "    if (i % 50 != 7) g_y[i] = ")
+    kernel = convlab.compile(source, name="holes", engine="sim")
+    problem = convlab.problem("N=1,C=1,H=8,W=9,K=2,R=1,S=1")
+    launch = kernel.prepare(problem, *reference.inputs(problem, 0, "cpu")[:2])
+    launch()
+    (finding,) = launch.findings
+    assert finding.kind == "never written" and not finding.error
+    assert "3 of the 144 elements of y, the first of them y[n=0, k=0, p=0, q=7]" in finding.text
+
+
+def test_without_trace_the_numbers_are_the_same():
+    problem = convlab.problem("N=2,C=4,H=9,W=8,K=6,R=3,S=2,padding=1,bias=1")
+    tensors = reference.inputs(problem, 0, "cpu")
+    for name in ("01_direct", "02_im2col_gemm", "03_smem_tile"):
+        results = []
+        for trace in (True, False):
+            launch = convlab.load(name, engine="sim", trace=trace).prepare(problem, *tensors)
+            launch()
+            results.append(launch.y.clone())
+            assert (launch.counters["global_load_requests"] > 0) == trace == bool(launch.lines)
+        torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize(
+    ("byte", "expected"),
+    [
+        (0, "x[n=0, c=0, h=0, w=0]"),
+        (4 * (2 * 60 + 1 * 20 + 3 * 5 + 4), "x[n=2, c=1, h=3, w=4]"),
+        (-4, "x[n=0, c=0, h=-1, w=4]"),
+        (4 * 180, "x[n=2, c=2, h=4, w=0]"),
+        (4 * 193, "x[n=2, c=2, h=6, w=3]"),
+        (4 * 1000, "x[n=16, c=2, h=0, w=0]"),
+        (6, "x[n=0, c=0, h=0, w=1] + 2 bytes"),
+    ],
+)
+def test_index_of_a_tensor(byte, expected):
+    assert index("x", byte, {"x": Array((3, 3, 4, 5), 4, "nchw")}) == expected
+
+
+def test_index_of_other_arrays():
+    arrays = {"a": Array((4, 6), 8)}
+    assert index("a", 8 * 13, arrays) == "a[2][1]"
+    assert index("a", -8, arrays) == "a[-1][5]"
+    assert index("a", 8 * 24, arrays) == "a[4][0]"
+    assert index("workspace", 256, arrays) == "workspace[64]"
+
+
+def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):
+    path = tmp_path / "scale.cu"
+    path.write_text("__global__ void scale(double* x, double by) { x[threadIdx.x] *= by; }")
+    x = np.ones((2, 3)).T  # not contiguous
+    sim.run(path, "scale", x, 2.5, grid=1, block=6)
+    assert (x == 2.5).all()
+    with pytest.raises(ProblemError, match="by is a str"):
+        sim.run(path, "scale", x, "2", grid=1, block=6)
+    with pytest.raises(ProblemError, match="block is"):
+        sim.run(path, "scale", x, 2, grid=1, block=())
+    with pytest.raises(LaunchError, match="another number of parameters"):
+        sim.run(path, "scale", x, grid=1, block=6)
+    with pytest.raises(LaunchError, match="1 to 1024 threads"):
+        sim.run(path, "scale", x, 2, grid=1, block=1025)
+    with pytest.raises(LaunchError, match="null pointer"):
+        sim.run(path, "scale", None, 2, grid=1, block=1)
+    with pytest.raises(BuildError):
+        sim.run(path, "scales", x, 2, grid=1, block=1)
