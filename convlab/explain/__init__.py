@@ -22,7 +22,7 @@ from ..device import Ceilings, Datasheet, ceilings, describe, floor_seconds
 from ..errors import ConvlabError, ProblemError, UnsupportedError
 from .executed import find_function
 from .inspection import Inspection
-from ..kernel import ENGINES, Kernel, compile, load
+from ..kernel import ENGINES, Kernel, load
 from .listing import with_shares
 from ..measure import measure
 from .occupancy import Gpu, find_gpu
