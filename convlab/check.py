@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from . import build as builds
-from . import reference, shapes
+from . import reference, shapes, worker
 from .device import available_bytes
 from .errors import ConvlabError, LaunchError, UnsupportedError, WrongResult
 from .examine import examine, is_library
@@ -105,18 +105,15 @@ def check(
         See `raises`.
     """
     kernel = resolve(kernel)
-    if hasattr(kernel, "build"):
-        kernel.build()  # outside of the time limit, and a BuildError is the caller's
-
+    buildable = hasattr(kernel, "build")
+    if buildable:
+        built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and kernel.engine == "cuda" and not is_library(kernel)
 
     def one(problem: Problem, notes: tuple[str, ...] = (), kernel: Any = kernel) -> Report:
         arguments = (kernel, problem, seed, sample, notes)
-        if isolate:
-            from . import worker
-
-            if worker.can_cross(*arguments):
-                return worker.call(examine, *arguments, time_limit=time_limit)
+        if isolate and worker.can_cross(*arguments):
+            return worker.call(examine, *arguments, time_limit=time_limit)
         with explained(kernel.name):
             return examine(*arguments)
 
@@ -138,8 +135,8 @@ def check(
     else:
         chosen = [named_problem(each) for each in problem]
         found = _check_set(kernel, _fitted(kernel, one, scale), chosen, (), progress)
-    if problem is None and found.ok and hasattr(kernel, "build"):
-        builds.mark_good(kernel.build())  # its first call needs no trial from now on
+    if problem is None and found.ok and buildable and kernel.build().library == built.library:
+        builds.mark_good(built)  # its first call needs no trial from now on
     if raises and not found.ok:
         raise WrongResult(str(found))
     return found
@@ -223,6 +220,8 @@ def _smallest(
         found[problem] = report
         return not report.ok
 
+    if enough():
+        return least, notes
     problem, tries = shapes.shrink(least.problem, fails)
     return found[problem], (*notes, f"shrunk from {least.problem.label} in {tries} tries")
 

@@ -26,6 +26,7 @@ import torch
 
 import convlab
 from convlab import paired
+from convlab.bench import write_between
 from convlab.check import resolve
 from convlab.clock import Clock
 from convlab.paired import MODES
@@ -184,6 +185,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("json", type=Path, help="where to write all runs")
     parser.add_argument("--seconds", type=float, default=180, help="for both parts together")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the first table between "
+                        "the markers of this file")  # fmt: skip
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU: nothing to calibrate", file=sys.stderr)
@@ -202,6 +205,10 @@ def main() -> int:
     print("\n".join(lines))
     print(f"\n{'holds' if good else 'FALLS SHORT'}: A against A same, and 2% and 5% seen, "
           "each in at least 95% of the runs")  # fmt: skip
+    if arguments.write is not None:
+        where = f"{facts['gpu']}; {facts['date']}."
+        first = lines[: lines.index("")] if "" in lines else lines
+        write_between(arguments.write, "calibration", "\n".join([*first, "", where]))
     return 0 if good else 1
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import convlab
 from convlab import __main__, examine, guards, tally
+from convlab import build as builds
 from convlab.check import check, fit, run
 from convlab.errors import BuildError, ConvlabError, LaunchError, UnsupportedError, WrongResult
 from convlab.problem import Problem, problems
@@ -455,8 +456,7 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
         return function(*pickle.loads(pickle.dumps(arguments)))
 
     stand_in = SimpleNamespace(call=call, can_cross=lambda *arguments: crosses)
-    monkeypatch.setitem(sys.modules, "convlab.worker", stand_in)
-    monkeypatch.setattr(convlab, "worker", stand_in, raising=False)
+    monkeypatch.setattr(checking, "worker", stand_in)
     kernel, crosses = Fake(), True
     kernel.engine = "cuda"
     assert check(kernel, PLAIN, time_limit=7.0).ok and calls[0][2] == 7.0
@@ -466,6 +466,16 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
     assert check("torch:cpu", PLAIN).ok and len(calls) == 1
     crosses = False
     assert check(kernel, PLAIN).ok and len(calls) == 1
+
+
+def test_build_that_passes_all_is_known_to_be_good_until_it_is_edited(few, tmp_path):
+    path = tmp_path / "92_edited.cu"
+    path.write_text(made("right").source + f"// {tmp_path}")  # a build of its own
+    kernel = convlab.load(path, engine="sim")
+    assert check(kernel, few[0]).ok and not builds.is_good(kernel.build())
+    assert check(kernel, count=1, progress=False).ok and builds.is_good(kernel.build())
+    path.write_text(path.read_text() + " edited")
+    assert not builds.is_good(kernel.build())
 
 
 SOURCE = """

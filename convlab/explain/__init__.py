@@ -22,7 +22,7 @@ from ..device import Ceilings, Datasheet, ceilings, describe, floor_seconds
 from ..errors import ConvlabError, ProblemError, UnsupportedError
 from .executed import find_function
 from .inspection import Inspection
-from ..kernel import ENGINES, Kernel, compile, load
+from ..kernel import ENGINES, Kernel, load
 from .listing import with_shares
 from ..measure import measure
 from .occupancy import Gpu, find_gpu
@@ -108,17 +108,6 @@ def _load(name: str | Path, engine: str) -> Kernel:
     return load(name, engine=engine)
 
 
-def _on(kernel: Kernel, engine: str) -> Kernel:
-    """The same kernel on an engine."""
-    if kernel.engine == engine:
-        return kernel
-    options = {"engine": engine, "defines": kernel.defines, "time_limit": kernel.time_limit}
-    options["workspace_limit"] = kernel.workspace_limit
-    if kernel.path is not None and kernel.path.readtext() == kernel.source:
-        return load(kernel.path, **options)
-    return compile(kernel.source, name=kernel.name.partition("@")[0], **options)
-
-
 def _first_line(error: Exception) -> str:
     return " ".join(str(error).split("\n")[:2]).strip()
 
@@ -127,7 +116,7 @@ def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     """Runs on the stand-ins, the findings, and the operations counted (or None)."""
     runs, findings, flops = [], (), None
     try:
-        twin = _on(kernel, "sim")
+        twin = kernel.on("sim")
         for stand_in in predict.stand_ins(problem):
             launch = twin.prepare(stand_in, *reference.inputs(stand_in, seed))
             launch()
@@ -186,7 +175,7 @@ def _measure(kernel: Kernel, problem: Problem, small: Problem, seed: int, notes:
         return None
     seen: dict[str, Any] = {}
     try:
-        twin = _on(kernel, "cuda")
+        twin = kernel.on("cuda")
         fitted, scaled = fit(problem, [twin])
         if scaled:
             notes.append(f"not measured at full size, the GPU's memory is too small: {scaled}")
