@@ -235,7 +235,10 @@ def test_planted_bug_is_found_at_its_line(name, schedule):
         assert any(place in lines[finding.line - 1] for place in places), finding
         if kind == "race":
             assert any(place in lines[finding.other_line - 1] for place in places), finding
-            here, other = (finding.block, finding.thread), (finding.other_block, finding.other_thread)
+            here, other = (
+                (finding.block, finding.thread),
+                (finding.other_block, finding.other_thread),
+            )
             assert here != other
 
 
@@ -335,8 +338,11 @@ def test_early_exit_before_a_barrier_is_a_warning():
 
 @pytest.mark.parametrize(
     ("body", "line"),
-    [("while (*(volatile float*)y == y[0]) {}", 2), ("for (unsigned i = 9; i >= 0; --i) { }", 2),
-     ("for (int i = 0; i < 9; i += step)\n        y[i] += 1;", 3)],
+    [
+        ("while (*(volatile float*)y == y[0]) {}", 2),
+        ("for (unsigned i = 9; i >= 0; --i) { }", 2),
+        ("for (int i = 0; i < 9; i += step)\n        y[i] += 1;", 3),
+    ],
     ids=["spins", "empty", "counts"],
 )
 def test_endless_loop_is_told_where(body, line):

@@ -167,9 +167,7 @@ class Trace:
                 })  # fmt: skip
         self.findings: list[Finding] = []
         if reports:
-            self.findings = _findings.findings(
-                reports, counts, tried, library, self._base, arrays
-            )
+            self.findings = _findings.findings(reports, counts, tried, library, self._base, arrays)
 
     @cached_property
     def lines(self) -> list[dict[str, object]]:
@@ -322,7 +320,9 @@ def run(
         builds.Source(text + wrapper, name, path), trace=trace, entry="sim_entry"
     )
     sizes, arrays, given, seen = {}, {}, [], {}
-    for number, (label, value) in enumerate(zip(_parameters(text, entry, len(args)), args, strict=True)):
+    for number, (label, value) in enumerate(
+        zip(_parameters(text, entry, len(args)), args, strict=True)
+    ):
         if isinstance(value, (np.ndarray, torch.Tensor)):
             if id(value) not in seen:
                 seen[id(value)] = label = label if label not in sizes else f"argument{number}"

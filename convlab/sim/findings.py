@@ -102,9 +102,8 @@ def findings(
         if key in found:
             finding = replace(found[key], count=found[key].count + finding.count)
         found[key] = finding
-    late = ("race", "uninitialised read")  # the second often follows from the first, or from a fault
-    order = {kind: at for at, kind in enumerate(late, 1)}
-    return sorted(found.values(), key=lambda f: (not f.error, order.get(f.kind, 0)))
+    late = {"race": 1, "uninitialised read": 2}  # which often follow from what stands before them
+    return sorted(found.values(), key=lambda f: (not f.error, late.get(f.kind, 0)))
 
 
 def _triple(text: str) -> Triple:
