@@ -706,7 +706,7 @@ def test_commands(capfd, tmp_path):
 def test_command_exits_with_1_if_one_is_wrong(tmp_path, capsys):
     source = convlab.load("01_direct").source
     path = tmp_path / "halved.cu"
-    path.write_text(source.replace("y[", "y[0 * "))
+    path.write_text(source.replace("g_y[i] = r_acc", "g_y[i] = 0.5f * r_acc"))
     assert main(["ab", "01", str(path), "--engine", "sim", "--problem", SPEC]) == 1
     assert "wrong" in capsys.readouterr().out.lower()
 
