@@ -90,7 +90,6 @@ class Launch:
             return
         if self.kernel.engine == "sim":
             self._simulate()
-            self._runs += 1
             return
         with torch.cuda.device(self.y.device):
             stream = torch.cuda.current_stream().cuda_stream
@@ -116,6 +115,7 @@ class Launch:
     def _simulate(self) -> None:
         self.counters = self._trace = None
         self.launches = []
+        schedule, self._runs = self._runs, self._runs + 1  # each run takes another order
         try:
             self._trace = sim.simulate(
                 self._build.library,
@@ -127,7 +127,7 @@ class Launch:
                 workspace_limit=self.kernel.workspace_limit,
                 trace=self.kernel.trace,
                 time_limit=self.kernel.time_limit,
-                schedule=self._runs,
+                schedule=schedule,
             )
         except LaunchError as error:
             self.findings = getattr(error, "findings", [])
