@@ -12,7 +12,7 @@ from .check import Report, fit, resolve
 from .check import check as check_right
 from .device import ceilings, describe, floor_seconds
 from .errors import ConvlabError, ProblemError
-from .function import Function, travels
+from .function import Function
 from .kernel import compile
 from .measure import Timing, measure_all, simulated
 from .paired import MODES, Paired
@@ -209,7 +209,7 @@ def _labels(kernels: Sequence[Any]) -> list[str]:
 def _checked(kernel: Any, problem: Problem, seed: int, isolate: bool) -> tuple[Report, Any]:
     """Check a side; a callable that names no class and is not fp32 may be tf32."""
     options: dict[str, Any] = {"seed": seed}
-    if kernel.device.type == "cuda" and not (isolate and travels(kernel)):
+    if kernel.device.type == "cuda" and not isolate:
         options["isolate"] = False
     report = check_right(kernel, problem, **options)
     if report.ok or not isinstance(kernel, Function) or hasattr(kernel.function, "precision"):
@@ -229,7 +229,9 @@ def _measured(
     """Time both, in the worker process if that can be."""
     if not isolate:
         return paired.measure_pair(*kernels, problem, **options)
-    if not all(map(travels, kernels)):
+    from . import worker
+
+    if not worker.can_cross(*kernels):
         notes.append("measured in this process: a callable that pickle cannot send was given")
         return paired.measure_pair(*kernels, problem, **options)
     limit = _SPARE_SECONDS + 5 * options["limit_seconds"] * len(options["modes"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -107,15 +105,3 @@ class FunctionLaunch:
             f"{self._kernel.name} raised {type(error).__name__}: {first}; it is called as "
             "f(x, w, bias, stride, padding, dilation, groups), the last four as conv2d takes them"
         )
-
-
-def travels(runnable: Any) -> bool:
-    """Return whether a runnable can be sent to another process, which then finds its code."""
-    function = getattr(runnable, "function", None)
-    if function is not None and getattr(function, "__module__", None) in (None, "__main__"):
-        return False  # a notebook's own function is nothing to another process
-    try:
-        pickle.dumps(runnable)
-    except Exception:  # pickle raises what it likes: PicklingError, TypeError, AttributeError
-        return False
-    return True

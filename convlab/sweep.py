@@ -19,7 +19,6 @@ from . import plot
 from .check import check, fit, plain, resolve
 from .device import describe
 from .errors import BuildError, ConvlabError, ProblemError, UnsupportedError
-from .function import travels
 from .kernel import Kernel
 from .measure import measure
 from .problem import PROBLEM_SETS, Problem
@@ -223,7 +222,7 @@ def measure_point(
         report = check(kernel, problem, seed=seed, **({} if isolate else {"isolate": False}))
         if not report.ok:
             return {"kind": "wrong", "reason": "; ".join(report.failures)}
-        if kernel.device.type == "cuda" and isolate and travels(kernel):
+        if kernel.device.type == "cuda" and isolate:
             from . import worker
 
             timing = worker.call(

@@ -24,9 +24,10 @@ import convlab
 from convlab import clock, paired, ratio
 from convlab.__main__ import main
 from convlab.errors import ConvlabError, LaunchError, ProblemError
-from convlab.function import Function, travels
+from convlab.function import Function
 from convlab.problem import Problem
 from convlab.ratio import Ratio, autocorrelation_time, estimate, settled
+from convlab.worker import can_cross
 
 abing = sys.modules["convlab.ab"]  # convlab.ab is the function
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
@@ -549,10 +550,10 @@ def test_a_callable_without_a_class_may_be_tf32():
 
 def test_what_can_be_sent_to_a_worker():
     cpu = torch.device("cpu")
-    assert travels(Function(plain_torch, cpu)) and travels(convlab.load("01", engine="sim"))
-    assert not travels(Function(lambda *given: None, cpu))
+    assert can_cross(Function(plain_torch, cpu)) and can_cross(convlab.load("01", engine="sim"))
+    assert not can_cross(Function(lambda *given: None, cpu))
     notebook = eval("lambda *given: None", {"__name__": "__main__"})
-    assert not travels(Function(notebook, cpu))
+    assert not can_cross(Function(notebook, cpu))
 
 
 def test_isolation_goes_through_the_worker(monkeypatch):
