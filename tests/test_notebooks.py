@@ -17,26 +17,8 @@ KIBIBYTES = 400  # a notebook's size at most
 LINES = 20  # a code cell's length at most
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
-# For each notebook, its exercises' solutions, in order.
-SOLUTIONS = {
-    "00_start": (
-        "w_right = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0]])",
-        "column, row = torch.tensor([1.0, 2.0, 1.0]), torch.tensor([-1.0, 0.0, 1.0])",
-    ),
-    "01_direct": (
-        "sectors_stride_2, sectors_stride_8 = 8, 32",
-        """p_line = "const int p = int(i % conv.P);"
-q_line = "const int q = int(i / conv.P % conv.Q);\"""",
-    ),
-    "02_im2col_gemm": (
-        "bytes_for_one_image = 4 * 16 * 3 * 3 * 1022 * 1022",
-        'mine = "02_im2col_gemm@BM=128,BN=128"',
-    ),
-    "03_smem_tile": (
-        "floats_rect, floats_stride_2 = (15 + 4 + 1) * (15 + 8 + 1), (15 * 2 + 2 + 1) ** 2",
-        "channels = 5",
-    ),
-}
+# A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".
+SOLUTIONS = Path(__file__).resolve().parent / "solutions"
 
 
 @dataclass
@@ -59,7 +41,15 @@ class Run:
         return printed(self.client.execute_cell(cell, index))
 
 
-@pytest.fixture(scope="module", params=names())
+def solutions(name: str) -> list[str]:
+    """Read the reference solutions of a notebook's exercises."""
+    return [text.strip() for text in (SOLUTIONS / f"{name}.txt").read_text().split("# %%\n")]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names()],
+)
 def run(request: pytest.FixtureRequest, cache: Path) -> Iterator[Run]:
     """Run a notebook from a fresh kernel, on the simulator whatever this machine has."""
     with pytest.MonkeyPatch.context() as patch:
@@ -118,14 +108,14 @@ def test_runs_on_the_gpu(name: str, cache: Path) -> None:
 
 def test_exercises_fail_unsolved(run: Run) -> None:
     checkers = run.tagged("checker")
-    assert len(checkers) == len(run.tagged("exercise")) == len(SOLUTIONS[run.name])
+    assert len(checkers) == len(run.tagged("exercise")) == len(solutions(run.name))
     for index in checkers:
         assert "not yet" in printed(run.notebook.cells[index]).lower()
 
 
 def test_exercises_pass_solved(run: Run) -> None:
     exercises, checkers = run.tagged("exercise"), run.tagged("checker")
-    for exercise, checker, solution in zip(exercises, checkers, SOLUTIONS[run.name], strict=True):
+    for exercise, checker, solution in zip(exercises, checkers, solutions(run.name), strict=True):
         assert run.again(exercise, solution) == ""
         verdict = run.again(checker)
         assert "solved" in verdict.lower() and "not yet" not in verdict.lower()
