@@ -1,8 +1,9 @@
 """Rows to figures: errors beside costs, and where a wrong result is wrong.
 
-Takes data frames and small numpy arrays, never a tensor, and needs no display. Colours are Okabe
-and Ito's (https://jfly.uni-koeln.de/color/), told apart in colour blindness; every mark is also
-labelled or shaped, so that grey print does. The background is white whatever the notebook's theme.
+Takes data frames and small numpy arrays, never a tensor, and needs no display. The first colours
+are Okabe and Ito's (https://jfly.uni-koeln.de/color/), told apart in colour blindness; every mark
+is also labelled or shaped, so that grey print does. The background is white whatever the
+notebook's theme.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib import cycler, rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
@@ -24,8 +26,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-_PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-_BASELINES = ("#4D4D4D", "#A6A6A6", "#7F7F7F")
+PALETTE = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442",  # Okabe and Ito
+    "#101040", "#661100", "#B2DF8A",
+)  # fmt: skip
+_OWN = ("#882255", "#332288", "#666633", "#663333")  # kernels that are no rung
+_VARIANTS = (-0.5, 0.4, -0.75, 0.7)  # of a rung, "b" to "e": darker (below 0) or lighter
+_TUNED = (0.3, -0.3, 0.55, -0.55, 0.15)
+_BASELINES = {"cudnn:fp32": "#4D4D4D", "cudnn:tf32": "#A6A6A6"}
+_OTHER_BASELINE = "#7F7F7F"
 _WRONG = "#D55E00"
 _INK = "#222222"
 _BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above what is allowed
@@ -51,22 +60,79 @@ class Chart(Figure):
         return path
 
 
-def colors(names: Iterable[str]) -> dict[str, str]:
-    """Give each kernel a colour that stays with its name from figure to figure.
+def style() -> None:
+    """Set matplotlib's defaults to the look of convlab's figures; for the top of a notebook.
 
-    Baselines (a name with ":") are greys. A rung's colour follows from its number, any other
-    kernel's from its name; where two of one figure meet, a variant of a rung ("02b_", "@") or else
-    the later by name moves on.
+    A white card with dark ink, so that a figure reads the same in a light and in a dark theme;
+    sizes that are legible at the width of a page; `PALETTE` for lines without a colour of their own.
+    """
+    rcParams.update({
+        "figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white",
+        "text.color": _INK, "axes.labelcolor": _INK, "axes.titlecolor": _INK,
+        "axes.edgecolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
+        "figure.constrained_layout.use": True, "figure.figsize": (8, 3.2), "figure.dpi": 100,
+        "font.size": 9, "figure.titlesize": 11, "axes.titlesize": 10, "axes.labelsize": 9,
+        "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "legend.frameon": False,
+        "axes.prop_cycle": cycler(color=PALETTE), "axes.axisbelow": True, "grid.color": "#DDDDDD",
+        "grid.linewidth": 0.7, "lines.linewidth": 1.6, "image.cmap": "cividis",
+    })  # fmt: skip
+
+
+def color_of(name: str) -> str:
+    """Return a kernel's colour, which follows from its name alone: the same in every figure.
+
+    A rung ("03_smem_tile") has the colour of its number, its variants ("02b_", "02c_") darker and
+    lighter shades of it, one with tunables ("03_smem_tile@TILE=8") a shade between. Baselines (a
+    name with ":") are greys. Any other kernel has one of four colours that no rung has.
+
+    Returns
+    -------
+    str
+        "#RRGGBB".
+    """
+    return _wheel(name)[0]
+
+
+def colors(names: Iterable[str]) -> dict[str, str]:
+    """Return each kernel's colour: `color_of`, but where two that are no rungs meet, one moves on.
+
+    Rungs and baselines keep theirs, whatever else is in the figure.
     """
     chosen: dict[str, str] = {}
-    for name in sorted(set(names), key=lambda name: (not re.match(r"\d+_[^@]*$", name), name)):
-        palette = _BASELINES if ":" in name else _PALETTE
-        number = re.match(r"\d+", name)
-        first = int(number[0]) - 1 if number else zlib.crc32(name.encode())
-        wheel = [palette[(first + i) % len(palette)] for i in range(len(palette))]
+    for name in sorted(set(names), key=lambda name: (len(_wheel(name)), name)):
         taken = set(chosen.values())
+        wheel = _wheel(name)
         chosen[name] = next((color for color in wheel if color not in taken), wheel[0])
     return chosen
+
+
+def _wheel(name: str) -> list[str]:
+    """Return a kernel's own colour, then those that it may take where that one is taken."""
+    name = re.sub(r"#[^@]*", "", name)  # the mark of a pinned version
+    if ":" in name.partition("@")[0]:
+        return [_BASELINES.get(name, _OTHER_BASELINE)]
+    stem, _, tunables = name.partition("@")
+    rung = re.match(r"(\d+)([a-e]?)_", stem)
+    first = zlib.crc32(name.encode())
+    if rung:
+        color = PALETTE[(int(rung[1]) - 1) % len(PALETTE)]
+        color = _shade(color, _VARIANTS["bcde".index(rung[2])] if rung[2] > "a" else 0)
+    else:
+        begin = zlib.crc32(stem.encode())
+        own = [_OWN[(begin + i) % len(_OWN)] for i in range(len(_OWN))]
+        if not tunables:
+            return own
+        color = own[0]
+    if not tunables:
+        return [color]
+    return [_shade(color, _TUNED[(first + i) % len(_TUNED)]) for i in range(len(_TUNED))]
+
+
+def _shade(color: str, by: float) -> str:
+    """Mix a colour with black (`by` below 0) or white (above), 1 being all of it."""
+    end = 255 if by > 0 else 0
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (end - part) * abs(by)):02X}" for part in parts)
 
 
 def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
@@ -227,7 +293,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
         axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", fontsize=9)
         return
     largest, least = rows[cost].max(), rows[floor].min()
-    room = 1.0 if (rows["right"] == False).any() else 0.65  # noqa: E712 (None is not False)
+    room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: it declined
     if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
         axes.set_xscale("log")
         axes.set_xlim(least / 2, largest * (2 * largest / least) ** room)
@@ -309,7 +375,7 @@ def ab_chart(
     elif "counter" in modes and len(modes):
         axes = chart.subplots()
         modes = modes[np.isfinite(modes["ratio"])]  # what A has none of has no ratio
-        axes.barh(modes["counter"], modes["ratio"], color=_PALETTE[0], height=0.6)
+        axes.barh(modes["counter"], modes["ratio"], color=PALETTE[0], height=0.6)
         for y, value in enumerate(modes["ratio"]):
             axes.annotate(f"{value:.3g}", (value, y), xytext=(4, 0), textcoords="offset points",
                           va="center", fontsize=8)  # fmt: skip
@@ -328,7 +394,7 @@ def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
     axes.axvspan(1 - threshold, 1 + threshold, color="#DDDDDD", label="the same")
     axes.axvline(1, color=_INK, linewidth=1)
     for y, row in enumerate(modes.to_dict("records")):
-        color, marker = _PALETTE[y % len(_PALETTE)], "os"[y % 2]
+        color, marker = PALETTE[y % 2], "os"[y % 2]
         edges = [row["low"], row["high"]]
         if all(map(math.isfinite, edges)):
             axes.plot(edges, [y, y], color=color, linewidth=2.5, marker="|", markersize=9)
@@ -346,7 +412,7 @@ def _draw_rounds(axes: Axes, rounds: pd.DataFrame, threshold: float) -> None:
     axes.axhspan(1 - threshold, 1 + threshold, color="#DDDDDD")
     axes.axhline(1, color=_INK, linewidth=1)
     for i, (mode, group) in enumerate(rounds.groupby("mode", sort=False)):
-        axes.plot(group["round"], group["ratio"], "os"[i % 2], color=_PALETTE[i % len(_PALETTE)],
+        axes.plot(group["round"], group["ratio"], "os"[i % 2], color=PALETTE[i % 2],
                   markersize=3, label=mode)  # fmt: skip
     if len(rounds):
         axes.legend(fontsize=8, frameon=False)
@@ -400,7 +466,8 @@ def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ())
         else:
             best = group.nsmallest(24, cost)
             labels = [name.partition("@")[2] or name for name in best["kernel"]]
-            axes.barh(labels, best[cost], color=_PALETTE[0], height=0.62)
+            shades = [color_of(name.partition("@")[0]) for name in best["kernel"]]
+            axes.barh(labels, best[cost], color=shades, edgecolor=_INK, linewidth=0.6, height=0.62)
             axes.invert_yaxis()
             axes.set_xlabel(unit, fontsize=9)
             axes.spines[["top", "right"]].set_visible(False)
