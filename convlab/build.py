@@ -104,7 +104,11 @@ class Source:
 
     def headers(self) -> dict[Path, str]:
         """The text of each local header that the source includes, directly or not."""
-        found: dict[Path, str] = {}
+        return {path: text for path, (_, text) in self.included().items()}
+
+    def included(self) -> dict[Path, tuple[str, str]]:
+        """For each local header the name by which it is included first, and its text."""
+        found: dict[Path, tuple[str, str]] = {}
         todo = [(self.text, self.folder)]
         while todo:
             text, folder = todo.pop()
@@ -113,8 +117,8 @@ class Source:
                     path = (base / name).resolve()
                     if path.is_file():
                         if path not in found:
-                            found[path] = path.read_text()
-                            todo.append((found[path], path.parent))
+                            found[path] = name, path.read_text()
+                            todo.append((found[path][1], path.parent))
                         break
         return found
 
@@ -167,11 +171,30 @@ def build_for_sim(
             source,
             cpp=text + sim.rewrite(source.text, source.label),
             extra_cflags=flags,
-            include=[sim.INCLUDE, source.folder, KERNEL_DIR],
+            include=[sim.INCLUDE, *_rewritten(source, folder), source.folder, KERNEL_DIR],
             ldflags=[*LINK_FLAGS, str(runtime), f"-Wl,-rpath,{runtime.parent}"],
         )
 
     return _cached(f"{source.name}-sim-{key}", compile_into, source, entry)
+
+
+def _rewritten(source: Source, folder: Path) -> list[Path]:
+    """Put the local headers that hold CUDA C++ into a folder, as C++; return where to look."""
+    new, homes = folder / "headers", []
+    for path, (name, text) in source.included().items():
+        plain = sim.rewrite(text, str(path))
+        if plain == text:
+            continue
+        copy = new / name
+        if not copy.resolve().is_relative_to(new.resolve()):
+            raise BuildError(
+                f'{source.label}: #include "{name}" has launches or __shared__ arrays, which the '
+                "simulator rewrites only in headers beside or below the kernel's folder"
+            )
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(f'#line 1 "{path}"\n{plain}')
+        homes.append(path.parent)
+    return [new, *homes] if homes else []
 
 
 @functools.cache
