@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import html
 import math
+import os
 import platform
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,22 @@ class Comparison:
     notes: tuple[str, ...]
     failures: tuple[str, ...] = ()
     reports: tuple[Report, ...] = field(default=(), repr=False)
+
+    @property
+    def cost(self) -> str:
+        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
+        return "time_ms" if "time_ms" in self.frame else "traffic_mb"
+
+    @property
+    def cost_label(self) -> str:
+        """What `cost` is, in words with its unit: an axis's label."""
+        return plot.COST_LABELS[self.cost]
+
+    @property
+    def engine(self) -> str:
+        """Where it ran: "cuda" or "sim"; "torch" if nothing but baselines ran, on a CPU."""
+        engines = set(self.frame["engine"])
+        return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
 
     @property
     def note(self) -> str:
@@ -152,10 +170,7 @@ def compare(
     on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
     peaks = ceilings(loaded[0].device) if on_gpu else None
     with tqdm(total=(2 + on_gpu) * len(loaded), leave=False, disable=not progress) as bar:
-        for entry in entries:
-            bar.set_description(f"building {entry.name}")
-            _build(entry)
-            bar.update()
+        _build(entries, bar)
         for entry in entries:
             bar.set_description(f"checking {entry.name}")
             _check(entry, problem, seed)
@@ -163,9 +178,7 @@ def compare(
         _measure(entries, problem, on_gpu, seed, limit_seconds, bar)
 
     rows = [_row(entry, problem, on_gpu, peaks) for entry in entries]
-    passed = [
-        entry.right or (entry.right is None and kernels is None) for entry in entries
-    ]
+    passed = [entry.right or (entry.right is None and kernels is None) for entry in entries]
     return Comparison(
         problem=problem,
         frame=pd.DataFrame(rows, columns=None if rows else _COLUMNS),
@@ -233,14 +246,46 @@ def _add(entries: list[_Entry], kernel: Any) -> None:
         )
 
 
-def _build(entry: _Entry) -> None:
-    """Build ahead of the check, so that the bar tells which kernel is being waited for."""
-    if hasattr(entry.kernel, "build"):
+def build_all(kernels: Sequence[Any]) -> Iterator[tuple[int, BuildError | None]]:
+    """Build runnables ahead of their first run, as many at a time as there are cores.
+
+    Yields each one's place in `kernels`, as it is done, and what went wrong with it. The compiler
+    is a process of its own, so threads of this one do. What needs no building is passed over.
+    """
+
+    def build(kernel: Any) -> BuildError | None:
         try:
-            entry.kernel.build()
+            kernel.build()
         except BuildError as error:
+            return error
+        return None
+
+    pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
+    try:
+        futures = {
+            pool.submit(build, kernel): i
+            for i, kernel in enumerate(kernels)
+            if hasattr(kernel, "build")
+        }
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no compiler
+
+
+def _build(entries: Sequence[_Entry], bar: tqdm) -> None:
+    """Build ahead of the checks; the bar tells which kernel was built last."""
+    bar.set_description("building")
+    done = 0
+    for i, error in build_all([entry.kernel for entry in entries]):
+        entry = entries[i]
+        if error is not None:
             entry.right, entry.message = False, f"{entry.name}: {error}"
             entry.status = f"does not build: {_first_line(error)}"
+        bar.set_description(f"built {entry.name}")
+        bar.update()
+        done += 1
+    bar.update(len(entries) - done)  # those that need no building
 
 
 def _check(entry: _Entry, problem: Problem, seed: int) -> None:
@@ -291,9 +336,7 @@ def _measure(
             entry.status = entry.status or f"unsteady: {timing.samples} samples until time was up"
 
 
-def _row(
-    entry: _Entry, problem: Problem, on_gpu: bool, peaks: Ceilings | None
-) -> dict[str, Any]:
+def _row(entry: _Entry, problem: Problem, on_gpu: bool, peaks: Ceilings | None) -> dict[str, Any]:
     kernel, report, timing = entry.kernel, entry.report, entry.timing
     row = {
         "kernel": entry.name,
@@ -339,8 +382,11 @@ def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None
     if peaks is not None:
         notes += [
             f"on {describe(kernels[0].device)}",
-            f"floors from measured ceilings: copy {peaks.copy_bytes_per_s / 1e12:.2f} TB/s, GEMM "
-            f"fp32 {peaks.fp32_flops / 1e12:.0f} and TF32 {peaks.tf32_flops / 1e12:.0f} TFLOP/s",
+            (
+                f"floors from measured ceilings: copy {peaks.copy_bytes_per_s / 1e12:.2f} TB/s, "
+                f"GEMM fp32 {peaks.fp32_flops / 1e12:.0f} and TF32 "
+                f"{peaks.tf32_flops / 1e12:.0f} TFLOP/s"
+            ),
         ]
     elif any(kernel.engine == "sim" for kernel in kernels):
         notes.append(

@@ -37,6 +37,11 @@ _BASELINES = {"cudnn:fp32": "#4D4D4D", "cudnn:tf32": "#A6A6A6"}
 _OTHER_BASELINE = "#7F7F7F"
 _WRONG = "#D55E00"
 _INK = "#222222"
+# The cost's column in a comparison's or a sweep's frame, and what it is.
+COST_LABELS = {
+    "time_ms": "time on the GPU (ms)",
+    "traffic_mb": "simulated global memory traffic (MB)",
+}
 _BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above what is allowed
 
 
@@ -287,7 +292,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
     timed = "time_ms" in rows
     cost, floor = ("time_ms", "floor_ms") if timed else ("traffic_mb", "floor_mb")
     unit = "ms" if timed else "MB"
-    what = "time on the GPU (ms)" if timed else "simulated global memory traffic (MB)"
+    what = COST_LABELS[cost]
     axes.set_xlabel(what, fontsize=9)
     if cost not in rows or not rows[cost].notna().any():
         axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", fontsize=9)

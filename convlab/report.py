@@ -76,6 +76,17 @@ class Report:
     host_seconds: float = field(default=math.nan, repr=False, compare=False)
 
     @property
+    def traffic_bytes(self) -> int | None:
+        """What the first run moved of global memory: 32 bytes for each sector; None off the
+        simulator. Calls of cuBLAS count with their model (tiles of 128x128), as in `Timing`.
+        """
+        counted = self.counters or {}
+        if "global_load_bytes" not in counted:
+            return None
+        parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
+        return sum(int(counted.get(part, 0)) for part in parts)
+
+    @property
     def frame(self) -> pd.DataFrame:
         """The report as one row."""
         row = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import itertools
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tqdm.auto import tqdm
 
 from . import plot
 from .check import check, fit, plain, resolve
+from .compare import build_all
 from .device import describe
 from .errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from .kernel import Kernel
@@ -46,6 +46,8 @@ class Sweep:
         "declined", "failed", "wrong"), reason.
     notes
         Lines: device, scaling.
+    engine
+        Where it ran: "cuda" or "sim".
     """
 
     kernel: str
@@ -54,6 +56,17 @@ class Sweep:
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
     _wrong: tuple[str, ...] = field(default=(), repr=False)
+    engine: str = "sim"
+
+    @property
+    def cost(self) -> str:
+        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
+        return "time_ms" if self.engine == "cuda" else "traffic_mb"
+
+    @property
+    def cost_label(self) -> str:
+        """What `cost` is, in words with its unit: an axis's label."""
+        return plot.COST_LABELS[self.cost]
 
     @property
     def ok(self) -> bool:
@@ -211,7 +224,7 @@ def sweep(
     where = f"on {describe(kernel.device)}" if kernel.device.type == "cuda" else (
         "simulated: counters, no time is a GPU's"
     )  # fmt: skip
-    return _result(kernel.name, grid, rows, (*notes, where))
+    return _result(kernel, grid, rows, (*notes, where))
 
 
 def measure_point(
@@ -275,19 +288,12 @@ def _tuned(kernel: Kernel, point: Mapping[str, int]) -> Kernel:
 
 
 def _build_all(kernels: Sequence[Kernel], progress: bool) -> list[BuildError | None]:
-    """Build all, several at a time (the compiler is another process); return what went wrong."""
-
-    def build(kernel: Kernel) -> BuildError | None:
-        try:
-            kernel.build()
-        except BuildError as error:
-            return error
-        return None
-
-    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-        done = pool.map(build, kernels)
-        bar = tqdm(done, "building", len(kernels), leave=False, disable=not progress)
-        return list(bar)
+    """Build all; return what went wrong with each."""
+    errors: list[BuildError | None] = [None] * len(kernels)
+    bar = tqdm(build_all(kernels), "building", len(kernels), leave=False, disable=not progress)
+    for i, error in bar:
+        errors[i] = error
+    return errors
 
 
 def _reason(error: Exception) -> str:
@@ -303,7 +309,7 @@ def _reason(error: Exception) -> str:
 
 
 def _result(
-    name: str, grid: dict[str, list[int]], rows: list[dict[str, Any]], notes: tuple[str, ...]
+    kernel: Kernel, grid: dict[str, list[int]], rows: list[dict[str, Any]], notes: tuple[str, ...]
 ) -> Sweep:
     keys = ["problem", *grid, "kernel"]
     valid = pd.DataFrame([row for row in rows if "kind" not in row])
@@ -320,4 +326,4 @@ def _result(
         valid = pd.DataFrame(columns=keys)
     valid.attrs["tunables"] = list(grid)
     wrong = tuple(row["kernel"] for row in rows if row.get("kind") == "wrong")
-    return Sweep(name, grid, valid, dropped, notes, wrong)
+    return Sweep(kernel.name, grid, valid, dropped, notes, wrong, kernel.engine)

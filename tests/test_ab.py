@@ -642,6 +642,7 @@ def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
     assert set(swept.dropped["TILE"]) == {24}
     assert set(swept.dropped["reason"]) == {"static_assert: TILE: 8, 16 or 32"}
     assert list(swept.frame["traffic_mb"]) == sorted(swept.frame["traffic_mb"])
+    assert (swept.engine, swept.cost) == ("sim", "traffic_mb") and "(MB)" in swept.cost_label
     assert swept.best == {"small": swept.frame["kernel"][0]}
     assert convlab.load(swept.best["small"], engine="sim").defines["TILE"] == 16
     assert "4 of 6 points valid" in str(swept) and "<table" in swept._repr_html_()

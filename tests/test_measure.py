@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import itertools
 import json
 import math
 import random
 import sys
+import threading
 
 import pandas as pd
 import pytest
 import torch
 from test_check import PLAIN, Fake, shifted, tf32
 
+import convlab
 from convlab import device, measure, plot, stopwatch
 from convlab.compare import Comparison, compare
 from convlab.device import Ceilings, Datasheet, floor_seconds
@@ -176,6 +180,29 @@ def test_comparison_html_and_json(comparison):
     assert data["problem"]["N"] == 2 and data["ok"] is False
 
 
+def test_the_cost_is_a_column_with_a_label(comparison):
+    assert (comparison.cost, comparison.engine) == ("traffic_mb", "sim")
+    assert comparison.cost in comparison.frame
+    assert comparison.plot().axes[1].get_xlabel().startswith(comparison.cost_label)
+    moved = comparison.reports[0].traffic_bytes
+    assert moved == comparison.frame.traffic_mb[0] * 1e6 > 0
+    timed = dataclasses.replace(comparison, frame=timed_rows().assign(engine="cuda"))
+    assert (timed.cost, timed.engine) == ("time_ms", "cuda") and "(ms)" in timed.cost_label
+
+
+def test_a_baseline_alone_moves_nothing_that_is_counted():
+    result = compare("torch:cpu", PLAIN, progress=False)
+    assert result.ok and result.engine == "torch" and result.frame[result.cost].isna().all()
+    assert result.reports[0].traffic_bytes is None
+
+
+def test_traffic_is_32_bytes_a_sector():
+    report = checking.check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
+    counters = report.counters
+    sectors = counters["global_load_sectors"] + counters["global_store_sectors"]
+    assert report.traffic_bytes == 32 * sectors > PLAIN.min_bytes
+
+
 def test_comparison_plots(comparison, tmp_path):
     figure = comparison.plot(tmp_path / "deep" / "compare.png")
     assert (tmp_path / "deep" / "compare.png").stat().st_size > 10_000
@@ -232,6 +259,28 @@ def test_a_kernel_that_does_not_build_is_a_row():
     assert "expected ';'\n  int x" in result.failures[0] and "FAILED" in str(result)
     only = compare(broken, PLAIN, progress=False)
     assert not only.ok and str(only) and only.plot()
+
+
+def test_kernels_are_built_side_by_side():
+    kernels = [Fake(name=name) for name in ("01_a", "02_b", "03_typo")]
+    met = threading.Barrier(2, timeout=20)  # broken, hence an error, if one builds after the other
+    first = {kernel.name: True for kernel in kernels}  # the check asks for the build again
+
+    def meet(name):
+        if first.pop(name, False):
+            met.wait()
+
+    def fail():
+        raise BuildError("expected ';'")
+
+    for kernel in kernels[:2]:
+        kernel.build = functools.partial(meet, kernel.name)
+    kernels[2].build = fail
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparing.os, "sched_getaffinity", lambda _: {0, 1})
+        result = compare(kernels, PLAIN, progress=False)
+    assert list(result.frame.right) == [True, True, False]
+    assert list(result.frame.kernel) == ["01_a", "02_b", "03_typo"]
 
 
 def test_scaling_is_said():
