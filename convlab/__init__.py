@@ -8,6 +8,7 @@
 >>> convlab.ab("03_smem_tile", "03_smem_tile@TILE=8", "wide").verdict
 >>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
 
+In a notebook, ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab`` (`convlab.magics`).
 Importing compiles nothing and touches no GPU.
 """
 
@@ -30,6 +31,14 @@ from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
 from .sweep import sweep
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Register the notebook's magics: ``%load_ext convlab``."""
+    from .magics import register  # IPython is there when this is called
+
+    register(shell)
+
 
 __all__ = [
     "BuildError",

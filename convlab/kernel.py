@@ -18,15 +18,14 @@ import torch
 from . import build as builds
 from . import catalog, sim, toolchain
 from .errors import BuildError, LaunchError, ProblemError, UnsupportedError
+from .excerpt import Excerpt, excerpt
 from .problem import Problem, same_padding
 
 ENGINES = ("auto", "cuda", "sim")
 WORKSPACE_LIMIT = 1 << 30  # bytes
 TRIAL_SECONDS = 20.0  # that a kernel's first call on a GPU may take, in the worker process
 # The integers of ConvProblem (kernels/convlab.cuh), in its order.
-_FIELDS = (
-    "N C H W K R S P Q stride_h stride_w pad_h pad_w dilation_h dilation_w groups".split()
-)
+_FIELDS = "N C H W K R S P Q stride_h stride_w pad_h pad_w dilation_h dilation_w groups".split()
 _TUNABLE = re.compile(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", re.M)
 Pair = int | tuple[int, int]
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
@@ -289,6 +288,30 @@ class Kernel:
             builds.Source(text, self._stem, self.path), self.engine, self.defines, trace=self.trace
         )
         return _rebuild(f"{self._stem}#{digest}", self.path, text, self._options(), built)
+
+    def tuned(self, tunables: str) -> "Kernel":
+        """This kernel, as its source is now, with more tunables set: "TILE=8,K_TILE=16"."""
+        options = self._options() | {"defines": self.defines | _parse_defines(tunables)}
+        return _rebuild(self._stem, self.path, self.source, options)
+
+    def show(self, first: str | int | None = None, last: str | int | None = None) -> Excerpt:
+        """A cut of the source, with line numbers; in a notebook as highlighted code.
+
+        Parameters
+        ----------
+        first : where it begins: the first line that holds this text, or a line's number.
+        last : where it ends: the next line, from the first on, that holds this text, or a line's
+            number. Without it `first` is shown alone; without both, all of the source.
+
+        Raises
+        ------
+        ProblemError
+            If no line holds the text; it names the nearest.
+        """
+        label = builds.Source(self.source, self._stem, self.path).label
+        if Path(label).is_absolute():
+            label = Path(label).name
+        return excerpt(self.source, label, first, last)
 
     def on(self, engine: str, time_limit: float | None = None) -> "Kernel":
         """This kernel for another engine."""

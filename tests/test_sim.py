@@ -1470,7 +1470,7 @@ def test_fault(name):
         marker = re.search(r"// here: \w+", FAULTS.cases[name].code).group()
         lines = FAULTS.source.splitlines()
         at = next(i for i, line in enumerate(lines) if line.endswith(marker))
-        assert f"source:{at + 1}:  {lines[at].strip()}" in message
+        assert f"faults.cu:{at + 1}:  {lines[at].strip()}" in message
 
 
 def test_after_a_fault_the_next_run_is_right():

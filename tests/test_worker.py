@@ -390,7 +390,7 @@ def unbounded():
 def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
     text = worker.explain(unbounded, convlab.problem("square"))
     assert "global out of bounds: store of 4 bytes at y[" in text
-    assert "source:2:" in text and "y[blockIdx.x * 1024 + threadIdx.x] = 1" in text
+    assert "unbounded.cu:2:" in text and "y[blockIdx.x * 1024 + threadIdx.x] = 1" in text
     assert "faults.md" not in text and not capsys.readouterr().out
 
 
@@ -427,7 +427,7 @@ def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu, monkeypatch):
     monkeypatch.setattr(sanitizer, "find", lambda: None)
     subject = faults.Subject.of(worker.run_once, [on_gpu, SMALL])
     text = str(subject.error("illegal address", "CUDA error: an illegal memory access"))
-    assert "source:2:" in text
+    assert "unbounded.cu:2:" in text
     assert "compute-sanitizer is not installed; once it is" in text
     assert str(SMALL) in text
     assert "simulator" not in str(subject.error("out of memory", "CUDA out of memory"))
@@ -449,7 +449,7 @@ def test_sanitizers_finding_is_added(on_gpu, monkeypatch, tmp_path, output, stat
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     found = worker.explain(on_gpu, SMALL)
-    assert "source:2:" in found and text in found
+    assert "unbounded.cu:2:" in found and text in found
     if output is REPORT:
         assert "at fill(float *)+0xa0 in inline.cu:2\nby thread (600,0,0)" in found
         assert "Host Frame" not in found and "cudaErrorLaunchFailure" not in found
@@ -748,7 +748,7 @@ def test_fault_on_the_gpu(name, met):
 @pytest.mark.parametrize("name", ["illegal-address", "misaligned", "assert"])
 def test_fault_on_the_gpu_comes_with_its_line(name, met):
     message = str(met[name]["message"])
-    assert re.search(r"the simulator, on .*\n(.*\n)*  *source:8:", message), message
+    assert re.search(r"the simulator, on .*\n(.*\n)*  *[-\w]+\.cu:8:", message), message
     if sanitizer.find() is not None and name != "assert":
         assert re.search(r"compute-sanitizer: Invalid __global__ (read|write)[^=]*:8\b", message), (
             message

@@ -230,6 +230,6 @@ def _quoted(file: str | None, line: int | None, source: Path | str) -> list[str]
     elif isinstance(source, Path):
         name, text = source.name, source.read_text()
     else:
-        name, text = "source", source
+        name, text = path.name, source  # what the text was called when it was built
     quoted = text.splitlines()[line - 1 : line]
     return [f"  {name}:{line}:  {quoted[0].strip() if quoted else ''}"]

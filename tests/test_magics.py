@@ -1,0 +1,223 @@
+"""The notebook's magics, in a real IPython shell, and what a user's mistakes look like there."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+
+import convlab
+from convlab.catalog import KERNEL_DIR
+from convlab.errors import BuildError, CatalogError, LaunchError, ProblemError
+from convlab.magics import Results
+
+DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
+SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
+Run = Callable[[str], ExecutionResult]
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[InteractiveShell]:
+    """One shell for all, with the extension and a kernel called ``mine``."""
+    shell = InteractiveShell.instance(colors="nocolor")
+    assert shell.run_line_magic("load_ext", "convlab") is None
+    shell.run_cell("%%kernel mine --engine sim\n" + DIRECT, store_history=True).raise_error()
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def run(shell: InteractiveShell, capfd: pytest.CaptureFixture) -> Run:
+    """Run a cell as a notebook does; ``.shown`` is what the user reads."""
+
+    def run(cell: str) -> ExecutionResult:
+        capfd.readouterr()
+        result = shell.run_cell(cell, store_history=True)
+        result.shown = "".join(capfd.readouterr())
+        return result
+
+    return run
+
+
+def line_of(cell: str, text: str) -> int:
+    """The number of the first line of a cell that holds a text."""
+    return next(n for n, line in enumerate(cell.splitlines(), 1) if text in line)
+
+
+def test_kernel_binds_a_name(run: Run) -> None:
+    done = run("%%kernel tuned -D THREADS=64 --engine sim\n" + DIRECT)
+    assert done.success
+    assert re.fullmatch(r"tuned@THREADS=64: sim, built (in \d+\.\d s|before)\n", done.shown)
+    kernel = run("tuned").result
+    assert isinstance(kernel, convlab.Kernel)
+    assert kernel.name == "tuned@THREADS=64" and kernel.engine == "sim"
+    assert run("%%kernel --engine sim\n" + DIRECT).success
+    assert run("kernel.name").result == "kernel"
+
+
+@pytest.mark.parametrize("above", ["", "\n\n"], ids=["first_line", "blank_lines_above"])
+def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
+    before = run("mine").result
+    cell = f"{above}%%kernel mine --engine sim\n" + DIRECT.replace("int q =", "int q = bogus +", 1)
+    done = run(cell)
+    assert isinstance(done.error_in_exec, BuildError)
+    assert f"mine.cu:{line_of(cell, 'bogus')}: " in done.shown
+    assert "Traceback" not in done.shown and "full log" not in done.shown
+    assert done.shown.startswith("BuildError: mine.cu did not compile") or "\x1b" in done.shown
+    assert run("mine").result is before
+
+
+def test_header_error_at_the_cells_own_line(run: Run) -> None:
+    done = run("%%kernel odd --engine sim\n// title: Odd\n// preccision: fp32\n" + DIRECT)
+    assert isinstance(done.error_in_exec, CatalogError)
+    assert "odd.cu:3: unknown key 'preccision'" in done.shown
+    assert isinstance(run("odd").error_in_exec, NameError)
+
+
+def test_finding_at_the_cells_own_line(run: Run) -> None:
+    cell = "%%kernel far --engine sim\n" + DIRECT.replace("g_y[i] =", "g_y[i + 100000000] =")
+    assert run(cell).success
+    done = run(f"%convlab check far {SMALL}")
+    assert isinstance(done.error_in_exec, LaunchError)
+    assert f"far.cu:{line_of(cell, 'i + 100000000')}:  g_y[i" in done.shown
+    assert "Traceback" not in done.shown
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("%%kernel 3x\n//", "'3x' cannot be the name of a Python variable; try `%%kernel _3x`"),
+        ("%%kernel class\n//", "'class' cannot be"),
+        ("%%kernel a -D THREADS=many\n//", "write -D NAME=INTEGER"),
+        ("%%kernel a --engin sim\n//", "did you mean --engine?"),
+        ("%%kernel 'a\n//", "No closing quotation"),
+        ("%kernel a", "stands on a cell's first line"),
+        ("%convlab chek mine", "did you mean check?"),
+        ("%convlab check --sed 1", "did you mean --seed?"),
+        ("%convlab bench --write README.md", "`!python -m convlab bench --write README.md`"),
+    ],
+)  # fmt: skip
+def test_usage_errors(run: Run, cell: str, message: str) -> None:
+    done = run(cell)
+    assert type(done.error_in_exec).__name__ == "UsageError"
+    assert message in done.shown and "Traceback" not in done.shown
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "message"),
+    [
+        ("check mien", CatalogError, "did you mean mine?"),
+        ("check mine sqare", CatalogError, "did you mean square?"),
+        ("check 01_dirct", CatalogError, "did you mean 01_direct?"),
+        ("check mine --problem sqare", ProblemError, "did you mean square?"),
+        ("check mine square wide", ProblemError, "one problem at a time, not square and wide"),
+        ("check mine@TILE=8 square", ProblemError, "has no tunable TILE; it has: THREADS"),
+        ("sweep mine THREADS=8,x", ProblemError, "write NAME=8,16, whole numbers"),
+    ],
+)
+def test_wrong_words(run: Run, line: str, error: type, message: str) -> None:
+    done = run(f"%convlab {line}")
+    assert isinstance(done.error_in_exec, error)
+    assert message in done.shown and "Traceback" not in done.shown
+
+
+def test_results_are_values(run: Run, shell: InteractiveShell) -> None:
+    shell.user_ns["conv"] = convlab.problem(SMALL)
+    report = run("r = %convlab check mine conv\nr").result
+    assert isinstance(report, convlab.check(shell.user_ns["mine"], SMALL).__class__)
+    assert report.ok and report.kernel == "mine" and report.problem == convlab.problem(SMALL)
+    reports = run(f"%convlab check mine 01_direct {SMALL} --engine sim").result
+    assert isinstance(reports, Results) and [r.kernel for r in reports] == ["mine", "01_direct"]
+    assert reports._repr_html_().count("mine") == 1
+    assert run(f"%convlab ab mine mine@THREADS=64 {SMALL}").result.ok
+    compared = run(f"%convlab compare mine tuned {SMALL}").result
+    assert list(compared.frame["kernel"]) == ["mine", "tuned@THREADS=64"]
+    assert run(f"%convlab inspect mine --engine sim --problem {SMALL}").result.kernel == "mine"
+    swept = run(f"%convlab sweep mine THREADS=64,128 {SMALL}").result
+    assert len(swept.frame) == 2 and swept.ok
+
+
+def test_plot_is_written_where_told(run: Run, tmp_path: Path) -> None:
+    done = run(f"%convlab check mine {SMALL} --plot {tmp_path}/where.png")
+    assert done.success and (tmp_path / "where.png").stat().st_size > 1000
+
+
+def test_help_and_lists(run: Run) -> None:
+    for line in ("%convlab", "%convlab --help", "%convlab ab --help"):
+        done = run(line)
+        assert done.success and done.result is None and "usage: %convlab" in done.shown
+    assert "03_smem_tile" in run("%convlab list").shown
+    assert "torch" in run("%convlab doctor").shown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%convlab c", {"check", "compare"}),
+        ("%convlab check mi", {"mine"}),
+        ("r = %convlab check mine --se", {"--seed"}),
+        ("%convlab check --engine ", {"auto", "cuda", "sim"}),
+        ("%convlab check mine sq", {"square"}),
+        ("%convlab check --problem rec", {"rect"}),
+        ("%convlab ab mine cudnn:t", {"cudnn:tf32", "cudnn:tf32:channels_last"}),
+        ("%convlab sweep mine TH", {"THREADS="}),
+        ("%convlab check mine@TH", {"mine@THREADS="}),
+        ("import convlab\n%convlab compare 01", {"01_direct"}),
+        ("%%kernel mine --e", {"--engine"}),
+    ],
+)
+def test_completion(shell: InteractiveShell, text: str, expected: set[str]) -> None:
+    with provisionalcompleter():
+        found = list(shell.Completer.completions(text, len(text)))
+    assert {each.text for each in found} == expected
+    assert all(text[each.start : each.end] == text.split(" ")[-1] for each in found)
+
+
+def test_loading_twice_completes_once(shell: InteractiveShell, run: Run) -> None:
+    before = len(shell.Completer.custom_matchers)
+    assert run("%reload_ext convlab").success
+    assert len(shell.Completer.custom_matchers) == before
+
+
+# --- Kernel.show ---------------------------------------------------------------------------------
+
+
+def test_show_cuts_by_text_and_number() -> None:
+    kernel = convlab.load("01_direct", engine="sim")
+    lines = kernel.source.splitlines()
+    whole = kernel.show()
+    assert (whole.first, list(whole.lines)) == (1, lines)
+    start, stop = line_of(kernel.source, "const int q ="), line_of(kernel.source, "g_y[i] =")
+    cut = kernel.show("const int q =", "g_y[i] =")
+    assert (cut.first, list(cut.lines)) == (start, lines[start - 1 : stop])
+    assert kernel.show(start, stop) == cut
+    assert kernel.show("const int q =").lines == (lines[start - 1],)
+    assert kernel.show(last=2).lines == tuple(lines[:2])
+    assert str(cut).splitlines()[0] == f"{start}  {lines[start - 1]}"
+
+
+def test_show_in_a_notebook() -> None:
+    cut = convlab.load("01_direct", engine="sim").show("const int q =", "g_y[i] =")
+    assert cut._repr_markdown_() == "```cpp\n" + "\n".join(cut.lines) + "\n```"
+    page = cut._repr_html_()
+    text = re.sub(r"<[^>]*>", "", page)
+    assert "kernels/01_direct.cu" in text
+    assert len(page.splitlines()) == 1 + len(cut.lines)
+    assert "color:" in page and "r &lt; conv.R" in text
+    assert all(f"{n}  " in text for n in range(cut.first, cut.first + len(cut.lines)))
+
+
+def test_show_says_what_is_there() -> None:
+    kernel = convlab.load("01_direct", engine="sim")
+    with pytest.raises(
+        ProblemError, match=r"holds 'const int qq ='; the nearest are\n  \d+: const"
+    ):
+        kernel.show("const int qq =")
+    with pytest.raises(ProblemError, match=r"has no line 9999: its lines are 1 to \d+"):
+        kernel.show(9999)
+    with pytest.raises(ProblemError, match="line 3 stands before line 10"):
+        kernel.show(10, 3)
+    with pytest.raises(ProblemError, match="01_direct.cu from line 60 on holds '// title'"):
+        kernel.show(60, "// title")
