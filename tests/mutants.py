@@ -33,6 +33,7 @@ import torch
 from planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 import convlab
+from convlab import sim
 from convlab.build import ninja_on_path
 from convlab.errors import BuildError, LaunchError, UnsupportedError
 from convlab.kernel import WORKSPACE_LIMIT
@@ -54,6 +55,8 @@ class Finding:
         The number of problems checked, that one included.
     seconds
         What that took.
+    findings
+        A runtime fault's, where it was simulated: which line, block, thread.
     """
 
     kind: str | None
@@ -61,6 +64,7 @@ class Finding:
     problem: str = ""
     checked: int = 0
     seconds: float = 0.0
+    findings: tuple[sim.Finding, ...] = ()
 
 
 def build(mutant: Mutant, engine: str) -> convlab.Kernel | Finding:
@@ -102,7 +106,8 @@ def examine(kernel: convlab.Kernel) -> Finding:
         checked += 1
         if found:
             label = problem.label.removeprefix("awkward.")
-            return Finding(*found, label, checked, time.perf_counter() - started)
+            *found, findings = found
+            return Finding(*found, label, checked, time.perf_counter() - started, findings)
     return Finding(None, "nothing", "", checked, time.perf_counter() - started)
 
 
@@ -139,19 +144,19 @@ def expected(mutant: Mutant, engine: str) -> str | None:
     return mutant.sim if engine == "sim" else mutant.cuda
 
 
-def _first_sign(kernel: convlab.Kernel, problem: convlab.Problem) -> tuple[str, str] | None:
-    """Return the kind of what the check finds on one problem, and what it is; None if nothing."""
+def _first_sign(kernel: convlab.Kernel, problem: convlab.Problem) -> tuple[str, str, tuple] | None:
+    """Return the kind of what the check finds on one problem, what, and its findings; or None."""
     try:
         report = convlab.check(kernel, problem)
     except LaunchError as error:
         first, *rest = str(error).splitlines()
         places = [line.split(":")[1] for line in rest if ".cu:" in line or "source:" in line]
         line = f" (line {places[0]})" if places else ""
-        return FAULT, first.removeprefix(f"{kernel.name}: ") + line
+        return FAULT, first.removeprefix(f"{kernel.name}: ") + line, tuple(error.findings)
     if report.ok:
         return None
     first = report.failures[0].removesuffix(", the first of them:")
-    return WRONG, "; ".join([first, *map(str, getattr(report, "patterns", ())[:1])])
+    return WRONG, "; ".join([first, *map(str, getattr(report, "patterns", ())[:1])]), ()
 
 
 def _row(mutant: Mutant, finding: Finding, engine: str) -> tuple[str, ...]:

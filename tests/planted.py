@@ -16,6 +16,7 @@ Shipped mistakes that are not here, because no kernel file can make them, or the
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,9 @@ class Mutant:
         A header that is pasted in place of its #include, so that `edits` reach it.
     workspace_limit
         Bytes of workspace; None for the usual.
+    at
+        Texts of the lines that a report may name, where those are not the edit's own: the access
+        that goes wrong by it, the two sides of the race that a missing barrier lets in.
     """
 
     name: str
@@ -61,6 +65,16 @@ class Mutant:
     shipped: bool = False
     inline: str | None = None
     workspace_limit: int | None = None
+    at: tuple[str, ...] = ()
+
+    @property
+    def right(self) -> str:
+        """The rung's text before the mistake."""
+        text = (KERNELS / f"{self.rung}.cu").read_text()
+        if self.inline:
+            header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
+            text = replace(text, f'#include "{self.inline}"\n', header, 1, self.name)
+        return text
 
     @property
     def source(self) -> str:
@@ -68,13 +82,26 @@ class Mutant:
 
         Raises ValueError if an old text is not there as often as it should be.
         """
-        text = (KERNELS / f"{self.rung}.cu").read_text()
-        if self.inline:
-            header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
-            text = replace(text, f'#include "{self.inline}"\n', header, 1, self.name)
+        text = self.right
         for old, new, *count in self.edits:
             text = replace(text, old, new, count[0] if count else 1, self.name)
         return text
+
+    @property
+    def lines(self) -> frozenset[int]:
+        """The numbers of the lines of `source` that a report may name: see ``at``.
+
+        Raises ValueError if no line holds a text of ``at``.
+        """
+        wrong = self.source.splitlines()
+        if self.at:
+            for text in self.at:
+                if not any(text in line for line in wrong):
+                    raise ValueError(f"mutant {self.name} is stale: no line holds {text!r}")
+            return frozenset(i for i, s in enumerate(wrong, 1) if any(t in s for t in self.at))
+        matcher = difflib.SequenceMatcher(None, self.right.splitlines(), wrong, autojunk=False)
+        edited = (range(j1, j2) for tag, _, _, j1, j2 in matcher.get_opcodes() if tag != "equal")
+        return frozenset(i + 1 for numbers in edited for i in numbers)
 
 
 def replace(text: str, old: str, new: str, count: int, name: str) -> str:
@@ -122,6 +149,9 @@ _PARTS = (
 )  # fmt: skip
 _PART = "r_acc + (g_bias && threadIdx.x % kParts == 0 ? g_bias[k] : 0.0f)"
 
+# Lines that go wrong by an edit elsewhere, see `Mutant.at`.
+_X, _FILTER = "r_acc += x_n[", "w_k[c * RS"
+
 DIRECT = _of(
     "01_direct",
     # -- build
@@ -144,7 +174,7 @@ DIRECT = _of(
        (" * conv.dilation_h", ""), (" * conv.dilation_w", ""), shipped=True),
     _m("groups_ignored", "groups are accepted and ignored: all channels for each filter",
        ("conv.C / conv.groups", "conv.C"), ("conv.K / conv.groups", "conv.K"),
-       sim=FAULT, shipped=True),
+       sim=FAULT, shipped=True, at=(_FILTER,)),
     _m("bias_ignored", "the bias is accepted and ignored",
        (" + (g_bias ? g_bias[k] : 0.0f)", ""), shipped=True),
     # -- indices
@@ -190,14 +220,16 @@ DIRECT = _of(
        ("x_n[c * HW + int64_t(h) * conv.W + w]",
         "x_n[c * HW + int64_t(flat / conv.W) * conv.W + flat % conv.W]"), shipped=True, sim=FAULT),
     # -- bounds
-    _m("top_unchecked", "h < 0 is not asked", ("h < 0 || ", ""), sim=FAULT),
-    _m("bottom_off_by_one", "row H counts as inside", ("h >= conv.H", "h > conv.H"), sim=FAULT),
-    _m("left_unchecked", "w < 0 is not asked", ("w < 0 || ", ""), sim=FAULT),
+    _m("top_unchecked", "h < 0 is not asked", ("h < 0 || ", ""), sim=FAULT, at=(_X,)),
+    _m("bottom_off_by_one", "row H counts as inside", ("h >= conv.H", "h > conv.H"), sim=FAULT,
+       at=(_X,)),
+    _m("left_unchecked", "w < 0 is not asked", ("w < 0 || ", ""), sim=FAULT, at=(_X,)),
     _m("right_unchecked", "w >= W is not asked: the next row is read", (" || w >= conv.W", ""),
-       sim=FAULT),
-    _m("outputs_unchecked", "threads past the last output write", (_BOUND, ""), sim=FAULT),
+       sim=FAULT, at=(_X,)),
+    _m("outputs_unchecked", "threads past the last output write", (_BOUND, ""), sim=FAULT,
+       at=(_X,)),
     _m("outputs_off_by_one", "one thread past the last output writes",
-       ("if (i >= int64_t(", "if (i > int64_t("), sim=FAULT),
+       ("if (i >= int64_t(", "if (i > int64_t("), sim=FAULT, at=(_X,)),
     _m("count_16_bits", "stand-in: the number of outputs in an integer too short for it",
        (_BOUND, _BOUND.replace("int64_t(conv.N)", "int16_t(conv.N").replace("conv.Q)", "conv.Q))")),
        shipped=True),
@@ -242,15 +274,15 @@ DIRECT = _of(
     _m("writes_before_y", "the first thread also writes one element earlier",
        (_STORE, _STORE + "    if (i == 0) g_y[-1] = 0.0f;\n"), sim=FAULT),
     _m("sum_not_zeroed", "sums start from what is in y",
-       ("float r_acc = 0.0f", "float r_acc = g_y[i]")),
+       ("float r_acc = 0.0f", "float r_acc = g_y[i]"), sim=FAULT, cuda=WRONG),
     _m("added_without_atomics", "four threads add to one output, without atomics",
-       *_PARTS, (_STORE, f"    g_y[i] += {_PART};\n")),
+       *_PARTS, (_STORE, f"    g_y[i] += {_PART};\n"), sim=FAULT, cuda=WRONG),
     _m("atomics_undeclared", "four threads add with atomics, in any order, undeclared",
        *_PARTS, (_STORE, f"    atomicAdd(&g_y[i], {_PART});\n"), cuda=None,
        why="a GPU may add in the same order twice"),
     _m("threads_share_output", "two threads write one output, the later one half of it",
        (_STORE, _STORE + "    if (i > 0 && threadIdx.x == 7) g_y[i - 1] = r_acc;\n"), cuda=None,
-       why="the lanes of a warp write in an order that a GPU may keep"),
+       why="the lanes of a warp write in an order that a GPU may keep", sim=FAULT),
     # -- arithmetic
     _m("tf32_inputs", "inputs rounded to TF32, and fp32 claimed", (_DIRECT, _ROUND),
        (("r_acc += x_n[c * HW + int64_t(h) * conv.W + w] *\n                         "
@@ -285,27 +317,32 @@ _COL = """                *col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
                 col += pitch;   // rows are ordered (c, r, s), as the filter is
 """
 
+_WRITE, _READ, _W_READ, _Y_STORE = "*col = inside", "? col_group[", "? w_group[", "g_y[(n * conv.K"
+_TILES = ("s_col[kk][m]", "s_w[kk][k]", "= s_col[kk]", "= s_w[kk]")  # stores, loads
+
 GEMM = _of(
     "02_im2col_gemm",
     # -- im2col
     _m("walks_inputs", "im2col walks input positions, its matrix has output positions",
        (_LOWER, _LOWER.replace("pixels,", "min_of(pixels, conv.N * conv.H * conv.W),")),
-       shipped=True),
+       shipped=True, at=(_READ,), sim=FAULT, cuda=WRONG),
     _m("rows_rsc", "the matrix's rows are ordered (r, s, c), the filter's (c, r, s)",
        ("int64_t(c) * conv.R * conv.S * pitch + m", "int64_t(c) * pitch + m"),
        ("col += pitch;", "col += int64_t(conv.C) * pitch;"), shipped=True),
     _m("offset_16_bits", "stand-in: an offset into the matrix in an integer too short for it",
        ("g_col + int64_t(c) * conv.R * conv.S * pitch + m",
-        "g_col + uint16_t(c * conv.R * conv.S * pitch) + m"), shipped=True),
+        "g_col + uint16_t(c * conv.R * conv.S * pitch) + m"), shipped=True, at=(_WRITE, _READ),
+       sim=FAULT, cuda=WRONG),
     _m("tail_not_lowered", "the last pixels have no thread in im2col's grid",
        ("lowering(ceil_div(pixels, kLoweringThreads),",
-        "lowering(max_of(1, pixels / kLoweringThreads),")),
+        "lowering(max_of(1, pixels / kLoweringThreads),"), at=(_READ,), sim=FAULT, cuda=WRONG),
     _m("border_skipped", "padding is skipped in the matrix, not set to zero",
        (_COL, _COL.replace("*col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;",
-                           "if (inside) *col = x_c[int64_t(h) * conv.W + w];")), shipped=True),
-    _m("left_unchecked", "w < 0 is not asked", ("w >= 0 && ", ""), sim=FAULT),
+                           "if (inside) *col = x_c[int64_t(h) * conv.W + w];")), shipped=True,
+       at=(_READ,), sim=FAULT, cuda=WRONG),
+    _m("left_unchecked", "w < 0 is not asked", ("w >= 0 && ", ""), sim=FAULT, at=(_WRITE,)),
     _m("bottom_unchecked", "h >= H is not asked: the next channel is read", (" && h < conv.H", ""),
-       sim=FAULT),
+       sim=FAULT, at=(_WRITE,)),
     _m("padding_after_only", "the padding is not taken off h", (" - conv.pad_h", "")),
     _m("stride_of_height", "stride_h is used for the width", ("conv.stride_w", "conv.stride_h")),
     _m("dilation_ignored", "the dilation is accepted and ignored",
@@ -313,29 +350,33 @@ GEMM = _of(
     _m("image_dropped", "every image is lowered from the first",
        ("(int64_t(n) * conv.C + c)", "int64_t(c)")),
     _m("filter_height_for_width", "the filter's height is used for its width",
-       ("s < conv.S", "s < conv.R"), shipped=True),
+       ("s < conv.S", "s < conv.R"), shipped=True, at=(_READ,), sim=FAULT, cuda=WRONG),
     # -- the product
     _m("no_barrier_before", "no barrier between loading the tiles and using them",
-       ("        __syncthreads();\n        #pragma unroll\n", "        #pragma unroll\n")),
+       ("        __syncthreads();\n        #pragma unroll\n", "        #pragma unroll\n"),
+       at=_TILES, sim=FAULT, cuda=WRONG),
     _m("no_barrier_after", "no barrier between using the tiles and loading the next",
-       (_AFTER, ""), cuda=None, why=OVERLAP),
+       (_AFTER, ""), cuda=None, why=OVERLAP, at=_TILES, sim=FAULT),
     _m("stale_col", "columns outside the matrix are skipped, not set to zero",
        (_LOAD_COL, _SKIP_COL), cuda=None, shipped=True,
-       why="zeros of the filter hide stale values unless they are NaN or infinite"),
+       why="zeros of the filter hide stale values unless they are NaN or infinite", at=_TILES[2:3],
+       sim=FAULT),
     _m("stale_tiles", "what is outside the matrices is skipped, not set to zero",
-       (_LOAD_COL, _SKIP_COL), (_LOAD_W, _SKIP_W), shipped=True),
+       (_LOAD_COL, _SKIP_COL), (_LOAD_W, _SKIP_W), shipped=True, at=_TILES[2:],
+       sim=FAULT, cuda=WRONG),
     _m("rows_unchecked", "rows past gemm_k are read from the matrix",
-       ("kk0 + kk < gemm_k && m0 + m", "m0 + m"), sim=FAULT, cuda=None, why=LUCK),
+       ("kk0 + kk < gemm_k && m0 + m", "m0 + m"), sim=FAULT, cuda=None, why=LUCK, at=(_READ,)),
     _m("filter_rows_unchecked", "values past a filter's end are read",
-       ("kk0 + kk < gemm_k && k0 + k", "k0 + k"), sim=FAULT, cuda=None, why=LUCK),
+       ("kk0 + kk < gemm_k && k0 + k", "k0 + k"), sim=FAULT, cuda=None, why=LUCK, at=(_W_READ,)),
     _m("filters_unchecked", "filters past the group's last are read",
-       ("gemm_k && k0 + k < K_group", "gemm_k"), sim=FAULT, cuda=None, why=LUCK),
+       ("gemm_k && k0 + k < K_group", "gemm_k"), sim=FAULT, cuda=None, why=LUCK, at=(_W_READ,)),
     _m("store_k_unchecked", "channels past the group's last are written",
-       ("            if (k >= (group + 1) * K_group) continue;\n", ""), sim=FAULT),
+       ("            if (k >= (group + 1) * K_group) continue;\n", ""), sim=FAULT, at=(_Y_STORE,)),
     _m("store_m_unchecked", "pixels past the chunk's last are written",
-       ("        if (m >= pixels) continue;\n", ""), sim=FAULT),
+       ("        if (m >= pixels) continue;\n", ""), sim=FAULT, at=(_Y_STORE,)),
     _m("store_m_off_by_one", "one pixel past the chunk's last is written",
-       ("        if (m >= pixels) continue;\n", "        if (m > pixels) continue;\n"), sim=FAULT),
+       ("        if (m >= pixels) continue;\n", "        if (m > pixels) continue;\n"), sim=FAULT,
+       at=(_Y_STORE,)),
     _m("inner_tail_dropped", "the last rows, fewer than kBK, are left out of the sum",
        ("kk0 < gemm_k; kk0 += kBK", "kk0 + kBK <= gemm_k; kk0 += kBK")),
     _m("inner_short", "one row of each tile is left out of the sum",
@@ -349,11 +390,11 @@ GEMM = _of(
     _m("m_tile_dropped", "each tile of pixels loads the first tile's columns",
        ("(kk0 + kk) * pitch + m0 + m]", "(kk0 + kk) * pitch + m]")),
     _m("pitch_is_pixels", "a row of the matrix is taken to be as long as the chunk has pixels",
-       ("(kk0 + kk) * pitch", "(kk0 + kk) * pixels")),
+       ("(kk0 + kk) * pitch", "(kk0 + kk) * pixels"), sim=FAULT, cuda=WRONG),
     _m("thread_tile_dropped", "neighbouring threads write overlapping channels",
-       ("k0 + thread_n * kTN + i;", "k0 + thread_n + i;")),
+       ("k0 + thread_n * kTN + i;", "k0 + thread_n + i;"), at=(_Y_STORE,), sim=FAULT, cuda=WRONG),
     _m("image_of_y_dropped", "every image is written to the first",
-       ("(n * conv.K + k) * PQ", "k * PQ")),
+       ("(n * conv.K + k) * PQ", "k * PQ"), sim=FAULT, cuda=WRONG),
     _m("bias_within_group", "the bias is indexed within the group",
        ("g_bias[k]", "g_bias[k - group * K_group]")),
     _m("filter_transposed", "the filter is read as (gemm_k, K)",
@@ -364,15 +405,16 @@ GEMM = _of(
        ("first < all; first += pitch", "first + pitch <= all; first += pitch")),
     _m("chunk_offset_bytes", "a chunk's start is passed in bytes",
        ("col, first, pixels, pitch);", "col, first * 4, pixels, pitch);"),
-       sim=FAULT, workspace_limit=CHUNKED),
+       sim=FAULT, workspace_limit=CHUNKED, at=(_WRITE,)),
     _m("chunk_start_dropped", "every chunk is written where the first belongs",
        ("const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;",
         "const int64_t n = m / PQ, pq = m % PQ;"), workspace_limit=CHUNKED),
     _m("workspace_overrun", "chunks as if the workspace had no limit",
        ("pixels_per_chunk(conv, workspace_bytes)", "pixels_per_chunk(conv, size_t(1) << 40)"),
-       sim=FAULT, workspace_limit=CHUNKED),
+       sim=FAULT, workspace_limit=CHUNKED, at=(_WRITE, _READ)),
 )  # fmt: skip
 
+_CALL = "cublasSgemmStridedBatched("
 _PRODUCT = "CUBLAS_OP_N, CUBLAS_OP_N, cols, rows, inner"
 _OPERANDS = """cols, rows, inner,
             &one, b.data + i * b.stride, b.ld, b.stride,
@@ -392,13 +434,13 @@ CUBLAS = _of(
        ("g_y[(n * conv.K + k) * PQ + pq]", "g_y[k * conv.N * PQ + first + m]"), shipped=True),
     _m("column_major", "row-major matrices handed over as column-major ones",
        (_OPERANDS, _COLUMN_MAJOR), **_HANDLE,
-       shipped=True, sim=FAULT),
+       shipped=True, sim=FAULT, at=(_CALL,)),
     _m("filter_transposed", "the filter is flagged as transposed",
        (_PRODUCT, _PRODUCT.replace("N, CUBLAS_OP_N,", "N, CUBLAS_OP_T,")), **_HANDLE, sim=FAULT,
-       shipped=True),
+       shipped=True, at=(_CALL,)),
     _m("columns_transposed", "the matrix is flagged as transposed",
        (_PRODUCT, _PRODUCT.replace("CUBLAS_OP_N, C", "CUBLAS_OP_T, C")), **_HANDLE,
-       shipped=True, sim=FAULT),
+       shipped=True, sim=FAULT, at=(_CALL,)),
     _m("accumulates", "the product is added to what the workspace held",
        ("zero = 0.0f", "zero = 1.0f"), **_HANDLE),
     _m("leading_dimension", "a leading dimension that fits only where pixels are a multiple of 32",
@@ -413,7 +455,8 @@ CUBLAS = _of(
     _m("group_of_filters", "every group of the batch uses the first one's filters",
        ("K_group * gemm_k}", "0}")),
     _m("group_of_product", "the groups' products are laid K_group * pixels apart",
-       ("int64_t(K_group) * pitch, conv.groups", "int64_t(K_group) * pixels, conv.groups")),
+       ("int64_t(K_group) * pitch, conv.groups", "int64_t(K_group) * pixels, conv.groups"),
+       at=("g_product[int64_t(k)",), sim=FAULT, cuda=WRONG),
     _m("bias_per_image", "the bias is indexed by n", ("g_bias[k]", "g_bias[n]")),
     _m("bias_dropped", "the move to NCHW forgets the bias",
        (" + (g_bias ? g_bias[k] : 0.0f)", ""), shipped=True),
@@ -426,7 +469,7 @@ CUBLAS = _of(
        ("const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;",
         "const int64_t n = m / PQ, pq = m % PQ;"), workspace_limit=CHUNKED),
     _m("last_chunk_as_full", "the last chunk is taken to be as full as the others",
-       ("int(min_of(int64_t(pitch), all - first))", "pitch"), sim=FAULT),
+       ("int(min_of(int64_t(pitch), all - first))", "pitch"), sim=FAULT, at=(_WRITE, _Y_STORE)),
     _m("stream_not_set", "the library's handle is not put on the caller's stream", (_STREAM, ""),
        **_HANDLE, sim=None, cuda=WRONG, shipped=True,
        why="the simulator has no streams: a launch is over when it returns"),
@@ -441,7 +484,7 @@ _Y = "y + (n * conv.K + k) * PQ + m, int(PQ), conv.K * PQ, chunk.images"
 BATCHED = _of(
     "02c_im2col_batched",
     _m("filter_per_image", "the filter has a stride in the batch, as if each image had its own",
-       ("int(gemm_k), 0}", "int(gemm_k), K_group * gemm_k}"), sim=FAULT),
+       ("int(gemm_k), 0}", "int(gemm_k), K_group * gemm_k}"), sim=FAULT, at=(_CALL,), **_HANDLE),
     _m("group_filter_dropped", "each group uses the first group's filters",
        ("w + k * gemm_k", "w")),
     _m("batch_of_columns", "images' matrices are taken to lie one group apart",
@@ -459,7 +502,8 @@ BATCHED = _of(
     _m("images_past_grid", "images past the 65535 of a grid's z have no thread",
        (_IMAGES, "    if (const int image = blockIdx.z; image < chunk.images)")),
     _m("grid_too_large", "the grid's z is the number of images, however many",
-       ("min_of(chunk.images, kMaxGrid));\n", "chunk.images);\n"), sim=FAULT),
+       ("min_of(chunk.images, kMaxGrid));\n", "chunk.images);\n"), sim=FAULT,
+       at=("im2col<<<lowering",)),
     _m("image_offset_dropped", "every chunk lowers the first images",
        ("int64_t(first_image) * conv.C + plane", "plane"), workspace_limit=CHUNKED),
     _m("pixel_offset_dropped", "every chunk lowers the first pixels",
@@ -489,51 +533,63 @@ _OPT_IN = """    const cudaError_t status = cudaFuncSetAttribute(   // 48 KB unl
 """
 _C_TILE = "int(min_of(min_of(fit, int64_t(kCTile)), int64_t(conv.C / conv.groups)))"
 
+_STAGED = ("s_x[row", "s_w[tap", "r_x = s_row[w", "r_w = s_tap[")  # stores, loads
+_PIXEL = "g_y[((n * conv.K"
+
 TILE = _of(
     "03_smem_tile",
     # -- barriers
     _m("returns_before_barrier", "threads outside the image return before the barriers",
        ("if (n >= conv.N) return;", "if (n >= conv.N || p >= conv.P || q >= conv.Q) return;"),
-       shipped=True),
+       shipped=True, at=_STAGED[2:], sim=FAULT, cuda=WRONG),
     _m("no_barrier_before", "no barrier between loading the tiles and using them",
-       (_BEFORE, "\n        const float4* s_tap")),
+       (_BEFORE, "\n        const float4* s_tap"), at=_STAGED, sim=FAULT, cuda=WRONG),
     _m("no_barrier_after", "no barrier between using the tiles and loading the next",
-       (_AFTER, ""), cuda=None, why=OVERLAP),
+       (_AFTER, ""), cuda=None, why=OVERLAP, at=_STAGED, sim=FAULT),
     _m("warp_barrier", "a warp's barrier where the whole block has to wait",
-       (_BEFORE, _BEFORE.replace("__syncthreads", "__syncwarp"))),
+       (_BEFORE, _BEFORE.replace("__syncthreads", "__syncwarp")), at=_STAGED,
+       sim=FAULT, cuda=WRONG),
     _m("barrier_in_branch", "only the threads inside the image wait for the tiles",
        (_BEFORE, _BEFORE.replace("__sync", "if (p < conv.P && q < conv.Q) __sync")), cuda=None,
-       why=OVERLAP),
+       why=OVERLAP, at=("__syncthreads();", *_STAGED), sim=FAULT),
     # -- loading
     _m("border_skipped", "padding is skipped in the tile, not set to zero",
-       (_FILL, _FILL_INSIDE), shipped=True),
+       (_FILL, _FILL_INSIDE), shipped=True, at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
     _m("halo_at_minus_one", "the tile is read one column left of where it was put",
-       ("s_row[w - w0]", "s_row[w - w0 - 1]"), shipped=True),
+       ("s_row[w - w0]", "s_row[w - w0 - 1]"), shipped=True, sim=FAULT, cuda=WRONG),
     _m("corner_without_padding", "the tile is loaded from its corner without the padding",
-       ("p0 * conv.stride_h - conv.pad_h;", "p0 * conv.stride_h;"), shipped=True),
+       ("p0 * conv.stride_h - conv.pad_h;", "p0 * conv.stride_h;"), shipped=True, at=_STAGED[2:3],
+       sim=FAULT, cuda=WRONG),
     _m("corner_without_stride", "the tile's corner is not moved by the stride",
-       ("q0 * conv.stride_w - conv.pad_w;", "q0 - conv.pad_w;"), shipped=True, sim=FAULT),
+       ("q0 * conv.stride_w - conv.pad_w;", "q0 - conv.pad_w;"), shipped=True, sim=FAULT,
+       at=_STAGED[2:3]),
     _m("extent_plain", "the tile's extent is TILE + R - 1 whatever stride and dilation",
-       (_EXTENT_H, "tile + conv.R - 1"), (_EXTENT_W, "tile + conv.S - 1"), shipped=True, sim=FAULT),
+       (_EXTENT_H, "tile + conv.R - 1"), (_EXTENT_W, "tile + conv.S - 1"), shipped=True, sim=FAULT,
+       at=_STAGED[2:3]),
     _m("extent_without_stride", "the tile's extent ignores the stride",
-       (_EXTENT_W, _EXTENT_W.replace(" * conv.stride_w", ""))),
+       (_EXTENT_W, _EXTENT_W.replace(" * conv.stride_w", "")), at=_STAGED[2:3],
+       sim=FAULT, cuda=WRONG),
     _m("extent_without_dilation", "the tile's extent ignores the dilation",
-       (_EXTENT_H, _EXTENT_H.replace(" * conv.dilation_h", "")), sim=FAULT),
+       (_EXTENT_H, _EXTENT_H.replace(" * conv.dilation_h", "")), sim=FAULT, at=_STAGED[2:3]),
     _m("halo_column_short", "the last column of the halo is not loaded",
-       ("column < staging.extent_w", "column < staging.extent_w - 1")),
+       ("column < staging.extent_w", "column < staging.extent_w - 1"), at=_STAGED[2:3],
+       sim=FAULT, cuda=WRONG),
     _m("halo_rows_short", "the last row of the halo is not loaded",
-       ("row < channels * staging.extent_h", "row < channels * staging.extent_h - 1")),
+       ("row < channels * staging.extent_h", "row < channels * staging.extent_h - 1"),
+       at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
     _m("halo_not_loaded", "each thread loads one element: there are more than threads",
-       ("column < staging.extent_w;", "column < tile;"), shipped=True),
+       ("column < staging.extent_w;", "column < tile;"), shipped=True, at=_STAGED[2:3],
+       sim=FAULT, cuda=WRONG),
     _m("right_unchecked", "w >= W is not asked: the next row is read", (" && w < conv.W", ""),
-       sim=FAULT),
-    _m("top_unchecked", "h < 0 is not asked", ("h >= 0 && ", ""), sim=FAULT),
+       sim=FAULT, at=("inside ? x_c0",)),
+    _m("top_unchecked", "h < 0 is not asked", ("h >= 0 && ", ""), sim=FAULT, at=("inside ? x_c0",)),
     _m("x_channels_dropped", "every tile of channels loads the first channels of x",
        (" + group * C_group + c0)", " + group * C_group)")),
     _m("w_channels_dropped", "every tile of channels loads the filter's first channels",
        (" * C_group + c0) * RS", " * C_group) * RS")),
     _m("channel_tail", "the last tile of channels is taken to be full",
-       ("min_of(staging.c_tile, C_group - c0)", "staging.c_tile"), sim=FAULT),
+       ("min_of(staging.c_tile, C_group - c0)", "staging.c_tile"), sim=FAULT,
+       at=("s_w[tap", "inside ? x_c0")),
     _m("group_dropped", "each group loads the first group's channels",
        (" + group * C_group + c0)", " + c0)")),
     _m("k_tile_dropped", "each tile of channels loads the group's first filters",
@@ -543,49 +599,52 @@ TILE = _of(
     _m("filters_stale", "filters past the group's last are skipped, not set to zero, and stored",
        ("s_w[tap * w_pitch + k] = k0 + k < K_group ? w_k[tap] : 0.0f;",
         "if (k0 + k < K_group) s_w[tap * w_pitch + k] = w_k[tap];"),
-       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT, shipped=True),
+       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT, shipped=True,
+       at=(_STAGED[3], _PIXEL)),
     _m("filter_pitch", "the staged filter is written without its padding, read with it",
-       ("s_w[tap * w_pitch + k]", "s_w[tap * k_tile + k]")),
+       ("s_w[tap * w_pitch + k]", "s_w[tap * k_tile + k]"), at=_STAGED[3:], sim=FAULT, cuda=WRONG),
     _m("tile_pitch", "the staged tile is written with rows of its extent, read with its pitch",
-       ("s_x[row * staging.pitch + column]", "s_x[row * staging.extent_w + column]")),
+       ("s_x[row * staging.pitch + column]", "s_x[row * staging.extent_w + column]"),
+       at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
     _m("misaligned", "the tile that is read as float4 starts after one of any length",
        ("    float* s_w = reinterpret_cast<float*>(s_mem);       // (c_tile, R, S, w_pitch)\n", ""),
        ("    float* s_x = s_w + staging.c_tile * RS * w_pitch;   // (c_tile, extent_h, pitch)\n",
         ("    float* s_x = reinterpret_cast<float*>(s_mem);\n"
         "    float* s_w = s_x + staging.c_tile * staging.extent_h * staging.pitch;\n")),
        ("const float4* s_tap = s_mem;", "const float4* s_tap = reinterpret_cast<float4*>(s_w);"),
-       ("extent_w + (32 + tile - extent_w % 32) % 32", "extent_w"), sim=FAULT),
+       ("extent_w + (32 + tile - extent_w % 32) % 32", "extent_w"), sim=FAULT, at=_STAGED[3:]),
     # -- computing and storing
     _m("padding_ignored", "the padding is accepted and ignored",
        (" - conv.pad_h", "", 2), (" - conv.pad_w", "", 2), shipped=True),
     _m("filter_height_for_width", "the filter's height is used for its width",
        ("s < conv.S", "s < conv.R"), shipped=True),
     _m("dilation_of_height", "dilation_h is used for the width",
-       ("s * conv.dilation_w;", "s * conv.dilation_h;")),
+       ("s * conv.dilation_w;", "s * conv.dilation_h;"), at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
     _m("stride_in_corner_only", "the stride moves the tile, not the pixels in it",
        ("q * conv.stride_w - conv.pad_w + s", "q0 * conv.stride_w + q - q0 - conv.pad_w + s")),
     _m("bias_within_group", "the bias is indexed within the group",
        ("g_bias[k]", "g_bias[k0 + i]")),
     _m("store_k_unchecked", "channels past the group's last are written",
-       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT),
+       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT, at=(_PIXEL,)),
     _m("store_q_unchecked", "pixels past the row's end are written: they are the next row's",
-       ("if (p < conv.P && q < conv.Q)", "if (p < conv.P)"), sim=FAULT),
+       ("if (p < conv.P && q < conv.Q)", "if (p < conv.P)"), sim=FAULT, at=(_PIXEL,)),
     _m("store_p_off_by_one", "one row past the image's last is written",
-       ("if (p < conv.P && q", "if (p <= conv.P && q"), sim=FAULT),
+       ("if (p < conv.P && q", "if (p <= conv.P && q"), sim=FAULT, at=(_PIXEL,)),
     _m("image_dropped", "every image is written to the first",
-       ("((n * conv.K + k) * conv.P + p)", "(int64_t(k) * conv.P + p)")),
+       ("((n * conv.K + k) * conv.P + p)", "(int64_t(k) * conv.P + p)"), sim=FAULT, cuda=WRONG),
     _m("images_unchecked", "blocks past the last image are not stopped",
        ("    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier\n",
-        ""), sim=FAULT),
+        ""), sim=FAULT, at=("inside ? x_c0",)),
     # -- host
     _m("tail_tile_missing", "the grid is rounded down: the last tiles are not written",
        ("int64_t(ceil_div(conv.P, tile))", "int64_t(max_of(1, conv.P / tile))")),
     _m("tiles_by_height", "tiles are counted by P where a row of them has Q",
        ("tiles_q = ceil_div(conv.Q, tile)", "tiles_q = ceil_div(conv.P, tile)")),
     _m("not_opted_in", "over 48 KB of shared memory without asking for it",
-       (_OPT_IN, "    const cudaError_t status = cudaSuccess;\n"), sim=FAULT, shipped=True),
+       (_OPT_IN, "    const cudaError_t status = cudaSuccess;\n"), sim=FAULT, shipped=True,
+       at=("k_tile><<<grid",)),
     _m("all_channels_in_one_tile", "all channels of the group in one tile: fits for few",
-       (_C_TILE, "conv.C / conv.groups"), sim=FAULT, shipped=True),
+       (_C_TILE, "conv.C / conv.groups"), sim=FAULT, shipped=True, at=("cudaFuncSetAttribute(",)),
     _m("refusal_unsaid", "where no tile fits, nothing is launched and nothing said",
        (("launch<8, 4>(conv, smem, x, w, bias, y, stream, &error) ||\n        "
         "launch<4, 4>(conv, smem, x, w, bias, y, stream, &error)"), "false"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,8 +69,23 @@ def _builder(engine: str) -> Iterator[Builder]:
 
 def test_caught_on_the_simulator(sim_mutant: Mutant, sim_builder: Builder, request) -> None:
     finding = mutants.judge(sim_mutant, sim_builder(sim_mutant, request.session))
-    # what the simulator sees happen, it tells before a number is compared
-    assert finding.kind in {sim_mutant.sim, FAULT if sim_mutant.sim == WRONG else None}, finding
+    assert finding.kind == sim_mutant.sim, finding
+    if finding.kind == FAULT:
+        _is_at_its_line(sim_mutant, finding)
+
+
+def _is_at_its_line(mutant: Mutant, finding: mutants.Finding) -> None:
+    """Every error that was found is where the mistake is, and names the array and an index."""
+    told = [f for f in finding.findings if f.error]
+    told = told or [f for f in finding.findings if f.kind == "refused launch"]
+    assert told, finding
+    lines = mutant.source.splitlines()
+    for f in told:
+        assert {f.line, f.other_line} & mutant.lines, (f, sorted(mutant.lines))
+        quoted = sim.findings.describe([f], mutant.name, mutant.source)
+        assert lines[f.line - 1].strip() in quoted
+        if "out of bounds" in f.kind or f.kind in ("race", "uninitialised read"):
+            assert re.search(r"\w+\[(\w=)?-?\d+|byte \d+ of extern __shared__", f.text), f.text
 
 
 @pytest.mark.gpu
@@ -199,9 +215,24 @@ def test_deadlock_is_told_in_any_order() -> None:
             launch()
 
 
-def test_fault_within_a_library_names_no_line() -> None:
+def test_fault_within_a_library_names_the_call() -> None:
     kernel = mutants.build(NAMES["02b_filter_transposed"], "sim")
     with pytest.raises(LaunchError) as caught:
         convlab.check(kernel, "awkward.filter_is_image")
-    assert "illegal address: access to memory that belongs to no buffer" in str(caught.value)
-    assert ".cu:" not in str(caught.value) and "source:" not in str(caught.value)
+    assert "global out of bounds: access by a library at w[k=" in str(caught.value)
+    assert "status = cublasSgemmStridedBatched(" in str(caught.value)
+
+
+def test_refused_call_of_a_library_names_the_call() -> None:
+    kernel = mutants.build(NAMES["02b_column_major"], "sim")
+    with pytest.raises(LaunchError, match="leading dimension is less than") as caught:
+        convlab.check(kernel, "awkward.filter_is_image")
+    assert "status = cublasSgemmStridedBatched(" in str(caught.value)
+
+
+def test_text_where_a_report_must_be() -> None:
+    stale = Mutant("01_stale", "01_direct", "none", (("float r_acc", "float  r_acc"),))
+    (line,) = stale.lines
+    assert "float  r_acc" in stale.source.splitlines()[line - 1]
+    with pytest.raises(ValueError, match="no line holds 'no such text'"):
+        _ = dataclasses.replace(stale, at=("no such text",)).lines

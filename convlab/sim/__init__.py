@@ -446,7 +446,8 @@ def _failure(
         )
     if done.error:
         note = f" ({done.note})" if done.note else ""
-        return LaunchError(f"{label} failed: {done.error}{note}")
+        where = _findings.refused(done.findings, source)
+        return LaunchError("\n".join([f"{label} failed: {done.error}{note}", *where]))
     if reply["status"] != 0 or not done.counters:
         return LaunchError(
             f"{label} ended the simulator's process (exit status {reply['status']}) before it was "

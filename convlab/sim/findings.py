@@ -221,6 +221,11 @@ def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
     return f"{label}: " + "\n".join(text)
 
 
+def refused(found: Sequence[Finding], source: Path | str) -> list[str]:
+    """The lines of source whose launch, or whose call of a library, was refused."""
+    return [s for f in found if f.kind == "refused launch" for s in _quoted(f.file, f.line, source)]
+
+
 def _quoted(file: str | None, line: int | None, source: Path | str) -> list[str]:
     if file is None:
         return []

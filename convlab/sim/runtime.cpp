@@ -225,6 +225,7 @@ pthread_t g_os_thread[256];
 double g_time_limit = 0;
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
+uintptr_t g_library_call = 0;        // where the host called a library that is at work
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
@@ -1312,6 +1313,10 @@ void on_signal(int number, siginfo_t* info, void* context) {
     Worker* w = t_worker;
     bool in_kernel = w && w->current >= 0;
     const Other none;
+    const Buffer* near = nullptr;
+    for (auto& b : g_buffers)
+        if (address > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2) near = &b;
+    if (!in_kernel && g_library_call) pc = g_library_call;
     if (number == SIGFPE) {
         report(true, "arithmetic", pc, none, "integer division by zero");
     } else if (number == SIGABRT) {
@@ -1325,6 +1330,10 @@ void on_signal(int number, siginfo_t* info, void* context) {
     } else if (address < 1 << 16 && info->si_code != SI_KERNEL) {
         // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
         report(true, "null pointer", pc, none, "access through a null pointer");
+    } else if (near) {
+        report(true, "global out of bounds", pc, none, "access%s at \x01%s:%lld\x02, of %zu elements",
+               g_library_call ? " by a library" : "", near->name.c_str(),
+               (long long)(address - near->base), near->bytes / 4);
     } else {
         report(true, "illegal address", pc, none, "access to memory that belongs to no buffer");
     }
@@ -1611,7 +1620,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || value > kSharedOptIn) return g_error = cudaErrorInvalidValue;
+    if (value < 0 || value > kSharedOptIn) {
+        note(uintptr_t(__builtin_return_address(0)), "cudaFuncSetAttribute asks for %d bytes of dynamic "
+             "shared memory: a block has at most %d", value, kSharedOptIn);
+        return g_error = cudaErrorInvalidValue;
+    }
     g_shared_opt_in[kernel] = value;
     return cudaSuccess;
 }
@@ -1644,6 +1657,7 @@ const char* cublasGetStatusString(cublasStatus_t status) {
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb,
                               int m, int n, int k, const float* alpha, const float* a, int lda,
                               const float* b, int ldb, const float* beta, float* c, int ldc) {
+    g_library_call = uintptr_t(__builtin_return_address(0));
     return cublasSgemmStridedBatched(handle, ta, tb, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c,
                                      ldc, 0, 1);
 }
@@ -1654,10 +1668,16 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
                                          long long stride_b, const float* beta, float* c, int ldc,
                                          long long stride_c, int batch) {
     bool na = ta == CUBLAS_OP_N, nb = tb == CUBLAS_OP_N;
+    if (!g_library_call) g_library_call = uintptr_t(__builtin_return_address(0));
+    struct Call { ~Call() { g_library_call = 0; } } call;
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (m < 0 || n < 0 || k < 0 || batch < 0 || lda < std::max(1, na ? m : k) ||
-        ldb < std::max(1, nb ? k : n) || ldc < std::max(1, m))
+        ldb < std::max(1, nb ? k : n) || ldc < std::max(1, m)) {
+        note(g_library_call, "cublasSgemm of m = %d, n = %d, k = %d: a leading dimension is less than "
+             "its matrix has rows (lda = %d, ldb = %d, ldc = %d), or a size is negative",
+             m, n, k, lda, ldb, ldc);
         return CUBLAS_STATUS_INVALID_VALUE;
+    }
     auto column = [&](const float* ba, const float* bb, float* to, std::vector<float>& sum, int j) {
         std::fill(sum.begin(), sum.end(), 0.f);
         for (int l = 0; l < k; ++l) {
