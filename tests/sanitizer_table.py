@@ -18,6 +18,7 @@ import datetime
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ import torch
 from planted import FAULT, KERNELS, MUTANTS, Mutant
 
 import convlab
-from convlab import bench, device, sanitizer, toolchain
+from convlab import bench, device, sanitizer, sim, toolchain
 from convlab.build import ninja_on_path
 from convlab.errors import BuildError, LaunchError
 from convlab.kernel import WORKSPACE_LIMIT
@@ -298,6 +299,8 @@ def make(bug: Bug, folder: Path, arch: str) -> Path | str:
         command += [f"-L{libraries}", "-lcublas", "-Xlinker", f"-rpath={libraries}"]
         if (headers := toolchain.cublas_include()) is not None:
             command.append(f"-I{headers}")
+        else:
+            shutil.copyfile(sim.INCLUDE / "cublas_v2.h", folder / "cublas_v2.h")
         where = {link.resolve().parent for link in libraries.glob("lib*.so")}
         command += [f"-Xlinker=-rpath={path}" for path in where]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

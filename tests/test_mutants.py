@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import mutants
 import planted
 import pytest
-from planted import BUILD, CHUNKED, FAULT, MUTANTS, WRONG, Mutant
+from planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
 import convlab
 from convlab import build as builds

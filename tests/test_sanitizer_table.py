@@ -1,0 +1,201 @@
+"""The table against compute-sanitizer: its parts that need no GPU; and each kind of bug has one."""
+
+from __future__ import annotations
+
+import json
+
+import planted
+import pytest
+import sanitizer_table as table
+import test_microscope
+from sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
+
+import convlab
+from convlab import bench, sanitizer, sim
+from convlab.errors import LaunchError
+
+ALL = {bug.name: bug for bug in table.bugs()}
+# What a report must tell apart, a planted bug of it, and the kind that the simulator calls it.
+KINDS = {
+    "global out of bounds": ("01_top_unchecked", "global out of bounds"),
+    "into a neighbouring tensor": ("01_writes_past_y", "global out of bounds"),
+    "shared out of bounds": ("reduction-part_past_the_end", "shared out of bounds"),
+    "null pointer": ("reduction-null", "null pointer"),
+    "misaligned vector access": ("03_misaligned", "misaligned access"),
+    "race in shared memory": ("scan-no_barrier_before", "race"),
+    "race across blocks": ("reduction-no_atomic", "race"),
+    "uninitialised shared memory": ("transpose-tile_not_filled", "uninitialised read"),
+    "poisoned workspace": ("02_border_skipped", "uninitialised read"),
+    "output read before it is written": ("01_sum_not_zeroed", "uninitialised read"),
+    "divergent barrier": ("scan-divergent", "divergent barrier"),
+    "wrong shuffle mask": ("reduction-wrong_mask", "warp mask"),
+    "wrong syncwarp mask": ("scan-syncwarp_mask", "warp mask"),
+    "copy not waited for": ("product-no_wait", "copy not waited for"),
+    "launch limit: threads": ("01_launch_unchecked", "refused launch"),
+    "launch limit: shared memory": ("03_not_opted_in", "refused launch"),
+    "launch limit: grid": ("02c_grid_too_large", "refused launch"),
+    "device assert": ("01_assert_on_square", "assert"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_told_at_its_line(kind: str) -> None:
+    name, expected = KINDS[kind]
+    told, cell, _ = ALL[name].simulate()
+    assert (told, cell) == (expected, AT_LINE)
+
+
+def test_output_never_written_is_told() -> None:
+    told, cell, _ = ALL["01_filter_falls_through"].simulate()
+    assert (told, cell) == ("never written", NO_LINE)
+
+
+# Written twice and endless loops: test_microscope.py, test_blocks_that_store_the_same_value... and
+# test_endless_loop_is_told_where.
+
+
+def test_text_of_a_report() -> None:
+    source = "__global__ void reads(float* y) {\n    __shared__ float s_tile[2][18];\n" \
+             "    s_tile[threadIdx.x][threadIdx.y] = 0;\n    __syncthreads();\n" \
+             "    y[0] = s_tile[0][17 + threadIdx.x * 19];\n}"  # fmt: skip
+    y = test_microscope.whole(1)
+    with pytest.raises(LaunchError) as caught:
+        sim.run(source, "reads", y, grid=1, block=(2, 18))
+    text = str(caught.value)
+    assert "shared out of bounds" in text and "s_tile[2][0]" in text
+    assert "block (0, 0, 0), thread (1, 0, 0)" in text
+    assert "source:5:  y[0] = s_tile[0][17 + threadIdx.x * 19];" in text
+    top = planted.replace((planted.KERNELS / "01_direct.cu").read_text(), "h < 0 || ", "", 1, "top")
+    kernel = convlab.compile(top, name="top", engine="sim")
+    with pytest.raises(LaunchError, match=r"x\[n=0, c=0, h=-1, w=0\]"):
+        convlab.check(kernel, "N=1,C=1,H=5,W=5,K=1,R=3,S=3,padding=1x0")
+
+
+MEMCHECK = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at conv2d_direct(ConvProblem, const float *, float *)+0x2f0 in bug.cu:48
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Access at 0x7f4d5fdffffc is out of bounds
+=========     and is 4 bytes before the nearest allocation at 0x7f4d5fe00000 of size 1,312 bytes
+=========
+========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" on \
+CUDA API call to cudaDeviceSynchronize.
+=========
+failed: unspecified launch failure
+========= Target application returned an error
+========= ERROR SUMMARY: 2 errors
+"""
+RACECHECK = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at scan(int *)+0x90 in /tmp/x/bug.cu:5
+=========     and Read access at scan(int *)+0x110 in /tmp/x/bug.cu:8 [992 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+INITCHECK = """\
+========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at sgemm(float *)+0x70 in bug.cu:91
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f0000000000
+=========
+========= ERROR SUMMARY: 1 error
+"""
+SYNCCHECK = """\
+========= COMPUTE-SANITIZER
+========= Barrier error detected. Divergent thread(s) in block
+=========     at scan(int *)+0x1c0 in bug.cu:10
+=========     by thread (0,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 1 error
+"""
+HOST_ONLY = """\
+========= COMPUTE-SANITIZER
+========= Program hit cudaErrorInvalidConfiguration (error 9) due to "invalid configuration \
+argument" on CUDA API call to cudaLaunchKernel.
+=========
+========= ERROR SUMMARY: 1 error
+"""
+CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "line", "expected"),
+    [
+        (MEMCHECK, 48, AT_LINE),
+        (MEMCHECK, 47, f"{ELSEWHERE} (48)"),
+        (RACECHECK, 5, AT_LINE),
+        (RACECHECK, 8, AT_LINE),
+        (RACECHECK, 6, f"{ELSEWHERE} (5, 8)"),
+        (INITCHECK, 91, AT_LINE),
+        (SYNCCHECK, 10, AT_LINE),
+        (HOST_ONLY, 1, NO_LINE),
+        (CLEAN, 1, NOTHING),
+        ("Killed\n", 1, "?: Killed"),
+        ("", 1, "?: no output"),
+        (CLEAN + "========= Internal Sanitizer Error: x\n", 1, "?: internal error of the tool"),
+    ],
+)
+def test_verdict(output: str, line: int, expected: str) -> None:
+    assert table.verdict(output, frozenset([line])) == expected
+
+
+def test_records_are_told_apart() -> None:
+    titles = [title for title, _ in table.records(MEMCHECK)]
+    assert titles[0] == "Invalid __global__ read of size 4 bytes"
+    assert titles[1].startswith("Program hit cudaErrorLaunchFailure") and len(titles) == 2
+
+
+def test_selection() -> None:
+    faults = {m.name for m in planted.MUTANTS if m.sim == planted.FAULT}
+    assert faults | set(table.TRACES) | set(test_microscope.BUGS) == set(ALL)
+    assert {name for name, _ in KINDS.values()} <= set(ALL)
+    assert all(bug.lines for name, bug in ALL.items() if name not in table.TRACES)
+    for bug in ALL.values():
+        assert f'#include "{bug.name}.cu"' in bug.host and "int main(" in bug.host
+
+
+def test_table_counts_each_tool() -> None:
+    one, two = (
+        table.Bug(n, "a mistake", "", frozenset([1]), "", lambda: ("", "", []), lambda: None)
+        for n in ("one", "two")
+    )
+    one.kind, two.kind = "race", "endless loop"
+    one.cells = {"convlab": AT_LINE, "memcheck": NOTHING, "racecheck": AT_LINE}
+    two.cells = {"convlab": NOTHING, "memcheck": "killed after 20 s", "racecheck": AT_LINE}
+    text = table.table([one, two])
+    assert "| `one`: a mistake | race | at its line | - | at its line | not run | not run |" in text
+    assert "| **found, at its line, of 2** | | 1 | 0 | 2 | 0 | 0 |" in text
+    assert text.endswith("of these not found by convlab: two.")
+
+
+def test_a_surprise_is_a_cell(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> tuple[str, str, list[str]]:
+        raise RuntimeError("no luck\nat all")
+
+    bug = table.Bug("one", "m", "", frozenset([1]), "", fails, fails)
+    monkeypatch.setattr(table, "make", lambda *_: "?: does not compile: why")
+    table.survey([bug], 1, lambda: None, "90a")
+    assert bug.cells == {"convlab": "?: RuntimeError: no luck"}
+    bug.simulate = lambda: ("race", AT_LINE, [])
+    table.survey([bug], 1, lambda: None, "90a")
+    assert bug.cells["memcheck"] == "?: does not compile: why"
+
+
+def test_where_it_is_written() -> None:
+    head, tail = bench.between(sim.RUNTIME.parent / "README.md", table.MARKER)
+    assert head and tail
+
+
+@pytest.mark.gpu
+def test_end_to_end(tmp_path, capsys: pytest.CaptureFixture) -> None:
+    if sanitizer.find() is None:
+        pytest.skip("compute-sanitizer is not installed")
+    kept = tmp_path / "rows.json"
+    names = ["01_top_unchecked", "scan-no_barrier_before"]
+    assert table.main(["--only", *names, "--json", str(kept)]) == 0
+    rows = {row["name"]: row for row in json.loads(kept.read_text())}
+    assert rows[names[0]]["memcheck"] == rows[names[0]]["convlab"] == AT_LINE
+    assert rows[names[1]]["racecheck"] == AT_LINE
+    assert "| `01_top_unchecked`" in capsys.readouterr().out
