@@ -200,8 +200,8 @@ BUGS = {
     "scan-no_barrier_after": ("scan", "__syncthreads();  // barrier after", "", "race",
                               ["T v =", "+= v"]),
     "scan-divergent": ("scan", "__syncthreads();  // barrier between\n",
-                       "if (threadIdx.x < 128) __syncthreads();\n        else\n"
-                       "            __syncthreads();\n", "divergent barrier", ["__syncthreads();"]),
+                       ("if (threadIdx.x < 128) __syncthreads();\n        else\n"
+                        "            __syncthreads();\n"), "divergent barrier", ["__syncthreads();"]),
     "scan-syncwarp_mask": ("scan", "__syncthreads();  // barrier between",
                            "__syncthreads(); __syncwarp(0xffffu);", "warp mask", ["__syncwarp"]),
     "histogram-no_barrier_before": ("histogram", "__syncthreads();  // barrier before", "", "race",

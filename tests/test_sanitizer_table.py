@@ -34,6 +34,8 @@ KINDS = {
     "launch limit: threads": ("01_launch_unchecked", "refused launch"),
     "launch limit: shared memory": ("03_not_opted_in", "refused launch"),
     "launch limit: grid": ("02c_grid_too_large", "refused launch"),
+    "written twice": ("histogram-zeroed_twice", "written twice"),
+    "endless loop": ("histogram-endless", "endless loop"),
     "device assert": ("01_assert_on_square", "assert"),
 }
 
@@ -48,10 +50,6 @@ def test_each_kind_is_told_at_its_line(kind: str) -> None:
 def test_output_never_written_is_told() -> None:
     told, cell, _ = ALL["01_filter_falls_through"].simulate()
     assert (told, cell) == ("never written", NO_LINE)
-
-
-# Written twice and endless loops: test_microscope.py, test_blocks_that_store_the_same_value... and
-# test_endless_loop_is_told_where.
 
 
 def test_text_of_a_report() -> None:
@@ -149,7 +147,7 @@ def test_records_are_told_apart() -> None:
 
 def test_selection() -> None:
     faults = {m.name for m in planted.MUTANTS if m.sim == planted.FAULT}
-    assert faults | set(table.TRACES) | set(test_microscope.BUGS) == set(ALL)
+    assert faults | set(table.TRACES) | set(table.OTHERS) == set(ALL)
     assert {name for name, _ in KINDS.values()} <= set(ALL)
     assert all(bug.lines for name, bug in ALL.items() if name not in table.TRACES)
     for bug in ALL.values():
