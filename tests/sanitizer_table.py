@@ -253,10 +253,10 @@ def heard(findings: Iterable, lines: frozenset[int]) -> tuple[str, str]:
     return told[0].kind, f"{ELSEWHERE} ({', '.join(map(str, places))})" if places else NO_LINE
 
 
+# What begins a report: all that stands at the margin but what the tool says of itself.
 _OPENING = re.compile(
-    r"^========= (?:(?:Error|Warning): (?:Race|Potential)|Invalid __|Misaligned|Uninitialized"
-    r"|Host API uninitialized|Barrier error|Divergent|Missing|Program hit|Fatal UVM|Stack overflow"
-    r"|Hardware|Illegal|Address|Unspecified|Warp |Host API memory|Error: .*(?:barrier|memory access))"
+    r"^========= (?! |COMPUTE-SANITIZER|(?:ERROR|RACECHECK|LEAK) SUMMARY|Target application"
+    r"|(?:Error|Warning): (?!Race|Potential)|No attachable|Internal Sanitizer|Saved)\S"
 )
 _PLACE = re.compile(r" in ([^\s:()]+\.cuh?):(\d+)")
 

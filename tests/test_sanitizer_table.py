@@ -181,6 +181,19 @@ def test_a_surprise_is_a_cell(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None
     assert bug.cells["memcheck"] == "?: does not compile: why"
 
 
+def test_a_tool_is_run_and_ended(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(
+        '#!/bin/sh\nif [ "$2" = racecheck ]; then cat "$7"; else while :; do :; done; fi\n'
+    )
+    tool.chmod(0o755)
+    (tmp_path / "said").write_text(RACECHECK)
+    monkeypatch.setattr(sanitizer, "find", lambda: str(tool))
+    bug = ALL["scan-no_barrier_before"]
+    assert table.ask("racecheck", tmp_path / "said", bug) == table.verdict(RACECHECK, bug.lines)
+    assert table.ask("memcheck", tmp_path / "said", bug, 0.2) == "killed after 0.2 s"
+
+
 def test_where_it_is_written() -> None:
     head, tail = bench.between(sim.RUNTIME.parent / "README.md", table.MARKER)
     assert head and tail
