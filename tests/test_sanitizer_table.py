@@ -62,7 +62,7 @@ def test_text_of_a_report() -> None:
     text = str(caught.value)
     assert "shared out of bounds" in text and "s_tile[2][0]" in text
     assert "block (0, 0, 0), thread (1, 0, 0)" in text
-    assert "source:5:  y[0] = s_tile[0][17 + threadIdx.x * 19];" in text
+    assert ":5:  y[0] = s_tile[0][17 + threadIdx.x * 19];" in text
     top = planted.replace((planted.KERNELS / "01_direct.cu").read_text(), "h < 0 || ", "", 1, "top")
     kernel = convlab.compile(top, name="top", engine="sim")
     with pytest.raises(LaunchError, match=r"x\[n=0, c=0, h=-1, w=0\]"):
