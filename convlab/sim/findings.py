@@ -160,6 +160,7 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
             [_tool(), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)],
             capture_output=True,
             text=True,
+            check=False,
         ).stdout
         offset = None
         for line in found.splitlines():
@@ -202,8 +203,8 @@ def lines(sites: Sequence[list[str]], library: Path, base: int) -> list[dict[str
 
 def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
     """A report of at most a screen, errors first."""
-    shown, text = 0, []
-    for f in found:
+    text: list[str] = []
+    for shown, f in enumerate(found):
         block = [f"{f.kind}: {f.text}"]
         more = f", and {f.count - 1} more threads" if f.count > 1 else ""
         if f.block is not None:
@@ -216,7 +217,6 @@ def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
         if text and len(text) + len(block) >= SCREEN:
             text.append(f"and {len(found) - shown} more: see the error's .findings")
             break
-        shown += 1
         text += block
     return f"{label}: " + "\n".join(text)
 
