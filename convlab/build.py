@@ -41,6 +41,8 @@ SIM_FLAGS = [
     "-O1",
     "-g1",
     "-fsanitize=thread",  # only for its hooks: the runtime defines them
+    "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
+    "-fno-reorder-blocks",  # they stay in the order in which they run
     "--param=tsan-distinguish-volatile=1",
     "-fno-tree-sra",  # keeps a float4 access one access
     "-fno-thread-jumps",
