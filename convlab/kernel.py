@@ -56,8 +56,6 @@ class Launch:
         What the simulator found in the last call: warnings, or what it failed by.
     launches : list of dict
         ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
-    flops : None
-        The simulator does not count operations.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class Launch:
         self.counters: dict[str, float] | None = None
         self.findings: list[sim.Finding] = []
         self.launches: list[dict[str, object]] = []
-        self.flops: float | None = None
         self._trace: sim.Trace | None = None
         self._build = kernel.build()
         self._runs = 0
@@ -110,6 +107,18 @@ class Launch:
         them). Empty on a GPU.
         """
         return self._trace.lines if self._trace else []
+
+    @property
+    def flops(self) -> float | None:
+        """The floating-point operations that the last call executed, counted from its machine code.
+
+        Additions, subtractions and products are one each, a fused multiply-add two; so are, with
+        one, quotients and square roots, of which a GPU makes several. Comparisons, minima,
+        conversions, atomics and the C library's functions (``expf``) are not counted. cuBLAS's
+        products count as 2mnk, which is also ``counters["library_flops"]``. None on a GPU, with
+        ``trace=False``, and where there is no ``objdump`` (of binutils).
+        """
+        return self._trace.flops if self._trace else None
 
     def _simulate(self) -> None:
         self.counters = self._trace = None

@@ -102,7 +102,7 @@ struct Buffer {
 struct Counters {  // see COUNTERS in __init__.py: the same order, and then _MORE_COUNTERS
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
-        library_bytes, block_sectors, launch_sectors, fresh_outputs;
+        library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops;
     void add(const Counters& other) {
         auto* to = reinterpret_cast<uint64_t*>(this);
         auto* from = reinterpret_cast<const uint64_t*>(&other);
@@ -140,9 +140,10 @@ struct Access {
     uintptr_t address() const { return bits & 0xffffffffffff; }
     uint16_t site() const { return uint16_t(bits >> 48); }
 };
-// Site 0 is none: the "address" is where in the code (from g_code) the thread jumped back, or
-// called a function (+ kEnters); or kLeaves, for a return.
+// Site 0 is none: the "address" is where in the code (from g_code) the thread jumped back, and how
+// often more (times kAgain); or called a function (+ kEnters); or kLeaves, for a return.
 constexpr uintptr_t kEnters = uintptr_t(1) << 47, kLeaves = uintptr_t(1) << 46;
+constexpr uintptr_t kAgain = uintptr_t(1) << 32;
 
 struct Array {  // a __shared__ array of the block
     const char* name;
@@ -344,9 +345,11 @@ struct Worker {
         uint16_t index;
     };
     std::vector<Slot> site_of;  // by hash of the pc
-    uintptr_t step_at = 0;            // Fiber::step of the current thread, and
+    uintptr_t step_at = 0;             // Fiber::step of the current thread, and
     const Access* step_log = nullptr;  // `here` when it came there
-    uint64_t* steps;    // by code address (from g_code) / 4: how often threads came to that block
+    const uintptr_t code = g_code;
+    const size_t code_bytes = g_code_bytes;
+    uint64_t* steps;  // by code address (from g_code) / 4: how often threads came to that block
     bool aside = false;  // the code that runs is a warp operation's, not a thread's
     static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
     uint32_t seen_words[32][kMaxDepth];
@@ -765,10 +768,19 @@ struct Worker {
     // that did nothing in the block before it are met there, by the note of it; those that did, by
     // what they did. Steps forward need no note: who has gone on waits for who has not.
     void step(uintptr_t pc) {
-        size_t at = pc - g_code;
-        if (at < g_code_bytes) ++steps[at / 4];
+        size_t at = pc - code;
+        if (at < code_bytes) ++steps[at / 4];
         if (aside) return;
-        if (pc <= step_at && here == step_log) note_way(step_at - g_code);
+        if (pc <= step_at && here == step_log) return jump(pc);
+        step_at = pc, step_log = here;
+    }
+    __attribute__((noinline)) void jump(uintptr_t pc) {
+        uint64_t from = uint32_t(step_at - code);
+        uint64_t last = here == &log[size_t(current) * kLog] ? ~uint64_t(0) : here[-1].bits;
+        if ((last & ~(kLeaves - kAgain)) == from && last < kLeaves - kAgain)
+            here[-1].bits += kAgain;
+        else
+            note_way(from);
         step_at = pc, step_log = here;
     }
     __attribute__((noinline)) void note_way(uintptr_t what) {
@@ -776,14 +788,14 @@ struct Worker {
             fibers[current].state = State::log_full;
             yield();
         }
-        *here++ = {what & 0xffffffffffff, 0};
+        *here++ = {what, 0};
     }
     void function_entry(uintptr_t from) {
         if (aside) return;
         Fiber& f = fibers[current];
         if (f.calls < int(std::size(f.called_from))) f.called_from[f.calls] = from;
         ++f.calls;
-        note_way(((from - g_code) & (kLeaves - 1)) | kEnters);
+        note_way(uint32_t(from - code) | kEnters);
         step_log = here;
     }
     void function_exit() {
@@ -1217,7 +1229,7 @@ struct Worker {
             }
             Access a = rows[l][at[l]];
             uintptr_t code = a.site() ? sites[a.site()].pc - g_code
-                             : a.address() & kLeaves ? 0 : a.address() & (kLeaves - 1);
+                             : a.address() & kLeaves ? 0 : a.address() & (kAgain - 1);
             place[l] = uint64_t(0x7fff - f.depth) << 48 | (code & 0xffffffffffff);
         };
         for (int l = 0; l < lanes; ++l) find(l);
@@ -1230,8 +1242,13 @@ struct Worker {
             uint16_t site = 0;
             for (int l = 0; l < lanes; ++l) {
                 if (place[l] != least) continue;
-                Access a = rows[l][at[l]++];
+                Access& a = rows[l][at[l]];
                 site = a.site();
+                if (!site && a.bits < kLeaves && a.bits >= kAgain) {
+                    a.bits -= kAgain;
+                    continue;
+                }
+                ++at[l];
                 if (site) addresses[n++] = a.address(), mask |= 1u << l;
                 else follow(fibers[first + l], a);
                 find(l);
@@ -1812,6 +1829,7 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
     uint64_t tiles_m = uint64_t(m + 127) / 128, tiles_n = uint64_t(n + 127) / 128;
     g_counters.library_bytes += 4 * uint64_t(batch) *
                                 (tiles_n * m * k + tiles_m * n * k + uint64_t(m) * n);
+    g_counters.library_flops += 2 * uint64_t(batch) * m * n * k;
     ++g_counters.launches;
     return CUBLAS_STATUS_SUCCESS;
 }
