@@ -73,6 +73,7 @@ class Launch:
         self.findings: list[sim.Finding] = []
         self.launches: list[dict[str, object]] = []
         self._trace: sim.Trace | None = None
+        self._joined: list[tuple[int, int]] = []
         self._build = kernel.build()
         self._runs = 0
         if kernel.engine == "sim":
@@ -120,6 +121,30 @@ class Launch:
         """
         return self._trace.flops if self._trace else None
 
+    def as_compiled(self, widths: Mapping[tuple[int, str, str], int]) -> None:
+        """Run again in the plain order, with some accesses counted as nvcc joined them.
+
+        Parameters
+        ----------
+        widths : bytes of one machine access by (line, space, kind), as in `lines`: successive
+            accesses there to neighbouring addresses count as one of up to so many bytes. See
+            `convlab.explain.merging`.
+
+        Raises
+        ------
+        ProblemError
+            On a GPU, or before the first call: the instructions of a line are not known yet.
+        """
+        if self._trace is None:
+            raise ProblemError("call this launch on the simulator first, then count as compiled")
+        self._joined = [
+            (offset, size)
+            for place, size in widths.items()
+            for offset in self._trace.offsets_of(*place)
+        ]
+        self._runs = 0
+        self._simulate()
+
     def _simulate(self) -> None:
         self.counters = self._trace = None
         self.launches = []
@@ -136,6 +161,7 @@ class Launch:
                 trace=self.kernel.trace,
                 time_limit=self.kernel.time_limit,
                 schedule=schedule,
+                joined=self._joined,
             )
         except LaunchError as error:
             self.findings = getattr(error, "findings", [])

@@ -179,6 +179,12 @@ class Trace:
         """Traffic by source line, read when it is first asked for."""
         return _findings.lines(self._sites, self._library, self._base)
 
+    def offsets_of(self, line: int, space: str, kind: str) -> list[int]:
+        """The code offsets of the instructions that are one row of `lines`."""
+        chosen = [s for s in self._sites if (s[1], s[2]) == (space, kind)]
+        found = _findings.places(self._library, self._base, [int(s[0], 16) for s in chosen])
+        return [at - self._base for at, place in found.items() if place and place[1] == line]
+
     @cached_property
     def flops(self) -> float | None:
         """Floating-point operations that ran, see `convlab.kernel.Launch`; read when asked for."""
@@ -250,6 +256,7 @@ def simulate(
     trace: bool = True,
     schedule: int = 0,
     time_limit: float = TIME_LIMIT,
+    joined: Sequence[tuple[int, int]] = (),
 ) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
 
@@ -265,6 +272,9 @@ def simulate(
         must wait. Any other: they also switch at accesses in between, chosen by the number; odd
         ones from the last to the first. A result that depends on it is a race.
     time_limit : seconds.
+    joined : (code offset, bytes) of instructions whose successive accesses to neighbouring
+        addresses are counted as one of so many bytes: see `Trace.offsets_of` and
+        `convlab.explain.merging`.
 
     Raises
     ------
@@ -273,6 +283,7 @@ def simulate(
         or passes the time limit. Its ``findings`` are a list of `Finding`.
     """
     request = {"problem": list(problem), "workspace_limit": workspace_limit}
+    request["joined"] = list(joined)
     return _simulate(request, library, runtime, arena, label, source, trace, schedule, time_limit)
 
 
@@ -394,7 +405,7 @@ def _simulate(
     threads = int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0))
     output = os.memfd_create("output")
     try:
-        request |= {
+        request = {"joined": []} | request | {
             "runtime": str(runtime),
             "library": str(library),
             "threads": threads,

@@ -129,6 +129,7 @@ struct Site {  // one load or store instruction of the kernel
     bool fresh = false, output = false;  // that began uninitialised; that is y
     bool before_atomic = false;  // a load of what the thread then does an atomic on, as for a CAS
     uint16_t bytes = 0, buffer = 0;
+    uint16_t joined = 0;  // bytes that nvcc makes one access of, see join()
     Kind kind = Kind::load;
     Stats stats[2] = {};  // global, shared
 };
@@ -237,6 +238,7 @@ std::set<std::string> g_names;       // of arrays
 uintptr_t g_code = 0;                // where the kernel's library was loaded, and up to
 size_t g_code_bytes = 0;             // where its code goes
 std::vector<uint64_t> g_steps;       // how often threads came to each basic block: see steps
+std::unordered_map<uintptr_t, uint16_t> g_joined;  // by code address from g_code: Site::joined
 std::atomic<int> g_os_threads{0};
 pthread_t g_os_thread[256];
 double g_time_limit = 0;
@@ -351,6 +353,12 @@ struct Worker {
     const size_t code_bytes = g_code_bytes;
     uint64_t* steps;  // by code address (from g_code) / 4: how often threads came to that block
     bool aside = false;  // the code that runs is a warp operation's, not a thread's
+    struct Joined {  // successive accesses at one instruction, so far
+        unsigned mask = 0, bytes = 0;
+        int lanes = 0;
+        uint64_t addresses[32];
+    };
+    std::unordered_map<uint16_t, Joined> joined;  // by site
     static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
     uint32_t seen_words[32][kMaxDepth];
     std::vector<Array> arrays;
@@ -827,6 +835,7 @@ struct Worker {
         if (sites.size() <= index) sites.resize(index + 1);
         Site& s = sites[index];
         s.pc = pc, s.bytes = uint16_t(bytes), s.kind = kind;
+        if (auto wide = g_joined.find(pc - code); wide != g_joined.end()) s.joined = wide->second;
         return s;
     }
 
@@ -1201,8 +1210,11 @@ struct Worker {
                 continue;
             }
             for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
-            request(sites[rows[0][i].site()], addresses, lanes, all);
+            uint16_t site = rows[0][i].site();
+            if (sites[site].joined) join(site, addresses, lanes, all);
+            else request(sites[site], addresses, lanes, all, sites[site].bytes);
         }
+        for (auto& [site, so_far] : joined) part(site, so_far);
         for (int l = 0; l < lanes; ++l) fibers[first + l].logged = 0;
         warps[w].held = 0;
     }
@@ -1253,8 +1265,10 @@ struct Worker {
                 else follow(fibers[first + l], a);
                 find(l);
             }
-            if (site) request(sites[site], addresses, n, mask);
+            if (site && sites[site].joined) join(site, addresses, n, mask);
+            else if (site) request(sites[site], addresses, n, mask, sites[site].bytes);
         }
+        for (auto& [site, so_far] : joined) part(site, so_far);
         bool stuck = false;
         for (int l = 0; l < lanes; ++l) {
             Fiber& f = fibers[first + l];
@@ -1266,8 +1280,32 @@ struct Worker {
         if (warps[w].held > kHeld) match(w, rows, lanes, false);  // who is behind may wait for them
     }
 
-    // One access of some lanes of a warp, those of `mask` in their order.
-    void request(Site& s, const uint64_t* addresses, int lanes, unsigned /*mask*/) {
+    // nvcc makes one 128-bit access of four whose addresses follow each other, where it can prove
+    // that the first is a multiple of 16. Whether it did, the caller tells (sim_joined), from SASS.
+    void join(uint16_t site, const uint64_t* addresses, int lanes, unsigned mask) {
+        Site& s = sites[site];
+        Joined& so_far = joined[site];
+        bool follows = so_far.mask == mask, aligned = true;
+        for (int l = 0; l < lanes; ++l) {
+            follows = follows && addresses[l] == so_far.addresses[l] + so_far.bytes;
+            aligned &= addresses[l] % s.joined == 0;
+        }
+        if (!follows) {
+            part(site, so_far);
+            if (!aligned) return request(s, addresses, lanes, mask, s.bytes);
+            so_far.mask = mask, so_far.lanes = lanes, so_far.bytes = 0;
+            std::copy(addresses, addresses + lanes, so_far.addresses);
+        }
+        if ((so_far.bytes += s.bytes) >= s.joined) part(site, so_far);
+    }
+    void part(uint16_t site, Joined& so_far) {
+        if (so_far.mask)
+            request(sites[site], so_far.addresses, so_far.lanes, so_far.mask, so_far.bytes);
+        so_far.mask = 0;
+    }
+
+    // One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
+    void request(Site& s, const uint64_t* addresses, int lanes, unsigned /*mask*/, unsigned bytes) {
         bool global = addresses[0] - g_region < kRegion;
         Stats& stats = s.stats[!global];
         ++stats.requests;
@@ -1285,7 +1323,7 @@ struct Worker {
             };
             for (int l = 0; l < lanes; ++l) {
                 add(addresses[l] >> 5);
-                add((addresses[l] + s.bytes - 1) >> 5);
+                add((addresses[l] + bytes - 1) >> 5);
                 if (l && addresses[l] != addresses[l - 1]) {
                     ++distinct;
                     rising &= addresses[l] > addresses[l - 1];
@@ -1298,14 +1336,14 @@ struct Worker {
                 distinct = int(std::unique(sorted, sorted + lanes) - sorted);
             }
             stats.units += unsigned(n);
-            stats.ideal_units += unsigned(distinct * s.bytes + 31) / 32;
+            stats.ideal_units += (unsigned(distinct) * bytes + 31) / 32;
             footprint(s, seen, n);
             return;
         }
         // Shared: each bank serves one 4-byte word a wavefront, to all lanes that want that word.
         // Accesses of 16 bytes are served a half warp at a time (measured on an H200: a warp's
         // broadcast of a float4 takes two wavefronts; see tests/ncu_agreement.py).
-        int words = std::max(1, s.bytes / 4), group = s.bytes > 8 ? 16 : 32;
+        int words = std::max(1, int(bytes) / 4), group = bytes > 8 ? 16 : 32;
         for (int from = 0; from < lanes; from += group) {
             int worst = 0, distinct = 0;
             uint8_t depth[32] = {};
@@ -1516,6 +1554,8 @@ void sim_begin(int threads, int trace, int report) {
 }
 
 void sim_schedule(unsigned number) { g_schedule = number; }
+
+void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
 
 void sim_time_limit(double seconds) {
     g_time_limit = seconds;
