@@ -1272,7 +1272,7 @@ struct Worker {
         bool stuck = false;
         for (int l = 0; l < lanes; ++l) {
             Fiber& f = fibers[first + l];
-            stuck |= f.state == State::log_full && !at[l];
+            stuck |= f.logged && !at[l] && f.state == State::log_full;
             std::copy(rows[l] + at[l], rows[l] + f.logged, rows[l]);
             f.logged -= at[l];
         }
@@ -1515,10 +1515,11 @@ void on_alarm(int, siginfo_t*, void* context) {
     Dl_info here{}, kernel{};
     const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
     uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
-    if (site && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
-                  dladdr(reinterpret_cast<void*>(w->sites[site].pc), &kernel) &&
-                  here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
-        pc = w->sites[site].pc;  // of the last access: the signal came in the runtime
+    uintptr_t known = site ? w->sites[site].pc : w->step_at;
+    if (known && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
+                   dladdr(reinterpret_cast<void*>(known), &kernel) &&
+                   here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
+        pc = known;  // of the last access, or basic block: the signal came in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }
