@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 
+import ncu_agreement
 import numpy as np
 import pytest
 
@@ -363,3 +364,37 @@ def test_merges_are_told_from_the_machine_code():
     (merge,) = merging.merges([function], rows)
     assert (merge.line, merge.source, merge.made) == (12, 4, 16)
     assert str(merge) == "line 12: one LDS.128 for 4 of the source's"
+
+
+COUNTS = {
+    "shared_wavefronts": 1296.0,
+    "shared_requests": 1296.0,
+    "global_load_sectors": 400.0,
+    "global_load_requests": 100.0,
+    "flops": 1000.0,
+}
+
+
+@pytest.mark.parametrize("measured, explained", [(1000.0, True), (1600.0, False)])
+def test_a_difference_is_explained_only_by_what_nvcc_joined(measured, explained):
+    merge = merging.Merge(12, "shared", "load", 4, 16, "LDS.128")
+    joined = COUNTS | {"shared_wavefronts": 1001.0, "shared_requests": 850.0}
+    theirs = COUNTS | {"shared_wavefronts": measured}
+    rows = {row["quantity"]: row for row in ncu_agreement.compare(COUNTS, joined, [merge], theirs)}
+    assert not rows["wavefronts"]["ok"] and rows["wavefronts"]["explained"] == explained
+    assert rows["wavefronts"]["why"] == str(merge)
+    assert rows["sectors / load"]["ok"] and rows["sectors / load"]["why"] == ""
+    table = ncu_agreement.agreement_table(
+        [{"kernel": "k", "problem": "p"} | row for row in rows.values()]
+    )
+    (line,) = [line for line in table if "| wavefronts |" in line]
+    assert ("explained" in line) == explained and str(merge) in line
+
+
+def test_inspect_shows_operations():
+    spec = "N=1,C=4,H=18,W=18,K=4,R=3,S=3,padding=1"
+    problem, launch = prepared("01_direct", spec)
+    frame = convlab.inspect("01_direct", spec, engine="sim").frame
+    (row,) = frame[frame.quantity == "operations"].to_dict("records")
+    assert row["simulated"] == launch.flops / 1e6 and row["least"] == problem.flops / 1e6
+    assert 0.85 * row["least"] < row["simulated"] < row["least"]  # taps in the padding are left out
