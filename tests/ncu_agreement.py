@@ -29,12 +29,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from convlab import build, catalog, device, explain, load, measure, problem, reference  # noqa: E402
-from convlab.bench import write_between  # noqa: E402
-from convlab.explain import merging, ncu, sass  # noqa: E402
-from convlab.explain.executed import find_function  # noqa: E402
-from convlab.errors import ConvlabError  # noqa: E402
-from convlab.kernel import Launch  # noqa: E402
+from convlab import build, catalog, device, explain, load, measure, problem, reference
+from convlab.bench import write_between
+from convlab.errors import ConvlabError
+from convlab.explain import merging, ncu, sass
+from convlab.explain.executed import find_function
+from convlab.kernel import Launch
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",
@@ -199,7 +199,9 @@ def agreement_table(rows: list[dict]) -> list[str]:
     ]
     for row in rows:
         if "ok" not in row:
-            lines.append(f"| {row['kernel']} | {row['problem']} | {row['quantity']} | | | | - | | |")
+            lines.append(
+                f"| {row['kernel']} | {row['problem']} | {row['quantity']} | | | | - | | |"
+            )
             continue
         off = "-" if row["difference"] is None else f"{row['difference']:+.1%}"
         mark = f"> {row['allowed']:.0%}" if off != "-" else "not counted"
@@ -213,11 +215,11 @@ def agreement_table(rows: list[dict]) -> list[str]:
             f"{row['why']} |"
         )
     known = [row for row in rows if row.get("difference") is not None]
-    return [
-        *lines, "",
-        f"{sum(row['ok'] for row in known)} of {len(known)} within their limit (5%; wavefronts "
-        f"15%), {sum(row['explained'] for row in known)} more explained.",
-    ]  # fmt: skip
+    right, explained = (sum(row[key] for row in known) for key in ("ok", "explained"))
+    return lines + [
+        "",
+        f"{right} of {len(known)} within their limit (5%; wavefronts 15%), {explained} more explained.",
+    ]
 
 
 def times_table(rows: list[dict]) -> list[str]:

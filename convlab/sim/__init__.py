@@ -405,7 +405,8 @@ def _simulate(
     threads = int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0))
     output = os.memfd_create("output")
     try:
-        request = {"joined": []} | request | {
+        request |= {
+            "joined": request.get("joined", []),
             "runtime": str(runtime),
             "library": str(library),
             "threads": threads,
