@@ -11,6 +11,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -41,6 +42,9 @@ SIM_FLAGS = [
     "-O1",
     "-g1",
     "-fsanitize=thread",  # only for its hooks: the runtime defines them
+    "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
+    "-fno-reorder-blocks",  # they stay in the order in which they run
+    *(["-fno-plt"] if platform.machine() == "x86_64" else []),  # hooks are called directly
     "--param=tsan-distinguish-volatile=1",
     "-fno-tree-sra",  # keeps a float4 access one access
     "-fno-thread-jumps",

@@ -56,8 +56,6 @@ class Launch:
         What the simulator found in the last call: warnings, or what it failed by.
     launches : list of dict
         ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
-    flops : None
-        The simulator does not count operations.
     """
 
     def __init__(
@@ -74,8 +72,8 @@ class Launch:
         self.counters: dict[str, float] | None = None
         self.findings: list[sim.Finding] = []
         self.launches: list[dict[str, object]] = []
-        self.flops: float | None = None
         self._trace: sim.Trace | None = None
+        self._joined: list[tuple[int, int]] = []
         self._build = kernel.build()
         self._runs = 0
         if kernel.engine == "sim":
@@ -111,6 +109,42 @@ class Launch:
         """
         return self._trace.lines if self._trace else []
 
+    @property
+    def flops(self) -> float | None:
+        """The floating-point operations that the last call executed, counted from its machine code.
+
+        Additions, subtractions and products are one each, a fused multiply-add two; so are, with
+        one, quotients and square roots, of which a GPU makes several. Comparisons, minima,
+        conversions, atomics and the C library's functions (``expf``) are not counted. cuBLAS's
+        products count as 2mnk, which is also ``counters["library_flops"]``. None on a GPU, with
+        ``trace=False``, and where there is no ``objdump`` (of binutils).
+        """
+        return self._trace.flops if self._trace else None
+
+    def as_compiled(self, widths: Mapping[tuple[int, str, str], int]) -> None:
+        """Run again in the plain order, with some accesses counted as nvcc joined them.
+
+        Parameters
+        ----------
+        widths : bytes of one machine access by (line, space, kind), as in `lines`: successive
+            accesses there to neighbouring addresses count as one of up to so many bytes. See
+            `convlab.explain.merging`.
+
+        Raises
+        ------
+        ProblemError
+            On a GPU, or before the first call: the instructions of a line are not known yet.
+        """
+        if self._trace is None:
+            raise ProblemError("call this launch on the simulator first, then count as compiled")
+        self._joined = [
+            (offset, size)
+            for place, size in widths.items()
+            for offset in self._trace.offsets_of(*place)
+        ]
+        self._runs = 0
+        self._simulate()
+
     def _simulate(self) -> None:
         self.counters = self._trace = None
         self.launches = []
@@ -127,6 +161,7 @@ class Launch:
                 trace=self.kernel.trace,
                 time_limit=self.kernel.time_limit,
                 schedule=schedule,
+                joined=self._joined,
             )
         except LaunchError as error:
             self.findings = getattr(error, "findings", [])

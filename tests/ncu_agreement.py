@@ -1,25 +1,40 @@
 """Does the simulator count what the hardware counts? For every rung, on a GPU with ncu.
 
-    python tests/ncu_agreement.py [--kernel NAME ...] [--no-times] [--json FILE]
+    python tests/ncu_agreement.py [--kernel NAME ...] [--no-times] [--json FILE] [--write FILE]
 
 Prints two Markdown tables: simulated against ncu's counters on three small problems, each
 difference marked "ok" up to 5% (wavefronts: 15%), and predicted against measured times: on the
 headline problems, to which the model's one constant was fitted, and on others, to which it was not.
+
+The simulator counts the source's accesses. Where nvcc joined some (a float4 for four floats, which
+the widths in its machine code tell), the launch is counted once more with these joined; a
+difference that is then within its limit is "explained", and the column "why" says by what.
+
+With --write, each table goes between the markers ``ncu`` and ``times`` of a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import re
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from convlab import catalog, device, explain, load, measure, problem, reference  # noqa: E402
-from convlab.explain import ncu  # noqa: E402
-from convlab.errors import ConvlabError  # noqa: E402
+from convlab import build, catalog, device, explain, load, measure, problem, reference
+from convlab.bench import write_between
+from convlab.errors import ConvlabError
+from convlab.explain import merging, ncu, sass
+from convlab.explain.executed import find_function
+from convlab.kernel import Launch
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",
@@ -51,13 +66,34 @@ def own_functions(source: str) -> list[str]:
     return re.findall(r"__global__\s+(?:static\s+)?\w+\s+(\w+)\s*\(", blank)
 
 
-def simulate(name: str, small) -> dict[str, float]:
-    """What the simulator counts."""
+def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
+    """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     launch = load(name, engine="sim").prepare(small, *reference.inputs(small))
     launch()
-    counters = dict(launch.counters)
-    flops = getattr(launch, "flops", None)
-    return counters | ({"flops": flops} if flops else {})
+    source = counted(launch)
+    joined = merging.merges(launched(name, launch.launches), launch.lines)
+    if joined:
+        launch.as_compiled({(m.line, m.space, m.kind): m.made for m in joined})
+    return source, counted(launch), joined
+
+
+def counted(launch: Launch) -> dict[str, float]:
+    """A launch's counters, and the operations of its own kernels: ncu leaves a library's out."""
+    if launch.flops is None:
+        return dict(launch.counters)
+    return launch.counters | {"flops": launch.flops - launch.counters["library_flops"]}
+
+
+def launched(name: str, launches: Sequence[Mapping[str, Any]]) -> list[sass.Function]:
+    """The machine code, for the GPU that is here, of the functions that were launched."""
+    kernel = load(name, engine="sim")
+    source = build.Source(kernel.source, name.partition("@")[0], kernel.path)
+    with tempfile.TemporaryDirectory() as folder:
+        cubin, log = build.cubin(source, explain.find_gpu(None).arch, Path(folder), kernel.defines)
+        functions = list(sass.resources(log).values())
+        sass.disassemble(cubin, source.label, functions)
+    found = [find_function(functions, launch["kernel"]) for launch in launches]
+    return [f for f in functions if any(f is other for other in found)]
 
 
 def agreement(names: list[str]) -> list[dict]:
@@ -72,29 +108,54 @@ def agreement(names: list[str]) -> list[dict]:
             print(f"{name}, {label}", file=sys.stderr)
             try:
                 ours = simulate(name, small)
-                counted = ncu.only(ncu.profile(cuda, small), own_functions(cuda.source))
+                theirs = ncu.only(ncu.profile(cuda, small), own_functions(cuda.source))
             except ConvlabError as error:
                 rows.append({"kernel": name, "problem": label, "quantity": str(error)})
                 continue
-            theirs = ncu.derived(counted.totals)
-            for quantity, above, below, allowed in RATIOS:
-                pair = []
-                for side in (ours, theirs):
-                    value = side.get(above)
-                    if below is not None:
-                        value = value / side[below] if value and side.get(below) else None
-                    pair.append(32 * value if value and quantity.startswith("bytes") else value)
-                simulated, measured = pair
-                if not simulated and not measured:
-                    continue  # no shared memory, say
-                both = bool(simulated and measured)
-                off = simulated / measured - 1 if both else None
-                rows.append(
-                    {"kernel": name, "problem": label, "quantity": quantity,
-                     "simulated": simulated, "ncu": measured, "difference": off,
-                     "ok": both and abs(off) <= allowed, "allowed": allowed}
-                )  # fmt: skip
+            compared = compare(*ours, ncu.derived(theirs.totals))
+            rows += [{"kernel": name, "problem": label} | row for row in compared]
     return rows
+
+
+def compare(
+    source: Mapping[str, float],
+    joined: Mapping[str, float],
+    merges: Sequence[merging.Merge],
+    measured: Mapping[str, float],
+) -> list[dict]:
+    """A row for each quantity, of the source's counts, those as nvcc joined it, and ncu's."""
+    rows = []
+    for quantity, above, below, allowed in RATIOS:
+        ours, ours_joined, theirs = (
+            _quantity(side, quantity, above, below) for side in (source, joined, measured)
+        )
+        if not ours and not theirs:
+            continue  # no shared memory, say
+        off, off_joined = _off(ours, theirs), _off(ours_joined, theirs)
+        ok = off is not None and abs(off) <= allowed
+        changed = ours_joined != ours
+        rows.append(
+            {"quantity": quantity, "simulated": ours, "ncu": theirs, "difference": off, "ok": ok,
+             "allowed": allowed, "joined": ours_joined if changed else None,
+             "joined_difference": off_joined if changed else None,
+             "explained": not ok and changed and off_joined is not None
+             and abs(off_joined) <= allowed,
+             "why": "; ".join(map(str, merges)) if changed else ""}
+        )  # fmt: skip
+    return rows
+
+
+def _quantity(
+    side: Mapping[str, float], quantity: str, above: str, below: str | None
+) -> float | None:
+    value = side.get(above)
+    if below is not None:
+        value = value / side[below] if value and side.get(below) else None
+    return 32 * value if value and quantity.startswith("bytes") else value
+
+
+def _off(ours: float | None, theirs: float | None) -> float | None:
+    return ours / theirs - 1 if ours and theirs else None
 
 
 def times(names: list[str]) -> list[dict]:
@@ -130,30 +191,45 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def show_agreement(rows: list[dict]) -> None:
-    """Print the counters' table."""
-    print("\n| kernel | problem | quantity | simulated | ncu | difference | |")
-    print("|---|---|---|---:|---:|---:|---|")
+def agreement_table(rows: list[dict]) -> list[str]:
+    """The counters' table, as lines of Markdown."""
+    lines = [
+        "| kernel | problem | quantity | simulated | ncu | difference | | as nvcc joined it | why |",
+        "|---|---|---|---:|---:|---:|---|---:|---|",
+    ]
     for row in rows:
         if "ok" not in row:
-            print(f"| {row['kernel']} | {row['problem']} | {row['quantity']} | | | | - |")
+            lines.append(
+                f"| {row['kernel']} | {row['problem']} | {row['quantity']} | | | | - | | |"
+            )
             continue
         off = "-" if row["difference"] is None else f"{row['difference']:+.1%}"
-        mark = "ok" if row["ok"] else ("not counted" if off == "-" else f"> {row['allowed']:.0%}")
-        print(
+        mark = f"> {row['allowed']:.0%}" if off != "-" else "not counted"
+        mark = "ok" if row["ok"] else "explained" if row["explained"] else mark
+        joined = ""
+        if row["joined"] is not None and row["joined_difference"] is not None:
+            joined = f"{_number(row['joined'])} ({row['joined_difference']:+.1%})"
+        lines.append(
             f"| {row['kernel']} | {row['problem']} | {row['quantity']} | "
-            f"{_number(row['simulated'])} | {_number(row['ncu'])} | {off} | {mark} |"
+            f"{_number(row['simulated'])} | {_number(row['ncu'])} | {off} | {mark} | {joined} | "
+            f"{row['why']} |"
         )
-    compared = [row for row in rows if row.get("difference") is not None]
-    print(f"\n{sum(row['ok'] for row in compared)} of {len(compared)} within their limit.")
+    known = [row for row in rows if row.get("difference") is not None]
+    right, explained = (sum(row[key] for row in known) for key in ("ok", "explained"))
+    return lines + [
+        "",
+        f"{right} of {len(known)} within their limit (5%; wavefronts 15%), {explained} more explained.",
+    ]
 
 
-def show_times(rows: list[dict]) -> None:
-    """Print the times' table, and whether the order of the rungs is right on each problem."""
-    print("\n| kernel | problem | predicted ms | measured ms | ratio | model fitted to it |")
-    print("|---|---|---:|---:|---:|---|")
+def times_table(rows: list[dict]) -> list[str]:
+    """The times' table as lines of Markdown, and whether each problem's order of rungs is right."""
+    lines = [
+        "| kernel | problem | predicted ms | measured ms | ratio | model fitted to it |",
+        "|---|---|---:|---:|---:|---|",
+    ]
     for row in rows:
-        print(
+        lines.append(
             f"| {row['kernel']} | {row['problem']} | {_number(row['predicted_ms'])} | "
             f"{_number(row['measured_ms'])} | {_number(row['ratio'])} | "
             f"{'yes' if row['fitted'] else 'no'} |"
@@ -165,11 +241,12 @@ def show_times(rows: list[dict]) -> None:
             for key in ("predicted_ms", "measured_ms")
         ]
         far = [row["kernel"] for row in known if not 1 / 1.5 < row["ratio"] < 1.5]
-        print(
-            f"\n{label}: order {'right' if orders[0] == orders[1] else f'{orders[0]} predicted, '}"
+        lines += ["", (
+            f"{label}: order {'right' if orders[0] == orders[1] else f'{orders[0]} predicted, '}"
             f"{'' if orders[0] == orders[1] else f'{orders[1]} measured'}; "
             f"{len(known) - len(far)} of {len(known)} within 1.5 {far or ''}"
-        )
+        ).rstrip() + "."]  # fmt: skip
+    return lines
 
 
 def main() -> int:
@@ -179,21 +256,32 @@ def main() -> int:
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--no-counters", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables between the "
+                        "markers `ncu` and `times` of this file")  # fmt: skip
     given = parser.parse_args()
     here = device.describe()
     if here is None:
         print("needs an NVIDIA GPU", file=sys.stderr)
         return 1
     names = given.kernel or [path.stem for path in catalog.catalog()]
-    print(f"on {here}")
-    counters = [] if given.no_counters else agreement(names)
-    if counters:
-        show_agreement(counters)
-    clock = [] if given.no_times else times(names)
-    if clock:
-        show_times(clock)
-    if given.json:
-        given.json.write_text(json.dumps({"counters": counters, "times": clock}, indent=1))
+    where = (
+        f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
+        "`python tests/ncu_agreement.py --write convlab/explain/README.md`."
+    )
+    results = {"counters": [], "times": []}
+    for marker, kind, wanted, collect, table in (
+        ("ncu", "counters", not given.no_counters, agreement, agreement_table),
+        ("times", "times", not given.no_times, times, times_table),
+    ):
+        if not wanted:
+            continue
+        results[kind] = collect(names)
+        text = "\n".join([*table(results[kind]), "", where])
+        print(f"\n{text}")
+        if given.write:
+            write_between(given.write, marker, text)
+        if given.json:  # at once: the other part takes minutes
+            given.json.write_text(json.dumps(results, indent=1))
     return 0
 
 

@@ -127,6 +127,8 @@ def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
             if len(runs) == 1:
                 findings = getattr(launch, "findings", None) or ()
                 flops = getattr(launch, "flops", None)
+                if flops is None and twin.trace:
+                    notes.append("operations are not counted: no objdump; install binutils")
     except ConvlabError as error:
         notes.append(f"not simulated: {_first_line(error)}")
         return [], findings, flops

@@ -6,6 +6,7 @@
 ``runtime.cpp``         CUDA threads as fibers, blocks over the cores, memory traffic counted
 ``host.py``             the torch-free process that forks one child per launch
 ``findings.py``         what the child reported, in lines of source and indices
+``operations.py``       floating-point operations, from the machine code that ran
 this file               the arena that both processes see, and one run of a kernel
 ======================  =====================================================================
 """
@@ -30,6 +31,7 @@ import torch
 from ..device import available_bytes
 from ..errors import LaunchError, ProblemError
 from . import findings as _findings
+from . import operations as _operations
 from .findings import DIMENSIONS, INCLUDE, Array, Finding
 from .rewrite import rewrite
 
@@ -56,8 +58,8 @@ COUNTERS = (
     "library_bytes",
 )
 # Of 32-byte sectors: those that each block touched, summed over the blocks; those that each launch
-# did. Then y's elements that a kernel wrote.
-_MORE_COUNTERS = ("block_sectors", "launch_sectors", "fresh_outputs")
+# did. Then y's elements that a kernel wrote, and the operations of cuBLAS's products.
+_MORE_COUNTERS = ("block_sectors", "launch_sectors", "fresh_outputs", "library_flops")
 
 
 class Arena:
@@ -122,7 +124,8 @@ class Trace:
     counters : dict of `COUNTERS`, ``global_load_bytes``, ``global_store_bytes``,
         ``block_sectors`` (different 32-byte sectors that a block touched, summed over blocks),
         ``launch_sectors`` (that a launch did, over launches), ``workspace`` (bytes), ``seconds``
-        (how long the simulation took on this machine, which says nothing about a GPU).
+        (how long the simulation took on this machine, which says nothing about a GPU), and
+        ``library_flops``: 2mnk of each of cuBLAS's products.
     launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
     findings : list of `Finding`: errors first, then warnings.
     lines : list of dict, see `convlab.kernel.Launch`.
@@ -133,7 +136,7 @@ class Trace:
         self.launches: list[dict[str, object]] = []
         self.error: str | None = None
         self.note, self.workspace = "", 0
-        self._library, self._base, self._sites = library, 0, []
+        self._library, self._base, self._sites, self._steps = library, 0, [], []
         reports, counts, tried = [], [], set()
         for line in report.splitlines():
             key, _, rest = line.partition("\t")
@@ -157,6 +160,8 @@ class Trace:
                 tried.add(int(rest, 16))
             elif key == "site":
                 self._sites.append(rest.split("\t"))
+            elif key == "steps":
+                self._steps = json.loads(rest)
             elif key == "launch":
                 grid, block, shared, name = rest.split("\t", 3)
                 self.launches.append({
@@ -173,6 +178,18 @@ class Trace:
     def lines(self) -> list[dict[str, object]]:
         """Traffic by source line, read when it is first asked for."""
         return _findings.lines(self._sites, self._library, self._base)
+
+    def offsets_of(self, line: int, space: str, kind: str) -> list[int]:
+        """The code offsets of the instructions that are one row of `lines`."""
+        chosen = [s for s in self._sites if (s[1], s[2]) == (space, kind)]
+        found = _findings.places(self._library, self._base, [int(s[0], 16) for s in chosen])
+        return [at - self._base for at, place in found.items() if place and place[1] == line]
+
+    @cached_property
+    def flops(self) -> float | None:
+        """Floating-point operations that ran, see `convlab.kernel.Launch`; read when asked for."""
+        counted = _operations.count(self._library, self._steps) if self._steps else None
+        return None if counted is None else counted + self.counters.get("library_flops", 0)
 
 
 class _Host:
@@ -239,6 +256,7 @@ def simulate(
     trace: bool = True,
     schedule: int = 0,
     time_limit: float = TIME_LIMIT,
+    joined: Sequence[tuple[int, int]] = (),
 ) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
 
@@ -254,6 +272,9 @@ def simulate(
         must wait. Any other: they also switch at accesses in between, chosen by the number; odd
         ones from the last to the first. A result that depends on it is a race.
     time_limit : seconds.
+    joined : (code offset, bytes) of instructions whose successive accesses to neighbouring
+        addresses are counted as one of so many bytes: see `Trace.offsets_of` and
+        `convlab.explain.merging`.
 
     Raises
     ------
@@ -262,6 +283,7 @@ def simulate(
         or passes the time limit. Its ``findings`` are a list of `Finding`.
     """
     request = {"problem": list(problem), "workspace_limit": workspace_limit}
+    request["joined"] = list(joined)
     return _simulate(request, library, runtime, arena, label, source, trace, schedule, time_limit)
 
 
@@ -384,6 +406,7 @@ def _simulate(
     output = os.memfd_create("output")
     try:
         request |= {
+            "joined": request.get("joined", []),
             "runtime": str(runtime),
             "library": str(library),
             "threads": threads,

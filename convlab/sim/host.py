@@ -20,6 +20,8 @@ def run(request: dict, report: int) -> None:
         ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
     runtime.sim_begin(request["threads"], request["trace"], report)
     runtime.sim_schedule(request["schedule"])
+    for offset, size in request["joined"]:
+        runtime.sim_joined(ctypes.c_size_t(offset), size)
     library = ctypes.CDLL(request["library"])
 
     def tell(key: str, value: object) -> None:

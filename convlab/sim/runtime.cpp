@@ -9,9 +9,11 @@
 //             last thread come first. What a kernel computes may not depend on it.
 //   hooks     the kernel is compiled with -fsanitize=thread, and the __tsan_* functions it calls
 //             before each load and store are the ones at the end of this file.
-//   warp      each lane logs its accesses; when no lane of the warp can go on, the k-th execution
-//             of one instruction by the lanes is one warp request, and its 32-byte sectors (global)
-//             or wavefronts (shared: 32 banks of 4 bytes, equal words broadcast) are counted.
+//   warp      each lane logs its accesses, and where it jumped back; when no lane of the warp can
+//             go on, the logs are walked in the order in which a GPU would run the lanes: those
+//             that are least far in the code first, until the others are met. What lanes do at one
+//             instruction at one time is one warp request, and its 32-byte sectors (global) or
+//             wavefronts (shared: 32 banks of 4 bytes, equal words broadcast) are counted.
 //   shadow    each word of shared memory, and of the buffers that a kernel may write, has a cell
 //             that knows who wrote and read it last, and when: in which phase of the block (between
 //             which barriers) and after which operation of the warp. Two accesses that nothing
@@ -25,6 +27,7 @@
 #include <atomic>
 #include <cstdarg>
 #include <dlfcn.h>
+#include <link.h>
 #include <mutex>
 #include <pthread.h>
 #include <set>
@@ -52,7 +55,8 @@ constexpr size_t kGap = size_t(1) << 30;     // unmapped bytes between two buffe
 constexpr size_t kRegion = size_t(1) << 40;  // address space for all buffers
 constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
-constexpr int kLog = 1024;                   // accesses a lane logs before its warp is counted
+constexpr int kLog = 1024;                   // entries that a lane logs before its warp is counted
+constexpr int kHeld = 256;                   // full logs that a lane waits for those behind it
 constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
 constexpr size_t kFindings = 200;            // lines that are told apart
@@ -98,7 +102,7 @@ struct Buffer {
 struct Counters {  // see COUNTERS in __init__.py: the same order, and then _MORE_COUNTERS
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
-        library_bytes, block_sectors, launch_sectors, fresh_outputs;
+        library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops;
     void add(const Counters& other) {
         auto* to = reinterpret_cast<uint64_t*>(this);
         auto* from = reinterpret_cast<const uint64_t*>(&other);
@@ -125,6 +129,7 @@ struct Site {  // one load or store instruction of the kernel
     bool fresh = false, output = false;  // that began uninitialised; that is y
     bool before_atomic = false;  // a load of what the thread then does an atomic on, as for a CAS
     uint16_t bytes = 0, buffer = 0;
+    uint16_t joined = 0;  // bytes that nvcc makes one access of, see join()
     Kind kind = Kind::load;
     Stats stats[2] = {};  // global, shared
 };
@@ -136,6 +141,10 @@ struct Access {
     uintptr_t address() const { return bits & 0xffffffffffff; }
     uint16_t site() const { return uint16_t(bits >> 48); }
 };
+// Site 0 is none: the "address" is where in the code (from g_code) the thread jumped back, and how
+// often more (times kAgain); or called a function (+ kEnters); or kLeaves, for a return.
+constexpr uintptr_t kEnters = uintptr_t(1) << 47, kLeaves = uintptr_t(1) << 46;
+constexpr uintptr_t kAgain = uintptr_t(1) << 32;
 
 struct Array {  // a __shared__ array of the block
     const char* name;
@@ -159,6 +168,11 @@ struct Fiber {
     char* stack;
     uint3 index;
     int logged;
+    int depth;           // of function calls, at the start of its log
+    int calls;           // the same, where it is now
+    uintptr_t called_from[8];  // the outermost of them
+    uintptr_t step;      // the basic block of code that it is in,
+    bool still;          // in which it has not accessed anything yet
     uintptr_t waits_at;  // the code address of what it waits for
     unsigned active;     // __activemask's answer
     unsigned batch;      // of asynchronous copies: the one being filled
@@ -181,6 +195,7 @@ struct Warp {
     // known[l][m], of lane m, before what lane l does.
     uint16_t stamp = 1, all_known = 0;
     std::vector<uint16_t> known;  // 32 x 32, once some lanes met without the others
+    int held = 0;  // how often in a row a lane could not be counted since others were behind
 };
 
 struct Launch {
@@ -220,6 +235,10 @@ std::vector<uintptr_t> g_pcs(1);     // of the sites, which have one number in a
 std::unordered_map<uintptr_t, uint16_t> g_site_of;
 std::vector<Site> g_sites;           // their totals
 std::set<std::string> g_names;       // of arrays
+uintptr_t g_code = 0;                // where the kernel's library was loaded, and up to
+size_t g_code_bytes = 0;             // where its code goes
+std::vector<uint64_t> g_steps;       // how often threads came to each basic block: see steps
+std::unordered_map<uintptr_t, uint16_t> g_joined;  // by code address from g_code: Site::joined
 std::atomic<int> g_os_threads{0};
 pthread_t g_os_thread[256];
 double g_time_limit = 0;
@@ -329,12 +348,18 @@ struct Worker {
         uint16_t index;
     };
     std::vector<Slot> site_of;  // by hash of the pc
-    struct Execution {  // of one instruction by a divergent warp: [k][lane that got there]
-        size_t next;
-        std::vector<uint8_t> lanes;
-        std::vector<uint64_t> addresses;
+    uintptr_t step_at = 0;             // Fiber::step of the current thread, and
+    const Access* step_log = nullptr;  // `here` when it came there
+    const uintptr_t code = g_code;
+    const size_t code_bytes = g_code_bytes;
+    uint64_t* steps;  // by code address (from g_code) / 4: how often threads came to that block
+    bool aside = false;  // the code that runs is a warp operation's, not a thread's
+    struct Joined {  // successive accesses at one instruction, so far
+        unsigned mask = 0, bytes = 0;
+        int lanes = 0;
+        uint64_t addresses[32];
     };
-    std::vector<Execution> executions;
+    std::unordered_map<uint16_t, Joined> joined;  // by site
     static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
     uint32_t seen_words[32][kMaxDepth];
     std::vector<Array> arrays;
@@ -368,7 +393,10 @@ struct Worker {
                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         shared = static_cast<char*>(mmap(nullptr, kSharedSpan, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
+        if (!steps) fault("memory", 0, "no memory for the counts of a block");
     }
+    ~Worker() { free(steps); }
 
     // -- shared memory: arrays in the order in which the block first meets them --
     char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
@@ -431,11 +459,16 @@ struct Worker {
 
     void find_log(int i) {
         if (!g_trace) return;
-        here = &log[size_t(i) * kLog] + fibers[i].logged;
+        Fiber& f = fibers[i];
+        here = &log[size_t(i) * kLog] + f.logged;
         here_end = &log[size_t(i) * kLog] + kLog;
+        step_at = f.step, step_log = f.still ? here : nullptr;
     }
     void save_log(int i) {
-        if (g_trace) fibers[i].logged = int(here - &log[size_t(i) * kLog]);
+        if (!g_trace) return;
+        Fiber& f = fibers[i];
+        f.logged = int(here - &log[size_t(i) * kLog]);
+        f.step = step_at, f.still = here == step_log;
     }
 
     bool can_run(int i) const {
@@ -509,7 +542,8 @@ struct Worker {
         if (full) {
             flush(w);
             for (int i = w * 32; i < std::min(threads, w * 32 + 32); ++i)
-                if (fibers[i].state == State::log_full) fibers[i].state = State::ready;
+                if (fibers[i].state == State::log_full && fibers[i].logged < kLog)
+                    fibers[i].state = State::ready;
         }
         bool met = false;
         for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // who is missing has left
@@ -522,7 +556,9 @@ struct Worker {
         Warp& warp = warps[w];
         Group group = warp.gathering[g];
         warp.gathering.erase(warp.gathering.begin() + long(g));
+        aside = true;
         if (group.step) group.step(warp.arguments, group.arrived);
+        aside = false;
         order(w, group.arrived);
         for (int lane = 0; lane < 32; ++lane)
             if (group.arrived >> lane & 1) fibers[w * 32 + lane].state = State::ready;
@@ -731,6 +767,53 @@ struct Worker {
             counters.shared_wavefronts += on_shared.units;
         }
         g_counters.add(counters);
+        g_steps.resize(g_code_bytes / 4 + 1);
+        for (size_t i = 0; i < g_steps.size(); ++i) g_steps[i] += steps[i];
+    }
+
+    // -- the way through the code --
+    // The current thread comes to a basic block. Where blocks stand in the order in which they
+    // run, as the compiler was asked to leave them, a step to a lower address closes a loop. Lanes
+    // that did nothing in the block before it are met there, by the note of it; those that did, by
+    // what they did. Steps forward need no note: who has gone on waits for who has not.
+    void step(uintptr_t pc) {
+        size_t at = pc - code;
+        if (at < code_bytes) ++steps[at / 4];
+        if (aside) return;
+        if (pc <= step_at && here == step_log) return jump(pc);
+        step_at = pc, step_log = here;
+    }
+    __attribute__((noinline)) void jump(uintptr_t pc) {
+        uint64_t from = uint32_t(step_at - code);
+        uint64_t last = here == &log[size_t(current) * kLog] ? ~uint64_t(0) : here[-1].bits;
+        if ((last & ~(kLeaves - kAgain)) == from && last < kLeaves - kAgain)
+            here[-1].bits += kAgain;
+        else
+            note_way(from);
+        step_at = pc, step_log = here;
+    }
+    __attribute__((noinline)) void note_way(uintptr_t what) {
+        if (here == here_end) {
+            fibers[current].state = State::log_full;
+            yield();
+        }
+        *here++ = {what, 0};
+    }
+    void function_entry(uintptr_t from) {
+        if (aside) return;
+        Fiber& f = fibers[current];
+        if (f.calls < int(std::size(f.called_from))) f.called_from[f.calls] = from;
+        ++f.calls;
+        note_way(uint32_t(from - code) | kEnters);
+        step_log = here;
+    }
+    void function_exit() {
+        if (aside) return;
+        note_way(kLeaves);
+        Fiber& f = fibers[current];
+        --f.calls;
+        step_at = f.calls < int(std::size(f.called_from)) ? f.called_from[f.calls] : 0;
+        step_log = nullptr;
     }
 
     // -- accesses --
@@ -753,6 +836,7 @@ struct Worker {
         if (sites.size() <= index) sites.resize(index + 1);
         Site& s = sites[index];
         s.pc = pc, s.bytes = uint16_t(bytes), s.kind = kind;
+        if (auto wide = g_joined.find(pc - code); wide != g_joined.end()) s.joined = wide->second;
         return s;
     }
 
@@ -1106,49 +1190,123 @@ struct Worker {
     // -- counting: the log of a warp, turned into requests --
     void flush(int w) {
         if (!g_trace) return;
-        int first = w * 32, lanes = std::min(32, threads - first);
-        const Access* rows[32];
-        int length = 0;
+        int first = w * 32, lanes = std::min(32, threads - first), length = fibers[first].logged;
+        Access* rows[32];
         bool uniform = true;
         for (int l = 0; l < lanes; ++l) {
             rows[l] = &log[size_t(first + l) * kLog];
-            int n = fibers[first + l].logged;
-            uniform &= n == fibers[first].logged;
-            length = std::max(length, n);
+            uniform &= fibers[first + l].logged == length;
         }
-        for (int i = 0; uniform && i < length; ++i)
-            for (int l = 1; l < lanes; ++l) uniform &= rows[l][i].site() == rows[0][i].site();
+        for (int i = 0; uniform && i < length; ++i) {
+            uint64_t one = rows[0][i].bits, other = 0;
+            for (int l = 1; l < lanes; ++l) other |= one ^ rows[l][i].bits;
+            uniform = one >> 48 ? !(other >> 48) : !other;
+        }
+        if (!uniform) return match(w, rows, lanes);
         uintptr_t addresses[32];
-        if (uniform) {
-            for (int i = 0; i < length; ++i) {
-                for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
-                request(sites[rows[0][i].site()], addresses, lanes);
+        unsigned all = 0xffffffffu >> (32 - lanes);
+        for (int i = 0; i < length; ++i) {
+            if (!rows[0][i].site()) {
+                for (int l = 0; l < lanes; ++l) follow(fibers[first + l], rows[0][i]);
+                continue;
             }
-        } else {  // lanes went different ways: match the k-th execution of each instruction
-            executions.resize(sites.size());
-            for (int l = 0; l < lanes; ++l) {
-                for (auto& e : executions) e.next = 0;
-                for (int i = 0; i < fibers[first + l].logged; ++i) {
-                    Execution& e = executions[rows[l][i].site()];
-                    size_t k = e.next++;
-                    if (k == e.lanes.size()) {
-                        e.lanes.push_back(0);
-                        if (e.addresses.size() < 32 * (k + 1)) e.addresses.resize(32 * (k + 1));
-                    }
-                    e.addresses[32 * k + e.lanes[k]++] = rows[l][i].address();
-                }
-            }
-            for (size_t s = 1; s < sites.size(); ++s) {
-                Execution& e = executions[s];
-                for (size_t k = 0; k < e.lanes.size(); ++k)
-                    request(sites[s], &e.addresses[32 * k], e.lanes[k]);
-                e.lanes.clear();
-            }
+            for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
+            uint16_t site = rows[0][i].site();
+            if (sites[site].joined) join(site, addresses, lanes, all);
+            else request(sites[site], addresses, lanes, all, sites[site].bytes);
         }
+        for (auto& [site, so_far] : joined) part(site, so_far);
         for (int l = 0; l < lanes; ++l) fibers[first + l].logged = 0;
+        warps[w].held = 0;
     }
 
-    void request(Site& s, const uint64_t* addresses, int lanes) {
+    static void follow(Fiber& f, Access way) {  // a call or a return
+        if (way.address() & kEnters) ++f.depth;
+        else if (way.address() & kLeaves) --f.depth;
+    }
+
+    // Lanes went different ways. Always those go on that are deepest in function calls and, of
+    // these, at the lowest address, together: so lanes meet again behind an `if` and at the end of
+    // each iteration of a loop, as they do on a GPU (S. Collange, "Stack-less SIMT reconvergence at
+    // low cost", 2011). A lane that is at the end of its log and has more to do is waited for: the
+    // others keep what they did since.
+    void match(int w, Access* const* rows, int lanes, bool patient = true) {
+        constexpr uint64_t kUnknown = 0, kOver = ~uint64_t(0);
+        int first = w * 32, at[32] = {};
+        uint64_t place[32], addresses[32];
+        auto find = [&](int l) {
+            const Fiber& f = fibers[first + l];
+            if (at[l] == f.logged) {
+                place[l] = patient && f.state == State::log_full ? kUnknown : kOver;
+                return;
+            }
+            Access a = rows[l][at[l]];
+            uintptr_t code = a.site() ? sites[a.site()].pc - g_code
+                             : a.address() & kLeaves ? 0 : a.address() & (kAgain - 1);
+            place[l] = uint64_t(0x7fff - f.depth) << 48 | (code & 0xffffffffffff);
+        };
+        for (int l = 0; l < lanes; ++l) find(l);
+        for (;;) {
+            uint64_t least = kOver;
+            for (int l = 0; l < lanes; ++l) least = std::min(least, place[l]);
+            if (least == kOver || least == kUnknown) break;
+            int n = 0;
+            unsigned mask = 0;
+            uint16_t site = 0;
+            for (int l = 0; l < lanes; ++l) {
+                if (place[l] != least) continue;
+                Access& a = rows[l][at[l]];
+                site = a.site();
+                if (!site && a.bits < kLeaves && a.bits >= kAgain) {
+                    a.bits -= kAgain;
+                    continue;
+                }
+                ++at[l];
+                if (site) addresses[n++] = a.address(), mask |= 1u << l;
+                else follow(fibers[first + l], a);
+                find(l);
+            }
+            if (site && sites[site].joined) join(site, addresses, n, mask);
+            else if (site) request(sites[site], addresses, n, mask, sites[site].bytes);
+        }
+        for (auto& [site, so_far] : joined) part(site, so_far);
+        bool stuck = false;
+        for (int l = 0; l < lanes; ++l) {
+            Fiber& f = fibers[first + l];
+            stuck |= f.logged && !at[l] && f.state == State::log_full;
+            std::copy(rows[l] + at[l], rows[l] + f.logged, rows[l]);
+            f.logged -= at[l];
+        }
+        warps[w].held = stuck ? warps[w].held + 1 : 0;
+        if (warps[w].held > kHeld) match(w, rows, lanes, false);  // who is behind may wait for them
+    }
+
+    // nvcc makes one 128-bit access of four whose addresses follow each other, where it can prove
+    // that the first is a multiple of 16. Whether it did, the caller tells (sim_joined), from SASS.
+    void join(uint16_t site, const uint64_t* addresses, int lanes, unsigned mask) {
+        Site& s = sites[site];
+        Joined& so_far = joined[site];
+        bool follows = so_far.mask == mask, aligned = true;
+        for (int l = 0; l < lanes; ++l) {
+            follows = follows && addresses[l] == so_far.addresses[l] + so_far.bytes;
+            aligned &= addresses[l] % s.joined == 0;
+        }
+        if (!follows) {
+            part(site, so_far);
+            if (!aligned) return request(s, addresses, lanes, mask, s.bytes);
+            so_far.mask = mask, so_far.lanes = lanes, so_far.bytes = 0;
+            std::copy(addresses, addresses + lanes, so_far.addresses);
+        }
+        if ((so_far.bytes += s.bytes) >= s.joined) part(site, so_far);
+    }
+    void part(uint16_t site, Joined& so_far) {
+        if (so_far.mask)
+            request(sites[site], so_far.addresses, so_far.lanes, so_far.mask, so_far.bytes);
+        so_far.mask = 0;
+    }
+
+    // One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
+    void request(Site& s, const uint64_t* addresses, int lanes, unsigned /*mask*/, unsigned bytes) {
         bool global = addresses[0] - g_region < kRegion;
         Stats& stats = s.stats[!global];
         ++stats.requests;
@@ -1166,7 +1324,7 @@ struct Worker {
             };
             for (int l = 0; l < lanes; ++l) {
                 add(addresses[l] >> 5);
-                add((addresses[l] + s.bytes - 1) >> 5);
+                add((addresses[l] + bytes - 1) >> 5);
                 if (l && addresses[l] != addresses[l - 1]) {
                     ++distinct;
                     rising &= addresses[l] > addresses[l - 1];
@@ -1179,14 +1337,14 @@ struct Worker {
                 distinct = int(std::unique(sorted, sorted + lanes) - sorted);
             }
             stats.units += unsigned(n);
-            stats.ideal_units += unsigned(distinct * s.bytes + 31) / 32;
+            stats.ideal_units += (unsigned(distinct) * bytes + 31) / 32;
             footprint(s, seen, n);
             return;
         }
         // Shared: each bank serves one 4-byte word a wavefront, to all lanes that want that word.
         // Accesses of 16 bytes are served a half warp at a time (measured on an H200: a warp's
         // broadcast of a float4 takes two wavefronts; see tests/ncu_agreement.py).
-        int words = std::max(1, s.bytes / 4), group = s.bytes > 8 ? 16 : 32;
+        int words = std::max(1, int(bytes) / 4), group = bytes > 8 ? 16 : 32;
         for (int from = 0; from < lanes; from += group) {
             int worst = 0, distinct = 0;
             uint8_t depth[32] = {};
@@ -1366,10 +1524,11 @@ void on_alarm(int, siginfo_t*, void* context) {
     Dl_info here{}, kernel{};
     const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
     uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
-    if (site && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
-                  dladdr(reinterpret_cast<void*>(w->sites[site].pc), &kernel) &&
-                  here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
-        pc = w->sites[site].pc;  // of the last access: the signal came in the runtime
+    uintptr_t known = site ? w->sites[site].pc : w->step_at;
+    if (known && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
+                   dladdr(reinterpret_cast<void*>(known), &kernel) &&
+                   here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
+        pc = known;  // of the last access, or basic block: the signal came in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }
@@ -1405,6 +1564,8 @@ void sim_begin(int threads, int trace, int report) {
 }
 
 void sim_schedule(unsigned number) { g_schedule = number; }
+
+void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
 
 void sim_time_limit(double seconds) {
     g_time_limit = seconds;
@@ -1495,12 +1656,32 @@ void sim_finish() {
             line += text;
         }
     }
-    tell(line);
+    line += "steps\t[";
+    for (size_t i = 0; i < g_steps.size(); ++i)
+        if (g_steps[i])
+            line += (line.back() == '[' ? "[" : ",[") + std::to_string(i) + "," +
+                    std::to_string(g_steps[i]) + "]";
+    tell(line + "]\n");
 }
 
 const uint64_t* sim_counters(int* how_many) {
     *how_many = sizeof(Counters) / 8;
     return reinterpret_cast<const uint64_t*>(&g_counters);
+}
+
+// Where the library is that holds a code address.
+static void find_code(uintptr_t inside) {
+    dl_iterate_phdr([](dl_phdr_info* info, size_t, void* inside) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const auto& part = info->dlpi_phdr[i];
+            if (part.p_type != PT_LOAD ||
+                *static_cast<uintptr_t*>(inside) - info->dlpi_addr - part.p_vaddr >= part.p_memsz)
+                continue;
+            g_code = info->dlpi_addr, g_code_bytes = part.p_vaddr + part.p_memsz;
+            return 1;
+        }
+        return 0;
+    }, &inside);
 }
 
 // ---- what a kernel calls (see include/sim.h) ------------------------------------------------
@@ -1526,6 +1707,7 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, co
         g_error = cudaErrorInvalidValue;
         return;
     }
+    if (!g_code) find_code(uintptr_t(body));
     if (!++g_launch) ++g_launch;
     Launch launch;
     launch.name = name, launch.number = g_launch;
@@ -1708,6 +1890,7 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
     uint64_t tiles_m = uint64_t(m + 127) / 128, tiles_n = uint64_t(n + 127) / 128;
     g_counters.library_bytes += 4 * uint64_t(batch) *
                                 (tiles_n * m * k + tiles_m * n * k + uint64_t(m) * n);
+    g_counters.library_flops += 2 * uint64_t(batch) * m * n * k;
     ++g_counters.launches;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -1768,8 +1951,16 @@ void __tsan_write_range(void* address, size_t bytes) {
     }
 ATOMICS(8, uint8_t) ATOMICS(16, uint16_t) ATOMICS(32, uint32_t) ATOMICS(64, uint64_t)
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* from) {
+    if (Worker* w = t_worker) w->function_entry(uintptr_t(from));
+}
+void __tsan_func_exit() {
+    if (Worker* w = t_worker) w->function_exit();
+}
+// What -fsanitize-coverage=trace-pc calls at the start of each basic block.
+void __sanitizer_cov_trace_pc() {
+    if (Worker* w = t_worker) w->step(uintptr_t(__builtin_return_address(0)));
+}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 

@@ -183,7 +183,7 @@ SIM_REDUCE(xor, unsigned, a ^ b)
 // ---- atomics: real ones, since blocks run on several cores --------------------------------
 namespace sim {
 template <typename T, typename F>
-__attribute__((no_sanitize("thread"))) T atomic(T* address, F update) {
+__attribute__((no_sanitize("thread"), no_sanitize_coverage)) T atomic(T* address, F update) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics work on 4 or 8 bytes");
     using Word = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     auto* word = reinterpret_cast<Word*>(address);

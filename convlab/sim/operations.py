@@ -1,0 +1,92 @@
+"""How many floating-point operations ran: blocks of machine code, times what stands in them.
+
+The runtime counts how often threads came to each basic block (``-fsanitize-coverage=trace-pc``
+calls it there). What a block adds and multiplies is read from the library's disassembly, by
+binutils' objdump, when somebody asks.
+"""
+
+import functools
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+_HOOK = "__sanitizer_cov_trace_pc"
+_INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(\S+)\s*(.*)")
+_X86 = re.compile(r"v?(add|sub|mul|div|sqrt|fn?m(?:add|sub)\d{3})(ss|sd|ps|pd)$")
+_ARM = re.compile(r"(?:fadd|fsub|fmul|fnmul|fdiv|fsqrt|fn?m(?:add|sub)|fml[as])$")
+_FUSED = re.compile(r"v?fn?m(?:add|sub)|fml[as]")
+_FMA = re.compile(r"<fmaf?(?:@|>)")  # the C library's, for a machine without the instruction
+_AWAY = re.compile(r"(?:jmpq?|retq?|ret|b|br|ud2|hlt)$")  # what follows is not reached from here
+
+
+def operations_of(mnemonic: str, operands: str) -> int:
+    """Return the floating-point operations of one machine instruction of x86-64 or aarch64.
+
+    Additions, subtractions, products, quotients and square roots are one for each element, fused
+    multiply-adds two. Comparisons, conversions, minima and changes of sign are none.
+    """
+    if found := _X86.match(mnemonic):
+        wide = 2 if "%ymm" in operands else 1
+        elements = {"ss": 1, "sd": 1, "ps": 4 * wide, "pd": 2 * wide}[found[2]]
+    elif _ARM.match(mnemonic):
+        found = re.search(r"\.(\d+)[hsd]\b", operands)
+        elements = int(found[1]) if found else 1
+    else:
+        return 2 if mnemonic.startswith(("call", "bl")) and _FMA.search(operands) else 0
+    return elements * (2 if _FUSED.match(mnemonic) else 1)
+
+
+def operations_by_block(disassembly: str) -> dict[int, int]:
+    """Read the operations of each basic block out of what ``objdump -d`` printed.
+
+    Returns
+    -------
+    dict
+        The keys are return addresses of the hook's calls, by which the runtime knows a block too.
+    """
+    blocks: dict[int, int] = {}
+    current, opens = None, False
+    for line in disassembly.splitlines():
+        found = _INSTRUCTION.match(line)
+        if found is None:
+            current = None  # another function
+            continue
+        if opens:
+            current, opens = int(found[1], 16), False
+            blocks[current] = 0
+        if _HOOK in found[3]:
+            current, opens = None, True
+            continue
+        if current is None:
+            continue
+        blocks[current] += operations_of(found[2], found[3])
+        if _AWAY.match(found[2]):
+            current = None
+    return blocks
+
+
+@functools.lru_cache(maxsize=64)
+def _blocks(library: Path) -> dict[int, int] | None:
+    tool = shutil.which("objdump")
+    if tool is None:
+        return None
+    command = [tool, "-d", "--no-show-raw-insn", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return operations_by_block(done.stdout) if done.returncode == 0 else None
+
+
+def count(library: Path, steps: Sequence[tuple[int, int]]) -> int | None:
+    """Return the operations of a run; None without binutils.
+
+    Parameters
+    ----------
+    library : the kernel, as built.
+    steps : (a quarter of the offset in the library, how often threads came there) of each block.
+    """
+    blocks = _blocks(library)
+    if blocks is None:
+        return None
+    by_quarter = {address // 4: operations for address, operations in blocks.items()}
+    return sum(times * by_quarter.get(quarter, 0) for quarter, times in steps)
