@@ -31,10 +31,9 @@ __global__ void one_warp(const float* x, float* y) {
 """
 
 
-def run(body: str, prelude: str = "", elements: int = 4096) -> sim.Trace:
-    x = np.ones(elements, np.float32)
-    y = np.zeros(32, np.float32)
-    return sim.run(KERNEL % (prelude, body), "one_warp", x, y, grid=1, block=32)
+def run(body: str, prelude: str = "", **options) -> sim.Trace:
+    x, y = np.ones(4096, np.float32), np.zeros(32, np.float32)
+    return sim.run(KERNEL % (prelude, body), "one_warp", x, y, grid=1, block=32, **options)
 
 
 def loads(trace: sim.Trace) -> list[tuple[int, int, int]]:
@@ -139,6 +138,12 @@ DIVERGENT = {
 def test_lanes_meet_where_they_do_on_a_gpu(name):
     body, expected = DIVERGENT[name]
     assert loads(run(body)) == expected
+
+
+def test_counts_do_not_depend_on_the_schedule():
+    body, expected = DIVERGENT["three_ways"]
+    for schedule in (1, 2, 3):
+        assert loads(run(body, schedule=schedule)) == expected
 
 
 CALLS = {
