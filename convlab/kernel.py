@@ -362,10 +362,13 @@ class Kernel:
             label = Path(label).name
         return excerpt(self.source, label, first, last)
 
-    def on(self, engine: str, time_limit: float | None = None) -> "Kernel":
-        """This kernel for another engine."""
+    def on(
+        self, engine: str, time_limit: float | None = None, sample: int | None = None
+    ) -> "Kernel":
+        """This kernel for another engine; on the simulator perhaps sampled, as by `load`."""
         options = self._options() | {"engine": engine, "time_limit": time_limit}
-        if _engine(engine) == "cuda":
+        options["sample"] = self.sample if sample is None else sample
+        if sample is None and _engine(engine) == "cuda":
             options["sample"] = None  # a GPU runs all blocks
         return _rebuild(self._stem, self.path, self._text, options)
 

@@ -16,6 +16,9 @@ import pandas as pd
 
 from .. import build as builds
 from .. import reference
+from .accesses import access_map as access_map
+from .accesses import accesses as accesses
+from .accesses import footprint as footprint
 from . import ncu, predict, sass
 from ..check import fit
 from ..device import Ceilings, Datasheet, ceilings, describe, floor_seconds

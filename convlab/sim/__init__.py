@@ -316,9 +316,9 @@ def simulate(
     sample : run only so many blocks of each launch, chosen at random from a seed: (blocks, seed).
         All counts are scaled to those of all blocks, and ``Trace.sampling`` tells the standard
         error of that. y is of no use then, nor is the workspace.
-    record : run only one block of each launch, and keep the memory requests of one of its warps (-1:
-        of all) for ``Trace.accesses``, up to a limit: (block x, y, z,
-        warp, limit). Counts are of no use then.
+    record : run only one block of each kernel's first launch, and keep the memory requests of one
+        of its warps (-1: of all) for ``Trace.accesses``, up to a limit: (block x, y, z, warp,
+        limit). Counts are of no use then.
 
     Raises
     ------

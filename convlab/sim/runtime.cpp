@@ -250,6 +250,7 @@ struct {                             // of one warp (-1: all of its block) the r
     uint3 block{};
     int warp = 0;
     size_t left = 0;                 // requests that there is still room for
+    std::set<std::string> kernels;   // that were launched; of each only the first launch counts
     std::string text;
 } g_record;
 std::vector<uintptr_t> g_pcs(1);     // of the sites, which have one number in all workers
@@ -1772,7 +1773,8 @@ static void find_code(uintptr_t inside) {
 static void choose(Launch& launch) {
     if (g_record.on) {
         const uint3& b = g_record.block;
-        launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z;
+        launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z &&
+                      g_record.kernels.insert(launch.name).second;
         launch.chosen = {b.x + uint64_t(launch.grid.x) * (b.y + uint64_t(launch.grid.y) * b.z)};
     } else if (g_sample && g_sample < launch.blocks) {
         uint64_t state = g_sample_seed << 20 ^ launch.number;
