@@ -58,9 +58,11 @@ class Launch:
         ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
     sampling : dict or None
         Of a kernel loaded with ``sample=``: ``blocks`` of the last call's launches, how many of
-        them were ``sampled``, and ``errors``: of each counter the relative standard error that the
-        variance between the sampled blocks tells (0 where all ran). It trusts the sample: where
-        few blocks are unlike the others, a small sample without them says too little.
+        them were ``sampled``, and ``errors``: of each counter the relative standard error
+        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)), for n of N blocks with the mean m and the
+        variance s^2 between them (W. G. Cochran, Sampling Techniques, 1977, section 2.5); 1 / n
+        stands for the blocks unlike all others that a sample can miss, as at a border. The
+        operations in `flops` are scaled too; their error is not told.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ def test_what_is_not_there(patterns: convlab.Kernel, options: dict, says: str) -
 
 def test_a_record_has_an_end() -> None:
     with pytest.raises(ProblemError, match="50,000 memory requests"):
-        explain.accesses("01", "N=1,C=4096,H=8,W=32,K=1,R=3,S=3,padding=1")
+        explain.accesses("01", "N=1,C=4096,H=8,W=34,K=1,R=3,S=3")
 
 
 def test_the_footprint_is_the_tile_and_its_halo() -> None:

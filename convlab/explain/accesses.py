@@ -8,7 +8,6 @@ can be looked into on a laptop.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +136,8 @@ def access_map(
         )
         for (space, kind, name), part in chosen.groupby(["space", "kind", "array"], sort=False)
     ]  # fmt: skip
-    text = source[number - 1].strip()
+    text = " ".join(source[number - 1].split())
+    text = text if len(text) <= 70 else text[:69] + "…"
     where = f"block {tuple(block)}, warp {warp}, execution {execution} of {times}"
     if len(trace.launches) > 1:
         launch = int(rows["launch"].iloc[0])
@@ -207,10 +207,14 @@ def _record(kernel: Kernel, problem: Problem, block: Block, warp: int, limit: in
     )  # fmt: skip
     if not any(all(b < g for b, g in zip(block, n["grid"], strict=True)) for n in trace.launches):
         grids = " and ".join(f"{n['grid']} ({n['kernel']})" for n in trace.launches)
-        raise ProblemError(f"no launch has a block {tuple(block)}: their grids are {grids or 'none'}")
+        raise ProblemError(
+            f"no launch has a block {tuple(block)}: their grids are {grids or 'none'}"
+        )
     warps = max(math.ceil(math.prod(n["block"]) / 32) for n in trace.launches)
     if warp >= warps:
-        raise ProblemError(f"a block of {kernel.name} has {warps} warps: give one below, not {warp}")
+        raise ProblemError(
+            f"a block of {kernel.name} has {warps} warps: give one below, not {warp}"
+        )
     return trace
 
 

@@ -79,9 +79,15 @@ def roofline(
                           color=_BLUE, rotation=90, va="bottom")  # fmt: skip
             continue
         hollow = point.kind == "predicted"
-        axes.plot(point.intensity, point.rate, "D" if hollow else "o", markersize=8,
-                  color="white" if hollow else shade[point.label],
-                  markeredgecolor=shade[point.label] if hollow else _INK, markeredgewidth=1.5)
+        axes.plot(
+            point.intensity,
+            point.rate,
+            "D" if hollow else "o",
+            markersize=8,
+            color="white" if hollow else shade[point.label],
+            markeredgecolor=shade[point.label] if hollow else _INK,
+            markeredgewidth=1.5,
+        )
         axes.annotate(f"{point.label}\n({point.kind})", (point.intensity, point.rate),
                       xytext=(8, -4), textcoords="offset points", fontsize=8, va="top")  # fmt: skip
     rates = [p.rate for p in points if p.kind != "floor" and p.rate > 0]
@@ -206,7 +212,7 @@ def requests(
     brief : leave the kind and the array out of each panel's title, and put the heading there.
     """
     drawn = [_Lines(r) if r.space == "global" else _Banks(r) for r in shown]
-    heights = [1.0 + 0.28 * each.rows for each in drawn]
+    heights = [1.0 + (0.28 if each.rows <= 12 else 0.18) * each.rows for each in drawn]
     heading = "\n".join(part for part in (title, where) if part and not brief)
     chart = Chart(8, sum(heights) + 0.4 + 0.2 * heading.count("\n"))
     panels = chart.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -364,10 +370,14 @@ def footprint(
                                  linewidth=1.5))  # fmt: skip
         margin = max(2, max(rows, columns) // 8)
         border = pad if name == "x" else (0, 0)
-        axes.set_xlim(max(first - margin, -border[1] - 1),
-                      min(first + columns + margin, part.size[1] + border[1] + 1))
-        axes.set_ylim(min(top + rows + margin, part.size[0] + border[0] + 1),
-                      max(top - margin, -border[0] - 1))
+        axes.set_xlim(
+            max(first - margin, -border[1] - 1),
+            min(first + columns + margin, part.size[1] + border[1] + 1),
+        )
+        axes.set_ylim(
+            min(top + rows + margin, part.size[0] + border[0] + 1),
+            max(top - margin, -border[0] - 1),
+        )
         axes.set_title(f"{name}: rows {top} to {top + rows - 1}, columns {first} to "
                        f"{first + columns - 1}\nof image {part.image}, {part.channels} channel"
                        f"{'s' * (part.channels != 1)}", fontsize=9)  # fmt: skip

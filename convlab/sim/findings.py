@@ -201,9 +201,7 @@ def lines(sites: Sequence[list[str]], library: Path, base: int) -> list[dict[str
     return [rows[key] for key in sorted(rows)]
 
 
-def accesses(
-    rows: Sequence[list[str]], library: Path, base: int
-) -> list[dict[str, object]]:
+def accesses(rows: Sequence[list[str]], library: Path, base: int) -> list[dict[str, object]]:
     """The recorded requests of a warp: where, of what, and the byte in the array of each lane.
 
     Each has ``launch`` (from 0), ``file``, ``line``, ``space``, ``kind``, ``array``, ``element``

@@ -1795,7 +1795,9 @@ static void choose(Launch& launch) {
 
 // The totals of the N blocks of a launch from the n that ran: N/n times their sum. Its variance is
 // N^2 (1 - n/N) s^2 / n, where s^2 is that between the blocks (W. G. Cochran, Sampling Techniques,
-// third edition, 1977, section 2.5); the report has it for each counter.
+// third edition, 1977, section 2.5). That is blind to the few blocks that are unlike all of the
+// sample, as at a border. So mean^2 / n is added to s^2: as much as if one block in n, which the
+// sample happened to miss, did nothing. The report has the variance of each counter.
 static void extrapolate(const Launch& launch) {
     constexpr size_t kCounters = sizeof(Counters) / 8;
     std::string line = "sample\t" + std::to_string(launch.blocks) + "\t" +
@@ -1806,7 +1808,8 @@ static void extrapolate(const Launch& launch) {
         double sum = 0, squares = 0;
         for (auto& block : launch.counted) sum += of(block);
         for (auto& block : launch.counted) squares += (of(block) - sum / n) * (of(block) - sum / n);
-        double variance = launch.counted.empty() ? 0 : all * (all - n) * squares / (n - 1) / n;
+        double spread = squares / (n - 1) + sum * sum / n / n / n;
+        double variance = launch.counted.empty() ? 0 : all * (all - n) * spread / n;
         reinterpret_cast<uint64_t*>(&g_counters)[i] += uint64_t(sum * launch.weight + 0.5);
         char text[40];
         snprintf(text, sizeof text, "%s%.9g", i ? "," : "", variance);
