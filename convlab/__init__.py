@@ -26,7 +26,7 @@ from .errors import (
     UnsupportedError,
     WrongResult,
 )
-from .explain import inspect
+from .explain import access_map, inspect
 from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
@@ -51,6 +51,7 @@ __all__ = [
     "UnsupportedError",
     "WrongResult",
     "ab",
+    "access_map",
     "baseline",
     "check",
     "compare",

@@ -26,6 +26,7 @@ from .errors import (
     UnsupportedError,
 )
 from .explain import inspect
+from .kernel import Kernel, load
 from .paired import MODES
 from .problem import PROBLEM_SETS, problem, problems
 from .report import Report
@@ -157,6 +158,9 @@ def _inspect(arguments: argparse.Namespace) -> tuple:
     names = arguments.kernels or [path.stem for path in catalog.catalog()]
     documents, texts, path, ok = [], [], arguments.plot, True
     for name in names:
+        if arguments.sample is not None:
+            kernel = name if isinstance(name, Kernel) else load(name, engine="sim")
+            name = kernel.on("sim", sample=arguments.sample)
         found = inspect(
             name, arguments.problem or "square", gpu=arguments.gpu, engine=arguments.engine
         )

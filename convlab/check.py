@@ -106,6 +106,8 @@ def check(
     """
     kernel = resolve(kernel)
     buildable = hasattr(kernel, "build")
+    if getattr(kernel, "sample", None) is not None:
+        kernel.must_run_whole()
     if buildable:
         built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and kernel.engine == "cuda" and not is_library(kernel)

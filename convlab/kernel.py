@@ -56,6 +56,13 @@ class Launch:
         What the simulator found in the last call: warnings, or what it failed by.
     launches : list of dict
         ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
+    sampling : dict or None
+        Of a kernel loaded with ``sample=``: ``blocks`` of the last call's launches, how many of
+        them were ``sampled``, and ``errors``: of each counter the relative standard error
+        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)), for n of N blocks with the mean m and the
+        variance s^2 between them (W. G. Cochran, Sampling Techniques, 1977, section 2.5); 1 / n
+        stands for the blocks unlike all others that a sample can miss, as at a border. The
+        operations in `flops` are scaled too; their error is not told.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class Launch:
         self.counters: dict[str, float] | None = None
         self.findings: list[sim.Finding] = []
         self.launches: list[dict[str, object]] = []
+        self.sampling: dict[str, object] | None = None
         self._trace: sim.Trace | None = None
         self._joined: list[tuple[int, int]] = []
         self._build = kernel.build()
@@ -146,7 +154,7 @@ class Launch:
         self._simulate()
 
     def _simulate(self) -> None:
-        self.counters = self._trace = None
+        self.counters = self._trace = self.sampling = None
         self.launches = []
         schedule, self._runs = self._runs, self._runs + 1  # each run takes another order
         try:
@@ -162,12 +170,13 @@ class Launch:
                 time_limit=self.kernel.time_limit,
                 schedule=schedule,
                 joined=self._joined,
+                sample=self.kernel.sample and (self.kernel.sample, 0),
             )
         except LaunchError as error:
             self.findings = getattr(error, "findings", [])
             raise
         self.findings, self.launches = self._trace.findings, self._trace.launches
-        self.counters = self._trace.counters
+        self.counters, self.sampling = self._trace.counters, self._trace.sampling
 
     @property
     def _dims(self) -> list[int]:
@@ -176,11 +185,14 @@ class Launch:
     def _prepare_sim(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> None:
         given = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
         shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-        self._arena = sim.Arena(shapes | {"y": self.problem.y_shape})
+        sampled = self.kernel.sample is not None
+        self._arena = sim.Arena(shapes | {"y": self.problem.y_shape}, ["y"] if sampled else [])
         for name, tensor in given.items():
             self._arena.tensors[name].copy_(tensor)
         self.inputs = tuple(self._arena.tensors.get(name) for name in ("x", "w", "bias"))
-        self.y = self._arena.tensors["y"].fill_(math.nan)
+        self.y = self._arena.tensors["y"]
+        if not sampled:  # else most of its pages are never touched, and it may exceed the memory
+            self.y.fill_(math.nan)
 
     def _prepare_cuda(
         self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, allocate: Allocate
@@ -243,6 +255,8 @@ class Kernel:
         to be good.
     trace : bool
         Whether the simulator counts memory traffic and looks for mistakes.
+    sample : int or None
+        How many blocks of each launch the simulator runs; None: all.
     """
 
     def __init__(
@@ -257,6 +271,7 @@ class Kernel:
         time_limit: float | None,
         isolate: bool = True,
         trace: bool = True,
+        sample: int | None = None,
     ) -> None:
         self.trace = bool(trace)
         self.path, self._text = path, text
@@ -265,6 +280,7 @@ class Kernel:
             time_limit = sim.TIME_LIMIT if self.engine == "sim" else TRIAL_SECONDS
         self.workspace_limit, self.time_limit = int(workspace_limit), time_limit
         self.isolate = isolate
+        self.sample = None if sample is None else _sample(sample, self.engine, self.trace)
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{name}@{suffix}" if suffix else name
         self._stem = name
@@ -348,9 +364,14 @@ class Kernel:
             label = Path(label).name
         return excerpt(self.source, label, first, last)
 
-    def on(self, engine: str, time_limit: float | None = None) -> "Kernel":
-        """This kernel for another engine."""
+    def on(
+        self, engine: str, time_limit: float | None = None, sample: int | None = None
+    ) -> "Kernel":
+        """This kernel for another engine; on the simulator perhaps sampled, as by `load`."""
         options = self._options() | {"engine": engine, "time_limit": time_limit}
+        options["sample"] = self.sample if sample is None else sample
+        if sample is None and _engine(engine) == "cuda":
+            options["sample"] = None  # a GPU runs all blocks
         return _rebuild(self._stem, self.path, self._text, options)
 
     def limited(self, workspace_limit: int) -> "Kernel":
@@ -457,6 +478,7 @@ class Kernel:
         groups: int = 1,
     ) -> torch.Tensor:
         """As `__call__`, without gradients."""
+        self.must_run_whole()
         problem, images = self._problem(x, w, bias, stride, padding, dilation, groups)
         tensors = [None if t is None else t.detach() for t in (images, w, bias)]
         self._try_first(problem, *tensors)
@@ -514,6 +536,15 @@ class Kernel:
                 )
             _tried.add(trial)
 
+    def must_run_whole(self) -> None:
+        """Raise ProblemError if only some of the blocks run: then y is not a result."""
+        if self.sample is not None:
+            raise ProblemError(
+                f"{self.name} was loaded with sample={self.sample}, and {self.sample} blocks do not "
+                "compute all of y: load it without sample= for results; sampled counters are those "
+                "of kernel.prepare(problem, x, w)"
+            )
+
     def _check_tensors(self, x: object, w: object, bias: object) -> None:
         for name, tensor in (("x", x), ("w", w), ("bias", bias)):
             if tensor is None and name == "bias":
@@ -550,7 +581,7 @@ class Kernel:
         return f"Kernel({self.name!r}, engine={self.engine!r})"
 
     def _options(self) -> dict[str, object]:
-        names = ("engine", "defines", "workspace_limit", "time_limit", "isolate", "trace")
+        names = ("engine", "defines", "workspace_limit", "time_limit", "isolate", "trace", "sample")
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple:
@@ -567,6 +598,7 @@ def load(
     time_limit: float | None = None,
     isolate: bool = True,
     trace: bool = True,
+    sample: int | None = None,
 ) -> Kernel:
     """Return the kernel of a ``.cu`` file.
 
@@ -584,13 +616,20 @@ def load(
         that passed the whole default check.
     trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
         several times as fast.
+    sample : on the simulator, run only so many whole blocks of each launch (2 or more), chosen at
+        random, the same ones each time, and scale all that is counted to what all blocks would
+        have: for problems too large to run whole. ``Launch.sampling`` tells the standard error.
+        y is then no result, so that the kernel cannot be called, nor checked; findings that need
+        all blocks (never written, uninitialised reads of global memory) are off, and products of
+        cuBLAS are counted, not computed. Blocks must not wait for each other. x, w and bias must
+        fit into memory, twice; of y and the workspace only what is touched must.
 
     Raises
     ------
     CatalogError
         If there is no such kernel, or two of that name.
     ProblemError
-        If the engine or a tunable is not known.
+        If the engine or a tunable is not known, or `sample` cannot be had.
     """
     spec, _, tuned = str(name_or_path).partition("@")
     path = catalog.find(spec).resolve()
@@ -604,6 +643,7 @@ def load(
         time_limit=time_limit,
         isolate=isolate,
         trace=trace,
+        sample=sample,
     )
 
 
@@ -617,6 +657,7 @@ def compile(
     time_limit: float | None = None,
     isolate: bool = True,
     trace: bool = True,
+    sample: int | None = None,
 ) -> Kernel:
     """Build a kernel from CUDA C++ text and return it; the other parameters are `load`'s.
 
@@ -635,6 +676,7 @@ def compile(
         time_limit=time_limit,
         isolate=isolate,
         trace=trace,
+        sample=sample,
     )
     kernel.build()
     return kernel
@@ -668,6 +710,24 @@ def _engine(engine: str) -> str:
     if engine == "cuda" and not torch.cuda.is_available():
         raise BuildError(builds.NO_GPU)
     return engine
+
+
+def _sample(sample: int, engine: str, trace: bool) -> int:
+    """A number of blocks to sample, if it is one and can be had."""
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 2:
+        raise ProblemError(
+            f"sample={sample!r}: give a number of blocks, 2 or more (from one, no error can be told)"
+        )
+    if engine != "sim":
+        raise ProblemError(
+            f'sample={sample} is of the simulator, and the engine is "{engine}": a GPU runs all '
+            'blocks; give engine="sim"'
+        )
+    if not trace:
+        raise ProblemError(
+            f"sample={sample} with trace=False would count nothing: leave one of them out"
+        )
+    return sample
 
 
 def _stamp(files: tuple[Path, ...] | None) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ import pandas as pd
 from .. import build as builds
 from .. import reference
 from . import ncu, predict, sass
+from .accesses import access_map, accesses, footprint
 from ..check import fit
 from ..device import Ceilings, Datasheet, ceilings, describe, floor_seconds
 from ..errors import ConvlabError, ProblemError, UnsupportedError
@@ -29,6 +30,8 @@ from .occupancy import Gpu, find_gpu
 from ..problem import Problem
 from ..problem import problem as named_problem
 from .table import Dims, quantities, sass_table, static_table
+
+__all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 
 def inspect(

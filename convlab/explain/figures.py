@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from ..plot import Chart, colors
 
@@ -78,9 +79,15 @@ def roofline(
                           color=_BLUE, rotation=90, va="bottom")  # fmt: skip
             continue
         hollow = point.kind == "predicted"
-        axes.plot(point.intensity, point.rate, "D" if hollow else "o", markersize=8,
-                  color="white" if hollow else shade[point.label],
-                  markeredgecolor=shade[point.label] if hollow else _INK, markeredgewidth=1.5)
+        axes.plot(
+            point.intensity,
+            point.rate,
+            "D" if hollow else "o",
+            markersize=8,
+            color="white" if hollow else shade[point.label],
+            markeredgecolor=shade[point.label] if hollow else _INK,
+            markeredgewidth=1.5,
+        )
         axes.annotate(f"{point.label}\n({point.kind})", (point.intensity, point.rate),
                       xytext=(8, -4), textcoords="offset points", fontsize=8, va="top")  # fmt: skip
     rates = [p.rate for p in points if p.kind != "floor" and p.rate > 0]
@@ -136,10 +143,24 @@ def line_costs(
     return chart
 
 
+@dataclass(frozen=True)
+class Request:
+    """One memory request of a warp: the byte in an array of each active lane.
+
+    `width` is the bytes that a lane moves (4, 8 or 16), `space` "global" or "shared".
+    """
+
+    lanes: Mapping[int, int]
+    width: int = 4
+    space: str = "global"
+    kind: str = "load"
+    array: str = ""
+
+
 def access_map(
     addresses: Mapping[int, int] | Sequence[int], width: int = 4, name: str = "", title: str = ""
 ) -> Chart:
-    """Draw which bytes of memory the lanes of a warp touch in one request.
+    """Draw which bytes of global memory the lanes of a warp touch in one request.
 
     Parameters
     ----------
@@ -152,39 +173,10 @@ def access_map(
     Returns
     -------
     Chart
-        A row for each 128-byte line that is touched, a cell for each 4-byte word, shaded by lane;
-        32-byte sectors that must move are framed.
+        A row for each 128-byte line that is touched, a cell for each 4-byte word, shaded by lane
+        ("+": several lanes want it); 32-byte sectors that must move are framed.
     """
-    lanes = _lanes(addresses)
-    words: dict[int, int] = {}
-    for lane, address in lanes.items():
-        for word in range(address // 4, (address + width - 1) // 4 + 1):
-            words.setdefault(word, lane)
-    rows = sorted({word // 32 for word in words})
-    shown = rows[:24]
-    sectors = {word // 8 for word in words}
-    chart = Chart(8, 1.4 + 0.28 * max(len(shown), 1))
-    axes = chart.subplots()
-    grid = np.full((max(len(shown), 1), 32), np.nan)
-    for word, lane in words.items():
-        if word // 32 in shown:
-            grid[shown.index(word // 32), word % 32] = lane
-    _lane_image(axes, grid)
-    for sector in sectors:
-        if sector // 4 in shown:
-            y = shown.index(sector // 4)
-            axes.add_patch(Rectangle((sector % 4 * 8 - 0.5, y - 0.5), 8, 1, fill=False,
-                                     edgecolor=_RED, linewidth=1.8))  # fmt: skip
-    for y, x in zip(*np.nonzero(~np.isnan(grid)), strict=True):
-        _number_lane(axes, x, y, int(grid[y, x]))
-    axes.set_yticks(range(len(shown)), [f"{128 * row:#x}" for row in shown], fontsize=8)
-    axes.set_xticks(range(0, 32, 8), [f"+{4 * x}" for x in range(0, 32, 8)], fontsize=8)
-    axes.set_xlabel(f"byte of the 128-byte line of {name or 'memory'}; number: lane", fontsize=9)
-    asked, moved = width * len(lanes), 32 * len(sectors)
-    more = f"; {len(rows) - len(shown)} lines more" if len(rows) > len(shown) else ""
-    summary = f"{len(sectors)} sectors, {moved} bytes moved for {asked} asked{more}"
-    axes.set_title(f"{title}: {summary}" if title else summary, fontsize=10)
-    return chart
+    return requests([Request(_lanes(addresses), width, array=name)], title, brief=True)
 
 
 def bank_grid(
@@ -202,34 +194,203 @@ def bank_grid(
     -------
     Chart
         A column for each of the 32 banks, a row for each wavefront: words of one bank lie one
-        below the other; lanes that share a word are one cell (a broadcast), marked with "+".
+        below the other, framed where there are more than need be; lanes that share a word are one
+        cell (a broadcast), marked with "+". Of 16 bytes, half a warp is served at a time.
     """
-    wanted: dict[int, list[int]] = {}
-    for lane, address in _lanes(addresses).items():
-        for word in range(address // 4, (address + width - 1) // 4 + 1):
-            wanted.setdefault(word, []).append(lane)
-    banks: list[list[int]] = [[] for _ in range(32)]
-    for word in sorted(wanted):
-        banks[word % 32].append(word)
-    depth = max(map(len, banks))
-    chart = Chart(8, 1.4 + 0.28 * max(depth, 1))
-    axes = chart.subplots()
-    grid = np.full((max(depth, 1), 32), np.nan)
-    for bank, held in enumerate(banks):
-        for y, word in enumerate(held):
-            grid[y, bank] = wanted[word][0]
-    _lane_image(axes, grid)
-    for bank, held in enumerate(banks):
-        for y, word in enumerate(held):
-            _number_lane(axes, bank, y, wanted[word][0], "+" if len(wanted[word]) > 1 else "")
-    axes.set_yticks(range(depth), [str(y + 1) for y in range(depth)], fontsize=8)
-    axes.set_ylabel("wavefront", fontsize=9)
-    axes.set_xticks(range(0, 32, 4), [str(x) for x in range(0, 32, 4)], fontsize=8)
-    axes.set_xlabel(f"bank of {name or 'shared memory'}; number: lane, +: a broadcast", fontsize=9)
-    least = math.ceil(len(wanted) / 32)
-    summary = f"{depth} wavefront{'s' * (depth != 1)}, {least} would do"
-    axes.set_title(f"{title}: {summary}" if title else summary, fontsize=10)
+    return requests([Request(_lanes(addresses), width, "shared", array=name)], title, brief=True)
+
+
+def requests(
+    shown: Sequence[Request], title: str = "", where: str = "", brief: bool = False
+) -> Chart:
+    """Draw some requests below each other: lines of global memory, banks of shared memory.
+
+    Parameters
+    ----------
+    shown : what each of them touches.
+    title, where : two lines of heading.
+    brief : leave the kind and the array out of each panel's title, and put the heading there.
+    """
+    drawn = [_Lines(r) if r.space == "global" else _Banks(r) for r in shown]
+    heights = [1.0 + (0.28 if each.rows <= 12 else 0.18) * each.rows for each in drawn]
+    heading = "\n".join(part for part in (title, where) if part and not brief)
+    chart = Chart(8, sum(heights) + 0.4 + 0.2 * heading.count("\n"))
+    panels = chart.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, each, request in zip(panels, drawn, shown, strict=True):
+        each.draw(axes)
+        named = title if brief else f"{request.kind} of {request.array or request.space}"
+        text = f"{named}: {each.summary}" if named else each.summary
+        axes.set_title(text.replace("$", r"\$"), fontsize=10)
+    if heading:
+        chart.suptitle(heading.replace("$", r"\$"), fontsize=10, family="monospace")
     return chart
+
+
+class _Lines:
+    """128-byte lines of global memory, one below the other, with what a request touches of them."""
+
+    def __init__(self, request: Request) -> None:
+        self.name, self.words = request.array, _words(request.lanes, request.width)
+        self.lines = sorted({word // 32 for word in self.words})
+        self.rows = max(len(self.lines), 1)
+        self.sectors = sorted({word // 8 for word in self.words})
+        count, asked = len(self.sectors), request.width * len(request.lanes)
+        self.summary = (
+            f"{count} sector{'s' * (count != 1)}, {32 * count} bytes moved for {asked} asked"
+        )
+
+    def draw(self, axes: Axes) -> None:
+        at = {line: y for y, line in enumerate(self.lines)}
+        cells = {(at[word // 32], word % 32): lanes for word, lanes in self.words.items()}
+        _draw_cells(axes, cells, self.rows)
+        for sector in self.sectors:
+            axes.add_patch(Rectangle((sector % 4 * 8 - 0.5, at[sector // 4] - 0.5), 8, 1,
+                                     fill=False, edgecolor=_RED, linewidth=1.8))  # fmt: skip
+        for y, (before, line) in enumerate(zip(self.lines, self.lines[1:], strict=False)):
+            if line != before + 1:  # what lies between is not drawn
+                axes.axhline(y + 0.5, color=_INK, linewidth=1.2, linestyle=(0, (2, 2)))
+        labels = [f"{128 * line:,}" for line in self.lines]
+        axes.set_yticks(range(len(labels)), labels, fontsize=8)
+        axes.set_ylabel("byte", fontsize=9)
+        axes.set_xticks(range(0, 32, 8), [f"+{4 * x}" for x in range(0, 32, 8)], fontsize=8)
+        axes.set_xlabel(
+            f"byte of the 128-byte line of {self.name or 'memory'}; framed: the 32-byte sectors "
+            "that move; number: lane, +: and others", fontsize=9,
+        )  # fmt: skip
+
+
+class _Banks:
+    """The 32 banks of shared memory, and the wavefronts in which they serve a request."""
+
+    def __init__(self, request: Request) -> None:
+        self.name = request.array
+        self.cells: dict[tuple[int, int], list[int]] = {}
+        self.conflicts: list[tuple[int, int, int]] = []  # bank, first row, rows
+        self.halves: list[int] = []  # rows at which another half warp begins
+        order = sorted(request.lanes.items())
+        group = 16 if request.width > 8 else 32
+        row = least = 0
+        for part in (order[i : i + group] for i in range(0, len(order), group)):
+            words = _words(dict(part), request.width)
+            banks: list[list[int]] = [[] for _ in range(32)]
+            for word in sorted(words):
+                banks[word % 32].append(word)
+            need = math.ceil(len(words) / 32)
+            for bank, held in enumerate(banks):
+                for y, word in enumerate(held):
+                    self.cells[row + y, bank] = words[word]
+                if len(held) > need:
+                    self.conflicts.append((bank, row, len(held)))
+            least += need
+            row += max(map(len, banks))
+            self.halves.append(row)
+        self.rows = max(row, 1)
+        self.summary = f"{row} wavefront{'s' * (row != 1)}, {least} would do"
+
+    def draw(self, axes: Axes) -> None:
+        _draw_cells(axes, self.cells, self.rows)
+        for bank, y, count in self.conflicts:
+            axes.add_patch(Rectangle((bank - 0.5, y - 0.5), 1, count, fill=False, edgecolor=_RED,
+                                     linewidth=1.8))  # fmt: skip
+        for y in self.halves[:-1]:
+            axes.axhline(y - 0.5, color=_INK, linewidth=1.2, linestyle=(0, (2, 2)))
+        axes.set_yticks(range(self.rows), [str(y + 1) for y in range(self.rows)], fontsize=8)
+        axes.set_ylabel("wavefront", fontsize=9)
+        axes.set_xticks(range(0, 32, 4), [str(x) for x in range(0, 32, 4)], fontsize=8)
+        framed = "; framed: a conflict" if self.conflicts else ""
+        axes.set_xlabel(f"bank of {self.name or 'shared memory'}; number: lane, +: a broadcast"
+                        f"{framed}", fontsize=9)  # fmt: skip
+
+
+def _words(lanes: Mapping[int, int], width: int) -> dict[int, list[int]]:
+    """The 4-byte words that lanes touch, each with its lanes."""
+    words: dict[int, list[int]] = {}
+    for lane, address in lanes.items():
+        for word in range(address // 4, (address + width - 1) // 4 + 1):
+            words.setdefault(word, []).append(lane)
+    return words
+
+
+def _draw_cells(axes: Axes, cells: Mapping[tuple[int, int], list[int]], rows: int) -> None:
+    """Cells (row, column), coloured and numbered by the first of their lanes."""
+    grid = np.full((rows, 32), np.nan)
+    for at, lanes in cells.items():
+        grid[at] = lanes[0]
+    _lane_image(axes, grid)
+    for (y, x), lanes in cells.items():
+        _number_lane(axes, x, y, lanes[0], "+" if len(lanes) > 1 else "")
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The pixels of one image that a block touched, and how often.
+
+    `grid` (rows, columns) counts accesses over all channels from `corner` (row, column) on, of an
+    image of `size` (height, width); the image's number, how many images and channels were touched,
+    how many elements in all, and how often.
+    """
+
+    grid: np.ndarray
+    corner: tuple[int, int]
+    size: tuple[int, int]
+    image: int = 0
+    images: int = 1
+    channels: int = 1
+    elements: int = 0
+    accesses: int = 0
+
+
+def footprint(
+    x: Touched | None, y: Touched | None, pad: tuple[int, int] = (0, 0), title: str = ""
+) -> Chart:
+    """Draw the input that a block read beside the output that it wrote; None: nothing of it."""
+    chart = Chart(8, 4.2)
+    left, right = chart.subplots(1, 2)
+    words = []
+    for axes, part, name, what in ((left, x, "x", "read"), (right, y, "y", "written")):
+        axes.set_xlabel("w (column)" if name == "x" else "q (column)", fontsize=9)
+        axes.set_ylabel("h (row)" if name == "x" else "p (row)", fontsize=9)
+        axes.tick_params(labelsize=8)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+        if part is None:
+            axes.set_title(f"nothing of {name} is {what}", fontsize=9)
+            axes.set(xticks=[], yticks=[])
+            continue
+        (rows, columns), (top, first) = part.grid.shape, part.corner
+        shades = colormaps["cividis"].with_extremes(under="white")
+        high = max(part.grid.max(), 1)
+        drawn = axes.imshow(part.grid, cmap=shades, vmin=0.5, vmax=max(high, 1.5), aspect="auto",
+                            interpolation="nearest", origin="upper",
+                            extent=(first, first + columns, top + rows, top))  # fmt: skip
+        bar = chart.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02)
+        bar.set_label(f"times {what}, all channels", fontsize=8)
+        bar.ax.tick_params(labelsize=8)
+        axes.add_patch(Rectangle((0, 0), part.size[1], part.size[0], fill=False, edgecolor=_INK,
+                                 linewidth=1.5))  # fmt: skip
+        margin = max(2, max(rows, columns) // 8)
+        border = pad if name == "x" else (0, 0)
+        axes.set_xlim(
+            max(first - margin, -border[1] - 1),
+            min(first + columns + margin, part.size[1] + border[1] + 1),
+        )
+        axes.set_ylim(
+            min(top + rows + margin, part.size[0] + border[0] + 1),
+            max(top - margin, -border[0] - 1),
+        )
+        axes.set_title(f"{name}: rows {top} to {top + rows - 1}, columns {first} to "
+                       f"{first + columns - 1}\nof image {part.image}, {part.channels} channel"
+                       f"{'s' * (part.channels != 1)}", fontsize=9)  # fmt: skip
+        words.append(f"{part.elements:,} elements of {name} {what}"
+                     + (f", each {_times(part.accesses / part.elements)}" if name == "x" else "")
+                     + (f", of {part.images} images" if part.images > 1 else ""))  # fmt: skip
+    text = "; ".join(words)
+    chart.suptitle(f"{title}\n{text}" if title else text, fontsize=10)
+    return chart
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{count:.3g} times"
 
 
 def tile_and_halo(

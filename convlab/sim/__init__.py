@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -66,13 +66,17 @@ class Arena:
     """Memory that this process and the simulator's both see: x, w, bias and y of one problem.
 
     ``shapes`` are of float32 tensors; a number instead is of bytes. ``tensors`` are views by name. Each starts on a page of its own, so that the child can
-    map each with unmapped memory around it.
+    map each with unmapped memory around it. Nothing is written to them: what stays untouched takes
+    no memory, and is zero. `sparse` names those of which little will be touched: they do not count
+    towards what must fit into memory.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...] | int]) -> None:
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...] | int], sparse: Collection[str] = ()
+    ) -> None:
         self.buffers: dict[str, tuple[int, int]] = {}
         self.arrays: dict[str, Array] = {}
-        total = 0
+        total = needed = 0
         for name, shape in shapes.items():
             plain = isinstance(shape, int)
             size = shape if plain else 4 * math.prod(shape)
@@ -80,9 +84,10 @@ class Arena:
                 self.arrays[name] = Array(shape, 4, DIMENSIONS.get(name, ""))
             self.buffers[name] = (total, size)
             total += -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+            needed += 0 if name in sparse else size
         self._fd = os.memfd_create("convlab")
         try:
-            if total > available_bytes("cpu"):  # Linux would hand it out, then kill us
+            if needed > available_bytes("cpu"):  # Linux would hand it out, then kill us
                 raise MemoryError
             total = max(total, mmap.PAGESIZE)
             os.ftruncate(self._fd, total)
@@ -91,7 +96,7 @@ class Arena:
             os.close(self._fd)
             self._fd = -1
             raise LaunchError(
-                f"not enough memory: the simulator needs {total / 2**30:.2f} GiB for x, w and y; "
+                f"not enough memory: the simulator needs {needed / 2**30:.2f} GiB for x, w and y; "
                 "try a smaller problem (Problem.scaled)",
                 kind="memory",
             ) from error
@@ -129,6 +134,10 @@ class Trace:
     launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
     findings : list of `Finding`: errors first, then warnings.
     lines : list of dict, see `convlab.kernel.Launch`.
+    sampling : dict or None, see `convlab.kernel.Launch`. In a sampled run ``launch_sectors`` is
+        NaN: what blocks have in common cannot be told from some of them.
+    accesses : list of dict, see `simulate`'s `record`; ``complete`` is False where its limit ended
+        the list.
     """
 
     def __init__(self, report: str, library: Path, arrays: Mapping[str, Array]) -> None:
@@ -137,6 +146,9 @@ class Trace:
         self.error: str | None = None
         self.note, self.workspace = "", 0
         self._library, self._base, self._sites, self._steps = library, 0, [], []
+        self.sampling: dict[str, object] | None = None
+        self.complete, self._accesses = True, []
+        variances = dict.fromkeys((*COUNTERS, *_MORE_COUNTERS), 0.0)
         reports, counts, tried = [], [], set()
         for line in report.splitlines():
             key, _, rest = line.partition("\t")
@@ -160,6 +172,17 @@ class Trace:
                 tried.add(int(rest, 16))
             elif key == "site":
                 self._sites.append(rest.split("\t"))
+            elif key == "sample":
+                blocks, sampled, spread = rest.split("\t")
+                self.sampling = self.sampling or {"blocks": 0, "sampled": 0, "errors": {}}
+                self.sampling["blocks"] += int(blocks)
+                self.sampling["sampled"] += int(sampled)
+                for name, variance in zip(variances, json.loads(spread), strict=True):
+                    variances[name] += variance
+            elif key == "access":
+                self._accesses.append(rest.split("\t"))
+            elif key == "recorded":
+                self.complete = False
             elif key == "steps":
                 self._steps = json.loads(rest)
             elif key == "launch":
@@ -173,6 +196,14 @@ class Trace:
         self.findings: list[Finding] = []
         if reports:
             self.findings = _findings.findings(reports, counts, tried, library, self._base, arrays)
+        if self.sampling is not None:
+            if self.sampling["sampled"] < self.sampling["blocks"]:
+                self.counters["launch_sectors"] = math.nan
+            self.sampling["errors"] = {
+                name: math.sqrt(variances[name]) / value if value else 0.0
+                for name, value in self.counters.items()
+                if not math.isnan(value)
+            }
 
     @cached_property
     def lines(self) -> list[dict[str, object]]:
@@ -184,6 +215,11 @@ class Trace:
         chosen = [s for s in self._sites if (s[1], s[2]) == (space, kind)]
         found = _findings.places(self._library, self._base, [int(s[0], 16) for s in chosen])
         return [at - self._base for at, place in found.items() if place and place[1] == line]
+
+    @cached_property
+    def accesses(self) -> list[dict[str, object]]:
+        """The requests of the recorded warp in their order, read when asked for."""
+        return _findings.accesses(self._accesses, self._library, self._base)
 
     @cached_property
     def flops(self) -> float | None:
@@ -257,6 +293,8 @@ def simulate(
     schedule: int = 0,
     time_limit: float = TIME_LIMIT,
     joined: Sequence[tuple[int, int]] = (),
+    sample: tuple[int, int] | None = None,
+    record: tuple[int, int, int, int, int] | None = None,
 ) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena.
 
@@ -275,6 +313,12 @@ def simulate(
     joined : (code offset, bytes) of instructions whose successive accesses to neighbouring
         addresses are counted as one of so many bytes: see `Trace.offsets_of` and
         `convlab.explain.merging`.
+    sample : run only so many blocks of each launch, chosen at random from a seed: (blocks, seed).
+        All counts are scaled to those of all blocks, and ``Trace.sampling`` tells the standard
+        error of that. y is of no use then, nor is the workspace.
+    record : run only one block of each kernel's first launch, and keep the memory requests of one
+        of its warps (-1: of all) for ``Trace.accesses``, up to a limit: (block x, y, z, warp,
+        limit). Counts are of no use then.
 
     Raises
     ------
@@ -284,6 +328,7 @@ def simulate(
     """
     request = {"problem": list(problem), "workspace_limit": workspace_limit}
     request["joined"] = list(joined)
+    request |= {"sample": sample, "record": record}
     return _simulate(request, library, runtime, arena, label, source, trace, schedule, time_limit)
 
 
@@ -434,6 +479,10 @@ def _simulate(
     counters = done.counters
     counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
     counters["global_store_bytes"] = 32 * counters["global_store_sectors"]
+    if done.sampling is not None:
+        errors = done.sampling["errors"]
+        for kind in ("load", "store"):
+            errors[f"global_{kind}_bytes"] = errors[f"global_{kind}_sectors"]
     counters["workspace"] = done.workspace
     counters["seconds"] = seconds
     return done

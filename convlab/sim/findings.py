@@ -201,6 +201,26 @@ def lines(sites: Sequence[list[str]], library: Path, base: int) -> list[dict[str
     return [rows[key] for key in sorted(rows)]
 
 
+def accesses(rows: Sequence[list[str]], library: Path, base: int) -> list[dict[str, object]]:
+    """The recorded requests of a warp: where, of what, and the byte in the array of each lane.
+
+    Each has ``launch`` (from 0), ``file``, ``line``, ``space``, ``kind``, ``array``, ``element``
+    (bytes of an element; None: unknown), ``bytes`` (of each lane), and ``lanes``: a dict from the
+    lane to its byte.
+    """
+    place = places(library, base, [int(row[1], 16) for row in rows])
+    found = []
+    for launch, pc, space, kind, array, element, size, mask, offsets in rows:
+        file, line = place.get(int(pc, 16)) or ("", 0)
+        lanes = [lane for lane in range(32) if int(mask) >> lane & 1]
+        found.append({
+            "launch": int(launch) - 1, "file": file, "line": line, "space": space, "kind": kind,
+            "array": array, "element": int(element) or None, "bytes": int(size),
+            "lanes": dict(zip(lanes, map(int, offsets.split()), strict=True)),
+        })  # fmt: skip
+    return found
+
+
 def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
     """A report of at most a screen, errors first."""
     text: list[str] = []

@@ -22,6 +22,11 @@ def run(request: dict, report: int) -> None:
     runtime.sim_schedule(request["schedule"])
     for offset, size in request["joined"]:
         runtime.sim_joined(ctypes.c_size_t(offset), size)
+    if request.get("sample"):
+        runtime.sim_sample(*map(ctypes.c_uint64, request["sample"]))
+    if request.get("record"):
+        *place, limit = request["record"]
+        runtime.sim_record(*place, ctypes.c_size_t(limit))
     library = ctypes.CDLL(request["library"])
 
     def tell(key: str, value: object) -> None:

@@ -108,6 +108,11 @@ struct Counters {  // see COUNTERS in __init__.py: the same order, and then _MOR
         auto* from = reinterpret_cast<const uint64_t*>(&other);
         for (size_t i = 0; i < sizeof(Counters) / 8; ++i) to[i] += from[i];
     }
+    void subtract(const Counters& other) {
+        auto* to = reinterpret_cast<uint64_t*>(this);
+        auto* from = reinterpret_cast<const uint64_t*>(&other);
+        for (size_t i = 0; i < sizeof(Counters) / 8; ++i) to[i] -= from[i];
+    }
 };
 
 struct Stats {  // of one instruction in one of the two memories
@@ -116,6 +121,10 @@ struct Stats {  // of one instruction in one of the two memories
     void add(const Stats& s) {
         requests += s.requests, units += s.units, ideal_units += s.ideal_units, lanes += s.lanes;
         touch(s.array);
+    }
+    Stats times(double weight) const {
+        auto scale = [&](uint64_t n) { return uint64_t(double(n) * weight + 0.5); };
+        return {scale(requests), scale(units), scale(ideal_units), scale(lanes), array};
     }
     void touch(const char* name) {
         if (name) array = !array || !strcmp(array, name) ? name : "";
@@ -206,7 +215,10 @@ struct Launch {
     int shared_limit;
     void (*body)(void*);
     void* context;
-    uint64_t blocks;
+    uint64_t blocks, runs;  // blocks of the grid; and how many of them run
+    std::vector<uint64_t> chosen;  // the numbers of those, where not all do
+    double weight = 1;             // how many blocks one that runs stands for
+    std::vector<Counters> counted;  // by each block that ran, where not all do
     std::atomic<uint64_t> next{0};
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
@@ -231,6 +243,16 @@ unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest
 std::atomic<uint32_t> g_clock{0};    // of fences
 size_t g_shadow_used = 0;
+uint64_t g_sample = 0;               // blocks that run of a launch; 0: all
+uint64_t g_sample_seed = 0;
+struct {                             // of one warp (-1: all of its block) the requests are written
+    bool on = false;                 // to the report, and only that block runs
+    uint3 block{};
+    int warp = 0;
+    size_t left = 0;                 // requests that there is still room for
+    std::set<std::string> kernels;   // that were launched; of each only the first launch counts
+    std::string text;
+} g_record;
 std::vector<uintptr_t> g_pcs(1);     // of the sites, which have one number in all workers
 std::unordered_map<uintptr_t, uint16_t> g_site_of;
 std::vector<Site> g_sites;           // their totals
@@ -383,7 +405,13 @@ struct Worker {
         Other other;
         std::string what;
     } pending;
-    std::vector<std::vector<uint32_t>> block_seen;  // [buffer][sector]: owner, of who touched it
+    struct Seen {  // by sector of a buffer: owner, of who touched it. Untouched, it takes no memory
+        uint32_t* owner = nullptr;
+        size_t size = 0;
+        void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
+    };
+    std::vector<Seen> block_seen;  // by buffer
+    bool recorded = false;         // the warp that is counted is the one whose requests are kept
 
     static constexpr size_t kSites = 1 << 13;
 
@@ -396,7 +424,10 @@ struct Worker {
         steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
         if (!steps) fault("memory", 0, "no memory for the counts of a block");
     }
-    ~Worker() { free(steps); }
+    ~Worker() {
+        free(steps);
+        for (Seen& seen : block_seen) free(seen.owner);
+    }
 
     // -- shared memory: arrays in the order in which the block first meets them --
     char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
@@ -745,8 +776,17 @@ struct Worker {
 
     void run(Launch* l) {
         launch = l;
-        for (uint64_t i; (i = l->next.fetch_add(1)) < l->blocks;) 
-            run_block(g_schedule & 1 ? l->blocks - 1 - i : i);
+        Counters before{};
+        for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
+            if (g_schedule & 1) i = l->runs - 1 - i;
+            run_block(l->chosen.empty() ? i : l->chosen[i]);
+            if (l->chosen.empty()) continue;
+            Counters now = totals(), own = now;
+            own.subtract(before);
+            before = now;
+            std::lock_guard<std::mutex> hold(l->lock);
+            l->counted.push_back(own);
+        }
         if (dead_stack) free_stacks.push_back(dead_stack);
         for (char* stack : free_stacks) munmap(stack - kGuard, kGuard + kStack);
         munmap(shared, kSharedSpan);
@@ -758,17 +798,26 @@ struct Worker {
             if (!s.pc) continue;
             g_sites[i].before_atomic |= s.before_atomic;
             g_sites[i].pc = s.pc, g_sites[i].bytes = s.bytes, g_sites[i].kind = s.kind;
-            for (int space : {0, 1}) g_sites[i].stats[space].add(s.stats[space]);
+            for (int space : {0, 1}) g_sites[i].stats[space].add(s.stats[space].times(l->weight));
+        }
+        if (l->chosen.empty()) g_counters.add(totals());
+        g_steps.resize(g_code_bytes / 4 + 1);
+        for (size_t i = 0; i < g_steps.size(); ++i) g_steps[i] += uint64_t(double(steps[i]) * l->weight + 0.5);
+    }
+
+    // What was counted until now; what is counted by site too.
+    Counters totals() const {
+        Counters all = counters;
+        for (const Site& s : sites) {
+            if (!s.pc) continue;
             const Stats &global = s.stats[0], &on_shared = s.stats[1];
             bool load = s.kind == Kind::load;
-            (load ? counters.global_load_requests : counters.global_store_requests) += global.requests;
-            (load ? counters.global_load_sectors : counters.global_store_sectors) += global.units;
-            counters.shared_requests += on_shared.requests;
-            counters.shared_wavefronts += on_shared.units;
+            (load ? all.global_load_requests : all.global_store_requests) += global.requests;
+            (load ? all.global_load_sectors : all.global_store_sectors) += global.units;
+            all.shared_requests += on_shared.requests;
+            all.shared_wavefronts += on_shared.units;
         }
-        g_counters.add(counters);
-        g_steps.resize(g_code_bytes / 4 + 1);
-        for (size_t i = 0; i < g_steps.size(); ++i) g_steps[i] += steps[i];
+        return all;
     }
 
     // -- the way through the code --
@@ -1092,6 +1141,7 @@ struct Worker {
 
     void uninitialised(Cell& cell, uintptr_t address, uint16_t index, bool global) {
         if (abandoned || g_faulted) return;  // who was to write it may have ended at a fault
+        if (global && (g_sample || g_record.on)) return;  // or not have been among those that ran
         if (global)
             for (auto& b : g_buffers)
                 for (auto& [from, to] : b.by_host)
@@ -1190,6 +1240,7 @@ struct Worker {
     // -- counting: the log of a warp, turned into requests --
     void flush(int w) {
         if (!g_trace) return;
+        recorded = g_record.on && (w == g_record.warp || g_record.warp < 0);
         int first = w * 32, lanes = std::min(32, threads - first), length = fibers[first].logged;
         Access* rows[32];
         bool uniform = true;
@@ -1306,8 +1357,9 @@ struct Worker {
     }
 
     // One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
-    void request(Site& s, const uint64_t* addresses, int lanes, unsigned /*mask*/, unsigned bytes) {
+    void request(Site& s, const uint64_t* addresses, int lanes, unsigned mask, unsigned bytes) {
         bool global = addresses[0] - g_region < kRegion;
+        if (__builtin_expect(recorded, 0)) record(s, addresses, mask, bytes, global);
         Stats& stats = s.stats[!global];
         ++stats.requests;
         stats.lanes += unsigned(lanes);
@@ -1364,6 +1416,30 @@ struct Worker {
         }
     }
 
+    // One line to the report: launch, code address, space, kind, array, bytes of its elements (0:
+    // unknown), bytes of the access, lanes (a mask), and each one's byte in the array.
+    __attribute__((noinline)) void record(const Site& s, const uint64_t* addresses, unsigned mask,
+                                          unsigned bytes, bool global) {
+        if (!g_record.left) return;
+        --g_record.left;
+        uintptr_t base = uintptr_t(shared);
+        const char* name = "?";
+        unsigned element = 0;
+        for (auto& b : g_buffers)
+            if (global && addresses[0] - b.base < b.bytes) base = b.base, name = b.name.c_str();
+        for (auto& a : arrays)
+            if (!global && addresses[0] - uintptr_t(a.base) < a.bytes)
+                base = uintptr_t(a.base), name = a.name, element = a.shape ? a.shape[0] : 0;
+        char text[400];
+        snprintf(text, sizeof text, "access\t%u\t%lx\t%s\t%s\t%.200s\t%u\t%u\t%u\t",
+                 unsigned(launch->number), (unsigned long)s.pc, global ? "global" : "shared",
+                 verb(s.kind), name, element, bytes, mask);
+        g_record.text += text;
+        for (int l = 0; l < __builtin_popcount(mask); ++l)
+            g_record.text += std::to_string(addresses[l] - base) + " ";
+        g_record.text += "\n";
+    }
+
     // The sectors that this block, and this launch, touch for the first time.
     void footprint(Site& s, const uint64_t* sectors, int n) {
         auto inside = [&](const Buffer& b) {
@@ -1376,11 +1452,12 @@ struct Worker {
         const Buffer& b = g_buffers[s.buffer];
         if (block_seen.size() <= s.buffer) block_seen.resize(g_buffers.size());
         auto& seen = block_seen[s.buffer];
-        if (seen.empty()) seen.resize(b.bytes / 32 + 2);
+        if (!seen.owner) seen.resize(b.bytes / 32 + 2);
+        if (!seen.owner) fault("memory", 0, "no memory for the sectors of a buffer");
         for (int i = 0; i < n; ++i) {
             size_t at = sectors[i] - (b.base >> 5);
-            if (at >= seen.size() || seen[at] == uint32_t(owner)) continue;
-            seen[at] = uint32_t(owner);
+            if (at >= seen.size || seen.owner[at] == uint32_t(owner)) continue;
+            seen.owner[at] = uint32_t(owner);
             ++counters.block_sectors;
             if (__atomic_load_n(&b.launch_seen[at], __ATOMIC_RELAXED) != launch->number &&
                 __atomic_exchange_n(&b.launch_seen[at], launch->number, __ATOMIC_RELAXED) !=
@@ -1564,6 +1641,10 @@ void sim_begin(int threads, int trace, int report) {
 }
 
 void sim_schedule(unsigned number) { g_schedule = number; }
+void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
+void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
+    g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
+}
 
 void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
 
@@ -1585,7 +1666,7 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writabl
     int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED);
     int protection = PROT_READ | (writable ? PROT_WRITE : 0);
     if (mmap(at, pages, protection, flags, fd, off_t(offset)) == MAP_FAILED) return nullptr;
-    if (fd < 0) std::memset(at, 0xff, bytes);
+    if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
     std::lock_guard<std::mutex> hold(g_lock);
     Cell* cells = nullptr;
     size_t need = (bytes / 4 + 1) * sizeof(Cell);
@@ -1623,6 +1704,7 @@ static void tell(const std::string& line) {
 void sim_finish() {
     for (auto& b : g_buffers) {
         if (b.name != "y" || !b.cells || b.initialised || g_faulted) continue;
+        if (g_sample || g_record.on) continue;  // not all were to be written
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
         for (size_t i = 0; i < b.bytes / 4; ++i) {
@@ -1635,6 +1717,7 @@ void sim_finish() {
             report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first of them "
                    "\x01%s:%zu\x02", missing, b.bytes / 4, b.name.c_str(), b.name.c_str(), 4 * first);
     }
+    if (g_record.on) tell(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
     std::string line = "counts\t[";
     for (auto& f : g_findings) line += (line.back() == '[' ? "" : ",") + std::to_string(f.who.size());
     line += "]\n";
@@ -1684,6 +1767,57 @@ static void find_code(uintptr_t inside) {
     }, &inside);
 }
 
+// ---- some blocks for all --------------------------------------------------------------------
+// Which blocks of a launch run: all; or one; or a sample, each set of that size equally likely
+// (R. Floyd's algorithm; the numbers are splitmix64's).
+static void choose(Launch& launch) {
+    if (g_record.on) {
+        const uint3& b = g_record.block;
+        launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z &&
+                      g_record.kernels.insert(launch.name).second;
+        launch.chosen = {b.x + uint64_t(launch.grid.x) * (b.y + uint64_t(launch.grid.y) * b.z)};
+    } else if (g_sample && g_sample < launch.blocks) {
+        uint64_t state = g_sample_seed << 20 ^ launch.number;
+        auto draw = [&] {
+            uint64_t z = state += 0x9e3779b97f4a7c15;
+            z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+            z = (z ^ z >> 27) * 0x94d049bb133111eb;
+            return z ^ z >> 31;
+        };
+        std::set<uint64_t> numbers;
+        for (uint64_t last = launch.blocks - g_sample; last < launch.blocks; ++last)
+            if (!numbers.insert(draw() % (last + 1)).second) numbers.insert(last);
+        launch.chosen.assign(numbers.begin(), numbers.end());
+        launch.runs = g_sample;
+        launch.weight = double(launch.blocks) / double(g_sample);
+    }
+}
+
+// The totals of the N blocks of a launch from the n that ran: N/n times their sum. Its variance is
+// N^2 (1 - n/N) s^2 / n, where s^2 is that between the blocks (W. G. Cochran, Sampling Techniques,
+// third edition, 1977, section 2.5). That is blind to the few blocks that are unlike all of the
+// sample, as at a border. So mean^2 / n is added to s^2: as much as if one block in n, which the
+// sample happened to miss, did nothing. The report has the variance of each counter.
+static void extrapolate(const Launch& launch) {
+    constexpr size_t kCounters = sizeof(Counters) / 8;
+    std::string line = "sample\t" + std::to_string(launch.blocks) + "\t" +
+                       std::to_string(launch.runs) + "\t[";
+    double n = double(launch.runs), all = double(launch.blocks);
+    for (size_t i = 0; i < kCounters; ++i) {
+        auto of = [&](const Counters& c) { return double(reinterpret_cast<const uint64_t*>(&c)[i]); };
+        double sum = 0, squares = 0;
+        for (auto& block : launch.counted) sum += of(block);
+        for (auto& block : launch.counted) squares += (of(block) - sum / n) * (of(block) - sum / n);
+        double spread = squares / (n - 1) + sum * sum / n / n / n;
+        double variance = launch.counted.empty() ? 0 : all * (all - n) * spread / n;
+        reinterpret_cast<uint64_t*>(&g_counters)[i] += uint64_t(sum * launch.weight + 0.5);
+        char text[40];
+        snprintf(text, sizeof text, "%s%.9g", i ? "," : "", variance);
+        line += text;
+    }
+    tell(line + "]\n");
+}
+
 // ---- what a kernel calls (see include/sim.h) ------------------------------------------------
 void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
                 void (*body)(void*), void* context) {
@@ -1714,9 +1848,10 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, co
     launch.grid = grid, launch.block = block;
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
-    launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
+    launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
+    choose(launch);
     ++g_counters.launches;
-    int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.blocks));
+    int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.runs));
     std::vector<std::thread> others;
     for (int i = 1; i < workers; ++i)
         others.emplace_back([&] {
@@ -1728,6 +1863,7 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, co
     Worker().run(&launch);
     for (auto& other : others) other.join();
     g_os_threads = 0;
+    if (g_sample) extrapolate(launch);
     char line[600];
     snprintf(line, sizeof line, "launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z,
              block.x, block.y, block.z, shared_bytes + launch.static_bytes, name);
@@ -1881,9 +2017,10 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
         }
     };
     std::vector<std::thread> others;
-    for (int i = 1; i < g_threads && (long long)m * n * k * batch > 100000; ++i)
+    bool partly = g_sample || g_record.on;  // then there is no right result, and no need of one
+    for (int i = 1; i < g_threads && (long long)m * n * k * batch > 100000 && !partly; ++i)
         others.emplace_back(work);
-    work();
+    if (!partly) work();
     for (auto& other : others) other.join();
     for (int i = 0; i < batch && n; ++i)  // whole columns, gaps included
         sim_host_wrote(c + i * stride_c, (size_t(n - 1) * ldc + m) * 4);

@@ -1,0 +1,182 @@
+"""Which addresses a warp touches: recorded, and drawn."""
+
+import math
+
+import numpy as np
+import pytest
+
+import convlab
+from convlab import explain
+from convlab.errors import ProblemError
+from convlab.explain import figures
+from convlab.problem import Problem
+from convlab.reference import inputs
+
+PROBLEM = Problem(N=2, C=3, H=20, W=40, K=5, R=3, S=3, padding=1)
+
+PATTERNS = """
+#include "convlab.cuh"
+__global__ void patterns(const float* x, float* y) {
+    __shared__ float s_tile[32][32];
+    const int lane = threadIdx.x;
+    float sum = x[lane];                                             // in a row
+    sum += x[8 * lane];                                              // strided
+    sum += x[5];                                                     // one for all
+    sum += x[(lane * lane) % 331];                                   // scattered
+    if (lane % 2) sum += x[lane + 4];                                // odd lanes
+    const float4 four = reinterpret_cast<const float4*>(x)[lane];    // wide
+    s_tile[lane][0] = sum + four.x;                                  // a column
+    __syncwarp();
+    for (int i = 0; i < 3; ++i) sum += s_tile[0][i];                 // three times
+    y[lane] = sum;
+}
+CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float* x, const float*, const float*,
+                                 float* y, void*, size_t, cudaStream_t stream) {
+    patterns<<<dim3(2, 3), 32, 0, stream>>>(x, y);
+    return launch_error();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def patterns() -> convlab.Kernel:
+    return convlab.compile(PATTERNS.replace("s_tile[0][i]", "s_tile[i][0]"), engine="sim")
+
+
+def line_of(kernel: convlab.Kernel, text: str) -> int:
+    return next(n for n, line in enumerate(kernel.source.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("in a row", list(range(32))),
+        ("strided", [8 * lane for lane in range(32)]),
+        ("one for all", [5] * 32),
+        ("scattered", [lane * lane % 331 for lane in range(32)]),
+        ("wide", [4 * lane for lane in range(32)]),
+        ("a column", [32 * lane for lane in range(32)]),
+    ],
+)
+def test_each_lane_has_its_index(patterns: convlab.Kernel, text: str, expected: list[int]) -> None:
+    frame = explain.accesses(patterns, PROBLEM, block=(0, 1, 0))
+    rows = frame[frame["line"] == line_of(patterns, text)]
+    assert list(rows["lane"]) == list(range(32))
+    assert list(rows["index"]) == expected
+    assert list(rows["byte"]) == [4 * i for i in expected]
+    assert set(rows["bytes"]) == {16 if text == "wide" else 4}
+
+
+def test_idle_lanes_and_executions(patterns: convlab.Kernel) -> None:
+    frame = explain.accesses(patterns, PROBLEM)
+    odd = frame[frame["line"] == line_of(patterns, "odd lanes")]
+    assert list(odd["lane"]) == list(range(1, 32, 2))
+    again = frame[frame["line"] == line_of(patterns, "three times")]
+    assert again.groupby("execution")["index"].first().to_dict() == {0: 0, 1: 32, 2: 64}
+    assert set(again["space"]) == {"shared"} and set(again["array"]) == {"s_tile"}
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        ("in a row", "load of x: 4 sectors, 128 bytes moved for 128 asked"),
+        ("strided", "load of x: 32 sectors, 1024 bytes moved for 128 asked"),
+        ("one for all", "load of x: 1 sector, 32 bytes moved for 128 asked"),
+        ("odd lanes", "load of x: 5 sectors, 160 bytes moved for 64 asked"),
+        ("wide", "load of x: 16 sectors, 512 bytes moved for 512 asked"),
+        ("a column", "store of s_tile: 32 wavefronts, 1 would do"),
+        ("three times", "load of s_tile: 1 wavefront, 1 would do"),
+    ],
+)
+def test_a_map_tells_what_moves(patterns: convlab.Kernel, line: str, says: str) -> None:
+    chart = convlab.access_map(patterns, PROBLEM, line, block=(1, 2, 0))
+    assert says in [axes.get_title() for axes in chart.axes]
+    heading = chart.get_suptitle()
+    assert f"inline:{line_of(patterns, line)}" in heading
+    assert "block (1, 2, 0), warp 0, execution 0 of" in heading
+    chart.canvas.draw()
+
+
+def test_maps_agree_with_what_the_simulator_counts(patterns: convlab.Kernel) -> None:
+    launch = patterns.prepare(PROBLEM, *inputs(PROBLEM, 0))
+    launch()
+    blocks = 6
+    for row in launch.lines:
+        chart = convlab.access_map(patterns, PROBLEM, row["line"])
+        units = int(chart.axes[0].get_title().split(": ")[1].split()[0])
+        assert units * blocks * (row["requests"] // blocks) == row["units"], row
+
+
+def test_a_line_of_two_arrays_has_two_panels() -> None:
+    chart = convlab.access_map("03_smem_tile", "wide", 109, warp=1)
+    assert len(chart.axes) == 1  # the filter is in registers
+    kernel = convlab.load("01", engine="sim")
+    merged = kernel.source.replace(" *\n", " * ")  # x and w on one line
+    merged = convlab.compile(merged, engine="sim")
+    number = line_of(merged, "r_acc += x_n")
+    chart = convlab.access_map(merged, PROBLEM, number, execution=2)
+    assert [axes.get_title().split(":")[0] for axes in chart.axes] == ["load of x", "load of w"]
+    only = convlab.access_map(merged, PROBLEM, number, array="w")
+    assert len(only.axes) == 1
+    with pytest.raises(ProblemError, match="it accesses: x, w"):
+        convlab.access_map(merged, PROBLEM, number, array="y")
+
+
+def test_the_headline_problems_need_no_memory() -> None:
+    frame = explain.accesses("01_direct", "square", block=(7, 0, 0), warp=3)
+    assert set(frame["array"]) == {"x", "w", "y"}
+    assert len(frame[frame["array"] == "x"]) == 32 * 16 * 9
+
+
+def test_of_several_launches_the_line_decides() -> None:
+    frame = explain.accesses("02_im2col_gemm", PROBLEM)
+    assert list(dict.fromkeys(frame["kernel"])) == ["im2col", "gemm_nchw"]
+    stores = frame[(frame["array"] == "y") & (frame["kind"] == "store")]
+    chart = convlab.access_map("02_im2col_gemm", PROBLEM, int(stores["line"].iloc[0]))
+    assert "(gemm_nchw)" in chart.get_suptitle()
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({"line": 1}, "accesses no memory at line 1; it does at:\n  6: float sum"),
+        ({"line": 1000}, "and none 1000"),
+        ({"line": "no such text"}, "at no line that holds 'no such text'"),
+        ({"line": 6, "execution": 4}, "from 0 to 0, not 4"),
+        ({"line": 6, "block": (2, 0, 0)}, r"their grids are \(2, 3, 1\)"),
+        ({"line": 6, "block": (0, 0)}, r"as \(x, y, z\)"),
+        ({"line": 6, "warp": 1}, "has 1 warps"),
+    ],
+    ids=["no access", "no line", "no text", "execution", "block", "shape", "warp"],
+)
+def test_what_is_not_there(patterns: convlab.Kernel, options: dict, says: str) -> None:
+    with pytest.raises(ProblemError, match=says):
+        convlab.access_map(patterns, PROBLEM, **options)
+
+
+def test_a_record_has_an_end() -> None:
+    with pytest.raises(ProblemError, match="50,000 memory requests"):
+        explain.accesses("01", "N=1,C=4096,H=8,W=34,K=1,R=3,S=3")
+
+
+def test_the_footprint_is_the_tile_and_its_halo() -> None:
+    problem = Problem(N=1, C=4, H=40, W=40, K=8, R=3, S=5, padding=0)
+    chart = explain.footprint("03_smem_tile", problem)
+    text = chart.get_suptitle()
+    tile = 16
+    assert f"{4 * (tile + 2) * (tile + 4):,} elements of x read, each once" in text
+    assert f"{8 * tile * tile:,} elements of y written" in text
+    left = chart.axes[0].get_title()
+    assert "rows 0 to 17, columns 0 to 19\nof image 0, 4 channels" in left
+    assert "direct" in explain.footprint("01_direct", problem).get_suptitle()
+
+
+def test_figures_of_plain_data() -> None:
+    wide = figures.bank_grid([0] * 32, 16)  # half a warp at a time
+    assert wide.axes[0].get_title() == "2 wavefronts, 2 would do"
+    scattered = figures.access_map([4096 * lane for lane in range(32)])
+    assert len(scattered.axes[0].get_yticks()) == 32
+    part = figures.Touched(np.ones((2, 3)), (4, 5), (9, 9), elements=6, accesses=6)
+    chart = figures.footprint(part, None, title="mine")
+    assert "nothing of y is written" in chart.axes[1].get_title()
+    assert math.isclose(chart.get_size_inches()[0], 8)
