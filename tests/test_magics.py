@@ -261,7 +261,7 @@ class Notebook:
                 message = {"parent_header": {}, "content": {}, "msg_type": ""}
             content = message["content"]
             if interrupt is not None and interrupt(message):
-                interrupt, end = None, time.monotonic() + 5  # seconds that ending may take
+                interrupt, end = None, time.monotonic() + 15  # far more than it takes
                 self.manager.interrupt_kernel()
             if message["parent_header"].get("msg_id") != request:
                 continue
@@ -371,4 +371,7 @@ def test_interrupt_ends_a_cell_at_once(notebook: Notebook, name: str) -> None:
     shown = "".join(out.get("text", "") for out in outputs)
     assert failed == ["KeyboardInterrupt"] or "KeyboardInterrupt" in shown, outputs
     assert notebook.printed("print(mine(x, w).sum().item())") == "36.0\n"
+    end = time.monotonic() + 30  # compilers of other threads may come to their end
+    while notebook.children(sign) and time.monotonic() < end:
+        assert notebook.printed("") == ""
     assert not notebook.children(sign)
