@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from . import build, catalog, toolchain
 from .check import resolve
@@ -20,6 +19,7 @@ from .device import describe
 from .errors import ProblemError
 from .kernel import load
 from .problem import Problem
+from .progress import bar as progress_bar
 
 BEGIN, END = "<!-- {0}: begin -->", "<!-- {0}: end -->"
 _TRIVIAL = """
@@ -73,7 +73,9 @@ def ladder() -> str:
     lines = ["| rung | idea | class |", "|---|---|---|"]
     for path in catalog.catalog():
         header = catalog.parse_header(path.read_text(), path)
-        lines.append(f"| [`{path.stem}`](kernels/{path.name}) | {header.idea} | {header.precision} |")
+        lines.append(
+            f"| [`{path.stem}`](kernels/{path.name}) | {header.idea} | {header.precision} |"
+        )
     return "\n".join(lines)
 
 
@@ -119,7 +121,7 @@ def bench_build(engine: str = "auto") -> pd.DataFrame:
     name = load("01_direct", engine=engine)
     engine, text = name.engine, name.source
     rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as scratch, tqdm(total=6, desc="building") as bar:
+    with tempfile.TemporaryDirectory() as scratch, progress_bar(total=6, desc="building") as bar:
 
         def timed(what: str, action) -> None:
             started = time.perf_counter()

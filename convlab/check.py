@@ -25,6 +25,7 @@ from .examine import examine, is_library
 from .problem import PROBLEM_SETS, Problem
 from .problem import problem as named_problem
 from .problem import problems as named_problems
+from .progress import bar as progress_bar
 from .report import Report, Reports, plain
 
 __all__ = ["Report", "Reports", "check", "explained", "failed", "fit", "plain", "resolve", "run"]
@@ -167,8 +168,6 @@ def _check_set(
 
     `before` and `skipped` hold what an earlier set found, and are part of the result.
     """
-    from tqdm.auto import tqdm
-
     reports, skipped = list(before), list(skipped)
     smallest, problems = None, list(problems)
     lost = 0.0  # seconds that faults took
@@ -182,7 +181,7 @@ def _check_set(
             lost += time.perf_counter() - started
             return failed(kernel, problem, error)
 
-    with tqdm(problems, desc=kernel.name, disable=not progress, leave=False) as bar:
+    with progress_bar(problems, desc=kernel.name, disable=not progress, leave=False) as bar:
         for done, problem in enumerate(bar, 1):
             try:
                 reports.append(attempt(problem))

@@ -16,7 +16,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from . import plot, reference
 from .check import Report, check, explained, fit, plain, resolve
@@ -25,6 +24,8 @@ from .errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from .measure import LIMIT_SECONDS, Timing, measure_all, simulated
 from .problem import Problem
 from .problem import problem as named_problem
+from .progress import bar as progress_bar
+from .progress import tqdm
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 
@@ -169,7 +170,7 @@ def compare(
     problem, scaled = fit(problem, loaded, scale) if loaded else (problem, None)
     on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
     peaks = ceilings(loaded[0].device) if on_gpu else None
-    with tqdm(total=(2 + on_gpu) * len(loaded), leave=False, disable=not progress) as bar:
+    with progress_bar(total=(2 + on_gpu) * len(loaded), leave=False, disable=not progress) as bar:
         _build(entries, bar)
         for entry in entries:
             bar.set_description(f"checking {entry.name}")

@@ -5,12 +5,16 @@ launches on torch's current stream, and reports the launch's error. A kernel loa
 is built again by the next call after the file, or a header it includes, was changed.
 """
 
+import contextlib
 import ctypes
 import hashlib
+import io
 import math
+import os
 import re
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -286,6 +290,7 @@ class Kernel:
         self._stem = name
         self._seen: tuple[object, ...] | None = None
         self._built: builds.Build | None = None
+        self._speaks: tuple[object, bool] = (None, False)  # of what was seen, whether it prints
         known = tunables(self.source)
         for key in self.defines:
             if key not in known:
@@ -483,7 +488,8 @@ class Kernel:
         tensors = [None if t is None else t.detach() for t in (images, w, bias)]
         self._try_first(problem, *tensors)
         launch = self.prepare(problem, *tensors)
-        launch()
+        with _shown() if self._prints() else contextlib.nullcontext():
+            launch()
         y = launch.y.clone() if self.engine == "sim" else launch.y  # lets the arena go
         return y.squeeze(0) if x.dim() == 3 else y
 
@@ -506,6 +512,14 @@ class Kernel:
         shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
         return Problem.from_shapes(*shapes, stride, padding, dilation, groups), x
 
+    def _prints(self) -> bool:
+        """Whether a call must wait for what the kernel prints on the GPU."""
+        if self.engine != "cuda" or torch.compiler.is_compiling():
+            return False
+        if self._speaks[0] != self._seen:  # read again only after an edit
+            self._speaks = self._seen, bool(re.search(r"\bprintf\s*\(", self.source))
+        return self._speaks[1] and not torch.cuda.is_current_stream_capturing()
+
     def _try_first(self, problem: Problem, *tensors: torch.Tensor | None) -> None:
         """Run what is not known to be good in the worker first, on other data of the same shape."""
         if self.engine != "cuda" or not self.isolate or problem.N == 0:
@@ -523,9 +537,12 @@ class Kernel:
                 return
             from . import worker  # stands after this module; not needed by kernels that are good
 
+            printed = io.StringIO()  # it works on other data: what it prints is of no interest
             try:
-                worker.call(worker.run_once, self, problem, offsets, time_limit=self.time_limit)
+                with contextlib.redirect_stdout(printed):
+                    worker.call(worker.run_once, self, problem, offsets, time_limit=self.time_limit)
             except LaunchError as error:
+                sys.stdout.write(printed.getvalue())  # unless it failed
                 if error.kind != "out of memory":
                     raise
                 warnings.warn(
@@ -690,6 +707,29 @@ def tunables(source: str) -> dict[str, str]:
         if default:
             found[name] = default[1]
     return found
+
+
+@contextlib.contextmanager
+def _shown() -> Iterator[None]:
+    """Wait for the GPU, and pass on what it printed to Python's output: a notebook's cell.
+
+    The CUDA runtime writes a kernel's printf to C's stdout when the GPU is waited for.
+    """
+    libc = ctypes.CDLL(None)
+    sys.stdout.flush()
+    libc.fflush(None)
+    kept, printed = os.dup(1), os.memfd_create("printf")
+    os.dup2(printed, 1)
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        sys.stdout.write(os.pread(printed, 1 << 20, 0).decode(errors="replace"))
+        sys.stdout.flush()
+        os.close(kept)
+        os.close(printed)
 
 
 def _parse_defines(text: str) -> dict[str, int]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tqdm.auto import tqdm
 
 from . import plot
 from .check import check, fit, plain, resolve
@@ -24,6 +23,7 @@ from .measure import measure
 from .problem import PROBLEM_SETS, Problem
 from .problem import problem as named_problem
 from .problem import problems as named_problems
+from .progress import bar as progress_bar
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
@@ -211,7 +211,7 @@ def sweep(
             row |= {"kind": "does not build", "reason": _reason(error)}
         else:
             tasks.append((row, (tuned, problem, seed, limit_seconds, isolate)))
-    with tqdm(total=len(tasks), desc="measuring", leave=False, disable=not progress) as bar:
+    with progress_bar(total=len(tasks), desc="measuring", leave=False, disable=not progress) as bar:
         if executor is None:
             for row, task in tasks:
                 row |= measure_point(*task)
@@ -290,7 +290,9 @@ def _tuned(kernel: Kernel, point: Mapping[str, int]) -> Kernel:
 def _build_all(kernels: Sequence[Kernel], progress: bool) -> list[BuildError | None]:
     """Build all; return what went wrong with each."""
     errors: list[BuildError | None] = [None] * len(kernels)
-    bar = tqdm(build_all(kernels), "building", len(kernels), leave=False, disable=not progress)
+    bar = progress_bar(
+        build_all(kernels), "building", len(kernels), leave=False, disable=not progress
+    )
     for i, error in bar:
         errors[i] = error
     return errors

@@ -108,7 +108,9 @@ def _progress(output: NotebookNode) -> bool:
         text = output.text.strip()
         bar = re.search(r"\d+%\||\d+it \[|\?it/s|TqdmWarning", text)
         return not text or bar is not None
-    return _WIDGET in output.get("data", {})
+    data = output.get("data", {})
+    ended = bool(data) and not any(data.values())  # a bar of convlab's that is done
+    return _WIDGET in data or ended
 
 
 def _small(png: str) -> str:

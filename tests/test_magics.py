@@ -1,14 +1,22 @@
 """The notebook's magics, in a real IPython shell, and what a user's mistakes look like there."""
 
+import contextlib
+import ctypes
+import queue
 import re
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from jupyter_client import KernelManager
+from jupyter_client.kernelspec import KernelSpec
 
 import convlab
+from convlab import kernel as kernels
 from convlab.catalog import KERNEL_DIR
 from convlab.errors import BuildError, CatalogError, LaunchError, ProblemError
 from convlab.magics import Results
@@ -221,3 +229,149 @@ def test_show_says_what_is_there() -> None:
         kernel.show(10, 3)
     with pytest.raises(ProblemError, match="01_direct.cu from line 60 on holds '// title'"):
         kernel.show(60, "// title")
+
+
+# --- in a running notebook kernel ----------------------------------------------------------------
+
+
+class Notebook:
+    """A Jupyter kernel of this interpreter; cells run in it as a front end runs them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manager = KernelManager()
+        self.manager._kernel_spec = KernelSpec(
+            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            display_name="Python 3",
+            language="python",
+        )
+        self.manager.start_kernel(cwd=str(folder))
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def run(self, cell: str, interrupt: Callable[[dict], bool] | None = None) -> list[dict]:
+        """Run a cell; interrupt it once a condition on its latest message (or none) is true."""
+        request = self.client.execute(cell)
+        outputs = []
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                message = self.client.get_iopub_msg(timeout=0.05)
+            except queue.Empty:
+                message = {"parent_header": {}, "content": {}, "msg_type": ""}
+            content = message["content"]
+            if interrupt is not None and interrupt(message):
+                interrupt, end = None, time.monotonic() + 15  # far more than it takes
+                self.manager.interrupt_kernel()
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if content.get("execution_state") == "idle":
+                return outputs
+            if message["msg_type"] in ("stream", "error", "display_data", "update_display_data"):
+                outputs.append({"type": message["msg_type"], **content})
+        raise AssertionError(f"the cell did not end: {outputs}")
+
+    def printed(self, cell: str) -> str:
+        """Run a cell that must not fail; what it printed, on either stream."""
+        outputs = self.run(cell)
+        assert "error" not in {out["type"] for out in outputs}, outputs
+        return "".join(out["text"] for out in outputs if out["type"] == "stream")
+
+    def children(self, command: str) -> bool:
+        """Whether a process under this kernel runs a command, and has itself a child or is one."""
+        todo, found = [self.manager.provisioner.process.pid], []
+        while todo:
+            pid = todo.pop()
+            with contextlib.suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_text())
+                for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                    todo += map(int, children.read_text().split())
+        return sum(command in line for line in found) >= (2 if command == "host.py" else 1)
+
+    def stop(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A notebook with the extension and a kernel called ``mine``, builds in a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONVLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        notebook = Notebook(KERNEL_DIR.parent)
+    assert notebook.printed("%load_ext convlab\nimport torch, convlab") == ""  # no warnings
+    assert notebook.printed("%%kernel mine --engine sim\n" + DIRECT) == ""
+    assert notebook.printed("x, w = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3)") == ""
+    yield notebook
+    notebook.stop()
+
+
+def test_error_fails_the_cell_and_is_short(notebook: Notebook) -> None:
+    (error,) = (out for out in notebook.run("%%kernel mine\nint x = y;") if out["type"] == "error")
+    assert error["ename"] == "BuildError"
+    text = re.sub(r"\x1b\[\d+m", "", "\n".join(error["traceback"]))
+    assert text.startswith("BuildError: mine.cu did not compile\nmine.cu:2: ")
+    assert notebook.printed("print(mine(x, w).sum().item())") == "36.0\n"
+
+
+def test_progress_leaves_nothing_behind(notebook: Notebook) -> None:
+    outputs = notebook.run("ok = convlab.check(mine, 'awkward').ok; assert ok")
+    assert {out["type"] for out in outputs} == {"display_data", "update_display_data"}
+    bars = [out["data"] for out in outputs]
+    assert '<progress max="' in bars[0]["text/html"] and "mine" in bars[0]["text/html"]
+    assert bars[-1] == {"text/plain": "", "text/html": ""}
+
+
+def test_printf_of_a_simulated_kernel_appears(notebook: Notebook) -> None:
+    speaks = DIRECT.replace("g_y[i] =", 'if (i < 2) printf("output %d\\n", int(i));\n    g_y[i] =')
+    assert notebook.printed("%%kernel speaks --engine sim\n" + speaks) == ""
+    assert notebook.printed("y = speaks(x, w)") == "output 0\noutput 1\n"
+
+
+@pytest.mark.gpu
+def test_printf_of_a_kernel_on_the_gpu_appears_once(notebook: Notebook) -> None:
+    speaks = DIRECT.replace("g_y[i] =", 'if (i < 2) printf("output %d\\n", int(i));\n    g_y[i] =')
+    assert notebook.printed("%%kernel loud --engine cuda\n" + speaks) == ""
+    for _ in range(2):  # the first call has a trial in the worker process, which is not to be seen
+        assert notebook.printed("y = loud(x.cuda(), w.cuda())") == "output 0\noutput 1\n"
+
+
+def test_what_c_prints_reaches_pythons_output(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: ctypes.CDLL(None).puts(b"from C"))
+    with kernels._shown():
+        pass
+    assert capsys.readouterr().out == "from C\n"
+
+
+INTERRUPTED = {
+    "simulated_run": ("y = endless(x, w)", "host.py"),
+    "check": ("%convlab check mine", "<progress"),
+    "compare": ("convlab.compare(engine='sim')", "<progress"),
+    "build": ("convlab.compile(mine.source + '// again', engine='sim')", "cc1plus"),
+    "sweep": ("convlab.sweep(mine, {'THREADS': [*range(32, 992, 32)]}, engine='sim')", "cc1plus"),
+}
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_interrupt_ends_a_cell_at_once(notebook: Notebook, name: str) -> None:
+    cell, sign = INTERRUPTED[name]
+    if name == "simulated_run":
+        endless = DIRECT.replace("g_y[i] =", 'while (conv.N) asm volatile("");\n    g_y[i] =')
+        assert notebook.printed("%%kernel endless --engine sim\n" + endless) == ""
+
+    def begun(message: dict) -> bool:
+        if sign.startswith("<"):
+            return sign in message["content"].get("data", {}).get("text/html", "")
+        return notebook.children(sign)
+
+    outputs = notebook.run(cell, begun)
+    failed = [out["ename"] for out in outputs if out["type"] == "error"]
+    shown = "".join(out.get("text", "") for out in outputs)
+    assert failed == ["KeyboardInterrupt"] or "KeyboardInterrupt" in shown, outputs
+    assert notebook.printed("print(mine(x, w).sum().item())") == "36.0\n"
+    end = time.monotonic() + 30  # compilers of other threads may come to their end
+    while notebook.children(sign) and time.monotonic() < end:
+        assert notebook.printed("") == ""
+    assert not notebook.children(sign)
