@@ -29,6 +29,7 @@ from .executed import by_function, executions
 from .occupancy import Gpu, Occupancy, occupancy
 from ..problem import Problem
 from .sass import Function
+from .work import SCHEDULERS, Hits, Work
 
 # Fitted by hand to the five first rungs on the three headline problems on an H200, where anything
 # from 0.11 to 0.17 is within 1.5 of each; back-to-back dependent arithmetic alone would give 1/4.
@@ -50,6 +51,7 @@ class Run:
     counters: Mapping[str, float]
     lines: Sequence[Mapping[str, Any]]
     launches: Sequence[Mapping[str, Any]]
+    executed: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,34 +176,37 @@ def predict(
     block : threads of a block, for functions of which no launch is known.
     """
     first, scale = runs[0], _pixels(problem) / max(_pixels(runs[0].problem), 1)
-    lines = [dict(row) for row in first.lines]
+    lines, executed = [dict(row) for row in first.lines], dict(first.executed)
     if len(runs) > 1:
-        lines = _extrapolated(problem, runs)
+        lines, executed = _extrapolated(problem, runs)
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays = array_bytes(problem)
     arrays["workspace"] = scale * _bytes(lines, "workspace", "store")
+    hits = Hits.of(first.counters)
     parts, dram_total = [], 0.0
     for function, owned, launches in by_function(functions, lines, first.launches):
         if not owned:
             continue
-        blocks = scale * sum(math.prod(entry["grid"]) for entry in launches) or None
         shape = launches[0]["block"] if launches else block
         shared = function.static_shared + (launches[0]["shared_bytes"] if launches else 0)
-        held = occupancy(gpu, math.prod(shape), function.registers, shared) if shape else None
-        counts = executions(function, owned)
-        total = {kind: scale * value for kind, value in counts.items()}
+        held = occupancy(gpu, math.prod(shape), function.registers, shared)
+        warps_each = -(-math.prod(shape) // 32)
+        blocks = scale * sum(math.prod(entry["grid"]) for entry in launches)
+        if not launches:  # as many threads as y has elements
+            blocks = math.ceil(_pixels(problem) / math.prod(shape))
+        times = executions(function, owned, executed, blocks / scale * warps_each)
         dram = _dram(owned, scale, arrays)
         dram_total += dram
-        terms = _terms(gpu, total, owned, scale, dram, bandwidth)
-        terms["issue+latency"] /= _hidden(gpu, held, blocks)
-        tail = 1.0 if blocks is None else max(1.0, math.ceil(blocks / gpu.sms) * gpu.sms / blocks)
-        for name in ("issue+latency", "fp32", "tensor", "shared", "L1"):
-            terms[name] *= tail
-        parts.append(Part(function.name, terms, held, total["all"], total["FFMA"]))
-    counted = any("block_units" in row for row in lines)
-    notes = [] if counted else [f"{L1_HITS:.0%} of repeated loads are taken to hit in L1"]
+        missed = scale * _missed(owned, hits, dram / scale)
+        work = Work.of(function, times, owned, gpu, hits, blocks / scale * warps_each)
+        parts.append(
+            _part(gpu, function, work, held, blocks, warps_each,
+                  {"L2": missed / (L2_BYTES * gpu.sms * gpu.ghz * 1e9), "DRAM": dram / bandwidth},
+                  len(launches) * _launches_ratio(problem, first.problem))
+        )  # fmt: skip
+    notes = []
     if first.counters.get("library_bytes"):
         moved = scale * first.counters["library_bytes"] * _depth_ratio(problem, first.problem)
         dram_total += moved
@@ -235,37 +240,33 @@ def _dram(lines: Sequence[Mapping[str, Any]], scale: float, arrays: Mapping[str,
     return moved
 
 
-def _terms(gpu: Gpu, total: Mapping[str, float], lines: Sequence[Mapping[str, Any]], scale: float,
-           dram: float, bandwidth: float) -> dict[str, float]:  # fmt: skip
-    cycles = gpu.sms * gpu.ghz * 1e9  # of all SMs, a second
-    tensor_rate = (gpu.datasheet.tf32_tflops if gpu.datasheet else None) or math.inf
-
-    def summed(space: str, key: str) -> float:
-        return scale * sum(row[key] for row in lines if row["space"] == space)
-
-    asked = scale * _bytes(lines, None, "load")
-    missed = scale * sum(32 * row["block_units"] for row in lines if row.get("block_units"))
-    if not missed:
-        missed = min(dram, asked) + (1 - L1_HITS) * max(0.0, asked - dram)
-    missed += scale * _bytes(lines, None, "store")
-    return {
-        "issue+latency": total["all"] / (4 * cycles),
-        "fp32": 32 * total["FFMA"] / (gpu.limits.fp32_lanes * cycles),
-        "tensor": total["flops"] / (tensor_rate * 1e12),
-        "shared": summed("shared", "units") / cycles,
-        "L1": max(summed("global", "requests"), summed("global", "units") / 4) / cycles,
-        "L2": missed / (L2_BYTES * cycles),
-        "DRAM": dram / bandwidth,
-    }
+def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits, dram: float) -> float:
+    """Bytes between L2 and the SMs: what misses L1, and all stores."""
+    asked = _bytes(lines, None, "load")
+    requests = sum(row["requests"] for row in lines
+                   if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
+    return min(asked, 32 * requests * hits.misses) + _bytes(lines, None, "store")
 
 
-def _hidden(gpu: Gpu, held: Occupancy | None, blocks: float | None) -> float:
-    """The share of a scheduler's cycles in which one of its warps can issue."""
-    if held is None or held.blocks == 0:
-        return 1.0
-    at_once = held.blocks if blocks is None else min(held.blocks, math.ceil(blocks / gpu.sms))
-    warps = held.warps / held.blocks * at_once / 4
-    return 1 - (1 - READY) ** warps
+def _part(gpu: Gpu, function: Function, work: Work, held: Occupancy, blocks: float,
+          warps_each: int, memory: Mapping[str, float], launches: float) -> Part:  # fmt: skip
+    per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
+    hertz = gpu.ghz * 1e9
+    at_once = min(held.blocks, per_sm) or 1
+    seconds = work.cycles(warps_each, per_sm, at_once) / hertz
+    warps = per_sm * warps_each / SCHEDULERS / hertz  # of a scheduler; per cycle of one
+    terms = {name: warps * work.busy(name) for name in ("issue", "fp32", "shared", "L1")}
+    sheet = gpu.datasheet
+    rate = (sheet.tf32_tflops if sheet else None) or math.inf
+    whole = blocks * warps_each
+    terms["tensor"] = work.tensor_flops * whole / (rate * 1e12)
+    terms["waiting"] = seconds
+    return Part(function.name, terms | dict(memory), held, work.instructions * whole,
+                work.ffma * whole)  # fmt: skip
+
+
+def _launches_ratio(problem: Problem, small: Problem) -> float:
+    return 1.0
 
 
 def _pixels(problem: Problem) -> int:
@@ -276,8 +277,8 @@ def _depth_ratio(problem: Problem, small: Problem) -> float:
     return problem.gemm_k / small.gemm_k
 
 
-def _extrapolated(problem: Problem, runs: Sequence[Run]) -> list[dict]:
-    """The lines of a run with all of the problem's channels, by the line through two runs."""
+def _extrapolated(problem: Problem, runs: Sequence[Run]) -> tuple[list[dict], dict[int, float]]:
+    """The counts of a run with all of the problem's channels, by the line through two runs."""
     full, near, far = (p.C / p.groups for p in (problem, runs[0].problem, runs[1].problem))
     step = (full - near) / (near - far)
 
@@ -292,4 +293,9 @@ def _extrapolated(problem: Problem, runs: Sequence[Run]) -> list[dict]:
             {name: max(0, value + step * (value - other[name])) if isinstance(value, int | float)
              and name != "line" else value for name, value in row.items()}
         )  # fmt: skip
-    return lines
+    fewer = runs[1].executed
+    executed = {
+        line: max(0.0, value + step * (value - fewer.get(line, value)))
+        for line, value in runs[0].executed.items()
+    }
+    return lines, executed
