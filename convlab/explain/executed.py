@@ -9,7 +9,6 @@ the first runs T // U times and the copies run where T % U reaches them.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -103,13 +102,12 @@ class _Flow:
                   if not self.children[loop]]  # fmt: skip
         by_row = [value for value in by_row if value is not None]
         if by_row:
-            return statistics.median(by_row)
+            return min(by_row)
         inner = set().union(*(self._lines(child) for child in self.children[loop]))
         # its step and its test stand at its end; of what is hoisted to its start, no line is sure
-        tail = [i.line for i in self.own[loop][-4:] if i.line and i.line not in inner]
-        came = [self.executed[line] / 32 for line in tail if line in self.executed]
-        if came:
-            return max(came)
+        for i in reversed(self.own[loop][-4:]):
+            if i.line in self.executed and i.line not in inner:
+                return self.executed[i.line] / 32
         known = [bits / sum(i.width for i in copies) for copies, bits in self.rows
                  if all(loop.start <= i.address <= loop.end for i in copies)]  # fmt: skip
         return min(known, default=self.times[self.parent[loop]])
@@ -123,16 +121,13 @@ class _Flow:
         around = self.times.get(self.parent[loop], 0)
         if not outside or not around:
             return bits / sum(i.width for i in copies)
-        left = bits / around  # of one entry
-        same = {i: self.function.loop_of(i) for i in copies}
-        for other in sorted(set(same.values()) - {self.parent[loop]},
-                            key=lambda o: -sum(i.width for i in copies if same[i] == o)):  # fmt: skip
-            width = sum(i.width for i in copies if same[i] == other)
-            whole = math.floor(left / width + 0.02)
-            if other == loop:
-                return around * whole
-            left -= whole * width
-        return None
+        left = bits / around  # of one entry; loops that do more at a time come first
+        for i in outside:
+            left -= i.width * self.times.get(self.function.loop_of(i), 0) / around * (
+                self.function.loop_of(i) != self.parent[loop]
+            )
+        # some are not asked for: where a border is skipped
+        return around * math.floor(max(left, 0) / sum(i.width for i in here) + 0.12)
 
     def _share(self, copies: list[Instruction], bits: float) -> None:
         """Set the rate of each copy: in loops, of the loop; what is left, to the others in turn."""

@@ -38,6 +38,8 @@ DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches (H200: 4.26
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches (H200: 51 of 67 TFLOP/s)
 L1_HITS = 0.8  # of the loads that ask for a sector again: an assumption, unless it was counted
 L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20 to 40
+SUSTAINED = 1.0
+OVERLAP = 3.0
 LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
 MACS = 50_000_000  # of the small problem that is simulated in place of a large one
 _SIDE = 32  # outputs a side that stand for a large image: whole tiles, whole warps
@@ -63,19 +65,21 @@ class Part:
 
     name: str
     terms: dict[str, float]
+    sm_seconds: float = 0.0
     occupancy: Occupancy | None = None
     instructions: float = 0.0  # of warps
     ffma: float = 0.0  # of warps
 
     @property
     def limited_by(self) -> str:
-        """The busiest resource."""
+        """The busiest resource; "waiting" where none is busy for most of the SMs' time."""
         return max(self.terms, key=self.terms.__getitem__)
 
     @property
     def seconds(self) -> float:
-        """The predicted time."""
-        return self.terms[self.limited_by] + LAUNCH_SECONDS
+        """The predicted time: what takes place at once, less than one after the other."""
+        together = [self.sm_seconds, *(self.terms.get(n, 0.0) for n in ("L2", "DRAM", "tensor"))]
+        return sum(t**OVERLAP for t in together) ** (1 / OVERLAP) + LAUNCH_SECONDS
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,8 @@ def predict(
     if first.counters.get("library_bytes"):
         moved = scale * first.counters["library_bytes"] * _depth_ratio(problem, first.problem)
         dram_total += moved
-        parts.append(Part("cuBLAS", {"fp32": problem.flops / rate, "DRAM": moved / bandwidth}))
+        parts.append(Part("cuBLAS", {"fp32": problem.flops / rate, "DRAM": moved / bandwidth},
+                          problem.flops / rate))
         notes.append("cuBLAS: tiles of 128x128, at the rate of a large matrix product")
     if len(runs) > 1 or first.problem != problem:
         notes.append(f"extrapolated from {' and '.join(str(run.problem) for run in runs)}")
@@ -251,17 +256,17 @@ def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits, dram: float) -> floa
 def _part(gpu: Gpu, function: Function, work: Work, held: Occupancy, blocks: float,
           warps_each: int, memory: Mapping[str, float], launches: float) -> Part:  # fmt: skip
     per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
-    hertz = gpu.ghz * 1e9
+    hertz = SUSTAINED * gpu.ghz * 1e9
     at_once = min(held.blocks, per_sm) or 1
     seconds = work.cycles(warps_each, per_sm, at_once) / hertz
     warps = per_sm * warps_each / SCHEDULERS / hertz  # of a scheduler; per cycle of one
-    terms = {name: warps * work.busy(name) for name in ("issue", "fp32", "shared", "L1")}
+    terms = {name: warps * work.busy(name) for name in ("issue", "fp32", "integer", "shared", "L1")}
     sheet = gpu.datasheet
     rate = (sheet.tf32_tflops if sheet else None) or math.inf
     whole = blocks * warps_each
     terms["tensor"] = work.tensor_flops * whole / (rate * 1e12)
-    terms["waiting"] = seconds
-    return Part(function.name, terms | dict(memory), held, work.instructions * whole,
+    terms["waiting"] = seconds - max(terms[name] for name in terms if name != "tensor")
+    return Part(function.name, terms | dict(memory), seconds, held, work.instructions * whole,
                 work.ffma * whole)  # fmt: skip
 
 

@@ -83,6 +83,11 @@ class Instruction:
         return int(found[1]) if found else 32
 
     @property
+    def is_integer(self) -> bool:
+        """Whether it goes to the integer unit: not IMAD (a multiplier's), nor the uniform ones."""
+        return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
+
+    @property
     def guard_registers(self) -> tuple[str, ...]:
         """The predicate that its guard reads, if any."""
         return tuple(re.findall(r"U?P\d", self.guard))

@@ -21,6 +21,7 @@ from .occupancy import Gpu
 from .sass import Function, Instruction
 
 SCHEDULERS = 4  # of an SM
+INTEGER_LANES = 64  # of an SM, for additions, shifts, logic and comparisons; compute capability < 10
 L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load: see latency.py
 
 
@@ -103,6 +104,8 @@ class Work:
             tensor += ran * i.tensor_flops
             phase.alone += ran * (1 + waits.get(i.address, 0.0))
             phase.add("issue", ran)
+            if i.is_integer:
+                phase.add("integer", ran * 32 / (INTEGER_LANES / SCHEDULERS))
             if i.kind in ("FFMA", "FADD FMUL"):
                 ffma += ran
                 phase.add("fp32", ran * 32 / lanes)
