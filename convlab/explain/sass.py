@@ -303,7 +303,7 @@ def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
         if match := _SECTION.match(row):
             symbol, line, waiting = match[1], None, []
             raw.setdefault(symbol, [])
-        elif row.lstrip().startswith(".section"):
+        elif re.match(r"\s*\.section\s", row):
             symbol = ""
         elif match := _PLACE.search(row):
             places = [(match[1], match[2]), *_INLINED.findall(match[3])]

@@ -116,11 +116,12 @@ def _least(lines: Sequence[Mapping[str, Any]], space: str, kind: str | None) -> 
 
 
 def static_table(functions: Sequence[Function], launches: Sequence[Mapping[str, Any]], gpu: Gpu,
-                 block: Dims | None, shared: int) -> pd.DataFrame:  # fmt: skip
+                 block: Dims | None, shared: int,
+                 lines: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:  # fmt: skip
     """Return one row for each function that was launched, for each if no launch is known."""
     launched = {}
     for entry in launches:
-        match = find_function(functions, entry["kernel"])
+        match = find_function(functions, entry["kernel"], lines, entry["block"])
         if match is not None:
             launched.setdefault(match.symbol, entry)
     rows = []

@@ -123,23 +123,26 @@ class Work:
         """The cycles for which a warp keeps a resource of its scheduler."""
         return sum(phase.busy.get(resource, 0.0) for phase in self.phases)
 
+    @property
+    def resources(self) -> list[str]:
+        """All that some phase keeps busy."""
+        return list(dict.fromkeys(name for phase in self.phases for name in phase.busy))
+
     def cycles(self, warps_of_a_block: float, blocks: float, at_once: float) -> float:
         """Return how long an SM takes for `blocks` of them, `at_once` at a time."""
-        most = {name for phase in self.phases for name in phase.busy}
+        warps = warps_of_a_block / SCHEDULERS
         if len(self.phases) == 1:
             (phase,) = self.phases
-            demand = max(phase.busy.values())
-            warps = warps_of_a_block / SCHEDULERS
+            demand = max(phase.busy.values(), default=0.0)
             rate = throughput(warps * at_once, demand, max(0.0, phase.alone - demand))
             return blocks * warps / rate
-        warps = warps_of_a_block / SCHEDULERS
-        alone = 0.0
+        alone = 0.0  # of a block
         for phase in self.phases:
             demand = max(phase.busy.values(), default=0.0)
             if phase.alone:
                 rate = throughput(warps, demand, max(0.0, phase.alone - demand))
                 alone += warps / rate
-        demand = warps * max(self.busy(name) for name in most)
+        demand = warps * max(map(self.busy, self.resources), default=0.0)
         return blocks / throughput(at_once, demand, max(0.0, alone - demand))
 
 
