@@ -64,7 +64,7 @@ _WORDS = {
 _LIMITS = {name: words[0] for name, words in _WORDS.items()}
 _SHORT = {name: words[1] for name, words in _WORDS.items()}
 
-FITTED = Constants(sustained=0.82, overlap=3.0)
+FITTED = Constants(sustained=0.84, overlap=3.0)
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class Part:
     instructions: float = 0.0  # of warps
     ffma: float = 0.0  # of warps
     library: bool = False
+    issued: Mapping[int, float] = field(default_factory=dict)  # instructions of warps, by line
 
     @property
     def limited_by(self) -> str:
@@ -252,10 +253,10 @@ def predict(
         dram_total += dram
         missed = scale * _missed(owned, hits, dram / scale)
         work = Work.of(function, times, owned, gpu, hits, blocks / scale * warps_each)
-        parts.append(
-            _part(gpu, function, work, held, blocks, warps_each,
-                  {"L2": missed / (L2_BYTES * gpu.sms * gpu.ghz * 1e9), "DRAM": dram / bandwidth})
-        )  # fmt: skip
+        part = _part(gpu, function, work, held, blocks, warps_each,
+                     {"L2": missed / (L2_BYTES * gpu.sms * gpu.ghz * 1e9),
+                      "DRAM": dram / bandwidth})  # fmt: skip
+        parts.append(replace(part, issued=_issued(function, times, scale)))
     notes = []
     if first.counters.get("library_bytes"):
         moved = scale * first.counters["library_bytes"] * _depth_ratio(problem, first.problem)
@@ -289,6 +290,15 @@ def _dram(lines: Sequence[Mapping[str, Any]], scale: float, arrays: Mapping[str,
             asked = scale * _bytes(lines, array, kind)
             moved += min(asked, arrays.get(array) or asked)
     return moved
+
+
+def _issued(function: Function, times: Mapping[int, float], scale: float) -> dict[int, float]:
+    """How many instructions warps issue of each source line."""
+    found: dict[int, float] = {}
+    for i in function.instructions:
+        if i.line and i.opcode != "NOP":
+            found[i.line] = found.get(i.line, 0.0) + scale * times.get(i.address, 0.0)
+    return found
 
 
 def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits, dram: float) -> float:
