@@ -72,7 +72,9 @@ class _Flow:
         for copies, bits in self.rows:
             self._share(copies, bits)
         self.result: dict[int, float] = {}
-        for loop in sorted(self.loops, key=lambda loop: loop.end - loop.start if loop else math.inf):
+        for loop in sorted(
+            self.loops, key=lambda loop: loop.end - loop.start if loop else math.inf
+        ):
             for block in self._blocks(loop):
                 self.result |= {i.address: block.times or 0.0 for i in block.body}
 
@@ -123,8 +125,11 @@ class _Flow:
             return bits / sum(i.width for i in copies)
         left = bits / around  # of one entry; loops that do more at a time come first
         for i in outside:
-            left -= i.width * self.times.get(self.function.loop_of(i), 0) / around * (
-                self.function.loop_of(i) != self.parent[loop]
+            left -= (
+                i.width
+                * self.times.get(self.function.loop_of(i), 0)
+                / around
+                * (self.function.loop_of(i) != self.parent[loop])
             )
         # some are not asked for: where a border is skipped
         return around * math.floor(max(left, 0) / sum(i.width for i in here) + 0.12)
@@ -151,7 +156,9 @@ class _Flow:
         blocks: list[Block] = []
         previous = None
         for i in self.own[loop]:
-            apart = previous is None or previous.kind == "branch" or i.address - previous.address > 16
+            apart = (
+                previous is None or previous.kind == "branch" or i.address - previous.address > 16
+            )
             if apart or i.address in starts:
                 blocks.append(Block([]))
             blocks[-1].body.append(i)
@@ -162,7 +169,9 @@ class _Flow:
         jumps = [(i.address, i.target) for i in self.own[loop] if i.target and i.target > i.address]
         jumps.sort(key=lambda jump: jump[1] - jump[0])
         told = [(b.start, b.end, b.times) for b in blocks if b.times is not None]
-        told += [(c.start, c.end, min(self.times[c], self.times[loop])) for c in self.children[loop]]
+        told += [
+            (c.start, c.end, min(self.times[c], self.times[loop])) for c in self.children[loop]
+        ]
         for block in blocks:
             if block.times is None:
                 block.times = self._guarded(block, jumps, told, self.times[loop])
@@ -221,9 +230,7 @@ def find_function(
     wanted = demangled(name)
     exact = [f for f in functions if name == f.symbol or wanted == f.name]
     base = wanted.partition("<")[0].rpartition("::")[2]
-    alike = exact or [
-        f for f in functions if f.name.partition("<")[0].rpartition("::")[2] == base
-    ]
+    alike = exact or [f for f in functions if f.name.partition("<")[0].rpartition("::")[2] == base]
     if block is not None and len(alike) > 1:
         threads = math.prod(block)
         fitting = [f for f in alike if f.max_threads is None or threads <= f.max_threads]

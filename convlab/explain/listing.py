@@ -36,8 +36,11 @@ class Listing:
 
     def __str__(self) -> str:
         head = f"{'line':>4} {'SASS':>5} {'issued':>6} {'requests':>12} {'per req':>7} {'least':>6} {'share':>6}"
-        lines = [f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request; "
-                 "share of them", head]
+        lines = [
+            f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request; "
+            "share of them",
+            head,
+        ]
         quiet = 0
         for number, text in enumerate(self.source, 1):
             costs = self._at(number)
@@ -56,7 +59,17 @@ class Listing:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        heads = ("", "SASS", "issued", "what", "requests", "per request", "least", "share", self.name)
+        heads = (
+            "",
+            "SASS",
+            "issued",
+            "what",
+            "requests",
+            "per request",
+            "least",
+            "share",
+            self.name,
+        )
         out = [
             # no colours of its own but the bars: legible in a light and in a dark theme
             '<table style="border-collapse:collapse;font:12px monospace;white-space:pre"><tr>',

@@ -89,8 +89,14 @@ def quantities(
     more = [line["units"] - line["ideal_units"] for line in lines if line["space"] == "shared"]
     row("bank conflicts", "wavefronts", "small", simulated=sum(more) if more else None,
         least=0 if more else None)  # fmt: skip
-    row("operations", "MFLOP", "small", simulated=flops and flops / 1e6,
-        measured=counted.get("flops") and counted["flops"] / 1e6, least=small.flops / 1e6)
+    row(
+        "operations",
+        "MFLOP",
+        "small",
+        simulated=flops and flops / 1e6,
+        measured=counted.get("flops") and counted["flops"] / 1e6,
+        least=small.flops / 1e6,
+    )
     lanes = sum(line["lanes"] for line in lines)
     requests = sum(line["requests"] for line in lines)
     active = lanes / requests if requests else None

@@ -21,7 +21,9 @@ from .occupancy import Gpu
 from .sass import Function, Instruction
 
 SCHEDULERS = 4  # of an SM
-INTEGER_LANES = 64  # of an SM, for additions, shifts, logic and comparisons; compute capability < 10
+INTEGER_LANES = (
+    64  # of an SM, for additions, shifts, logic and comparisons; compute capability < 10
+)
 L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load: see latency.py
 
 
@@ -40,7 +42,9 @@ class Hits:
     @classmethod
     def of(cls, counters: Mapping[str, float]) -> Hits:
         """Those of a simulated run; what is assumed where it was not counted."""
-        requests = counters.get("global_load_requests", 0) + counters.get("global_store_requests", 0)
+        requests = counters.get("global_load_requests", 0) + counters.get(
+            "global_store_requests", 0
+        )
         first = counters.get("block_sectors", 0)
         if not requests or not first:
             return cls()
@@ -76,7 +80,7 @@ class Work:
     phases: tuple[Phase, ...]
     instructions: float
     ffma: float
-    tensor_flops: float
+    tensor_flops: float  # in operations that go at the datasheet's TF32 rate
 
     @classmethod
     def of(cls, function: Function, times: Mapping[int, float], lines: Sequence[Mapping[str, Any]],
@@ -101,7 +105,7 @@ class Work:
             if not ran or i.opcode == "NOP":
                 continue
             n, phase = n + ran, phases[at[i.address]]
-            tensor += ran * i.tensor_flops
+            tensor += ran * i.tensor_flops / _tensor_rate(i, gpu)
             phase.alone += ran * (1 + waits.get(i.address, 0.0))
             phase.add("issue", ran)
             if i.is_integer:
@@ -166,6 +170,16 @@ def throughput(customers: float, demand: float, think: float) -> float:
         queue = rate * response
     part = customers - (math.ceil(customers) - 1) if customers > 0 else 0.0
     return before + (rate - before) * part
+
+
+def _tensor_rate(i: Instruction, gpu: Gpu) -> float:
+    """How fast a tensor core instruction goes, TF32 at the datasheet's rate being 1.
+
+    16-bit types go twice as fast. From compute capability 9.0 on, warps' own HMMA reach some 65%
+    of what groups of warps reach with HGMMA.
+    """
+    rate = 1.0 if "TF32" in i.opcode else 2.0
+    return rate * (0.65 if gpu.sm >= 90 and i.kind == "HMMA" else 1.0)
 
 
 def _phase_of(function: Function) -> dict[int, int]:
