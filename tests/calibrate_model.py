@@ -27,7 +27,7 @@ MEASURED = Path(__file__).parent / "measured_h200.json"
 GRID = [
     Constants(sustained / 100, overlap)
     for sustained in range(60, 101, 2)
-    for overlap in (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+    for overlap in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0)
 ]
 FACTOR = 1.5  # the aim: within this factor of the measured time
 

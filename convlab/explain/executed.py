@@ -71,12 +71,14 @@ class _Flow:
             self.times[loop] = self._iterations(loop)
         for copies, bits in self.rows:
             self._share(copies, bits)
+        rare = _division(function)
         self.result: dict[int, float] = {}
         for loop in sorted(
             self.loops, key=lambda loop: loop.end - loop.start if loop else math.inf
         ):
             for block in self._blocks(loop):
-                self.result |= {i.address: block.times or 0.0 for i in block.body}
+                slow = any(i.address in rare for i in block.body)
+                self.result |= {i.address: 0.0 if slow else block.times or 0.0 for i in block.body}
 
     def _around(self, loop: Loop) -> Loop | None:
         outer = [o for o in self.function.loops
@@ -187,6 +189,20 @@ class _Flow:
                 if inside:
                     return min(max(inside), all_of_them)
         return all_of_them
+
+
+def _division(function: Function) -> set[int]:
+    """The addresses of what only serves 64-bit divisions of numbers beyond 32 bits.
+
+    nvcc calls a routine of its own for them, after the function's last EXIT; numbers below 2^32,
+    which indices mostly are, go a shorter way.
+    """
+    calls = {i.address for i in function.instructions
+             if i.opcode.startswith("CALL") and "__internal_" in i.operands}  # fmt: skip
+    leaves = [i.address for i in function.instructions if i.opcode == "EXIT"]
+    if not calls or not leaves:
+        return set()
+    return calls | {i.address for i in function.instructions if i.address > max(leaves)}
 
 
 def by_function(

@@ -64,7 +64,7 @@ _WORDS = {
 _LIMITS = {name: words[0] for name, words in _WORDS.items()}
 _SHORT = {name: words[1] for name, words in _WORDS.items()}
 
-FITTED = Constants(sustained=0.84, overlap=3.0)
+FITTED = Constants(sustained=0.82, overlap=2.5)
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,7 @@ def predict(
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays = array_bytes(problem)
     arrays["workspace"] = scale * _bytes(lines, "workspace", "store")
+    arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
     hits = Hits.of(first.counters)
     parts, dram_total = [], 0.0
     for function, owned, launches in by_function(functions, lines, first.launches):
