@@ -70,15 +70,17 @@ def test_throughput_of_one_and_of_very_many() -> None:
 @pytest.mark.parametrize("trips, main, copies", [(3, 0, (1, 1, 1)), (9, 2, (1, 0, 0)),
                                                  (4, 1, (0, 0, 0)), (7, 1, (1, 1, 1))])  # fmt: skip
 def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies) -> None:
-    """An outer loop (line 1) holds one that nvcc unrolled by 4 (line 2), and 3 copies for the rest."""
+    """A loop (line 1) holds one that nvcc unrolled by 4 (line 2), and 3 copies for the rest."""
     load = ("LDG.E", "R1, desc[UR0][R2.64]", None)
     rows = [("IADD3", "R2, R2, 0x1, RZ", None), ("BRA", "`(.L_9)", 16 * 8), load, load, load, load,
             ("IADD3", "R3, R3, 0x4, RZ", None), ("BRA", "`(.L_2)", 16 * 2),
             load, ("BRA", "`(.L_8)", 16 * 13), load, ("BRA", "`(.L_8)", 16 * 13), load,
             ("BRA", "`(.L_1)", 0)]  # fmt: skip
     lines = [1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]
-    body = [sass.Instruction(16 * n, op, rest, line, target)
-            for n, ((op, rest, target), line) in enumerate(zip(rows, lines, strict=True))]  # fmt: skip
+    body = [
+        sass.Instruction(16 * n, op, rest, line, target)
+        for n, ((op, rest, target), line) in enumerate(zip(rows, lines, strict=True))
+    ]
     function = sass.Function("f", instructions=body)
     counted = [row(2, "global", "load", 100 * trips, 4)]
     times = executed.executions(function, counted, {1: 32 * 100, 2: 32 * 100 * trips}, warps=1)
@@ -107,8 +109,14 @@ def test_the_instance_of_a_template_is_told_by_what_was_counted() -> None:
     assert executed.find_function(functions, "tile<size, k>", counted, (8, 8, 1)) is small
 
 
-@pytest.mark.parametrize("opcode, slower", [("HMMA.1688.F32.TF32", 1 / 0.65), ("HMMA.16816.F32.BF16", 0.5 / 0.65),
-                                            ("HGMMA.64x128x8.F32.TF32", 1.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    "opcode, slower",
+    [
+        ("HMMA.1688.F32.TF32", 1 / 0.65),
+        ("HMMA.16816.F32.BF16", 0.5 / 0.65),
+        ("HGMMA.64x128x8.F32.TF32", 1.0),
+    ],
+)
 def test_tensor_core_instructions_are_in_the_mix_and_in_the_model(opcode, slower) -> None:
     body = chain((opcode, "R4, R8, R12, R4", None), ("BRA", "`(.L_0)", 0))
     function = sass.Function("f", instructions=body)
