@@ -3,7 +3,7 @@
     python tests/calibrate_model.py [tests/measured_h200.json] [--write convlab/explain/README.md]
 
 The times are made on a GPU by ``python tests/ncu_agreement.py --no-counters --json FILE``, with
-``--kernel NAME`` for more (a tunable in the name: ``03_smem_tile@TILE=8``); prediction needs no GPU.
+``--kernel NAME`` for more (with a tunable: ``03_smem_tile@TILE=8``); prediction needs no GPU.
 Held-out errors are of constants fitted without the rung, without the problem, or without both.
 """
 

@@ -3,8 +3,8 @@
     python tests/ncu_agreement.py [--kernel NAME ...] [--no-times] [--json FILE] [--write FILE]
 
 Prints two Markdown tables: simulated against ncu's counters on three small problems, each
-difference marked "ok" up to 5% (wavefronts: 15%), and predicted against measured times. --write puts
-the first into a file; the second is written by tests/calibrate_model.py, which reads the --json
+difference marked "ok" up to 5% (wavefronts: 15%), and predicted against measured times. --write
+puts the first into a file; the second is written by tests/calibrate_model.py, which reads the --json
 (tests/measured_h200.json) and shows the errors on what the model was not fitted to, too.
 
 The simulator counts the source's accesses. Where nvcc joined some (a float4 for four floats, which

@@ -4,7 +4,7 @@ A warp issues in order, one instruction a cycle at most, and an instruction wait
 and predicates that it reads. Latencies are those that microbenchmarks found on Volta to Hopper
 (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018; Luo et
 al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024),
-rounded. That of a load from global memory is given by who calls: it depends on what the caches hold.
+rounded. Who calls gives that of a load from global memory: it depends on what the caches hold.
 """
 
 from __future__ import annotations

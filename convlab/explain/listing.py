@@ -35,7 +35,10 @@ class Listing:
     issued: Mapping[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        head = f"{'line':>4} {'SASS':>5} {'issued':>6} {'requests':>12} {'per req':>7} {'least':>6} {'share':>6}"
+        head = (
+            f"{'line':>4} {'SASS':>5} {'issued':>6} {'requests':>12} {'per req':>7} {'least':>6} "
+            f"{'share':>6}"
+        )
         lines = [
             f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request; "
             "share of them",

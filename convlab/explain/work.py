@@ -1,4 +1,4 @@
-"""What one warp of a kernel has to do, between one barrier and the next, and how fast an SM does it.
+"""What a warp of a kernel has to do, between barriers, and how fast an SM gets it done.
 
 A scheduler of an SM serves its warps as a shop serves customers who also have errands elsewhere.
 A warp occupies some resource (issue slots, multipliers, the shared memory) for some cycles, and
