@@ -117,7 +117,7 @@ def table(all_points: Sequence[Point], document: dict, source: str) -> str:
     best = fit(all_points)
     fitted = f"sustained {best.sustained:.2f}, overlap {best.overlap:g}"
     used = f"sustained {FITTED.sustained:.2f}, overlap {FITTED.overlap:g}"
-    lines = ["| error of the time model, as a factor | constants | typical | largest | within 1.5 |",
+    lines = ["| error of the model, as a factor | constants | typical | largest | within 1.5 |",
              "|---|---|---|---|---|"]  # fmt: skip
     lines += [
         summary("as it stands in predict.py", [p.error(FITTED) for p in all_points], used),
@@ -140,8 +140,11 @@ def table(all_points: Sequence[Point], document: dict, source: str) -> str:
         cells = []
         for name in names:
             p = next((p for p in all_points if (p.kernel, p.problem) == (name, label)), None)
-            cells.append(f"{p.predicted(FITTED):.3g} / {p.ms:.3g} ms = {math.exp(p.error(FITTED)):.2f}"
-                         if p else "-")  # fmt: skip
+            text = "-"
+            if p:
+                off = math.exp(p.error(FITTED))
+                text = f"{p.predicted(FITTED):.3g} / {p.ms:.3g} ms = {off:.2f}"
+            cells.append(text)
         lines.append(f"| {label} | {' | '.join(cells)} |")
     where = f"{document['device']}; {document['date']}"
     lines += ["", f"Measured on {where} (`{source}`); by `python tests/calibrate_model.py`."]

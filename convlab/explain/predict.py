@@ -156,7 +156,8 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON can hold."""
         return {
-            "model": True, "verdict": self.verdict, "ms": self.ms, "gpu": self.gpu, "problem": str(self.problem),
+            "model": True, "verdict": self.verdict, "ms": self.ms,
+            "gpu": self.gpu, "problem": str(self.problem),
             "dram_bytes": self.dram_bytes, "notes": list(self.notes),
             "parts": [
                 {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
