@@ -157,6 +157,11 @@ class Launch:
         self._runs = 0
         self._simulate()
 
+    @property
+    def executed(self) -> dict[int, int]:
+        """How often threads came to a line, for lines that begin a basic block; {} on a GPU."""
+        return self._trace.executed if self._trace else {}
+
     def _simulate(self) -> None:
         self.counters = self._trace = self.sampling = None
         self.launches = []

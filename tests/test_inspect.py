@@ -317,8 +317,20 @@ def test_inspect_shows_what_the_simulator_counted(found) -> None:
 def test_inspect_renders_in_a_notebook_and_as_json(found) -> None:
     page = found._repr_html_()
     assert "<table" in page and "sectors per load" in page
+    assert "verdict" in page and "dearest" not in page and "r_acc[k + 0]" in page
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["kernel"] == "03_smem_tile" and document["measured"] is None
+
+
+@needs_tools
+def test_the_verdict_names_what_limits_and_says_that_it_is_a_models(found) -> None:
+    assert found.verdict.startswith("the model's verdict: conv2d_smem_tile<16, 32>, 100%")
+    assert found.verdict in found._repr_html_().replace("&#x27;", "'").replace("&lt;", "<").replace(
+        "&gt;", ">"
+    )
+    assert sum(found.issued.values()) == pytest.approx(1, abs=0.1)
+    costly = found.costly(3)
+    assert len(costly) == 3 and costly[["issued", "sectors", "wavefronts"]].max(axis=None) <= 1
 
 
 def test_inspect_draws_one_figure(found, tmp_path) -> None:
@@ -410,13 +422,16 @@ def test_the_listing_in_a_notebook(listing: Listing) -> None:
     page = listing._repr_html_()
     assert "5.00 sectors" in page and "8.00 wavefronts" in page
     assert "s[0] &lt; 1" in page and "// quiet" in page and "8 lanes meet" in page
+    assert "background:#" not in page and "color:#222" not in page  # a theme's own, light or dark
 
 
 @needs_tools
 def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
-    # H200, torch 2.11, square, milliseconds
-    measured = {"02c_im2col_batched": 19.4, "02b_im2col_cublas": 27.6, "03_smem_tile": 36.7,
-                "02_im2col_gemm": 39.6, "01_direct": 412.0}  # fmt: skip
+    document = json.loads((Path(__file__).parent / "measured_h200.json").read_text())
+    on_square = [row for row in document["times"] if row["problem"] == "square"]
+    measured = {row["kernel"]: row["measured_ms"]
+                for row in sorted(on_square, key=lambda row: row["measured_ms"])
+                if "@" not in row["kernel"]}  # fmt: skip
     models = {
         name: convlab.inspect(name, "square", gpu="H200", engine="sim").predicted
         for name in measured

@@ -82,8 +82,9 @@ def inspect(
     if engine != "sim" and (runs or engine == "cuda"):  # never what failed on the simulator
         measured = _measure(kernel, problem, small, seed, notes)
     launches = runs[0].launches if runs else ()
-    names = [entry["kernel"] for entry in launches]
-    called = [f for f in functions if any(find_function(functions, n) is f for n in names)]
+    counted = runs[0].lines if runs else ()
+    launched = [find_function(functions, e["kernel"], counted, e["block"]) for e in launches]
+    called = [f for f in functions if any(f is match for match in launched)]
     model = _predict(problem, gpu, functions, runs, known, block, notes)
     if functions and not launches and block is None:
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
@@ -97,7 +98,7 @@ def inspect(
     return Inspection(
         kernel.name, problem, small, gpu,
         frame=quantities(problem, small, runs, flops if runs else None, model, measured, floor),
-        static=static_table(called or functions, launches, gpu, block, shared),
+        static=static_table(called or functions, launches, gpu, block, shared, counted),
         sass=sass_table(called or functions), lines=pd.DataFrame(lines), measured=measured,
         predicted=model,
         findings=tuple(findings), notes=tuple(notes), source=tuple(kernel.source.splitlines()),
@@ -126,7 +127,8 @@ def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
             # a line is not known where binutils' addr2line is not there
             lines = [row for row in getattr(launch, "lines", None) or [] if row["line"]]
             launches = getattr(launch, "launches", None) or []
-            runs.append(predict.Run(stand_in, launch.counters or {}, lines, launches))
+            executed = getattr(launch, "executed", None) or {}
+            runs.append(predict.Run(stand_in, launch.counters or {}, lines, launches, executed))
             if len(runs) == 1:
                 findings = getattr(launch, "findings", None) or ()
                 flops = getattr(launch, "flops", None)

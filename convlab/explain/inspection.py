@@ -73,7 +73,55 @@ class Inspection:
         for finding in self.findings:
             found.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
         rows = self.lines.to_dict("records")
-        return Listing(self.kernel, self.source, rows, found, self.made)
+        return Listing(self.kernel, self.source, rows, found, self.made, self.issued)
+
+    @property
+    def issued(self) -> dict[int, float]:
+        """The share of all instructions that warps issue, by source line (the model's counts)."""
+        parts = self.predicted.parts if self.predicted else ()
+        whole = sum(part.instructions for part in parts)
+        shares: dict[int, float] = {}
+        for part in parts:
+            for line, count in part.issued.items():
+                shares[line] = shares.get(line, 0.0) + count / whole
+        return shares
+
+    @property
+    def verdict(self) -> str:
+        """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
+        if self.predicted is None:
+            return "no verdict: see the notes"
+        seen = (self.measured or {}).get("ms")
+        off = f"; it predicts {self.predicted.ms:.3g} ms, measured: {seen:.3g} ms" if seen else ""
+        return f"the model's verdict: {self.predicted.verdict}{off}"
+
+    def costly(self, most: int = 5) -> pd.DataFrame:
+        """Return the source lines that cost most: of instructions issued, sectors, wavefronts."""
+        issued, rows = self.issued, {}
+        for line, share in issued.items():
+            rows[line] = {"line": line, "issued": share, "sectors": 0.0, "wavefronts": 0.0}
+        names = {"global": "sectors", "shared": "wavefronts"}
+        for row in self.lines.to_dict("records"):
+            at = rows.setdefault(row["line"], {"line": row["line"], "issued": 0.0, "sectors": 0.0,
+                                               "wavefronts": 0.0})  # fmt: skip
+            at[names[row["space"]]] += row["share"]
+        frame = pd.DataFrame(
+            [row | {"source": self._quoted(row["line"])} for row in rows.values()],
+            columns=["line", "issued", "sectors", "wavefronts", "source"],
+        )
+        cost = frame[["issued", "sectors", "wavefronts"]].max(axis=1)
+        return frame.loc[cost.sort_values(ascending=False, kind="stable").index[:most]]
+
+    def _quoted(self, line: int) -> str:
+        return self.source[line - 1].strip() if 0 < line <= len(self.source) else ""
+
+    def _costly_text(self) -> pd.DataFrame:
+        frame = self.costly()
+        for name in ("issued", "sectors", "wavefronts"):
+            frame[name] = [f"{share:.0%}" if share else "-" for share in frame[name]]
+        frame["line"] = frame["line"].map(str)
+        frame["source"] = [s if len(s) <= 70 else f"{s[:69]}…" for s in frame["source"]]
+        return frame
 
     def plot(self, path: str | Path | None = None) -> Chart:
         """Draw the roofline and the dearest lines; write the figure if a path is given."""
@@ -111,10 +159,15 @@ class Inspection:
         out = [f"{self.kernel} on {self.problem.label}, {self.gpu.name}"]
         if self.small != self.problem:
             out.append(f"  small: {self.small}")
+        out += textwrap.wrap(self.verdict, 100, initial_indent="  ", subsequent_indent="    ")
         out += ["", *text(shown(self.frame))]
         if len(self.static):
             out += ["", *text(static_shown(self.static))]
-        out += [line for line in self._mixes()]
+        out += self._mixes()
+        if len(self.costly()):
+            out += ["", "the dearest lines, shares of all: instructions issued, sectors of global "
+                    "memory, wavefronts of shared"]  # fmt: skip
+            out += text(self._costly_text(), left=("line", "source"))
         if self.predicted is not None:
             out += ["", str(self.predicted)]
         out += [""] + [line for note in self.notes for line in textwrap.wrap(note, 100)]
@@ -132,14 +185,16 @@ class Inspection:
 
     def _repr_html_(self) -> str:
         head = f"{self.kernel} on {self.problem.label}, {self.gpu.name}"
-        parts = [f"<b>{html.escape(head)}</b>"]
-        for frame in (shown(self.frame), static_shown(self.static)):
+        small = f" (small: {self.small})" if self.small != self.problem else ""
+        parts = [f"<b>{html.escape(head)}</b>{html.escape(small)}<br>{html.escape(self.verdict)}"]
+        for frame in (shown(self.frame), static_shown(self.static), self._costly_text()):
             if len(frame):
                 parts.append(frame.to_html(index=False, border=0))
-        below = [*self._mixes(), *([str(self.predicted)] if self.predicted else [])]
-        parts.append(f"<pre>{html.escape(chr(10).join(below))}</pre>")
-        parts.append(f"<small>{'<br>'.join(map(html.escape, self.notes))}</small>")
-        return "".join(parts)
+        found = [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
+        predicted = str(self.predicted).splitlines()[:1] if self.predicted else []
+        below = [*self._mixes(), *predicted, *self.notes, *found]
+        parts.append(f"<small>{'<br>'.join(map(html.escape, below))}</small>")
+        return f'<div style="font-size:12px;line-height:1.3">{"".join(parts)}</div>'
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON can hold; a number that is not known is None."""
@@ -150,7 +205,8 @@ class Inspection:
             "kernel": self.kernel, "problem": str(self.problem), "small": str(self.small),
             "gpu": self.gpu.name, "quantities": records(self.frame),
             "functions": records(self.static), "sass": records(self.sass),
-            "lines": records(self.lines), "measured": measured,
+            "lines": records(self.lines), "issued": self.issued, "verdict": self.verdict,
+            "measured": measured,
             "predicted": self.predicted.to_dict() if self.predicted else None,
             "findings": [{"line": f.line, "kind": f.kind, "text": f.text} for f in self.findings],
             "notes": list(self.notes),

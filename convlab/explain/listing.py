@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _UNITS = {"global": "sectors", "shared": "wavefronts"}
@@ -24,6 +24,7 @@ class Listing:
         space, 0 to 1), lanes.
     findings : by line, what is wrong or wasteful there.
     instructions : by line, how many machine instructions nvcc made of it.
+    issued : by line, its share of the instructions that warps issue, as the model counts them.
     """
 
     name: str
@@ -31,10 +32,18 @@ class Listing:
     rows: Sequence[Mapping[str, Any]]
     findings: Mapping[int, Sequence[str]]
     instructions: Mapping[int, int]
+    issued: Mapping[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        head = f"{'line':>4} {'SASS':>5} {'requests':>12} {'per req':>7} {'least':>6} {'share':>6}"
-        lines = [f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request", head]
+        head = (
+            f"{'line':>4} {'SASS':>5} {'issued':>6} {'requests':>12} {'per req':>7} {'least':>6} "
+            f"{'share':>6}"
+        )
+        lines = [
+            f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request; "
+            "share of them",
+            head,
+        ]
         quiet = 0
         for number, text in enumerate(self.source, 1):
             costs = self._at(number)
@@ -46,16 +55,27 @@ class Listing:
                 quiet = 0
             made = self.instructions.get(number)
             for i, row in enumerate(costs or [None]):
-                left = f"{number:>4} {made or '':>5}" if i == 0 else " " * 10
+                left = f"{number:>4} {made or '':>5} {self._issued(number):>6}"
+                left = left if i == 0 else " " * 17
                 lines.append(f"{left} {self._cells(row)}  {text if i == 0 else ''}".rstrip())
             lines += [f"{'':>10} ^ {finding}" for finding in self.findings.get(number, ())]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        heads = ("", "SASS", "what", "requests", "per request", "least", "share", self.name)
+        heads = (
+            "",
+            "SASS",
+            "issued",
+            "what",
+            "requests",
+            "per request",
+            "least",
+            "share",
+            self.name,
+        )
         out = [
-            '<table style="border-collapse:collapse;font:12px monospace;white-space:pre;'
-            'color:#222;background:#fff"><tr>',
+            # no colours of its own but the bars: legible in a light and in a dark theme
+            '<table style="border-collapse:collapse;font:12px monospace;white-space:pre"><tr>',
             *(f'<th style="text-align:{"left" if head == self.name else "right"}">'
               f"{html.escape(head)}</th>" for head in heads),
             "</tr>",
@@ -66,13 +86,14 @@ class Listing:
                 out.append(self._html_row(number if i == 0 else None, text if i == 0 else "", row))
             for finding in self.findings.get(number, ()):
                 out.append(
-                    '<tr><td colspan="7"></td><td style="text-align:left;color:#D55E00">'
+                    '<tr><td colspan="8"></td><td style="text-align:left;color:#D55E00">'
                     f"^ {html.escape(finding)}</td></tr>"
                 )
         return "".join(out) + "</table>"
 
     def _html_row(self, number: int | None, text: str, row: Mapping[str, Any] | None) -> str:
-        cells = [str(number or ""), str(self.instructions.get(number, "")) if number else ""]
+        cells = [str(number or ""), str(self.instructions.get(number, "")) if number else "",
+                 self._issued(number) if number else ""]  # fmt: skip
         style = ""
         if row is None:
             cells += [""] * 5
@@ -96,6 +117,10 @@ class Listing:
 
     def _at(self, number: int) -> list[Mapping[str, Any]]:
         return [row for row in self.rows if row["line"] == number]
+
+    def _issued(self, number: int) -> str:
+        share = self.issued.get(number, 0.0)
+        return f"{share:.1%}" if share >= 0.0005 else ""
 
     @staticmethod
     def _cells(row: Mapping[str, Any] | None) -> str:

@@ -1,20 +1,17 @@
 """A rough prediction of a kernel's time on a GPU from its simulated traffic and its SASS: a model.
 
-Each ``__global__`` function takes as long as the busiest of the things it needs, and the functions
-of a call follow one another:
+The functions of a call follow one another. Each keeps the SMs busy (`work.py`: issue slots, fp32
+and integer units, shared memory, L1, and the waits between) and moves bytes:
 
-=============  ===================================================================================
-issue+latency  warp instructions, four schedulers an SM, one a cycle, over the share of cycles in
-               which a scheduler has a warp that is ready (below)
-fp32           FFMAs over the lanes that can do them; "tensor": HMMA, HGMMA at the datasheet's rate
-shared         shared-memory wavefronts, one a cycle and SM
-L1             requests, one a cycle and SM, or their sectors, four a cycle
-L2             sectors that L1 does not hold
-DRAM           each array of a function once, or what it asks for where that is less
-=============  ===================================================================================
+======  ==========================================================================================
+L2      the sectors that L1 does not hold, `L2_BYTES` a cycle and SM
+DRAM    each array of a function once, or what it asks for where that is less, at copy bandwidth
+tensor  HMMA and HGMMA at the datasheet's rate
+======  ==========================================================================================
 
-How well latency is hidden: a warp that is alone issues in one cycle of 1 / `READY`; w warps of a
-scheduler, independent of each other, leave it idle in (1 - READY)^w of the cycles.
+These go on at once, yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p).
+Two constants are fitted (`FITTED`); README.md here has their error, also on what they were not
+fitted to.
 """
 
 from __future__ import annotations
@@ -29,17 +26,45 @@ from .executed import by_function, executions
 from .occupancy import Gpu, Occupancy, occupancy
 from ..problem import Problem
 from .sass import Function
+from .work import SCHEDULERS, Hits, Work
 
-# Fitted by hand to the five first rungs on the three headline problems on an H200, where anything
-# from 0.11 to 0.17 is within 1.5 of each; back-to-back dependent arithmetic alone would give 1/4.
-READY = 0.13
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches (H200: 4.26 of 4.8 TB/s)
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches (H200: 51 of 67 TFLOP/s)
-L1_HITS = 0.8  # of the loads that ask for a sector again: an assumption, unless it was counted
 L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20 to 40
 LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
 MACS = 50_000_000  # of the small problem that is simulated in place of a large one
 _SIDE = 32  # outputs a side that stand for a large image: whole tiles, whole warps
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is fitted to measured times, by ``tests/calibrate_model.py``.
+
+    `sustained` is the share of their cycles at the boost clock that SMs use: clocks fall under
+    load, and slots are lost to bank conflicts of registers and the like. `overlap` is the exponent
+    p above: 1 would be one after the other, infinity the longest alone.
+    """
+
+    sustained: float
+    overlap: float
+
+
+# Resources in words: (what limits, in short).
+_WORDS = {
+    "issue": ("the schedulers, which issue one instruction a cycle", "issue slots"),
+    "fp32": ("the fp32 units", "the fp32 units"),
+    "integer": ("integer arithmetic: indices and borders", "integer arithmetic"),
+    "shared": ("shared-memory wavefronts", "shared-memory wavefronts"),
+    "L1": ("requests to L1", "requests to L1"),
+    "L2": ("bytes between L2 and the SMs", "L2"),
+    "DRAM": ("bytes of DRAM", "DRAM"),
+    "tensor": ("the tensor cores", "the tensor cores"),
+    "waiting": ("waits that too few warps hide: latencies and barriers", "waits"),
+}
+_LIMITS = {name: words[0] for name, words in _WORDS.items()}
+_SHORT = {name: words[1] for name, words in _WORDS.items()}
+
+FITTED = Constants(sustained=0.82, overlap=2.5)
 
 
 @dataclass(frozen=True)
@@ -50,30 +75,45 @@ class Run:
     counters: Mapping[str, float]
     lines: Sequence[Mapping[str, Any]]
     launches: Sequence[Mapping[str, Any]]
+    executed: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Part:
     """The predicted time of one ``__global__`` function, or of the library.
 
-    `terms` has the seconds that each resource alone would take; the longest is the function's.
+    `terms` has the seconds for which each resource is busy, and those in which the SMs wait though
+    none of theirs is; `sm_seconds` what the SMs take if they use every cycle of the boost clock.
     """
 
     name: str
     terms: dict[str, float]
+    sm_seconds: float = 0.0
     occupancy: Occupancy | None = None
     instructions: float = 0.0  # of warps
     ffma: float = 0.0  # of warps
+    library: bool = False
+    issued: Mapping[int, float] = field(default_factory=dict)  # instructions of warps, by line
 
     @property
     def limited_by(self) -> str:
-        """The busiest resource."""
+        """The longest of its terms; "waiting" where the SMs are mostly idle."""
         return max(self.terms, key=self.terms.__getitem__)
 
     @property
     def seconds(self) -> float:
         """The predicted time."""
-        return self.terms[self.limited_by] + LAUNCH_SECONDS
+        return self.time(FITTED)
+
+    def time(self, constants: Constants) -> float:
+        """The predicted time with other constants."""
+        sm = self.sm_seconds / (1 if self.library else constants.sustained)
+        together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
+        p = constants.overlap
+        longest = max(together)
+        if not longest:
+            return LAUNCH_SECONDS
+        return longest * sum((t / longest) ** p for t in together) ** (1 / p) + LAUNCH_SECONDS
 
 
 @dataclass(frozen=True)
@@ -91,18 +131,33 @@ class Prediction:
         """The whole call, in milliseconds."""
         return 1e3 * sum(part.seconds for part in self.parts)
 
+    @property
+    def verdict(self) -> str:
+        """What limits the kernel, in a sentence."""
+        if not self.parts:
+            return "the model sees no work at all"
+        slowest = max(self.parts, key=lambda part: part.seconds)
+        terms = sorted(slowest.terms.items(), key=lambda term: -term[1])
+        (first, most), *others = [(name, t / slowest.seconds) for name, t in terms]
+        text = f"{_LIMITS[first]} ({most:.0%} of its time)"
+        text += "".join(f", then {_SHORT[name]} ({share:.0%})" for name, share in others[:1]
+                        if share > 0.2)  # fmt: skip
+        share = 1e3 * slowest.seconds / self.ms
+        return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {text}"
+
     def __str__(self) -> str:
         lines = [f"about {self.ms:.3g} ms on {self.gpu} for {self.problem.label} (a model's)"]
         for part in self.parts:
             terms = sorted(part.terms.items(), key=lambda term: -term[1])
-            shown = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in terms if seconds)
-            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms, the longest of {shown}")
+            shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in terms[:4] if t)
+            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms; busy with {shown}")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON can hold."""
         return {
-            "model": True, "ms": self.ms, "gpu": self.gpu, "problem": str(self.problem),
+            "model": True, "verdict": self.verdict, "ms": self.ms,
+            "gpu": self.gpu, "problem": str(self.problem),
             "dram_bytes": self.dram_bytes, "notes": list(self.notes),
             "parts": [
                 {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
@@ -174,38 +229,42 @@ def predict(
     block : threads of a block, for functions of which no launch is known.
     """
     first, scale = runs[0], _pixels(problem) / max(_pixels(runs[0].problem), 1)
-    lines = [dict(row) for row in first.lines]
+    lines, executed = [dict(row) for row in first.lines], dict(first.executed)
     if len(runs) > 1:
-        lines = _extrapolated(problem, runs)
+        lines, executed = _extrapolated(problem, runs)
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays = array_bytes(problem)
     arrays["workspace"] = scale * _bytes(lines, "workspace", "store")
+    arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
+    hits = Hits.of(first.counters)
     parts, dram_total = [], 0.0
     for function, owned, launches in by_function(functions, lines, first.launches):
         if not owned:
             continue
-        blocks = scale * sum(math.prod(entry["grid"]) for entry in launches) or None
         shape = launches[0]["block"] if launches else block
         shared = function.static_shared + (launches[0]["shared_bytes"] if launches else 0)
-        held = occupancy(gpu, math.prod(shape), function.registers, shared) if shape else None
-        counts = executions(function, owned)
-        total = {kind: scale * value for kind, value in counts.items()}
+        held = occupancy(gpu, math.prod(shape), function.registers, shared)
+        warps_each = -(-math.prod(shape) // 32)
+        blocks = scale * sum(math.prod(entry["grid"]) for entry in launches)
+        if not launches:  # as many threads as y has elements
+            blocks = math.ceil(_pixels(problem) / math.prod(shape))
+        times = executions(function, owned, executed, blocks / scale * warps_each)
         dram = _dram(owned, scale, arrays)
         dram_total += dram
-        terms = _terms(gpu, total, owned, scale, dram, bandwidth)
-        terms["issue+latency"] /= _hidden(gpu, held, blocks)
-        tail = 1.0 if blocks is None else max(1.0, math.ceil(blocks / gpu.sms) * gpu.sms / blocks)
-        for name in ("issue+latency", "fp32", "tensor", "shared", "L1"):
-            terms[name] *= tail
-        parts.append(Part(function.name, terms, held, total["all"], total["FFMA"]))
-    counted = any("block_units" in row for row in lines)
-    notes = [] if counted else [f"{L1_HITS:.0%} of repeated loads are taken to hit in L1"]
+        missed = scale * _missed(owned, hits, dram / scale)
+        work = Work.of(function, times, owned, gpu, hits, blocks / scale * warps_each)
+        part = _part(gpu, function, work, held, blocks, warps_each,
+                     {"L2": missed / (L2_BYTES * gpu.sms * gpu.ghz * 1e9),
+                      "DRAM": dram / bandwidth})  # fmt: skip
+        parts.append(replace(part, issued=_issued(function, times, scale)))
+    notes = []
     if first.counters.get("library_bytes"):
         moved = scale * first.counters["library_bytes"] * _depth_ratio(problem, first.problem)
         dram_total += moved
-        parts.append(Part("cuBLAS", {"fp32": problem.flops / rate, "DRAM": moved / bandwidth}))
+        busy = problem.flops / rate
+        parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": moved / bandwidth}, busy, library=True))
         notes.append("cuBLAS: tiles of 128x128, at the rate of a large matrix product")
     if len(runs) > 1 or first.problem != problem:
         notes.append(f"extrapolated from {' and '.join(str(run.problem) for run in runs)}")
@@ -235,37 +294,37 @@ def _dram(lines: Sequence[Mapping[str, Any]], scale: float, arrays: Mapping[str,
     return moved
 
 
-def _terms(gpu: Gpu, total: Mapping[str, float], lines: Sequence[Mapping[str, Any]], scale: float,
-           dram: float, bandwidth: float) -> dict[str, float]:  # fmt: skip
-    cycles = gpu.sms * gpu.ghz * 1e9  # of all SMs, a second
-    tensor_rate = (gpu.datasheet.tf32_tflops if gpu.datasheet else None) or math.inf
-
-    def summed(space: str, key: str) -> float:
-        return scale * sum(row[key] for row in lines if row["space"] == space)
-
-    asked = scale * _bytes(lines, None, "load")
-    missed = scale * sum(32 * row["block_units"] for row in lines if row.get("block_units"))
-    if not missed:
-        missed = min(dram, asked) + (1 - L1_HITS) * max(0.0, asked - dram)
-    missed += scale * _bytes(lines, None, "store")
-    return {
-        "issue+latency": total["all"] / (4 * cycles),
-        "fp32": 32 * total["FFMA"] / (gpu.limits.fp32_lanes * cycles),
-        "tensor": total["flops"] / (tensor_rate * 1e12),
-        "shared": summed("shared", "units") / cycles,
-        "L1": max(summed("global", "requests"), summed("global", "units") / 4) / cycles,
-        "L2": missed / (L2_BYTES * cycles),
-        "DRAM": dram / bandwidth,
-    }
+def _issued(function: Function, times: Mapping[int, float], scale: float) -> dict[int, float]:
+    """How many instructions warps issue of each source line."""
+    found: dict[int, float] = {}
+    for i in function.instructions:
+        if i.line and i.opcode != "NOP":
+            found[i.line] = found.get(i.line, 0.0) + scale * times.get(i.address, 0.0)
+    return found
 
 
-def _hidden(gpu: Gpu, held: Occupancy | None, blocks: float | None) -> float:
-    """The share of a scheduler's cycles in which one of its warps can issue."""
-    if held is None or held.blocks == 0:
-        return 1.0
-    at_once = held.blocks if blocks is None else min(held.blocks, math.ceil(blocks / gpu.sms))
-    warps = held.warps / held.blocks * at_once / 4
-    return 1 - (1 - READY) ** warps
+def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits, dram: float) -> float:
+    """Bytes between L2 and the SMs: what misses L1, and all stores."""
+    asked = _bytes(lines, None, "load")
+    requests = sum(row["requests"] for row in lines
+                   if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
+    return min(asked, 32 * requests * hits.misses) + _bytes(lines, None, "store")
+
+
+def _part(gpu: Gpu, function: Function, work: Work, held: Occupancy, blocks: float,
+          warps_each: int, memory: Mapping[str, float]) -> Part:  # fmt: skip
+    """One function's part; a few blocks of an SM are whole ones, many even out."""
+    per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
+    hertz = gpu.ghz * 1e9
+    seconds = work.cycles(warps_each, per_sm, min(held.blocks, per_sm) or 1) / hertz
+    used = FITTED.sustained * hertz
+    warps = per_sm * warps_each / SCHEDULERS  # of a scheduler
+    terms = {name: warps * work.busy(name) / used for name in work.resources}
+    waits = seconds / FITTED.sustained - max(terms.values(), default=0.0)
+    sheet, whole = gpu.datasheet, blocks * warps_each
+    rate = 1e12 * ((sheet.tf32_tflops if sheet else None) or math.inf)
+    terms |= {"waiting": max(0.0, waits), "tensor": work.tensor_flops * whole / rate, **memory}
+    return Part(function.name, terms, seconds, held, work.instructions * whole, work.ffma * whole)
 
 
 def _pixels(problem: Problem) -> int:
@@ -276,8 +335,8 @@ def _depth_ratio(problem: Problem, small: Problem) -> float:
     return problem.gemm_k / small.gemm_k
 
 
-def _extrapolated(problem: Problem, runs: Sequence[Run]) -> list[dict]:
-    """The lines of a run with all of the problem's channels, by the line through two runs."""
+def _extrapolated(problem: Problem, runs: Sequence[Run]) -> tuple[list[dict], dict[int, float]]:
+    """The counts of a run with all of the problem's channels, by the line through two runs."""
     full, near, far = (p.C / p.groups for p in (problem, runs[0].problem, runs[1].problem))
     step = (full - near) / (near - far)
 
@@ -292,4 +351,9 @@ def _extrapolated(problem: Problem, runs: Sequence[Run]) -> list[dict]:
             {name: max(0, value + step * (value - other[name])) if isinstance(value, int | float)
              and name != "line" else value for name, value in row.items()}
         )  # fmt: skip
-    return lines
+    fewer = runs[1].executed
+    executed = {
+        line: max(0.0, value + step * (value - fewer.get(line, value)))
+        for line, value in runs[0].executed.items()
+    }
+    return lines, executed

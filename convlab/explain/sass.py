@@ -7,6 +7,7 @@ NVIDIA's "CUDA Binary Utilities", instruction set reference.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import shutil
 import subprocess
@@ -67,6 +68,7 @@ class Instruction:
     operands: str
     line: int | None = None
     target: int | None = None  # where a branch goes
+    guard: str = ""  # the predicate under which it runs: "@!P0"
 
     @property
     def kind(self) -> str:
@@ -79,6 +81,16 @@ class Instruction:
         """The bits that a load or a store moves for each lane."""
         found = re.search(r"\.(?:U|S)?(8|16|32|64|128)\b", self.opcode)
         return int(found[1]) if found else 32
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it goes to the integer unit: not IMAD (a multiplier's), nor the uniform ones."""
+        return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
+
+    @property
+    def guard_registers(self) -> tuple[str, ...]:
+        """The predicate that its guard reads, if any."""
+        return tuple(re.findall(r"U?P\d", self.guard))
 
     @property
     def access(self) -> tuple[str, str] | None:
@@ -119,6 +131,7 @@ class Function:
     stack: int = 0
     spill_stores: int = 0  # bytes
     spill_loads: int = 0
+    max_threads: int | None = None  # of a block: its __launch_bounds__
     instructions: list[Instruction] = field(default_factory=list, repr=False)
 
     @property
@@ -253,12 +266,28 @@ def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
         raise BuildError(
             "no nvdisasm: `pip install -r requirements.txt` brings it, as does a CUDA toolkit"
         )
-    done = subprocess.run([str(nvdisasm), "-c", "-gi", str(cubin)], capture_output=True, text=True)
+    done = subprocess.run([str(nvdisasm), "-gi", str(cubin)], capture_output=True, text=True)
     if done.returncode:
         raise BuildError(f"nvdisasm cannot read {cubin.name}: {done.stderr.strip()[:200]}")
-    code = parse(done.stdout, label)
+    code, bounds = parse(done.stdout, label), launch_bounds(done.stdout)
     for function in functions:
         function.instructions = code.get(function.symbol, [])
+        function.max_threads = bounds.get(function.symbol)
+
+
+def launch_bounds(text: str) -> dict[str, int]:
+    """Read the most threads of a block, by function, out of what nvdisasm printed."""
+    found, symbol, words = {}, "", []
+    for row in text.splitlines():
+        if match := re.match(r"\s*\.section\s+(?:\.nv\.info\.)?([^\s,]+)", row):
+            symbol = match[1]
+        elif "EIATTR_" in row:
+            words = [] if "EIATTR_MAX_THREADS" in row else None
+        elif words is not None and (match := re.search(r"\.word\s+(0x[0-9a-f]+)", row)):
+            words.append(int(match[1], 16))
+            if len(words) == 3:
+                found[symbol], words = math.prod(words), None
+    return found
 
 
 def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
@@ -274,6 +303,8 @@ def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
         if match := _SECTION.match(row):
             symbol, line, waiting = match[1], None, []
             raw.setdefault(symbol, [])
+        elif re.match(r"\s*\.section\s", row):
+            symbol = ""
         elif match := _PLACE.search(row):
             places = [(match[1], match[2]), *_INLINED.findall(match[3])]
             own = [int(number) for file, number in places if file.endswith(label)]
@@ -297,6 +328,7 @@ def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
                 Instruction(
                     int(match["at"], 16), match["op"], match["rest"].strip(), line,
                     labels.get((symbol, jump[1])) if branch else None,
+                    (match["guard"] or "").strip(),
                 )
             )  # fmt: skip
     return code

@@ -72,7 +72,7 @@ def quantities(
         row(f"sectors per {kind}", "", "small", simulated=_over(sim, sectors, requests),
             measured=_over(counted, sectors, requests), least=least)  # fmt: skip
     least_mb = small.min_bytes / 1e6
-    row("asked of L1, in sectors", "MB", "small", simulated=_traffic(sim),
+    row("global traffic, in sectors", "MB", "small", simulated=_traffic(sim),
         measured=_traffic(counted), least=least_mb)  # fmt: skip
     asked = _traffic(sim)
     row("reuse: operations per byte of that", "flop/B", "small",
@@ -86,8 +86,17 @@ def quantities(
         simulated=_over(sim, "shared_wavefronts", "shared_requests"),
         measured=_over(counted, "shared_wavefronts", "shared_requests"),
         least=_least(lines, "shared", None))  # fmt: skip
-    row("operations", "MFLOP", "small", simulated=flops and flops / 1e6,
-        measured=counted.get("flops") and counted["flops"] / 1e6, least=small.flops / 1e6)
+    more = [line["units"] - line["ideal_units"] for line in lines if line["space"] == "shared"]
+    row("bank conflicts", "wavefronts", "small", simulated=sum(more) if more else None,
+        least=0 if more else None)  # fmt: skip
+    row(
+        "operations",
+        "MFLOP",
+        "small",
+        simulated=flops and flops / 1e6,
+        measured=counted.get("flops") and counted["flops"] / 1e6,
+        least=small.flops / 1e6,
+    )
     lanes = sum(line["lanes"] for line in lines)
     requests = sum(line["requests"] for line in lines)
     active = lanes / requests if requests else None
@@ -116,11 +125,12 @@ def _least(lines: Sequence[Mapping[str, Any]], space: str, kind: str | None) -> 
 
 
 def static_table(functions: Sequence[Function], launches: Sequence[Mapping[str, Any]], gpu: Gpu,
-                 block: Dims | None, shared: int) -> pd.DataFrame:  # fmt: skip
+                 block: Dims | None, shared: int,
+                 lines: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:  # fmt: skip
     """Return one row for each function that was launched, for each if no launch is known."""
     launched = {}
     for entry in launches:
-        match = find_function(functions, entry["kernel"])
+        match = find_function(functions, entry["kernel"], lines, entry["block"])
         if match is not None:
             launched.setdefault(match.symbol, entry)
     rows = []
@@ -192,14 +202,14 @@ def static_shown(static: pd.DataFrame) -> pd.DataFrame:
     return table.apply(lambda column: column.map(_cell)).drop(columns="stack").rename(columns=names)
 
 
-def text(frame: pd.DataFrame) -> list[str]:
-    """Lay a frame of text out in columns, the first to the left, the others to the right."""
+def text(frame: pd.DataFrame, left: Sequence[str] = ()) -> list[str]:
+    """Lay a frame of text out in columns, the first and those of `left` to the left."""
     columns = [[name, *frame[name]] for name in frame] if len(frame) else []
     widths = [max(map(len, column)) for column in columns]
     return [
         "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            cell.rjust(width) if i and name not in left else cell.ljust(width)
+            for i, (name, cell, width) in enumerate(zip(frame, cells, widths, strict=True))
         ).rstrip()
         for cells in zip(*columns, strict=True)
     ]

@@ -227,6 +227,19 @@ class Trace:
         counted = _operations.count(self._library, self._steps) if self._steps else None
         return None if counted is None else counted + self.counters.get("library_flops", 0)
 
+    @cached_property
+    def executed(self) -> dict[int, int]:
+        """How often threads came to each line of the kernel's own file that begins a basic block.
+
+        Of several blocks of a line (a loop's first test, its step), the one that ran most often.
+        """
+        pcs = {self._base + 4 * step + 1: count for step, count in self._steps}
+        found: dict[int, int] = {}
+        for pc, place in _findings.places(self._library, self._base, list(pcs)).items():
+            if place and Path(place[0]).suffix == ".cu":
+                found[place[1]] = max(found.get(place[1], 0), pcs[pc])
+        return found
+
 
 class _Host:
     """The one host process of this Python process, started when first needed."""

@@ -1,0 +1,121 @@
+"""How long a warp that is alone waits for its own results: a scoreboard over the SASS.
+
+A warp issues in order, one instruction a cycle at most, and an instruction waits for the registers
+and predicates that it reads. Latencies are those that microbenchmarks found on Volta to Hopper
+(Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018; Luo et
+al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024),
+rounded. Who calls gives that of a load from global memory: it depends on what the caches hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from .sass import Function, Instruction
+
+# Cycles from issue to a result that can be read, the first pattern that fits an opcode.
+_LATENCIES: tuple[tuple[str, int], ...] = (
+    (r"LDS|LDSM|SHFL|ATOMS", 30),
+    (r"LDL", 40),
+    (r"LDC", 30),
+    (r"S2R|S2UR|CS2R|R2UR|VOTE", 20),
+    (r"MUFU|I2F|F2I|F2F|I2I|POPC|FLO", 24),
+    (r"HGMMA", 64),
+    (r"HMMA|IMMA|DMMA", 33),
+    (r"IMAD|UIMAD", 5),
+    (r"U[A-Z]", 8),  # the uniform datapath
+    (r"", 4),
+)  # fmt: skip
+BRANCH = 12  # cycles that a taken or a not taken branch costs the warp beyond its issue
+BARRIER = 20
+_REGISTER = re.compile(r"\b(U?R\d+|U?P\d)\b(\.64)?")
+
+
+def latency(opcode: str, of_load: float) -> float:
+    """Return the cycles from an instruction's issue to its result."""
+    if re.match(r"LDG|LD\b|ATOM\b|ATOMG", opcode):
+        return of_load
+    return next(cycles for pattern, cycles in _LATENCIES if re.match(pattern, opcode))
+
+
+def stalls(function: Function, times: Mapping[int, float], of_load: float) -> dict[int, float]:
+    """Return the cycles that a warp waits before each instruction, by address.
+
+    Parameters
+    ----------
+    function : with instructions.
+    times : how often each runs; what never does is left out.
+    of_load : cycles of a load from global memory.
+    """
+    found: dict[int, float] = {}
+    for loop in (None, *function.loops):
+        body = [i for i in function.instructions
+                if function.loop_of(i) == loop and times.get(i.address)]  # fmt: skip
+        most = max((times[i.address] for i in body), default=0)
+        # what a branch nearly always leaves out must not lend its latency to the rest
+        found |= _pass(body, of_load, 1 if loop is None else 2)
+        for i in body:
+            if times[i.address] < 0.1 * most:
+                found[i.address] = min(found[i.address], of_load)
+    return found
+
+
+def _pass(body: Sequence[Instruction], of_load: float, rounds: int) -> dict[int, float]:
+    """Waits in the last of some rounds of a loop."""
+    ready: dict[str, float] = {}
+    now, waited = 0.0, {}
+    for _ in range(rounds):
+        for i in body:
+            reads, writes = registers(i)
+            at = max([now, *(ready[name] for name in reads if name in ready)])
+            waited[i.address] = at - now
+            now = at + 1
+            if i.kind == "branch":
+                now += BRANCH
+                waited[i.address] += BRANCH
+            elif i.kind == "barrier":
+                now += BARRIER
+                waited[i.address] += BARRIER
+            done = at + latency(i.opcode, of_load)
+            ready |= dict.fromkeys(writes, done)
+    return waited
+
+
+def registers(i: Instruction) -> tuple[set[str], set[str]]:
+    """Return the registers and predicates that an instruction reads, and those that it writes.
+
+    Results stand first; how many follow from its opcode and width. Guards count as read.
+    """
+    operands = [part.strip() for part in i.operands.split(",")]
+    stores = i.opcode.startswith(("ST", "RED", "BAR", "BRA", "EXIT", "BSSY", "BSYNC"))
+    count = 0
+    if not stores and operands[0]:
+        count = 1
+        if re.match(r"U?(ISETP|FSETP|PLOP3)", i.opcode):
+            count = 2
+        elif len(operands) > 1 and re.fullmatch(r"U?P\d", operands[1]):
+            count = 2
+        if i.opcode.startswith("UISETP") or re.match(r"LOP3|ULOP3", i.opcode):
+            count = max(count, 2 if re.fullmatch(r"U?PT?\d?", operands[0]) else 1)
+    wide = 1
+    if i.access == ("shared", "load") or i.access == ("global", "load") or "LDC" in i.opcode:
+        wide = max(1, i.width // 32)
+    elif ".WIDE" in i.opcode or ".64" in i.opcode:
+        wide = 2
+    elif i.opcode.startswith("HMMA"):
+        wide = 4
+    reads, writes = set(i.guard_registers), set()
+    for n, operand in enumerate(operands):
+        for found in _REGISTER.finditer(operand):
+            name = found[1]
+            kind, number = re.match(r"(\D+)(\d+)", name).groups()
+            if n < count and "[" not in operand:
+                span = wide if kind.endswith("R") else 1
+                writes |= {f"{kind}{int(number) + k}" for k in range(span)}
+            else:
+                span = 2 if found[2] else 1
+                if i.opcode.startswith(("ST",)) and n == len(operands) - 1:
+                    span = max(1, i.width // 32)
+                reads |= {f"{kind}{int(number) + k}" for k in range(span)}
+    return reads, writes
