@@ -250,10 +250,15 @@ def error_map(
 
 
 def _labels(rows: pd.DataFrame) -> list[str]:
-    """Return the titles, and names where two have one title, cut to what fits the margin."""
-    twice = rows["title"].duplicated(keep=False)
-    chosen = rows["kernel"].where(twice | (rows["title"] == ""), rows["title"])
-    return [label if len(label) <= 30 else label[:29] + "…" for label in chosen]
+    """Return the titles, cut to what fits the margin, and names where two would then be alike."""
+    titles = rows["title"].map(_cut)
+    return list(
+        titles.where(~titles.duplicated(keep=False) & (titles != ""), rows["kernel"].map(_cut))
+    )
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= 30 else label[:29] + "…"
 
 
 def _draw_errors(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:

@@ -130,6 +130,16 @@ def test_charts_use_the_kernels_own_colours():
     assert {to_hex(bar.get_facecolor()).upper() for bar in bars} == {plot.color_of("03_smem_tile")}
 
 
+def test_titles_that_are_alike_where_they_are_cut_give_way_to_names():
+    frame = pd.DataFrame({
+        "kernel": ["mine", "mine@KT=16", "01_direct"], "class": "fp32", "right": True,
+        "title": [*(f"Direct, several channels a thread{more}" for more in ("", " KT=16")), "Direct"],
+        "error": 1e-7, "bound": 1e-6, "traffic_mb": 9.0, "floor_mb": 1.0, "x_floor": 9.0,
+    })  # fmt: skip
+    labels = [text.get_text() for text in plot.error_and_cost(frame).axes[0].get_yticklabels()]
+    assert labels == ["mine", "mine@KT=16", "Direct"]
+
+
 def test_style_makes_a_white_card_whatever_was_set_before():
     with matplotlib.rc_context():
         plt.style.use("dark_background")
