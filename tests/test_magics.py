@@ -28,10 +28,11 @@ Run = Callable[[str], ExecutionResult]
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
-    """One shell for all, with the extension and a kernel called ``mine``."""
+    """One shell for all, with the extension and two kernels, ``mine`` and ``tuned``."""
     shell = InteractiveShell.instance(colors="nocolor")
     assert shell.run_line_magic("load_ext", "convlab") is None
-    shell.run_cell("%%kernel mine --engine sim\n" + DIRECT, store_history=True).raise_error()
+    for magic in ("%%kernel mine --engine sim\n", "%%kernel tuned -D THREADS=64 --engine sim\n"):
+        shell.run_cell(magic + DIRECT, store_history=True).raise_error()
     yield shell
     InteractiveShell.clear_instance()
 
