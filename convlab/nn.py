@@ -1,4 +1,4 @@
-"""Kernels inside a model: a custom op with gradients, ``Conv2d``, and ``replace``.
+"""Kernels inside a model: a custom op with gradients, ``Conv2d``, ``replace``, ``problems``.
 
 A kernel computes the forward pass only. The gradients are torch's own
 (``aten.convolution_backward``), on a GPU in the arithmetic that torch chooses for them: cuDNN with
