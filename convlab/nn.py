@@ -1,4 +1,4 @@
-"""Kernels inside a model: a custom op with gradients, ``Conv2d``, and ``replace``.
+"""Kernels inside a model: a custom op with gradients, ``Conv2d``, ``replace``, ``problems``.
 
 A kernel computes the forward pass only. The gradients are torch's own
 (``aten.convolution_backward``), on a GPU in the arithmetic that torch chooses for them: cuDNN with
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .errors import ProblemError
-from .problem import same_padding
+from .problem import Problem, same_padding
 
 DEFAULT_KERNEL = "03_smem_tile"
 
@@ -364,6 +364,68 @@ def replace(
         layer.__class__ = _class_for(layer)
         layer.kernel = kernel
     return model
+
+
+def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]:
+    """Run a model once and tell which problem each of its convolutions is.
+
+    Parameters
+    ----------
+    model
+        Any module. It runs without gradients, in the mode it is in: in training mode its
+        statistics move, so call ``eval()`` before.
+    inputs, keywords
+        What the model is called with.
+
+    Returns
+    -------
+    list of (name, Problem)
+        One entry for each call of a ``torch.nn.Conv2d``, replaced or not, or of a subclass, in the
+        order of the calls: a shared layer comes several times, one never called does not come.
+        What a ``padding_mode`` other than "zeros" adds belongs to the problem's image, as does
+        what is odd of the padding "same".
+
+    Raises
+    ------
+    ProblemError
+        A layer is called with what is no problem of convlab's.
+    """
+    found: list[tuple[str, Problem]] = []
+
+    def hook(name: str) -> Callable:
+        return lambda layer, arguments, given: found.append(
+            (name, _problem_of(layer, arguments[0] if arguments else given["input"], name))
+        )
+
+    handles = [
+        layer.register_forward_pre_hook(hook(name), with_kwargs=True)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Conv2d)
+    ]
+    try:
+        with torch.no_grad():
+            model(*inputs, **keywords)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
+    """The problem that a layer computes for an input, named after the layer."""
+    N, C, H, W = x.shape if x.dim() == 4 else (1, *x.shape)
+    padding = layer.padding
+    if layer.padding_mode != "zeros":
+        left, right, top, bottom = layer._reversed_padding_repeated_twice
+        H, W, padding = H + top + bottom, W + left + right, 0
+    elif padding == "same":
+        sizes = zip(layer.kernel_size, layer.dilation, strict=True)
+        (top, bottom), (left, right) = (same_padding(size, step) for size, step in sizes)
+        H, W, padding = H + bottom - top, W + right - left, (top, left)
+    return Problem.from_shapes(
+        (N, C, H, W), layer.weight.shape, None if layer.bias is None else layer.bias.shape,
+        layer.stride, padding, layer.dilation, layer.groups, name,
+    )  # fmt: skip
 
 
 def _class_for(layer: nn.Module) -> type:

@@ -640,6 +640,30 @@ def test_replace_a_model(kernel):
     assert (kernel.calls, other.calls) == (6, 6)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_problems_of_a_model(kernel, replaced):
+    """Each problem, run by hand, gives what the layer gave: the dimensions are all there."""
+    model = SmallResNet().eval()
+    if replaced:
+        convlab.nn.replace(model, kernel)
+    found = convlab.nn.problems(model, normal(2, 3, 16, 16))
+    assert [name for name, _ in found] == [
+        "stem", "blocks.0.conv1", "blocks.0.shared", "blocks.1.conv1", "blocks.0.shared",
+        "head.score",
+    ]  # fmt: skip
+    stem, conv1, shared = (problem for _, problem in found[:3])
+    assert (stem.H, stem.padding, stem.stride, stem.y_shape) == (22, (0, 0), (2, 2), (2, 8, 8, 8))
+    assert (conv1.bias, shared.bias, shared.groups, shared.x_shape) == (False, True, 2, (2, 8, 8, 8))
+    assert not model.stem._forward_pre_hooks
+
+
+@pytest.mark.parametrize("size", [3, (4, 2)])
+def test_problems_of_same_padding(size):
+    layer = nn.Conv2d(2, 3, size, padding="same", dilation=(1, 2))
+    ((_, found),) = convlab.nn.problems(layer, input=normal(2, 7, 9))
+    assert found.y_shape == (1, *layer(normal(2, 7, 9)).shape)
+
+
 def test_replace_where(kernel):
     model, asked = SmallResNet(), []
 
