@@ -230,8 +230,10 @@ class Reports:
         wrong = self.wrong
         declined = f", {len(self.skipped)} declined" if self.skipped else ""
         lines = [
-            f"{self.kernel}: {'' if self.ok else 'WRONG, '}right on "
-            f"{len(self) - len(wrong)} of {len(self)} problems{declined}"
+            (
+                f"{self.kernel}: {'' if self.ok else 'WRONG, '}right on "
+                f"{len(self) - len(wrong)} of {len(self)} problems{declined}"
+            )
         ]
         if not self.reports:
             lines[0] = f"{self.kernel}: nothing was checked{declined}"
@@ -244,7 +246,7 @@ class Reports:
         lines += [f"  {line}" for line in self.notes]
         lines += [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
-            lines.append(f"  smallest that fails: --problem \"{self.smallest.problem}\"")
+            lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
         lines += [f"  wrong on {r.problem.label}: {r.summary}" for r in wrong[:_LISTED]]
         if len(wrong) > _LISTED:
