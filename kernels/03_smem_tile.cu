@@ -8,8 +8,9 @@
 // precision: fp32
 // supports: 4 * ((3 * stride_h + (R - 1) * dilation_h + 1)
 //       * (3 * stride_w + (S - 1) * dilation_w + 1) + 8 * R * S) <= smem
-// limits: A shared-memory read of x for every k_tile products and one of w for every 4: the shared
-//       memory is as busy as the multipliers. Groups of few channels leave sums unused.
+// limits: A shared-memory read of x for every k_tile products and one of w for every 4, which takes
+//       two turns: shared memory is busier than the multipliers. Groups of few channels leave sums
+//       unused.
 #include "convlab.cuh"
 
 #ifndef TILE

@@ -2,7 +2,7 @@
 
     python tests/sanitizer_table.py                       the table, on a GPU
     python tests/sanitizer_table.py --only 01_top_unchecked histogram-no_atomic
-    python tests/sanitizer_table.py --json FILE --write convlab/sim/README.md
+    python tests/sanitizer_table.py --json FILE --write convlab/sim/sanitizer.md
 
 Each bug becomes a program of its own, made by nvcc with -lineinfo: the wrong kernel, buffers of
 cudaMalloc (so that memcheck sees where each ends, and initcheck what was never written), one
@@ -463,7 +463,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.json.write_text(json.dumps(rows, indent=1))
 
     survey(chosen, options.jobs, save, f"{major}{minor}" + ("a" if major >= 9 else ""))
-    text = f"{table(chosen)}\n\n{provenance('python tests/sanitizer_table.py')}"
+    text = f"{table(chosen)}\n\n{provenance('python tests/sanitizer_table.py --write convlab/sim/sanitizer.md')}"
     print(text)
     print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     if options.write:
