@@ -195,7 +195,7 @@ def test_a_tool_is_run_and_ended(tmp_path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_it_is_written() -> None:
-    head, tail = bench.between(sim.RUNTIME.parent / "README.md", table.MARKER)
+    head, tail = bench.between(sim.INCLUDE.parent / "sanitizer.md", table.MARKER)
     assert head and tail
 
 
