@@ -30,6 +30,7 @@ from .explain import access_map, inspect
 from .kernel import Kernel, compile, load
 from .problem import Problem, problem, problems
 from .reference import baseline
+from .sliders import sliders
 from .sweep import sweep
 
 
@@ -62,5 +63,6 @@ __all__ = [
     "nn",
     "problem",
     "problems",
+    "sliders",
     "sweep",
 ]

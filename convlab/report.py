@@ -20,7 +20,7 @@ from .shapes import across
 _LISTED = 6  # problems that get a line of their own
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What a check found on one problem. It pickles, and is small whatever the problem's size.
 
@@ -118,6 +118,8 @@ class Report:
         lines += [f"  pattern: {line}" for line in self.patterns]
         return "\n".join(lines + [f"  {line}" for line in self.notes])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return _framed(str(self), self.ok)
 
@@ -146,7 +148,7 @@ class Report:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reports:
     """The reports of one kernel on a set of problems.
 
@@ -256,6 +258,8 @@ class Reports:
         if len(self.skipped) > _LISTED:
             lines.append(f"  and {len(self.skipped) - _LISTED} more declined")
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return _framed(str(self), self.ok)

@@ -29,7 +29,7 @@ LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """What a sweep found.
 
@@ -94,6 +94,8 @@ class Sweep:
             lines.append(f"dropped {row.kernel} on {row.problem}: {row.kind}: {reason}")
         lines += [f"best on {problem}: {name}" for problem, name in self.best.items()]
         return "\n".join([*lines, *self.notes])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         parts = [f"<b>{html.escape(str(self).partition(chr(10))[0])}</b>"]

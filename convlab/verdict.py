@@ -24,7 +24,7 @@ _COUNTERS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AB:
     """What a comparison of A and B found; `verdict`, `ratio` and `interval` are about B.
 
@@ -167,6 +167,8 @@ class AB:
             lines += textwrap.wrap(note, 100, initial_indent="  ", subsequent_indent="  ")
         wrong = [str(report) for report in self.reports if not report.ok]
         return "\n".join([*lines, *dict.fromkeys(wrong)])
+
+    __repr__ = __str__
 
     def _sentence(self) -> str:
         if not self.ok:

@@ -74,9 +74,9 @@ def roofline(
     for point in points:
         if point.kind == "floor":
             axes.axvline(point.intensity, color=_BLUE, linewidth=1, linestyle=":")
-            axes.annotate(point.label, (point.intensity, 0.02), xytext=(3, 0), fontsize=8,
+            axes.annotate(point.label, (point.intensity, 0.84), xytext=(3, 0), fontsize=8,
                           xycoords=("data", "axes fraction"), textcoords="offset points",
-                          color=_BLUE, rotation=90, va="bottom")  # fmt: skip
+                          color=_BLUE, rotation=90, va="top")  # fmt: skip
             continue
         hollow = point.kind == "predicted"
         axes.plot(

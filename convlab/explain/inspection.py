@@ -20,7 +20,7 @@ from ..problem import Problem
 from .table import records, shown, static_shown, text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """What was found about one kernel on one problem.
 
@@ -173,6 +173,8 @@ class Inspection:
         out += [""] + [line for note in self.notes for line in textwrap.wrap(note, 100)]
         out += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
         return "\n".join(out).rstrip()
+
+    __repr__ = __str__
 
     def _mixes(self) -> list[str]:
         lines = []

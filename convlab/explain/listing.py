@@ -11,7 +11,7 @@ _UNITS = {"global": "sectors", "shared": "wavefronts"}
 _COLORS = {"global": "0,114,178", "shared": "230,159,0"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Listing:
     """An annotated source: text in a terminal, a table in a notebook.
 
@@ -60,6 +60,8 @@ class Listing:
                 lines.append(f"{left} {self._cells(row)}  {text if i == 0 else ''}".rstrip())
             lines += [f"{'':>10} ^ {finding}" for finding in self.findings.get(number, ())]
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         heads = (

@@ -1,0 +1,57 @@
+"""A figure with sliders: seen without widgets, replaced in place where there are some."""
+
+import base64
+import hashlib
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from run_notebooks import Interpreter, clean
+
+import convlab
+from convlab.errors import ProblemError
+
+CELL = """import sys; sys.path.insert(0, "..")
+import matplotlib.pyplot as plt, convlab
+def draw(TILE, K_TILE):
+    figure, axes = plt.subplots(figsize=(2, 1))
+    axes.set_title(f"{TILE} {K_TILE}")
+    return figure
+convlab.sliders(draw, TILE=(4, 8, 16), K_TILE=(8, 32))
+"""
+MOVE = """import ipywidgets
+slider = next(w for w in ipywidgets.widgets.widget._instances.values()
+              if getattr(w, "description", "") == "TILE")
+assert slider.value == 8
+slider.value = 16
+"""
+
+
+def run(*cells: str) -> nbformat.NotebookNode:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    NotebookClient(notebook, kernel_manager_class=Interpreter, kernel_name="python3",
+                   resources={"metadata": {"path": str(Path(__file__).parent)}}).execute()  # fmt: skip
+    return notebook
+
+
+def pictures(cell: nbformat.NotebookNode) -> list[str]:
+    found = [out.data["image/png"] for out in cell.outputs if "image/png" in out.get("data", {})]
+    return [hashlib.sha256(base64.b64decode(png)).hexdigest() for png in found]
+
+
+def test_a_slider_replaces_the_figure_and_without_widgets_it_stays() -> None:
+    moved = run(CELL, MOVE)
+    bare = run("import sys; sys.modules['ipywidgets'] = None\n" + CELL)
+    assert len(moved.cells[0].outputs) == 2 and len(bare.cells[0].outputs) == 1
+    assert len(pictures(moved.cells[0])) == len(pictures(bare.cells[0])) == 1
+    assert pictures(moved.cells[0]) != pictures(bare.cells[0])
+    assert not pictures(moved.cells[1])
+    clean(moved)
+    assert len(moved.cells[0].outputs) == 1
+
+
+@pytest.mark.parametrize("choices", [{}, {"TILE": ()}])
+def test_nothing_to_choose(choices: dict) -> None:
+    with pytest.raises(ProblemError, match="give each slider its values"):
+        convlab.sliders(lambda **_: None, **choices)
