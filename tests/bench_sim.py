@@ -1,6 +1,6 @@
 """How fast is the simulator? Against a plain compiled loop nest, in one run, as a Markdown table.
 
-    python tests/bench_sim.py [PROBLEM]
+    python tests/bench_sim.py [PROBLEM] [--write convlab/sim/README.md]
 
 Columns: the loop nest alone on one core (g++ -O2); each rung without hooks (``trace=False``); with
 all counters and diagnostics; the factor from the loop nest to that; and the kernel's build.
@@ -8,8 +8,11 @@ all counters and diagnostics; the factor from the loop nest to that; and the ker
 
 from __future__ import annotations
 
+import argparse
 import ctypes
+import datetime
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -20,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import convlab
-from convlab import reference
+from convlab import bench, reference
 
 PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"  # 18.9 million multiply-adds
 RUNGS = ("01_direct", "02_im2col_gemm", "03_smem_tile")
@@ -84,21 +87,43 @@ def simulated(rung: str, problem: convlab.Problem, trace: bool) -> tuple[float, 
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table."""
-    problem = convlab.problem(arguments[0] if arguments else PROBLEM)
+    """Print the table, or put it between a file's markers."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("problem", nargs="?", default=PROBLEM, type=convlab.problem)
+    parser.add_argument("--write", type=Path, help="a file with <!-- speed: begin -->")
+    given = parser.parse_args(arguments)
+    problem = convlab.problem(given.problem)
+    if given.write:
+        bench.between(given.write, "speed")  # told now, not after seconds
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
         convlab.build.sim_runtime()
         plain = loops(problem)
-        print(f"{problem.macs / 1e6:.1f} M multiply-adds ({problem}), {os.cpu_count()} cores, best of "
-              f"{REPEATS}; plain loops, one core: {plain:.3f} s\n")  # fmt: skip
-        print("| rung | no hooks, s | everything on, s | times plain loops | build, s |")
-        print("|---|---|---|---|---|")
+        rows = [
+            "| rung | no hooks, s | everything on, s | times plain loops | build, s |",
+            "|---|---:|---:|---:|---:|",
+        ]
         for rung in RUNGS:
             bare, _ = simulated(rung, problem, trace=False)
             full, built = simulated(rung, problem, trace=True)
-            print(f"| {rung} | {bare:.3f} | {full:.3f} | {full / plain:.1f} | {built:.2f} |")
+            rows.append(f"| {rung} | {bare:.3f} | {full:.3f} | {full / plain:.1f} | {built:.2f} |")
+    rows += [
+        "",
+        f"{problem.macs / 1e6:.1f} M multiply-adds ({problem}), {os.cpu_count()} cores "
+        f"({_processor()}), best of {REPEATS}; plain loops on one core: {plain:.3f} s. "
+        f"{datetime.date.today()}, by `python tests/bench_sim.py --write convlab/sim/README.md`.",
+    ]
+    print("\n".join(rows))
+    if given.write:
+        bench.write_between(given.write, "speed", "\n".join(rows))
     return 0
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 if __name__ == "__main__":
