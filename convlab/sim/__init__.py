@@ -3,7 +3,7 @@
 ======================  =====================================================================
 ``rewrite.py``          CUDA C++ to C++, line for line
 ``include/``            what the rewritten source is compiled against
-``runtime.cpp``         CUDA threads as fibers, blocks over the cores, memory traffic counted
+``runtime/``            CUDA threads as fibers, blocks over the cores, memory traffic counted
 ``host.py``             the torch-free process that forks one child per launch
 ``findings.py``         what the child reported, in lines of source and indices
 ``operations.py``       floating-point operations, from the machine code that ran
@@ -40,7 +40,7 @@ __all__ = [
     "simulate",
 ]  # fmt: skip
 
-RUNTIME = Path(__file__).parent / "runtime.cpp"
+RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 SM = 90  # the simulated GPU's compute capability, and
 SMEM = 227 << 10  # the bytes of shared memory a block may opt into: an H200's
 TIME_LIMIT = 120.0  # seconds that one simulated launch may take unless told otherwise

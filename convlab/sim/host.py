@@ -2,7 +2,7 @@
 
 It reads one JSON request a line, forks, and lets the child load the kernel's library and run it,
 so that whatever the kernel does to its process, the next request finds a fresh one. The reply is
-one JSON line: how the child ended, and what it wrote to its report (see ``runtime.cpp``).
+one JSON line: how the child ended, and what it wrote to its report (see ``runtime/``).
 """
 
 import ctypes

@@ -1,5 +1,5 @@
 // CUDA C++ as the simulator knows it: the part of the language and the runtime that kernels use.
-// Warp operations are exchanges between fibers; see sim.h and ../runtime.cpp.
+// Warp operations are exchanges between fibers; see sim.h and ../runtime.
 #pragma once
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-// What the rewritten kernel and the runtime (../runtime.cpp) say to each other.
+// What the rewritten kernel and the runtime (../runtime) say to each other.
 // Everything a kernel's thread asks of the simulator goes through the extern "C" functions below;
 // they live in the runtime's object file, so that the memory they touch is never traced.
 #pragma once

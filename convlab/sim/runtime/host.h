@@ -1,0 +1,85 @@
+// What the host process calls (see ../host.py): the start, the settings, the end.
+extern "C" {
+void sim_begin(int threads, int trace, int report) {
+    g_threads = threads, g_trace = trace, g_report = report;
+    g_region = uintptr_t(mmap(nullptr, kRegion, PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (g_region == uintptr_t(MAP_FAILED))
+        fault("memory", 0, "cannot reserve 1 TiB of address space: raise `ulimit -v`");
+    struct sigaction action {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(s, &action, nullptr);
+    action.sa_sigaction = on_alarm;
+    sigaction(SIGALRM, &action, nullptr);
+    catch_signals_here();
+}
+
+void sim_schedule(unsigned number) { g_schedule = number; }
+void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
+void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
+    g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
+}
+
+void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
+
+void sim_time_limit(double seconds) {
+    g_time_limit = seconds;
+    itimerval timer{};
+    timer.it_value.tv_sec = time_t(seconds);
+    timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6);
+    setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+// What is known when all is over: outputs that nobody wrote, how often findings were met, sites.
+void sim_finish() {
+    for (auto& b : g_buffers) {
+        if (b.name != "y" || !b.cells || b.initialised || g_faulted) continue;
+        if (g_sample || g_record.on) continue;  // not all were to be written
+        if (g_counters.fresh_outputs == b.bytes / 4) continue;
+        size_t missing = 0, first = 0;
+        for (size_t i = 0; i < b.bytes / 4; ++i) {
+            bool there = b.cells[i].written == 15;
+            for (auto& [from, to] : b.by_host)
+                there |= b.base + 4 * i >= from && b.base + 4 * i < to;
+            if (!there && !missing++) first = i;
+        }
+        if (missing)
+            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first of them "
+                   "\x01%s:%zu\x02", missing, b.bytes / 4, b.name.c_str(), b.name.c_str(), 4 * first);
+    }
+    if (g_record.on) tell(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
+    std::string line = "counts\t[";
+    for (auto& f : g_findings) line += (line.back() == '[' ? "" : ",") + std::to_string(f.who.size());
+    line += "]\n";
+    for (auto& s : g_sites) {
+        if (s.before_atomic) {
+            char text[40];
+            snprintf(text, sizeof text, "before_atomic\t%lx\n", (unsigned long)s.pc);
+            line += text;
+        }
+        for (int space : {0, 1}) {
+            const Stats& t = s.stats[space];
+            if (!t.requests) continue;
+            char text[400];
+            snprintf(text, sizeof text, "site\t%lx\t%s\t%s\t%s\t%llu\t%llu\t%llu\t%llu\t%d\n",
+                     (unsigned long)s.pc, space ? "shared" : "global", verb(s.kind),
+                     t.array && *t.array ? t.array : "several", (unsigned long long)t.requests,
+                     (unsigned long long)t.units, (unsigned long long)t.ideal_units,
+                     (unsigned long long)t.lanes, s.bytes);
+            line += text;
+        }
+    }
+    line += "steps\t[";
+    for (size_t i = 0; i < g_steps.size(); ++i)
+        if (g_steps[i])
+            line += (line.back() == '[' ? "[" : ",[") + std::to_string(i) + "," +
+                    std::to_string(g_steps[i]) + "]";
+    tell(line + "]\n");
+}
+
+const uint64_t* sim_counters(int* how_many) {
+    *how_many = sizeof(Counters) / 8;
+    return reinterpret_cast<const uint64_t*>(&g_counters);
+}
+}
