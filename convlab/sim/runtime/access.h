@@ -58,8 +58,7 @@ inline Site& Worker::site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& ind
     return sites[index = site_of[h].index];
 }
 
-Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind,
-                                         uint16_t& index) {
+Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
     std::lock_guard<std::mutex> hold(g_lock);
     auto [at, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
     if (is_new) g_pcs.push_back(pc);
@@ -78,29 +77,25 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind,
 // The short way of what is usual: an instruction that was met before, inside of what it touched
 // then, and nothing to be looked for.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
-            bool ordered) {
+                           bool ordered) {
     const Slot& slot = site_of[first_slot(pc)];
     if (slot.pc == pc && !g_schedule && here != here_end && !pending.address) {
         const Site& s = sites[slot.index];
         uintptr_t at = address - s.low;
         if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
-            if (!s.cells) {
-                *here++ = {address, slot.index};
-                return;
-            }
+            if (!s.cells) return void(*here++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
                 quiet(s.cells + (at >> 2), address, bytes)) {
                 fibers[current].loaded = 0;  // nobody does atomics on it in this era
-                *here++ = {address, slot.index};
-                return;
+                return void(*here++ = {address, slot.index});
             }
         }
     }
     access_by_the_book(address, bytes, kind, pc, aligned, ordered);
 }
 
-void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
-                                                  uintptr_t pc, bool aligned, bool ordered) {
+void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc,
+                                bool aligned, bool ordered) {
     if (__builtin_expect(pending.address != nullptr, 0)) settle();
     if (__builtin_expect(fibers[current].acquires, 0)) {
         fibers[current].acquires = false;
@@ -108,16 +103,17 @@ void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
     }
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
-        if (__builtin_expect(address < 1 << 16, 0)) through_null(bytes, kind, pc);
+        if (__builtin_expect(address < 1 << 16, 0)) misplaced(address, bytes, kind, pc);
         return;  // its stack, a constant
     }
     uint16_t index;
     Site& s = site(pc, bytes, kind, index);
     if (address - s.low > s.reach) locate(s, address, bytes, global);
     if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
-        misaligned(address, bytes, kind, pc);
+        misplaced(address, bytes, kind, pc);
     Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
-    bool fresh = s.fresh, output = s.output;
+    ordered |= kind == Kind::atomic;
+    Look look{address, bytes, kind, ordered, global, s.fresh, s.output, index};
     if (g_schedule && --patience == 0) {
         patience = draw();
         yield();
@@ -134,7 +130,7 @@ void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
         f.loaded = address, f.loaded_by = index;
         if (!global && quiet(cell, address, bytes)) return;
     }
-    look(cell, address, bytes, kind, ordered, index, global, fresh, output);
+    look_at(cell, look);
 }
 
 inline bool Worker::quiet(const Cell* cell, uintptr_t address, unsigned bytes) const {
@@ -148,58 +144,48 @@ inline bool Worker::quiet(const Cell* cell, uintptr_t address, unsigned bytes) c
 }
 
 void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
+    const char* how = s.kind == Kind::load ? "load" : "store";
     if (global) {
-        const Buffer* near = nullptr;
         for (size_t i = 0; i < g_buffers.size(); ++i) {
             const Buffer& b = g_buffers[i];
-            if (address + bytes > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2)
-                near = &b;
             if (address < b.base || address + bytes > b.base + b.bytes) continue;
             if (s.kind != Kind::load && !b.writable)
-                fault("store to an input", s.pc, "store to %s, which is an input: %s",
-                      b.name.c_str(), place(address).c_str());
+                fault("store to an input", s.pc, "store to %s, which is an input: %s", b.name,
+                      place(address));
             s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
             s.fresh = !b.initialised, s.output = b.name == "y";
             s.stats[0].touch(b.name.c_str());
             return;
         }
+        const Buffer* near = buffer_near(address);
         if (!near)
             fault("global out of bounds", s.pc, "%s far outside every buffer", verb(s.kind));
-        fault("global out of bounds", s.pc,
-              "%s of %u bytes at %s[%lld], which has %zu elements: %s",
-              s.kind == Kind::load ? "load" : "store", bytes, near->name.c_str(),
-              (long long)(int64_t(address - near->base) >> 2), near->bytes / 4,
-              place(address).c_str());
+        fault("global out of bounds", s.pc, "%s of %u bytes at %s[%ld], which has %zu elements: %s",
+              how, bytes, near->name, long(address - near->base) >> 2, near->bytes / 4,
+              place(address));
     }
-    const Array* near = nullptr;
     for (auto& a : arrays) {
         uintptr_t base = uintptr_t(a.base);
-        if (address >= base && address + bytes <= base + a.bytes) {
-            s.low = base, s.reach = a.bytes - bytes, s.fresh = true, s.output = false;
-            s.cells = shared_cells + (a.base - shared) / 4;
-            if (!s.stats[1].array || strcmp(s.stats[1].array, a.name)) {
-                std::lock_guard<std::mutex> hold(g_lock);
-                s.stats[1].touch(g_names.insert(a.name).first->c_str());
-            }
-            return;
+        if (address < base || address + bytes > base + a.bytes) continue;
+        s.low = base, s.reach = a.bytes - bytes, s.fresh = true, s.output = false;
+        s.cells = shared_cells + (a.base - shared) / 4;
+        if (!s.stats[1].array || strcmp(s.stats[1].array, a.name)) {
+            std::lock_guard<std::mutex> hold(g_lock);
+            s.stats[1].touch(g_names.insert(a.name).first->c_str());
         }
-        if (!near || address >= base) near = &a;
+        return;
     }
-    const char* how = s.kind == Kind::load ? "load" : "store";
+    const Array* near = array_near(address);
     if (!near) fault("shared out of bounds", s.pc, "%s, though the block has no array", how);
-    fault("shared out of bounds", s.pc, "%s of %u bytes at byte %lld of %s, which has %zu: %s",
-          how, bytes, (long long)(address - uintptr_t(near->base)), near->name, near->bytes,
-          place(address).c_str());
+    fault("shared out of bounds", s.pc, "%s of %u bytes at byte %ld of %s, which has %zu: %s", how,
+          bytes, long(address - uintptr_t(near->base)), near->name, near->bytes, place(address));
 }
 
-void Worker::through_null(unsigned bytes, Kind kind, uintptr_t pc) {
-    fault("null pointer", pc, "%s of %u bytes through a null pointer", verb(kind), bytes);
-}
-
-void Worker::misaligned(uintptr_t address, unsigned bytes, Kind kind,
-                                          uintptr_t pc) {
-    fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of "
-          "%u", verb(kind), bytes, place(address).c_str(), bytes);
+void Worker::misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
+    if (address < 1 << 16)
+        fault("null pointer", pc, "%s of %u bytes through a null pointer", verb(kind), bytes);
+    fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of %u",
+          verb(kind), bytes, place(address), bytes);
 }
 
 }  // namespace

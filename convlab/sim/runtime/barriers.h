@@ -11,8 +11,10 @@ int Worker::barrier(int predicate, int* how_many, uintptr_t pc) {
     return last_arrived;
 }
 
-void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
+void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* argument,
+                        uintptr_t pc) {
     int w = current / 32, lane = current % 32;
+    mask &= 0xffffffffu >> (32 - lanes_of(w));
     Warp& warp = warps[w];
     if (!(mask >> lane & 1))
         fault("warp mask", pc, "lane %d calls a warp operation with mask 0x%08x, which does not "
@@ -43,45 +45,48 @@ unsigned Worker::active(uintptr_t pc) {
 bool Worker::release() {
     bool any = false;
     for (int w = 0; w < int(warps.size()); ++w) any |= release_warp(w);
-    if (!any && waiting == live) {
-        last_arrived = waiting;
-        last_votes = votes;
-        waiting = votes = 0;
-        ++counters.barriers;
-        compare_barriers();
-        if (atomics) all_acquired = g_clock;
-        for (int w = 0; w < int(warps.size()); ++w) flush(w);  // lanes are in step again
-        ++phase;
-        ++era;
-        for (auto& warp : warps) {
-            warp.stamp = 1, warp.all_known = 0;
-            warp.known.clear();
-        }
-        for (int i = 0; i < threads; ++i)
-            if (fibers[i].state == State::at_barrier) fibers[i].state = State::ready;
-        any = true;
+    if (any || waiting != live) return any;
+    last_arrived = waiting;
+    last_votes = votes;
+    waiting = votes = 0;
+    ++counters.barriers;
+    compare_barriers();
+    if (atomics) all_acquired = g_clock;
+    for (int w = 0; w < int(warps.size()); ++w) flush(w);  // lanes are in step again
+    ++phase;
+    ++era;
+    for (auto& warp : warps) {
+        warp.stamp = 1, warp.all_known = 0;
+        warp.known.clear();
     }
-    return any;
+    for (auto& f : fibers)
+        if (f.state == State::at_barrier) f.state = State::ready;
+    return true;
+}
+
+int Worker::lanes_of(int w) const { return std::min(32, threads - w * 32); }
+
+unsigned Worker::lanes_present(int w) const {  // those that have not left the kernel
+    unsigned present = 0;
+    for (int lane = 0; lane < lanes_of(w); ++lane)
+        if (fibers[w * 32 + lane].state != State::done) present |= 1u << lane;
+    return present;
 }
 
 bool Worker::release_warp(int w) {
-    bool full = false;
-    unsigned gone = 0;
     Warp& warp = warps[w];
-    for (int lane = 0; lane < 32; ++lane) {
-        int i = w * 32 + lane;
-        if (i >= threads || fibers[i].state == State::done) gone |= 1u << lane;
-        else if (fibers[i].state == State::log_full) full = true;
-    }
+    Fiber* lanes = &fibers[w * 32];
+    bool full = false, met = false;
+    for (int lane = 0; lane < lanes_of(w); ++lane) full |= lanes[lane].state == State::log_full;
     if (full) {
         flush(w);
-        for (int i = w * 32; i < std::min(threads, w * 32 + 32); ++i)
-            if (fibers[i].state == State::log_full && fibers[i].logged < kLog)
-                fibers[i].state = State::ready;
+        for (int lane = 0; lane < lanes_of(w); ++lane)
+            if (lanes[lane].state == State::log_full && lanes[lane].logged < kLog)
+                lanes[lane].state = State::ready;
     }
-    bool met = false;
+    unsigned present = lanes_present(w);
     for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // who is missing has left
-        if ((met = !(warp.gathering[g].mask & ~warp.gathering[g].arrived & ~gone)))
+        if ((met = !(warp.gathering[g].mask & ~warp.gathering[g].arrived & present)))
             complete(w, g);
     return full || met || answer_active(w);
 }
@@ -101,10 +106,7 @@ void Worker::complete(int w, size_t g) {
 // The lanes of a mask have met: what each knew, all of them know.
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
-    unsigned present = 0;
-    for (int i = w * 32; i < std::min(threads, w * 32 + 32); ++i)
-        if (fibers[i].state != State::done) present |= 1u << i % 32;
-    if (!(present & ~mask)) {
+    if (!(lanes_present(w) & ~mask)) {
         warp.all_known = warp.stamp;
     } else {
         if (warp.known.empty()) warp.known.assign(32 * 32, 0);
@@ -146,10 +148,10 @@ bool Worker::answer_active(int w) {
     unsigned mask = 0;
     uintptr_t where = 0;
     auto each = [&](auto use) {
-        for (int i = w * 32; i < std::min(threads, w * 32 + 32); ++i)
-            if (fibers[i].state == State::asks_active &&
-                (!where || fibers[i].waits_at == where))
-                use(fibers[i], i % 32);
+        for (int lane = 0; lane < lanes_of(w); ++lane)
+            if (Fiber& f = fibers[w * 32 + lane];
+                f.state == State::asks_active && (!where || f.waits_at == where))
+                use(f, lane);
     };
     each([&](Fiber& f, int lane) { where = f.waits_at, mask |= 1u << lane; });
     each([&](Fiber& f, int) { f.active = mask, f.state = State::ready; });

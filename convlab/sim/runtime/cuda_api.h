@@ -3,22 +3,26 @@ extern "C" {
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
     return t_worker->array(name, declaration, bytes, shape);
 }
-void sim_fence() { if (t_worker) t_worker->fence(); }
+void sim_fence() {
+    if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
+}
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     t_worker->copy(static_cast<char*>(to), static_cast<char*>(const_cast<void*>(from)),
                    unsigned(bytes), unsigned(zeros), uintptr_t(__builtin_return_address(0)));
 }
-void sim_copy_commit() { t_worker->commit(); }
+void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
 void sim_copy_wait(unsigned newest) { t_worker->wait(newest); }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
 int sim_barrier(int predicate, int* how_many) {
     return t_worker->barrier(predicate, how_many, uintptr_t(__builtin_return_address(0)));
 }
 void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argument) {
-    Worker* w = t_worker;
-    int lanes = std::min(32, w->threads - w->current / 32 * 32);
-    w->collective(mask & (0xffffffffu >> (32 - lanes)), step, argument,
-                  uintptr_t(__builtin_return_address(0)));
+    t_worker->collective(mask, step, argument, uintptr_t(__builtin_return_address(0)));
+}
+void sim_stray_shuffle(int source, unsigned came) {
+    report(false, "shuffle outside the mask", uintptr_t(__builtin_return_address(0)), {},
+           "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a GPU",
+           t_worker->current % 32, source, came);
 }
 unsigned sim_active_lanes() { return t_worker->active(uintptr_t(__builtin_return_address(0))); }
 void sim_spin() {
@@ -69,8 +73,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > kSharedOptIn) {
-        note(uintptr_t(__builtin_return_address(0)), "cudaFuncSetAttribute asks for %d bytes of dynamic "
-             "shared memory: a block has at most %d", value, kSharedOptIn);
+        note(uintptr_t(__builtin_return_address(0)), "cudaFuncSetAttribute asks for %d bytes of "
+             "dynamic shared memory: a block has at most %d", value, kSharedOptIn);
         return g_error = cudaErrorInvalidValue;
     }
     g_shared_opt_in[kernel] = value;

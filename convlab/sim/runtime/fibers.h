@@ -12,13 +12,11 @@ char* Worker::new_stack() {
         free_stacks.pop_back();
         return stack;
     }
-    void* stack = mmap(nullptr, kGuard + kStack, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED) fault("memory", 0, "no memory for the stacks of a block");
-    char* low = static_cast<char*>(stack) + kGuard;  // an overflow faults instead of spreading
-    if (mprotect(low, kStack, PROT_READ | PROT_WRITE))
+    auto* stack = static_cast<char*>(reserve(kGuard + kStack, PROT_NONE));
+    // what lies below it stays out of bounds: an overflow faults instead of spreading
+    if (!stack || mprotect(stack + kGuard, kStack, PROT_READ | PROT_WRITE))
         fault("memory", 0, "no memory for the stacks of a block");
-    return low;
+    return stack + kGuard;
 }
 
 void Worker::bury(char* stack, bool in_use) {
@@ -90,7 +88,7 @@ void Worker::spin() {
 }
 
 // The current thread is done, at its end or at a fault.
-[[noreturn]] void Worker::leave(bool at_fault) {
+void Worker::leave(bool at_fault) {
     settle();
     Fiber& f = fibers[current];
     f.state = State::done;

@@ -1,8 +1,25 @@
-// What a kernel did wrong: one line to the report for the first of its kind at a code address.
+// What a kernel did wrong, told to the host process in lines of text.
 namespace {
 
-// One line to the report, for the first of its kind at a code address: "fault" or "warning", kind,
-// address, whether in a kernel, block, thread, the other address, block and thread, text.
+void tell(const std::string& line) {
+    for (size_t done = 0; done < line.size();) {
+        ssize_t n = write(g_report, line.data() + done, line.size() - done);
+        if (n < 0) _exit(76);
+        done += size_t(n);
+    }
+}
+
+// As printf, but %s takes strings too.
+template <typename T> T plain(T value) { return value; }
+const char* plain(const std::string& value) { return value.c_str(); }
+template <typename... A>
+std::string text(const char* format, const A&... arguments) {
+    char line[1000];
+    snprintf(line, sizeof line, format, plain(arguments)...);
+    return line;
+}
+std::string text(uint3 v) { return text("%u,%u,%u", v.x, v.y, v.z); }
+
 struct Finding {
     std::string kind;
     uintptr_t pc;
@@ -10,7 +27,11 @@ struct Finding {
 };
 std::vector<Finding> g_findings;
 
-void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format, ...) {
+// One line to the report, for the first of its kind at a code address: "fault" or "warning", kind,
+// address, whether in a kernel, block, thread, the other address, block and thread, text.
+template <typename... A>
+void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format,
+            const A&... arguments) {
     Worker* w = t_worker;
     bool in_kernel = w && w->current >= 0;
     std::lock_guard<std::mutex> hold(g_lock);
@@ -23,19 +44,10 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
         }
     if (g_findings.size() == kFindings) return;
     g_findings.push_back({kind, pc, {who}});
-    char text[700], line[1400];
-    va_list more;
-    va_start(more, format);
-    vsnprintf(text, sizeof text, format, more);
-    va_end(more);
-    uint3 t = in_kernel ? w->fibers[w->current].index : uint3{};
-    int n = snprintf(line, sizeof line,
-                     "%s\t%s\t%lx\t%d\t%u,%u,%u\t%u,%u,%u\t%lx\t%u,%u,%u\t%u,%u,%u\t%s\n",
-                     error ? "fault" : "warning", kind, (unsigned long)pc, in_kernel, blockIdx.x,
-                     blockIdx.y, blockIdx.z, t.x, t.y, t.z, (unsigned long)other.pc, other.block.x,
-                     other.block.y, other.block.z, other.thread.x, other.thread.y, other.thread.z,
-                     text);
-    if (write(g_report, line, size_t(std::min(n, int(sizeof line) - 1))) < 0) _exit(76);
+    uint3 thread = in_kernel ? w->fibers[w->current].index : uint3{};
+    tell(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind, pc,
+              in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
+              text(other.thread)) + text(format, arguments...) + "\n");
 }
 
 [[noreturn]] void end(int status) {
@@ -44,36 +56,18 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
 }
 
 // A finding that its thread does not survive; outside of a kernel, the process.
-[[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, ...) {
-    char text[600];
-    va_list more;
-    va_start(more, format);
-    vsnprintf(text, sizeof text, format, more);
-    va_end(more);
-    report(true, kind, pc, {}, "%s", text);
+template <typename... A>
+[[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, const A&... arguments) {
+    report(true, kind, pc, {}, format, arguments...);
     if (t_worker && t_worker->current >= 0) t_worker->leave(true);
     end(77);
 }
 
-// One line to the report that says more than an error code does; a warning too, should the code
-// go unnoticed.
-void note(uintptr_t pc, const char* format, ...) {
-    char text[480], line[512];
-    va_list more;
-    va_start(more, format);
-    vsnprintf(text, sizeof text, format, more);
-    va_end(more);
-    int n = snprintf(line, sizeof line, "note\t%s\n", text);
-    if (write(g_report, line, size_t(n)) < 0) _exit(76);
-    report(false, "refused launch", pc, {}, "%s", text);
-}
-
-static void tell(const std::string& line) {
-    for (size_t done = 0; done < line.size();) {
-        ssize_t n = write(g_report, line.data() + done, line.size() - done);
-        if (n < 0) _exit(76);
-        done += size_t(n);
-    }
+// A call of the host is refused: an error code, which may go unnoticed, and why.
+template <typename... A>
+void note(uintptr_t pc, const char* format, const A&... arguments) {
+    tell("note\t" + text(format, arguments...) + "\n");
+    report(false, "refused launch", pc, {}, format, arguments...);
 }
 
 }  // namespace

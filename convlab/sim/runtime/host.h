@@ -2,9 +2,8 @@
 extern "C" {
 void sim_begin(int threads, int trace, int report) {
     g_threads = threads, g_trace = trace, g_report = report;
-    g_region = uintptr_t(mmap(nullptr, kRegion, PROT_NONE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (g_region == uintptr_t(MAP_FAILED))
+    g_region = uintptr_t(reserve(kRegion, PROT_NONE));
+    if (!g_region)
         fault("memory", 0, "cannot reserve 1 TiB of address space: raise `ulimit -v`");
     struct sigaction action {};
     action.sa_sigaction = on_signal;
@@ -24,7 +23,6 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
 void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
 
 void sim_time_limit(double seconds) {
-    g_time_limit = seconds;
     itimerval timer{};
     timer.it_value.tv_sec = time_t(seconds);
     timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6);
@@ -39,47 +37,36 @@ void sim_finish() {
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
         for (size_t i = 0; i < b.bytes / 4; ++i) {
-            bool there = b.cells[i].written == 15;
-            for (auto& [from, to] : b.by_host)
-                there |= b.base + 4 * i >= from && b.base + 4 * i < to;
+            bool there = b.cells[i].written == 15 || b.host_wrote(b.base + 4 * i);
             if (!there && !missing++) first = i;
         }
         if (missing)
-            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first of them "
-                   "\x01%s:%zu\x02", missing, b.bytes / 4, b.name.c_str(), b.name.c_str(), 4 * first);
+            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first of "
+                   "them \x01%s:%zu\x02", missing, b.bytes / 4, b.name, b.name, 4 * first);
     }
     if (g_record.on) tell(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
     std::string line = "counts\t[";
-    for (auto& f : g_findings) line += (line.back() == '[' ? "" : ",") + std::to_string(f.who.size());
+    for (auto& f : g_findings) line += text("%s%zu", line.back() == '[' ? "" : ",", f.who.size());
     line += "]\n";
     for (auto& s : g_sites) {
-        if (s.before_atomic) {
-            char text[40];
-            snprintf(text, sizeof text, "before_atomic\t%lx\n", (unsigned long)s.pc);
-            line += text;
-        }
+        if (s.before_atomic) line += text("before_atomic\t%lx\n", s.pc);
         for (int space : {0, 1}) {
             const Stats& t = s.stats[space];
             if (!t.requests) continue;
-            char text[400];
-            snprintf(text, sizeof text, "site\t%lx\t%s\t%s\t%s\t%llu\t%llu\t%llu\t%llu\t%d\n",
-                     (unsigned long)s.pc, space ? "shared" : "global", verb(s.kind),
-                     t.array && *t.array ? t.array : "several", (unsigned long long)t.requests,
-                     (unsigned long long)t.units, (unsigned long long)t.ideal_units,
-                     (unsigned long long)t.lanes, s.bytes);
-            line += text;
+            line += text("site\t%lx\t%s\t%s\t%s\t%lu\t%lu\t%lu\t%lu\t%d\n", s.pc,
+                         space ? "shared" : "global", verb(s.kind),
+                         t.array && *t.array ? t.array : "several", t.requests, t.units,
+                         t.ideal_units, t.lanes, s.bytes);
         }
     }
     line += "steps\t[";
     for (size_t i = 0; i < g_steps.size(); ++i)
-        if (g_steps[i])
-            line += (line.back() == '[' ? "[" : ",[") + std::to_string(i) + "," +
-                    std::to_string(g_steps[i]) + "]";
+        if (g_steps[i]) line += text("%s[%zu,%lu]", line.back() == '[' ? "" : ",", i, g_steps[i]);
     tell(line + "]\n");
 }
 
 const uint64_t* sim_counters(int* how_many) {
-    *how_many = sizeof(Counters) / 8;
+    *how_many = kCounters;
     return reinterpret_cast<const uint64_t*>(&g_counters);
 }
 }

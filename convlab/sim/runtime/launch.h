@@ -2,13 +2,10 @@
 namespace {
 
 Worker::Worker() : sites(1), site_of(kSites) {
-    shared_cells = static_cast<Cell*>(mmap(nullptr, kSharedSpan / 4 * sizeof(Cell),
-                                           PROT_READ | PROT_WRITE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    shared = static_cast<char*>(mmap(nullptr, kSharedSpan, PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
+    shared = static_cast<char*>(reserve(kSharedSpan));
     steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
-    if (!steps) fault("memory", 0, "no memory for the counts of a block");
+    if (!shared_cells || !shared || !steps) fault("memory", 0, "no memory for the counts of a block");
 }
 
 Worker::~Worker() {
@@ -24,7 +21,7 @@ void Worker::run(Launch* l) {
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         if (l->chosen.empty()) continue;
         Counters now = totals(), own = now;
-        own.subtract(before);
+        own.add(before, -1);
         before = now;
         std::lock_guard<std::mutex> hold(l->lock);
         l->counted.push_back(own);
@@ -44,7 +41,8 @@ void Worker::run(Launch* l) {
     }
     if (l->chosen.empty()) g_counters.add(totals());
     g_steps.resize(g_code_bytes / 4 + 1);
-    for (size_t i = 0; i < g_steps.size(); ++i) g_steps[i] += uint64_t(double(steps[i]) * l->weight + 0.5);
+    for (size_t i = 0; i < g_steps.size(); ++i)
+        g_steps[i] += uint64_t(double(steps[i]) * l->weight + 0.5);
 }
 
 // What was counted until now; what is counted by site too.
@@ -109,29 +107,24 @@ static void choose(Launch& launch) {
 // sample, as at a border. So mean^2 / n is added to s^2: as much as if one block in n, which the
 // sample happened to miss, did nothing. The report has the variance of each counter.
 static void extrapolate(const Launch& launch) {
-    constexpr size_t kCounters = sizeof(Counters) / 8;
-    std::string line = "sample\t" + std::to_string(launch.blocks) + "\t" +
-                       std::to_string(launch.runs) + "\t[";
+    std::string line = text("sample\t%lu\t%lu\t[", launch.blocks, launch.runs);
     double n = double(launch.runs), all = double(launch.blocks);
     for (size_t i = 0; i < kCounters; ++i) {
-        auto of = [&](const Counters& c) { return double(reinterpret_cast<const uint64_t*>(&c)[i]); };
         double sum = 0, squares = 0;
-        for (auto& block : launch.counted) sum += of(block);
-        for (auto& block : launch.counted) squares += (of(block) - sum / n) * (of(block) - sum / n);
+        for (auto& block : launch.counted) sum += double(block[i]);
+        for (auto& block : launch.counted) squares += std::pow(double(block[i]) - sum / n, 2);
         double spread = squares / (n - 1) + sum * sum / n / n / n;
         double variance = launch.counted.empty() ? 0 : all * (all - n) * spread / n;
-        reinterpret_cast<uint64_t*>(&g_counters)[i] += uint64_t(sum * launch.weight + 0.5);
-        char text[40];
-        snprintf(text, sizeof text, "%s%.9g", i ? "," : "", variance);
-        line += text;
+        g_counters[i] += uint64_t(sum * launch.weight + 0.5);
+        line += text("%s%.9g", i ? "," : "", variance);
     }
     tell(line + "]\n");
 }
 
 }  // namespace
 
-extern "C" void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
-                void (*body)(void*), void* context) {
+extern "C" void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
+                           const void* kernel, void (*body)(void*), void* context) {
     auto pc = uintptr_t(__builtin_return_address(0));
     int limit = kSharedDefault;
     for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
@@ -139,15 +132,15 @@ extern "C" void sim_launch(const char* name, dim3 grid, dim3 block, size_t share
     uint64_t threads = uint64_t(block.x) * block.y * block.z;
     if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
         grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
-        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d threads, at "
-             "most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and in z",
-             grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
+        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d "
+             "threads, at most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and "
+             "in z", grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
         g_error = cudaErrorInvalidConfiguration;
         return;
     }
     if (shared_bytes > size_t(limit)) {
-        note(pc, "%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to %d with "
-             "cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
+        note(pc, "%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to "
+             "%d with cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
              shared_bytes, limit, kSharedOptIn);
         g_error = cudaErrorInvalidValue;
         return;
@@ -175,8 +168,6 @@ extern "C" void sim_launch(const char* name, dim3 grid, dim3 block, size_t share
     for (auto& other : others) other.join();
     g_os_threads = 0;
     if (g_sample) extrapolate(launch);
-    char line[600];
-    snprintf(line, sizeof line, "launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z,
-             block.x, block.y, block.z, shared_bytes + launch.static_bytes, name);
-    tell(line);
+    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
+              block.z, shared_bytes + launch.static_bytes, name));
 }

@@ -31,39 +31,35 @@ void* Worker::array(const char* name, const void* declaration, size_t bytes, con
     return allot(name, declaration, bytes, shape);
 }
 
-// An address in words: s_tile[0][18]; of a buffer its name and byte, which the host process
-// turns into indices.
-std::string Worker::place(uintptr_t address) const {
-    char text[160];
-    if (address - g_region < kRegion) {
-        for (auto& b : g_buffers) {
-            if (address < b.base - kGap / 2 || address >= b.base + b.bytes + kGap / 2) continue;
-            snprintf(text, sizeof text, "\x01%s:%lld\x02", b.name.c_str(),
-                     (long long)(address - b.base));
-            return text;
-        }
-        return "an unknown address";
-    }
+// The buffer that an address is in, or not far from.
+const Buffer* buffer_near(uintptr_t address) {
+    for (auto& b : g_buffers)
+        if (address > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2) return &b;
+    return nullptr;
+}
+
+// The shared array that an address is in, or behind; or the first.
+const Array* Worker::array_near(uintptr_t address) const {
     const Array* near = nullptr;
     for (auto& a : arrays)
         if (!near || address >= uintptr_t(a.base)) near = &a;
-    if (!near) return "shared memory";
-    auto byte = (long long)(address - uintptr_t(near->base));
-    if (!near->shape) {
-        snprintf(text, sizeof text, "byte %lld of %s", byte, near->name);
-        return text;
+    return near;
+}
+
+// An address as its array, byte and, of shared arrays, bytes of an element and extents: the host
+// process turns that into indices, s_tile[0][18].
+std::string Worker::place(uintptr_t address) const {
+    if (address - g_region < kRegion) {
+        const Buffer* b = buffer_near(address);
+        return b ? text("\x01%s:%ld\x02", b->name, address - b->base) : "an unknown address";
     }
-    long long unit = near->shape[0], element = byte < 0 ? -((unit - 1 - byte) / unit) : byte / unit;
-    std::string name;
-    int rank = 0;
-    while (near->shape[1 + rank]) ++rank;
-    for (int d = rank - 1; d > 0; --d) {
-        long long extent = near->shape[1 + d], i = (element % extent + extent) % extent;
-        name = "[" + std::to_string(i) + "]" + name;
-        element = (element - i) / extent;
-    }
-    if (rank) name = "[" + std::to_string(element) + "]" + name;
-    return near->name + name;
+    const Array* a = array_near(address);
+    if (!a) return "shared memory";
+    long byte = long(address - uintptr_t(a->base));
+    if (!a->shape) return text("byte %ld of %s", byte, a->name);
+    std::string shape = std::to_string(a->shape[0]);
+    for (auto* extent = a->shape + 1; *extent; ++extent) shape += "," + std::to_string(*extent);
+    return text("\x01%s:%ld:%s\x02", a->name, byte, shape);
 }
 
 }  // namespace
@@ -76,23 +72,18 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writabl
     if (g_region_used + pages + kGap > kRegion) return nullptr;
     void* at = reinterpret_cast<void*>(g_region + g_region_used);
     g_region_used += (pages + kGap + kPage - 1) / kPage * kPage;
-    int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED);
+    int flags = MAP_FIXED | (fd < 0 ? kPrivate : MAP_SHARED);
     int protection = PROT_READ | (writable ? PROT_WRITE : 0);
     if (mmap(at, pages, protection, flags, fd, off_t(offset)) == MAP_FAILED) return nullptr;
     if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
     std::lock_guard<std::mutex> hold(g_lock);
     Cell* cells = nullptr;
     size_t need = (bytes / 4 + 1) * sizeof(Cell);
-    auto map = [](size_t size) {
-        void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        return p == MAP_FAILED ? nullptr : p;
-    };
     if (writable && g_trace && g_shadow_used + need <= kShadow) {
-        cells = static_cast<Cell*>(map(need));
+        cells = static_cast<Cell*>(reserve(need));
         g_shadow_used += need;
     }
-    auto* seen = static_cast<uint16_t*>(map((bytes / 32 + 2) * 2));
+    auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
     g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable), !writable || writable == 2,
                          cells, seen, {}});
     return at;

@@ -67,19 +67,13 @@ void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask,
                                       unsigned bytes, bool global) {
     if (!g_record.left) return;
     --g_record.left;
-    uintptr_t base = uintptr_t(shared);
-    const char* name = "?";
-    unsigned element = 0;
-    for (auto& b : g_buffers)
-        if (global && addresses[0] - b.base < b.bytes) base = b.base, name = b.name.c_str();
-    for (auto& a : arrays)
-        if (!global && addresses[0] - uintptr_t(a.base) < a.bytes)
-            base = uintptr_t(a.base), name = a.name, element = a.shape ? a.shape[0] : 0;
-    char text[400];
-    snprintf(text, sizeof text, "access\t%u\t%lx\t%s\t%s\t%.200s\t%u\t%u\t%u\t",
-             unsigned(launch->number), (unsigned long)s.pc, global ? "global" : "shared",
-             verb(s.kind), name, element, bytes, mask);
-    g_record.text += text;
+    const Buffer* b = global ? buffer_near(addresses[0]) : nullptr;
+    const Array* a = global ? nullptr : array_near(addresses[0]);
+    uintptr_t base = global ? b->base : uintptr_t(a->base);
+    g_record.text += text("access\t%u\t%lx\t%s\t%s\t%.200s\t%u\t%u\t%u\t", launch->number, s.pc,
+                          global ? "global" : "shared", verb(s.kind),
+                          global ? b->name.c_str() : a->name,
+                          a && a->shape ? a->shape[0] : 0, bytes, mask);
     for (int l = 0; l < __builtin_popcount(mask); ++l)
         g_record.text += std::to_string(addresses[l] - base) + " ";
     g_record.text += "\n";

@@ -31,33 +31,29 @@ inline bool Worker::before(const Mark& m, bool global) const {  // or of no inte
     return released && released <= f.acquired;
 }
 
-inline void Worker::look(Cell* cell, uintptr_t address, unsigned bytes, Kind kind, bool ordered,
-          uint16_t index, bool global, bool fresh, bool output) {
-    ordered |= kind == Kind::atomic;
-    for (unsigned done = 0; done < bytes; ++cell) {
-        unsigned at = (address + done) & 3, n = std::min(4 - at, bytes - done);
-        unsigned mask = ((1u << n) - 1) << at;
-        if (global)
+inline void Worker::look_at(Cell* cell, const Look& look) {
+    for (unsigned done = 0; done < look.bytes; ++cell) {
+        unsigned at = (look.address + done) & 3, n = std::min(4 - at, look.bytes - done);
+        if (look.global)
             while (__atomic_exchange_n(&cell->lock, 1, __ATOMIC_ACQUIRE)) {}
-        look_at_word(*cell, address, address + done, bytes, mask, kind, ordered, index, global,
-                     fresh, output);
-        if (global) __atomic_store_n(&cell->lock, 0, __ATOMIC_RELEASE);
+        look_at_word(*cell, look, look.address + done, ((1u << n) - 1) << at);
+        if (look.global) __atomic_store_n(&cell->lock, 0, __ATOMIC_RELEASE);
         done += n;
     }
 }
 
-inline void Worker::look_at_word(Cell& cell, uintptr_t whole, uintptr_t address, unsigned bytes, unsigned mask,
-                  Kind kind, bool ordered, uint16_t index, bool global, bool fresh,
-                  bool output) {
+inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address, unsigned mask) {
+    bool global = look.global, ordered = look.ordered;
     uint32_t me = global ? 1 : owner;
     unsigned written = cell.owner == me ? cell.written : 0;
-    if (kind != Kind::store && fresh && (mask & ~written)) uninitialised(cell, address, index, global);
-    if (cell.in_flight && written) in_flight(cell, address, index, kind);
+    if (look.kind != Kind::store && look.fresh && (mask & ~written))
+        uninitialised(cell, look, address);
+    if (cell.in_flight && written) in_flight(cell, look, address);
     const Mark& w = cell.writer;
     if (w.launch && (w.mask & mask) && !(w.atomic && ordered) && !before(w, global))
-        race(w, whole, address, bytes, kind, index);
-    if (kind == Kind::load) {
-        Mark mine = mark(mask, ordered, index);
+        race(w, look, address);
+    if (look.kind == Kind::load) {
+        Mark mine = mark(mask, ordered, look.site);
         Mark* r = cell.reader;
         for (int i : {0, 1}) {
             if (r[i].launch && !before(r[i], global)) continue;
@@ -79,48 +75,48 @@ inline void Worker::look_at_word(Cell& cell, uintptr_t whole, uintptr_t address,
     }
     for (const Mark& r : cell.reader)
         if (r.launch && (r.mask & mask) && !(r.atomic && ordered) && !before(r, global))
-            race(r, whole, address, bytes, kind, index);
-    cell.writer = mark(mask, ordered, index);
+            race(r, look, address);
+    cell.writer = mark(mask, ordered, look.site);
     if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
-    if (output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
+    if (look.output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
     if (cell.owner != me) cell.in_flight = 0;
     cell.owner = me, cell.written = uint8_t(written | mask), cell.quiet = 0;
 }
 
-void Worker::uninitialised(Cell& cell, uintptr_t address, uint16_t index, bool global) {
+void Worker::uninitialised(Cell& cell, const Look& look, uintptr_t address) {
     if (abandoned || g_faulted) return;  // who was to write it may have ended at a fault
-    if (global && (g_sample || g_record.on)) return;  // or not have been among those that ran
-    if (global)
-        for (auto& b : g_buffers)
-            for (auto& [from, to] : b.by_host)
-                if (address >= from && address < to) return;
-    if (cell.in_flight) return in_flight(cell, address, index, Kind::load);
-    report(true, "uninitialised read", sites[index].pc, {},
-           "%s of %s, which nothing has written", verb(sites[index].kind), place(address).c_str());
+    if (look.global) {
+        if (g_sample || g_record.on) return;  // or not have been among those that ran
+        if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
+    }
+    if (cell.in_flight) return in_flight(cell, look, address);
+    report(true, "uninitialised read", sites[look.site].pc, {},
+           "%s of %s, which nothing has written", verb(look.kind), place(address));
 }
 
-void Worker::in_flight(Cell& cell, uintptr_t address, uint16_t index, Kind kind) {
-    report(true, "copy not waited for", sites[index].pc, {g_pcs[cell.in_flight], blockIdx,
-           fibers[cell.writer.thread].index},
-           "%s of %s while an asynchronous copy to it is under way", verb(kind),
-           place(address).c_str());
+void Worker::in_flight(Cell& cell, const Look& look, uintptr_t address) {
+    Other other{g_pcs[cell.in_flight], blockIdx, fibers[cell.writer.thread].index};
+    report(true, "copy not waited for", sites[look.site].pc, other,
+           "%s of %s while an asynchronous copy to it is under way", verb(look.kind),
+           place(address));
 }
 
-void Worker::race(const Mark& m, uintptr_t whole, uintptr_t address, unsigned bytes, Kind kind,
-          uint16_t index) {
+void Worker::race(const Mark& m, const Look& look, uintptr_t address) {
+    const Site& mine = sites[look.site];
+    const Site& theirs = sites.size() > m.site && sites[m.site].pc ? sites[m.site] : mine;
     Other other{g_pcs[m.site], launch->block_of(m.block), launch->thread_of(m.thread)};
-    auto& theirs = sites.size() > m.site && sites[m.site].pc ? sites[m.site] : sites[index];
-    if (kind == Kind::store && !m.atomic && theirs.kind != Kind::load) {  // same value?
+    if (look.kind == Kind::store && !m.atomic && theirs.kind != Kind::load) {  // same value?
         if (pending.address) return;
-        pending.address = reinterpret_cast<uint8_t*>(whole);
-        std::memcpy(pending.before, pending.address, pending.bytes = std::min(bytes, 16u));
-        pending.pc = sites[index].pc, pending.other = other, pending.what = place(address);
+        pending.address = reinterpret_cast<uint8_t*>(look.address);
+        std::memcpy(pending.before, pending.address, pending.bytes = std::min(look.bytes, 16u));
+        pending.pc = mine.pc, pending.other = other, pending.what = place(address);
         return;
     }
-    report(true, "race", sites[index].pc, other,
-           "%s of %s, and %s by another thread%s, with nothing that orders the two", verb(kind),
-           place(address).c_str(), m.atomic ? "an atomic" : theirs.kind == Kind::load ? "a load"
-           : "a store", m.block == uint32_t(block) ? "" : " of another block");
+    report(true, "race", mine.pc, other,
+           "%s of %s, and %s by another thread%s, with nothing that orders the two",
+           verb(look.kind), place(address),
+           m.atomic ? "an atomic" : theirs.kind == Kind::load ? "a load" : "a store",
+           m.block == uint32_t(block) ? "" : " of another block");
 }
 
 // The store is done by now: were the two of the same value?
@@ -131,14 +127,12 @@ inline void Worker::settle() {
     if (same)
         report(false, "written twice", pending.pc, pending.other,
                "store to %s of the value that another thread stored there, with nothing that "
-               "orders the two", pending.what.c_str());
+               "orders the two", pending.what);
     else
         report(true, "race", pending.pc, pending.other,
                "store to %s, and a store by another thread, with nothing that orders the two",
-               pending.what.c_str());
+               pending.what);
 }
-
-void Worker::fence() { fibers[current].fenced = true; }
 
 void Worker::atomic(uintptr_t address, unsigned bytes, uintptr_t pc) {
     ++counters.atomics;
@@ -162,8 +156,6 @@ void Worker::copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_
     for (unsigned at = 0; at < bytes; at += 4)
         shared_cells[(to - shared + at) / 4].in_flight = index;  // its store made it not quiet
 }
-
-void Worker::commit() { ++fibers[current].batch; }
 
 void Worker::wait(unsigned newest) {
     if (copies.empty()) return;

@@ -1,22 +1,25 @@
 // What the operating system interrupts: crashes, and the end of the time.
 namespace {
 
+// A code address as the hooks would pass it: one past an instruction, as return addresses are.
+uintptr_t code_address(const mcontext_t& machine) {
+#if defined(__x86_64__)
+    return uintptr_t(machine.gregs[REG_RIP]) + 1;
+#else
+    return uintptr_t(machine.pc) + 1;
+#endif
+}
+
 [[noreturn]] void abandon() { t_worker->leave(true); }
 
 void on_signal(int number, siginfo_t* info, void* context) {
     auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-    auto pc = uintptr_t(machine.gregs[REG_RIP]) + 1;  // hooks pass return addresses: one past
-#else
-    auto pc = uintptr_t(machine.pc) + 1;
-#endif
+    uintptr_t pc = code_address(machine);
     auto address = uintptr_t(info->si_addr);
     Worker* w = t_worker;
     bool in_kernel = w && w->current >= 0;
     const Other none;
-    const Buffer* near = nullptr;
-    for (auto& b : g_buffers)
-        if (address > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2) near = &b;
+    const Buffer* near = buffer_near(address);
     if (!in_kernel && g_library_call) pc = g_library_call;
     if (number == SIGFPE) {
         report(true, "arithmetic", pc, none, "integer division by zero");
@@ -32,9 +35,9 @@ void on_signal(int number, siginfo_t* info, void* context) {
         // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
         report(true, "null pointer", pc, none, "access through a null pointer");
     } else if (near) {
-        report(true, "global out of bounds", pc, none, "access%s at \x01%s:%lld\x02, of %zu elements",
-               g_library_call ? " by a library" : "", near->name.c_str(),
-               (long long)(address - near->base), near->bytes / 4);
+        report(true, "global out of bounds", pc, none, "access%s at \x01%s:%ld\x02, of %zu elements",
+               g_library_call ? " by a library" : "", near->name, address - near->base,
+               near->bytes / 4);
     } else {
         report(true, "illegal address", pc, none, "access to memory that belongs to no buffer");
     }
@@ -58,12 +61,7 @@ void on_alarm(int, siginfo_t*, void* context) {
         if (g_os_threads == 0) end(78);
         return;
     }
-    auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-    auto pc = uintptr_t(machine.gregs[REG_RIP]) + 1;
-#else
-    auto pc = uintptr_t(machine.pc) + 1;
-#endif
+    uintptr_t pc = code_address(static_cast<ucontext_t*>(context)->uc_mcontext);
     Dl_info here{}, kernel{};
     const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
     uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;

@@ -39,7 +39,7 @@ constexpr int kPatience = 64;                // accesses before a switch, at mos
 constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
 constexpr size_t kFindings = 200;            // lines that are told apart
 
-// ---- the simulated GPU: an H200's limits ---------------------------------------------------
+// The simulated GPU's limits are an H200's.
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
 
 enum class Kind : uint8_t { load, store, atomic };
@@ -75,23 +75,26 @@ struct Buffer {
     Cell* cells;             // of its words; null where it is only read
     uint16_t* launch_seen;   // of its 32-byte sectors: the launch that touched it last
     std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
+    bool host_wrote(uintptr_t address) const {
+        for (auto& [from, to] : by_host)
+            if (address >= from && address < to) return true;
+        return false;
+    }
 };
 
 struct Counters {  // see COUNTERS in __init__.py: the same order, and then _MORE_COUNTERS
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
         library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops;
-    void add(const Counters& other) {
-        auto* to = reinterpret_cast<uint64_t*>(this);
-        auto* from = reinterpret_cast<const uint64_t*>(&other);
-        for (size_t i = 0; i < sizeof(Counters) / 8; ++i) to[i] += from[i];
-    }
-    void subtract(const Counters& other) {
-        auto* to = reinterpret_cast<uint64_t*>(this);
-        auto* from = reinterpret_cast<const uint64_t*>(&other);
-        for (size_t i = 0; i < sizeof(Counters) / 8; ++i) to[i] -= from[i];
-    }
+    uint64_t& operator[](size_t i) { return reinterpret_cast<uint64_t*>(this)[i]; }
+    uint64_t operator[](size_t i) const { return reinterpret_cast<const uint64_t*>(this)[i]; }
+    void add(const Counters& other, uint64_t times = 1);
 };
+
+constexpr size_t kCounters = sizeof(Counters) / 8;
+void Counters::add(const Counters& other, uint64_t times) {
+    for (size_t i = 0; i < kCounters; ++i) (*this)[i] += other[i] * times;
+}
 
 struct Stats {  // of one instruction in one of the two memories
     uint64_t requests, units, ideal_units, lanes;
@@ -139,6 +142,15 @@ struct Array {  // a __shared__ array of the block
     size_t bytes;
     char* base;
     const unsigned* shape;  // bytes of an element, extents, 0; null: unknown
+};
+
+struct Look {  // one access, as the shadow is asked about it
+    uintptr_t address;
+    unsigned bytes;
+    Kind kind;
+    bool ordered, global;  // an atomic or volatile; or else in shared memory
+    bool fresh, output;    // see Site
+    uint16_t site;
 };
 
 struct Copy {  // an asynchronous one, of one thread
@@ -210,6 +222,13 @@ struct Launch {
     }
 };
 
+// Private memory that costs nothing until it is touched; null if there is none.
+constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+void* reserve(size_t bytes, int protection = PROT_READ | PROT_WRITE) {
+    void* memory = mmap(nullptr, bytes, protection, kPrivate, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+}
+
 uintptr_t g_region = 0;
 size_t g_region_used = kGap;
 std::vector<Buffer> g_buffers;
@@ -241,19 +260,15 @@ std::vector<uint64_t> g_steps;       // how often threads came to each basic blo
 std::unordered_map<uintptr_t, uint16_t> g_joined;  // by code address from g_code: Site::joined
 std::atomic<int> g_os_threads{0};
 pthread_t g_os_thread[256];
-double g_time_limit = 0;
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
 uintptr_t g_library_call = 0;        // where the host called a library that is at work
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
-[[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, ...);
 struct Other {  // the second access of a race
     uintptr_t pc = 0;
     uint3 block{}, thread{};
 };
-void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format,
-            ...);
 
 }  // namespace

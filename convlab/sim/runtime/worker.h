@@ -69,6 +69,7 @@ struct Worker {
     // memory.h
     char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
     void* array(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
+    const Array* array_near(uintptr_t address) const;
     std::string place(uintptr_t address) const;
 
     // fibers.h
@@ -89,6 +90,8 @@ struct Worker {
     void collective(unsigned mask, void (*step)(void**, unsigned), void* argument, uintptr_t pc);
     unsigned active(uintptr_t pc);
     bool release();
+    int lanes_of(int w) const;
+    unsigned lanes_present(int w) const;
     bool release_warp(int w);
     void complete(int w, size_t g);
     void order(int w, unsigned mask);
@@ -98,33 +101,33 @@ struct Worker {
 
     // access.h
     void step(uintptr_t pc);
-    __attribute__((noinline)) void jump(uintptr_t pc);
-    __attribute__((noinline)) void note_way(uintptr_t what);
+    [[gnu::noinline]] void jump(uintptr_t pc);
+    [[gnu::noinline]] void note_way(uintptr_t what);
     void function_entry(uintptr_t from);
     void function_exit();
     static size_t first_slot(uintptr_t pc);
     Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index);
-    __attribute__((noinline)) Site& new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index);
-    void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true, bool ordered = false);
-    __attribute__((noinline)) void access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned, bool ordered);
+    [[gnu::noinline]] Site& new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind,
+                                     uint16_t& index);
+    void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
+                bool ordered = false);
+    [[gnu::noinline]] void access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
+                                              uintptr_t pc, bool aligned, bool ordered);
     bool quiet(const Cell* cell, uintptr_t address, unsigned bytes) const;
-    __attribute__((noinline)) void locate(Site& s, uintptr_t address, unsigned bytes, bool global);
-    __attribute__((noinline)) void through_null(unsigned bytes, Kind kind, uintptr_t pc);
-    __attribute__((noinline)) void misaligned(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
+    [[gnu::noinline]] void locate(Site& s, uintptr_t address, unsigned bytes, bool global);
+    [[noreturn]] void misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
 
     // shadow.h
     Mark mark(unsigned mask, bool ordered, uint16_t index) const;
     bool before(const Mark& m, bool global) const;
-    void look(Cell* cell, uintptr_t address, unsigned bytes, Kind kind, bool ordered, uint16_t index, bool global, bool fresh, bool output);
-    void look_at_word(Cell& cell, uintptr_t whole, uintptr_t address, unsigned bytes, unsigned mask, Kind kind, bool ordered, uint16_t index, bool global, bool fresh, bool output);
-    void uninitialised(Cell& cell, uintptr_t address, uint16_t index, bool global);
-    void in_flight(Cell& cell, uintptr_t address, uint16_t index, Kind kind);
-    void race(const Mark& m, uintptr_t whole, uintptr_t address, unsigned bytes, Kind kind, uint16_t index);
+    void look_at(Cell* cell, const Look& look);
+    void look_at_word(Cell& cell, const Look& look, uintptr_t address, unsigned mask);
+    void uninitialised(Cell& cell, const Look& look, uintptr_t address);
+    void in_flight(Cell& cell, const Look& look, uintptr_t address);
+    void race(const Mark& m, const Look& look, uintptr_t address);
     void settle();
-    void fence();
     void atomic(uintptr_t address, unsigned bytes, uintptr_t pc);
     void copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc);
-    void commit();
     void wait(unsigned newest);
 
     // meeting.h
@@ -136,7 +139,8 @@ struct Worker {
 
     // requests.h
     void request(Site& s, const uint64_t* addresses, int lanes, unsigned mask, unsigned bytes);
-    __attribute__((noinline)) void record(const Site& s, const uint64_t* addresses, unsigned mask, unsigned bytes, bool global);
+    [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
+                                  unsigned bytes, bool global);
     void footprint(Site& s, const uint64_t* sectors, int n);
 
     // launch.h
