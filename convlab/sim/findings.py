@@ -184,7 +184,8 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
             file = re.sub(r"^.*/unfinished-[^/]*/", "", file)  # the folder it was built in
             if file == "main.cpp":  # what binutils calls some parts of it
                 file = library.parent.name.partition("-sim-")[0] + ".cu"
-            ours = Path(file).parent.parts[-3:] == INCLUDE.parts[-3:]  # of whichever checkout built it
+            # a cache may be shared by checkouts: the folder is that of the one that built
+            ours = Path(file).parent.parts[-3:] == INCLUDE.parts[-3:]
             if not ours and file != "sim_entry":
                 _known[str(library), offset] = (file, int(number))
     return {a: _known.get((str(library), o)) for a, o in offsets.items()}
