@@ -1,5 +1,4 @@
 // Where threads wait for each other: barriers, warp operations, and who never comes.
-namespace {
 
 int Worker::barrier(int predicate, int* how_many, uintptr_t pc) {
     fibers[current].state = State::at_barrier;
@@ -181,5 +180,3 @@ void Worker::deadlock(int from) {
     live = waiting = 0;
     abandoned = true;
 }
-
-}  // namespace

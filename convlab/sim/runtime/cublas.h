@@ -1,7 +1,6 @@
-extern "C" {
+// cuBLAS: column-major, on the CPU. Its traffic is a model: 128 x 128 tiles of C, each reading its
+// panels of A and B once.
 
-// ---- cuBLAS: column-major, on the CPU. Its traffic is a model: 128 x 128 tiles of C, each
-// reading its panels of A and B once. --------------------------------------------------------
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
     static int one;
     *handle = reinterpret_cast<cublasHandle_t>(&one);
@@ -44,24 +43,22 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
              m, n, k, lda, ldb, ldc);
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    auto column = [&](const float* ba, const float* bb, float* to, std::vector<float>& sum, int j) {
-        std::fill(sum.begin(), sum.end(), 0.f);
-        for (int l = 0; l < k; ++l) {
-            float y = nb ? bb[l + size_t(j) * ldb] : bb[j + size_t(l) * ldb];
-            if (na)
-                for (int i = 0; i < m; ++i) sum[i] += ba[i + size_t(l) * lda] * y;
-            else
-                for (int i = 0; i < m; ++i) sum[i] += ba[l + size_t(i) * lda] * y;
-        }
-        for (int i = 0; i < m; ++i)
-            to[i] = *alpha * sum[i] + (*beta == 0 ? 0 : *beta * to[i]);
-    };
     std::atomic<long long> next{0};
-    auto work = [&] {
-        std::vector<float> sum(size_t(m), 0.f);
+    auto work = [&] {  // a column of C at a time
         for (long long t; (t = next.fetch_add(1)) < (long long)n * batch;) {
-            long long i = t / n, j = t % n;
-            column(a + i * stride_a, b + i * stride_b, c + i * stride_c + j * ldc, sum, int(j));
+            long long j = t % n;
+            const float *ba = a + t / n * stride_a, *bb = b + t / n * stride_b;
+            float* to = c + t / n * stride_c + j * ldc;
+            std::vector<float> sum(size_t(m), 0.f);
+            for (long long l = 0; l < k; ++l) {
+                float y = nb ? bb[l + j * ldb] : bb[j + l * ldb];
+                if (na)
+                    for (int i = 0; i < m; ++i) sum[i] += ba[i + l * lda] * y;
+                else
+                    for (int i = 0; i < m; ++i) sum[i] += ba[l + size_t(i) * lda] * y;
+            }
+            for (int i = 0; i < m; ++i)
+                to[i] = *alpha * sum[i] + (*beta == 0 ? 0 : *beta * to[i]);
         }
     };
     std::vector<std::thread> others;
@@ -78,5 +75,4 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
     g_counters.library_flops += 2 * uint64_t(batch) * m * n * k;
     ++g_counters.launches;
     return CUBLAS_STATUS_SUCCESS;
-}
 }

@@ -1,5 +1,59 @@
 // What a kernel calls (see ../include/sim.h), and the CUDA runtime API.
-extern "C" {
+
+void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
+                const void* kernel, void (*body)(void*), void* context) {
+    auto pc = uintptr_t(__builtin_return_address(0));
+    int limit = kSharedDefault;
+    for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
+        if (which == kernel || !kernel) limit = std::max(limit, bytes);
+    uint64_t threads = uint64_t(block.x) * block.y * block.z;
+    if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
+        grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
+        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d "
+             "threads, at most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and "
+             "in z", grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
+        g_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    if (shared_bytes > size_t(limit)) {
+        note(pc, "%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to "
+             "%d with cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
+             "bytes)", shared_bytes, limit, kSharedOptIn);
+        g_error = cudaErrorInvalidValue;
+        return;
+    }
+    if (!g_code) find_code(uintptr_t(body));
+    if (!++g_launch) ++g_launch;
+    Launch launch;
+    launch.name = name, launch.number = g_launch;
+    launch.grid = grid, launch.block = block;
+    launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
+    launch.body = body, launch.context = context;
+    launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
+    choose(launch);
+    ++g_counters.launches;
+    int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.runs));
+    std::vector<std::thread> others;
+    for (int i = 1; i < workers; ++i)
+        others.emplace_back([&] {
+            catch_signals_here();
+            Worker().run(&launch);
+        });
+    g_os_threads = 0;
+    for (auto& other : others) g_os_thread[g_os_threads++] = other.native_handle();
+    Worker().run(&launch);
+    for (auto& other : others) other.join();
+    g_os_threads = 0;
+    if (g_sample) extrapolate(launch);
+    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
+              block.z, shared_bytes + launch.static_bytes, name));
+}
+
+void sim_fiber_start() {
+    t_worker->launch->body(t_worker->launch->context);
+    t_worker->leave(false);
+}
+
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
     return t_worker->array(name, declaration, bytes, shape);
 }
@@ -40,7 +94,8 @@ void sim_assert_fail(const char* expression, const char*, unsigned line, const c
           expression, line);
 }
 
-// ---- the runtime API ------------------------------------------------------------------------
+
+// The runtime API.
 cudaError_t cudaGetLastError() { return std::exchange(g_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return g_error; }
 cudaError_t sim_error(cudaError_t error) { return g_error = error; }
@@ -83,5 +138,4 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
 cudaError_t sim_malloc(void** pointer, size_t bytes) {
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, 1);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
-}
 }

@@ -1,5 +1,4 @@
 // A block's threads as fibers: who runs next, and how each begins and ends.
-namespace {
 
 int Worker::draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
     dice = dice * 6364136223846793005u + 1442695040888963407u;
@@ -134,11 +133,4 @@ void Worker::run_block(uint64_t number) {
     t_worker = nullptr;
     if (g_trace)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
-}
-
-}  // namespace
-
-extern "C" void sim_fiber_start() {
-    t_worker->launch->body(t_worker->launch->context);
-    t_worker->leave(false);
 }

@@ -1,5 +1,4 @@
 // What a kernel did wrong, told to the host process in lines of text.
-namespace {
 
 void tell(const std::string& line) {
     for (size_t done = 0; done < line.size();) {
@@ -69,5 +68,3 @@ void note(uintptr_t pc, const char* format, const A&... arguments) {
     tell("note\t" + text(format, arguments...) + "\n");
     report(false, "refused launch", pc, {}, format, arguments...);
 }
-
-}  // namespace

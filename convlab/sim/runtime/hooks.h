@@ -1,5 +1,5 @@
 // What -fsanitize=thread and -fsanitize-coverage=trace-pc call before each access and each block.
-extern "C" {
+
 // What is copied whole moves in pieces of the largest power of two that its size and its
 // alignment allow; where that is not known, of 4 bytes.
 static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, void* pc) {
@@ -67,4 +67,3 @@ void __sanitizer_cov_trace_pc() {
 }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
-}

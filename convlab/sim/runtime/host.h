@@ -1,5 +1,5 @@
 // What the host process calls (see ../host.py): the start, the settings, the end.
-extern "C" {
+
 void sim_begin(int threads, int trace, int report) {
     g_threads = threads, g_trace = trace, g_report = report;
     g_region = uintptr_t(reserve(kRegion, PROT_NONE));
@@ -27,6 +27,37 @@ void sim_time_limit(double seconds) {
     timer.it_value.tv_sec = time_t(seconds);
     timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6);
     setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+// Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
+// `writable` is 2 where what it holds may be read before it is written.
+void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
+    size_t pages = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
+    if (g_region_used + pages + kGap > kRegion) return nullptr;
+    void* at = reinterpret_cast<void*>(g_region + g_region_used);
+    g_region_used += (pages + kGap + kPage - 1) / kPage * kPage;
+    int flags = MAP_FIXED | (fd < 0 ? kPrivate : MAP_SHARED);
+    int protection = PROT_READ | (writable ? PROT_WRITE : 0);
+    if (mmap(at, pages, protection, flags, fd, off_t(offset)) == MAP_FAILED) return nullptr;
+    if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
+    std::lock_guard<std::mutex> hold(g_lock);
+    Cell* cells = nullptr;
+    size_t need = (bytes / 4 + 1) * sizeof(Cell);
+    if (writable && g_trace && g_shadow_used + need <= kShadow) {
+        cells = static_cast<Cell*>(reserve(need));
+        g_shadow_used += need;
+    }
+    auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
+    g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable), !writable || writable == 2,
+                         cells, seen, {}});
+    return at;
+}
+
+// The host has written there, by cudaMemset and the like.
+void sim_host_wrote(const void* address, size_t bytes) {
+    auto from = uintptr_t(address);
+    for (auto& b : g_buffers)
+        if (from >= b.base && from < b.base + b.bytes) b.by_host.push_back({from, from + bytes});
 }
 
 // What is known when all is over: outputs that nobody wrote, how often findings were met, sites.
@@ -68,5 +99,4 @@ void sim_finish() {
 const uint64_t* sim_counters(int* how_many) {
     *how_many = kCounters;
     return reinterpret_cast<const uint64_t*>(&g_counters);
-}
 }

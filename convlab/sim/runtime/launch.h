@@ -1,11 +1,11 @@
 // One launch: its blocks, all or some, on one worker for each core; and the sums afterwards.
-namespace {
 
 Worker::Worker() : sites(1), site_of(kSites) {
     shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
     shared = static_cast<char*>(reserve(kSharedSpan));
     steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
-    if (!shared_cells || !shared || !steps) fault("memory", 0, "no memory for the counts of a block");
+    if (!shared_cells || !shared || !steps)
+        fault("memory", 0, "no memory for the counts of a block");
 }
 
 Worker::~Worker() {
@@ -61,7 +61,7 @@ Counters Worker::totals() const {
 }
 
 // Where the library is that holds a code address.
-static void find_code(uintptr_t inside) {
+void find_code(uintptr_t inside) {
     dl_iterate_phdr([](dl_phdr_info* info, size_t, void* inside) {
         for (int i = 0; i < info->dlpi_phnum; ++i) {
             const auto& part = info->dlpi_phdr[i];
@@ -75,10 +75,9 @@ static void find_code(uintptr_t inside) {
     }, &inside);
 }
 
-// ---- some blocks for all --------------------------------------------------------------------
 // Which blocks of a launch run: all; or one; or a sample, each set of that size equally likely
 // (R. Floyd's algorithm; the numbers are splitmix64's).
-static void choose(Launch& launch) {
+void choose(Launch& launch) {
     if (g_record.on) {
         const uint3& b = g_record.block;
         launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z &&
@@ -106,7 +105,7 @@ static void choose(Launch& launch) {
 // third edition, 1977, section 2.5). That is blind to the few blocks that are unlike all of the
 // sample, as at a border. So mean^2 / n is added to s^2: as much as if one block in n, which the
 // sample happened to miss, did nothing. The report has the variance of each counter.
-static void extrapolate(const Launch& launch) {
+void extrapolate(const Launch& launch) {
     std::string line = text("sample\t%lu\t%lu\t[", launch.blocks, launch.runs);
     double n = double(launch.runs), all = double(launch.blocks);
     for (size_t i = 0; i < kCounters; ++i) {
@@ -119,55 +118,4 @@ static void extrapolate(const Launch& launch) {
         line += text("%s%.9g", i ? "," : "", variance);
     }
     tell(line + "]\n");
-}
-
-}  // namespace
-
-extern "C" void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
-                           const void* kernel, void (*body)(void*), void* context) {
-    auto pc = uintptr_t(__builtin_return_address(0));
-    int limit = kSharedDefault;
-    for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
-        if (which == kernel || !kernel) limit = std::max(limit, bytes);
-    uint64_t threads = uint64_t(block.x) * block.y * block.z;
-    if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
-        grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
-        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d "
-             "threads, at most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and "
-             "in z", grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
-        g_error = cudaErrorInvalidConfiguration;
-        return;
-    }
-    if (shared_bytes > size_t(limit)) {
-        note(pc, "%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to "
-             "%d with cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
-             shared_bytes, limit, kSharedOptIn);
-        g_error = cudaErrorInvalidValue;
-        return;
-    }
-    if (!g_code) find_code(uintptr_t(body));
-    if (!++g_launch) ++g_launch;
-    Launch launch;
-    launch.name = name, launch.number = g_launch;
-    launch.grid = grid, launch.block = block;
-    launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
-    launch.body = body, launch.context = context;
-    launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
-    choose(launch);
-    ++g_counters.launches;
-    int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.runs));
-    std::vector<std::thread> others;
-    for (int i = 1; i < workers; ++i)
-        others.emplace_back([&] {
-            catch_signals_here();
-            Worker().run(&launch);
-        });
-    g_os_threads = 0;
-    for (auto& other : others) g_os_thread[g_os_threads++] = other.native_handle();
-    Worker().run(&launch);
-    for (auto& other : others) other.join();
-    g_os_threads = 0;
-    if (g_sample) extrapolate(launch);
-    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
-              block.z, shared_bytes + launch.static_bytes, name));
 }

@@ -1,5 +1,4 @@
 // The logs of a warp's lanes, walked together: who is where at one time.
-namespace {
 
 void Worker::flush(int w) {
     if (!g_trace) return;
@@ -119,5 +118,3 @@ void Worker::part(uint16_t site, Joined& so_far) {
         request(sites[site], so_far.addresses, so_far.lanes, so_far.mask, so_far.bytes);
     so_far.mask = 0;
 }
-
-}  // namespace

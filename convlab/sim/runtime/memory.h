@@ -1,7 +1,7 @@
 // Where things lie: buffers, each alone in a gigabyte of nothing, and the block's shared arrays.
-namespace {
 
-char* Worker::allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
+char* Worker::allot(const char* name, const void* declaration, size_t bytes,
+                    const unsigned* shape) {
     char* base = shared + shared_used;
     shared_used += (bytes + kRedZone + 127) / 128 * 128;
     if (shared_used > kSharedSpan) fault("shared memory", 0, "%s needs %zu bytes", name, bytes);
@@ -10,7 +10,8 @@ char* Worker::allot(const char* name, const void* declaration, size_t bytes, con
     return base;
 }
 
-void* Worker::array(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
+void* Worker::array(const char* name, const void* declaration, size_t bytes,
+                    const unsigned* shape) {
     size_t fixed = bytes;
     for (auto& a : arrays) {
         if (a.declaration == declaration) return a.base;
@@ -60,39 +61,4 @@ std::string Worker::place(uintptr_t address) const {
     std::string shape = std::to_string(a->shape[0]);
     for (auto* extent = a->shape + 1; *extent; ++extent) shape += "," + std::to_string(*extent);
     return text("\x01%s:%ld:%s\x02", a->name, byte, shape);
-}
-
-}  // namespace
-
-extern "C" {
-// Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
-// `writable` is 2 where what it holds may be read before it is written.
-void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
-    size_t pages = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
-    if (g_region_used + pages + kGap > kRegion) return nullptr;
-    void* at = reinterpret_cast<void*>(g_region + g_region_used);
-    g_region_used += (pages + kGap + kPage - 1) / kPage * kPage;
-    int flags = MAP_FIXED | (fd < 0 ? kPrivate : MAP_SHARED);
-    int protection = PROT_READ | (writable ? PROT_WRITE : 0);
-    if (mmap(at, pages, protection, flags, fd, off_t(offset)) == MAP_FAILED) return nullptr;
-    if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
-    std::lock_guard<std::mutex> hold(g_lock);
-    Cell* cells = nullptr;
-    size_t need = (bytes / 4 + 1) * sizeof(Cell);
-    if (writable && g_trace && g_shadow_used + need <= kShadow) {
-        cells = static_cast<Cell*>(reserve(need));
-        g_shadow_used += need;
-    }
-    auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
-    g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable), !writable || writable == 2,
-                         cells, seen, {}});
-    return at;
-}
-
-// The host has written there, by cudaMemset and the like.
-void sim_host_wrote(const void* address, size_t bytes) {
-    auto from = uintptr_t(address);
-    for (auto& b : g_buffers)
-        if (from >= b.base && from < b.base + b.bytes) b.by_host.push_back({from, from + bytes});
-}
 }

@@ -1,8 +1,8 @@
 // Counting: one access of some lanes of a warp, in sectors and wavefronts.
-namespace {
 
 // One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
-inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask, unsigned bytes) {
+inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask,
+                            unsigned bytes) {
     bool global = addresses[0] - g_region < kRegion;
     if (__builtin_expect(recorded, 0)) record(s, addresses, mask, bytes, global);
     Stats& stats = s.stats[!global];
@@ -104,5 +104,3 @@ void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
             ++counters.launch_sectors;
     }
 }
-
-}  // namespace

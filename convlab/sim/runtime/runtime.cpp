@@ -4,9 +4,9 @@
 //   fiber     each thread of a block has a stack of its own and runs until it must wait: at a
 //             barrier, at a warp operation, or because its access log is full. Then the next one
 //             that can go on does. Nothing is preemptive.
-//   schedule  number 0 is that order. In a higher one, threads also lose their turn before an access
-//             now and then (where, the number decides), and in an odd one the last block and the
-//             last thread come first. What a kernel computes may not depend on it.
+//   schedule  number 0 is that order. In a higher one, threads also lose their turn before some
+//             accesses (which, the number decides), and in an odd one the last block and the last
+//             thread come first. What a kernel computes may not depend on it.
 //   hooks     the kernel is compiled with -fsanitize=thread, and the __tsan_* functions it calls
 //             before each load and store are the ones in hooks.h.
 //   warp      each lane logs its accesses, and where it jumped back; when no lane of the warp can
@@ -24,8 +24,34 @@
 // The parts are one translation unit, so that hot paths are inlined across them; this is also the
 // order in which to read them.
 #define SIM_RUNTIME
-#include "types.h"
+#include "cublas_v2.h"
+
+#include <algorithm>
+#include <atomic>
+#include <dlfcn.h>
+#include <link.h>
+#include <mutex>
+#include <pthread.h>
+#include <set>
+#include <signal.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <thread>
+#include <ucontext.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+__thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
+__thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
+extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
+
 #include "switch.h"
+
+namespace {
+#include "types.h"
 #include "worker.h"
 #include "findings.h"
 #include "memory.h"
@@ -37,7 +63,11 @@
 #include "requests.h"
 #include "signals.h"
 #include "launch.h"
+}  // namespace
+
+extern "C" {
 #include "host.h"
 #include "cuda_api.h"
 #include "cublas.h"
 #include "hooks.h"
+}

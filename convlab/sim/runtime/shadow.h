@@ -1,5 +1,4 @@
 // The shadow: is an access ordered after those that it conflicts with, was the word ever written?
-namespace {
 
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     Mark m{};
@@ -178,5 +177,3 @@ void Worker::wait(unsigned newest) {
     }
     mine.resize(kept);
 }
-
-}  // namespace

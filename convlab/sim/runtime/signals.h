@@ -1,5 +1,4 @@
 // What the operating system interrupts: crashes, and the end of the time.
-namespace {
 
 // A code address as the hooks would pass it: one past an instruction, as return addresses are.
 uintptr_t code_address(const mcontext_t& machine) {
@@ -35,7 +34,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
         // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
         report(true, "null pointer", pc, none, "access through a null pointer");
     } else if (near) {
-        report(true, "global out of bounds", pc, none, "access%s at \x01%s:%ld\x02, of %zu elements",
+        report(true, "global out of bounds", pc, none,
+               "access%s at \x01%s:%ld\x02, of %zu elements",
                g_library_call ? " by a library" : "", near->name, address - near->base,
                near->bytes / 4);
     } else {
@@ -78,5 +78,3 @@ void catch_signals_here() {  // on a stack of their own: the fiber's may be what
     stack_t stack{malloc(kStack), 0, kStack};
     sigaltstack(&stack, nullptr);
 }
-
-}  // namespace

@@ -1,5 +1,4 @@
 // The context switch of fibers: registers to one stack, registers from another.
-namespace {
 
 extern "C" void sim_switch(void** save, void* load);
 extern "C" void sim_fiber_start();
@@ -25,7 +24,7 @@ sim_switch:
     popq %rbp
     ret
 )");
-void* first_frame(char* top) {
+static void* first_frame(char* top) {
     auto* sp = reinterpret_cast<void**>(top) - 2;
     *sp = reinterpret_cast<void*>(sim_fiber_start);  // where `ret` goes; 6 registers below it
     return sp - 6;
@@ -63,7 +62,7 @@ sim_switch:
     add sp, sp, #160
     ret
 )");
-void* first_frame(char* top) {
+static void* first_frame(char* top) {
     auto* sp = reinterpret_cast<void**>(top) - 20;
     sp[11] = reinterpret_cast<void*>(sim_fiber_start);  // x30
     return sp;
@@ -71,5 +70,3 @@ void* first_frame(char* top) {
 #else
 #error "the simulator's fibers know x86-64 and aarch64"
 #endif
-
-}  // namespace

@@ -1,5 +1,4 @@
 // One OS thread: the block it runs, its fibers, its counters. Each part of it is in the file named.
-namespace {
 
 struct Worker {
     Launch* launch = nullptr;
@@ -149,5 +148,3 @@ struct Worker {
     void run(Launch* l);
     Counters totals() const;
 };
-
-}  // namespace
