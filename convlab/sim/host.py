@@ -18,9 +18,9 @@ def run(request: dict, report: int) -> None:
     runtime.sim_map.restype = ctypes.c_void_p
     runtime.sim_map.argtypes = [ctypes.c_char_p] + [
         ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
-    runtime.sim_begin(request["threads"], request["trace"], report)
+    runtime.sim_begin(request["threads"], int(request["trace"]), report)
     runtime.sim_schedule(request["schedule"])
-    for offset, size in request["joined"]:
+    for offset, size in request.get("joined", []):
         runtime.sim_joined(ctypes.c_size_t(offset), size)
     if request.get("sample"):
         runtime.sim_sample(*map(ctypes.c_uint64, request["sample"]))
