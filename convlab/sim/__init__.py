@@ -88,17 +88,11 @@ class Arena:
         self.tensors = {}
         for name, shape in shapes.items():
             offset, size = self.buffers[name]
-            if isinstance(shape, int):
-                self.tensors[name] = torch.frombuffer(
-                    self._map, dtype=torch.uint8, count=max(size, 1), offset=offset
-                )[:size]
-            elif size:
-                flat = torch.frombuffer(
-                    self._map, dtype=torch.float32, count=size // 4, offset=offset
-                )
-                self.tensors[name] = flat.view(shape)
-            else:
-                self.tensors[name] = torch.empty(shape)
+            bytes_ = torch.frombuffer(
+                self._map, dtype=torch.uint8, count=max(size, 1), offset=offset
+            )[:size]
+            plain = isinstance(shape, int)
+            self.tensors[name] = bytes_ if plain else bytes_.view(torch.float32).view(shape)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
@@ -350,8 +344,8 @@ def _failure(
     endless = any(f.kind == "endless loop" for f in done.findings)
     if reply is None or reply["status"] in (78, -14) or endless:
         text = (
-            f"{label} did not finish within {request['time_limit']:g} s on the simulator and was stopped: "
-            "an endless loop, or a problem too large for it; give a smaller problem, "
+            f"{label} did not finish within {request['time_limit']:g} s on the simulator and was "
+            "stopped: an endless loop, or a problem too large for it; give a smaller problem, "
             "or load(..., time_limit=SECONDS)"
         )
         if endless:

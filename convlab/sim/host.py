@@ -16,8 +16,8 @@ def run(request: dict, report: int) -> None:
     """Run one launch in this (forked) process and write its outcome to ``report``."""
     runtime = ctypes.CDLL(request["runtime"], mode=ctypes.RTLD_GLOBAL)
     runtime.sim_map.restype = ctypes.c_void_p
-    runtime.sim_map.argtypes = [ctypes.c_char_p] + [
-        ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    size = ctypes.c_size_t
+    runtime.sim_map.argtypes = [ctypes.c_char_p, ctypes.c_int, size, size, ctypes.c_int]
     runtime.sim_begin(request["threads"], int(request["trace"]), report)
     runtime.sim_schedule(request["schedule"])
     for offset, size in request.get("joined", []):

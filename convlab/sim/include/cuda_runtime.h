@@ -197,13 +197,11 @@ __forceinline__ T atomicCAS(T* address, sim::same<T> compare, sim::same<T> value
 }
 
 // ---- loads and stores with a hint: the hint is dropped ------------------------------------
-template <typename T> __forceinline__ T __ldg(const T* p) { return *p; }
-template <typename T> __forceinline__ T __ldcs(const T* p) { return *p; }
-template <typename T> __forceinline__ T __ldca(const T* p) { return *p; }
-template <typename T> __forceinline__ T __ldcg(const T* p) { return *p; }
-template <typename T> __forceinline__ void __stcs(T* p, sim::same<T> v) { *p = v; }
-template <typename T> __forceinline__ void __stcg(T* p, sim::same<T> v) { *p = v; }
-template <typename T> __forceinline__ void __stwt(T* p, sim::same<T> v) { *p = v; }
+#define SIM_LOAD(name) template <typename T> __forceinline__ T name(const T* p) { return *p; }
+#define SIM_STORE(name)                                                                         \
+    template <typename T> __forceinline__ void name(T* p, sim::same<T> v) { *p = v; }
+SIM_LOAD(__ldg) SIM_LOAD(__ldcs) SIM_LOAD(__ldca) SIM_LOAD(__ldcg)
+SIM_STORE(__stcs) SIM_STORE(__stcg) SIM_STORE(__stwt)
 
 // ---- arithmetic ---------------------------------------------------------------------------
 template <typename A, typename B>
@@ -276,7 +274,8 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
 enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxSharedMemoryPerBlock = 8,
                       cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16,
                       cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39,
-                      cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
+                      cudaDevAttrComputeCapabilityMajor = 75,
+                      cudaDevAttrComputeCapabilityMinor = 76,
                       cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
                       cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 extern "C" {
@@ -328,7 +327,8 @@ template <typename T>
 cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
                                  cudaMemcpyKind = cudaMemcpyDeviceToHost) {
     if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
-    return cudaMemcpy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes, cudaMemcpyDefault);
+    auto* from = reinterpret_cast<const char*>(&symbol) + offset;
+    return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
 }
 template <typename T>
 cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {

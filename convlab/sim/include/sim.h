@@ -90,7 +90,8 @@ struct Deduced {  // a template: each thread's call deduces its arguments
             auto arguments = c->second;
             std::apply(c->first, arguments);
         };
-        sim_launch(config.name, config.grid, config.block, config.shared_bytes, nullptr, body, &call);
+        sim_launch(config.name, config.grid, config.block, config.shared_bytes, nullptr, body,
+                   &call);
     }
 };
 struct Address {

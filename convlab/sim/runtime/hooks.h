@@ -35,24 +35,20 @@ void __tsan_write_range(void* address, size_t bytes) {
     pieces(address, bytes, piece_of(bytes), Kind::store, __builtin_return_address(0));
 }
 // Atomics of the C++ library in host code (the guard of a local static is one): just done.
+#define ATOMIC_UPDATE(n, T, name, update)                                                       \
+    T __tsan_atomic##n##_##name(volatile T* p, T v, int) { return update(p, v, 5); }
+#define ATOMIC_COMPARE(n, T, how)                                                               \
+    int __tsan_atomic##n##_compare_exchange_##how(volatile T* p, T* old, T v, int, int) {       \
+        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                             \
+    }
 #define ATOMICS(n, T)                                                                           \
     T __tsan_atomic##n##_load(const volatile T* p, int) { return __atomic_load_n(p, 5); }       \
     void __tsan_atomic##n##_store(volatile T* p, T v, int) { __atomic_store_n(p, v, 5); }       \
-    T __tsan_atomic##n##_exchange(volatile T* p, T v, int) {                                    \
-        return __atomic_exchange_n(p, v, 5);                                                    \
-    }                                                                                           \
-    T __tsan_atomic##n##_fetch_add(volatile T* p, T v, int) {                                   \
-        return __atomic_fetch_add(p, v, 5);                                                     \
-    }                                                                                           \
-    T __tsan_atomic##n##_fetch_sub(volatile T* p, T v, int) {                                   \
-        return __atomic_fetch_sub(p, v, 5);                                                     \
-    }                                                                                           \
-    int __tsan_atomic##n##_compare_exchange_strong(volatile T* p, T* old, T v, int, int) {      \
-        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                             \
-    }                                                                                           \
-    int __tsan_atomic##n##_compare_exchange_weak(volatile T* p, T* old, T v, int, int) {        \
-        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                             \
-    }
+    ATOMIC_UPDATE(n, T, exchange, __atomic_exchange_n)                                          \
+    ATOMIC_UPDATE(n, T, fetch_add, __atomic_fetch_add)                                          \
+    ATOMIC_UPDATE(n, T, fetch_sub, __atomic_fetch_sub)                                          \
+    ATOMIC_COMPARE(n, T, strong)                                                                \
+    ATOMIC_COMPARE(n, T, weak)
 ATOMICS(8, uint8_t) ATOMICS(16, uint16_t) ATOMICS(32, uint32_t) ATOMICS(64, uint64_t)
 void __tsan_init() {}
 void __tsan_func_entry(void* from) {

@@ -56,7 +56,7 @@ struct Buffer {
     }
 };
 
-struct Counters {  // see COUNTERS in __init__.py: the same order, and then _MORE_COUNTERS
+struct Counters {  // in the order of COUNTERS, and then _MORE_COUNTERS, of ../trace.py
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
         library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops;
@@ -240,6 +240,7 @@ uintptr_t g_library_call = 0;        // where the host called a library that is 
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
+
 struct Other {  // the second access of a race
     uintptr_t pc = 0;
     uint3 block{}, thread{};
