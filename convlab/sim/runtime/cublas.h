@@ -22,7 +22,7 @@ const char* cublasGetStatusString(cublasStatus_t status) {
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb,
                               int m, int n, int k, const float* alpha, const float* a, int lda,
                               const float* b, int ldb, const float* beta, float* c, int ldc) {
-    g_library_call = uintptr_t(__builtin_return_address(0));
+    g_library_call = CALLER;
     return cublasSgemmStridedBatched(handle, ta, tb, m, n, k, alpha, a, lda, 0, b, ldb, 0, beta, c,
                                      ldc, 0, 1);
 }
@@ -33,7 +33,7 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
                                          long long stride_b, const float* beta, float* c, int ldc,
                                          long long stride_c, int batch) {
     bool na = ta == CUBLAS_OP_N, nb = tb == CUBLAS_OP_N;
-    if (!g_library_call) g_library_call = uintptr_t(__builtin_return_address(0));
+    if (!g_library_call) g_library_call = CALLER;
     struct Call { ~Call() { g_library_call = 0; } } call;
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (m < 0 || n < 0 || k < 0 || batch < 0 || lda < std::max(1, na ? m : k) ||

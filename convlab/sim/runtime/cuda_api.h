@@ -2,7 +2,7 @@
 
 void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
                 const void* kernel, void (*body)(void*), void* context) {
-    auto pc = uintptr_t(__builtin_return_address(0));
+    uintptr_t pc = CALLER;
     int limit = kSharedDefault;
     for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
         if (which == kernel || !kernel) limit = std::max(limit, bytes);
@@ -62,38 +62,34 @@ void sim_fence() {
 }
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     t_worker->copy(static_cast<char*>(to), static_cast<char*>(const_cast<void*>(from)),
-                   unsigned(bytes), unsigned(zeros), uintptr_t(__builtin_return_address(0)));
+                   unsigned(bytes), unsigned(zeros), CALLER);
 }
 void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
 void sim_copy_wait(unsigned newest) { t_worker->wait(newest); }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
 int sim_barrier(int predicate, int* how_many) {
-    return t_worker->barrier(predicate, how_many, uintptr_t(__builtin_return_address(0)));
+    return t_worker->barrier(predicate, how_many, CALLER);
 }
 void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argument) {
-    t_worker->collective(mask, step, argument, uintptr_t(__builtin_return_address(0)));
+    t_worker->collective(mask, step, argument, CALLER);
 }
 void sim_stray_shuffle(int source, unsigned came) {
-    report(false, "shuffle outside the mask", uintptr_t(__builtin_return_address(0)), {},
+    report(false, "shuffle outside the mask", CALLER, {},
            "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a GPU",
            t_worker->current % 32, source, came);
 }
-unsigned sim_active_lanes() { return t_worker->active(uintptr_t(__builtin_return_address(0))); }
+unsigned sim_active_lanes() { return t_worker->active(CALLER); }
 void sim_spin() {
     if (t_worker) t_worker->spin();
 }
 unsigned sim_lane() { return unsigned(t_worker->current % 32); }
 void sim_atomic(const volatile void* address, unsigned bytes) {
-    Worker* w = t_worker;
-    if (!w) return;
-    w->atomic(uintptr_t(address), bytes, uintptr_t(__builtin_return_address(0)));
+    if (t_worker) t_worker->atomic(uintptr_t(address), bytes, CALLER);
 }
-void sim_trap() { fault("trap", uintptr_t(__builtin_return_address(0)), "__trap() was called"); }
+void sim_trap() { fault("trap", CALLER, "__trap() was called"); }
 void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) noexcept {
-    fault("assert", uintptr_t(__builtin_return_address(0)), "assert(%s) failed on line %u",
-          expression, line);
+    fault("assert", CALLER, "assert(%s) failed on line %u", expression, line);
 }
-
 
 // The runtime API.
 cudaError_t cudaGetLastError() { return std::exchange(g_error, cudaSuccess); }
@@ -128,7 +124,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > kSharedOptIn) {
-        note(uintptr_t(__builtin_return_address(0)), "cudaFuncSetAttribute asks for %d bytes of "
+        note(CALLER, "cudaFuncSetAttribute asks for %d bytes of "
              "dynamic shared memory: a block has at most %d", value, kSharedOptIn);
         return g_error = cudaErrorInvalidValue;
     }

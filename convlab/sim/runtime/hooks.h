@@ -2,18 +2,17 @@
 
 // What is copied whole moves in pieces of the largest power of two that its size and its
 // alignment allow; where that is not known, of 4 bytes.
-static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, void* pc) {
+static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, uintptr_t pc) {
     Worker* w = t_worker;
     for (size_t at = 0; w && at < bytes; at += piece)
-        w->access(uintptr_t(address) + at, unsigned(piece), kind, uintptr_t(pc), false);
+        w->access(uintptr_t(address) + at, unsigned(piece), kind, pc, false);
 }
 static inline size_t piece_of(size_t bytes) { return std::min<size_t>(bytes & -bytes, 16); }
 #define HOOK(name, bytes, kind, before, ordered)                                                \
     void __tsan_##name(void* address) {                                                         \
         if (Worker* w = t_worker) {                                                             \
             before;                                                                             \
-            w->access(uintptr_t(address), bytes, kind,                                          \
-                      uintptr_t(__builtin_return_address(0)), true, ordered);                   \
+            w->access(uintptr_t(address), bytes, kind, CALLER, true, ordered);                  \
         }                                                                                       \
     }
 #define HOOKS(n)                                                                                \
@@ -22,17 +21,17 @@ static inline size_t piece_of(size_t bytes) { return std::min<size_t>(bytes & -b
     HOOK(volatile_write##n, n, Kind::store, , true)                                             \
     HOOK(volatile_read##n, n, Kind::load, w->spin(), true)                                      \
     void __tsan_unaligned_read##n(void* address) {                                              \
-        pieces(address, n, std::min(n, 4), Kind::load, __builtin_return_address(0));            \
+        pieces(address, n, std::min(n, 4), Kind::load, CALLER);                                 \
     }                                                                                           \
     void __tsan_unaligned_write##n(void* address) {                                             \
-        pieces(address, n, std::min(n, 4), Kind::store, __builtin_return_address(0));           \
+        pieces(address, n, std::min(n, 4), Kind::store, CALLER);                                \
     }
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
 void __tsan_read_range(void* address, size_t bytes) {
-    pieces(address, bytes, piece_of(bytes), Kind::load, __builtin_return_address(0));
+    pieces(address, bytes, piece_of(bytes), Kind::load, CALLER);
 }
 void __tsan_write_range(void* address, size_t bytes) {
-    pieces(address, bytes, piece_of(bytes), Kind::store, __builtin_return_address(0));
+    pieces(address, bytes, piece_of(bytes), Kind::store, CALLER);
 }
 // Atomics of the C++ library in host code (the guard of a local static is one): just done.
 #define ATOMIC_UPDATE(n, T, name, update)                                                       \
@@ -59,7 +58,7 @@ void __tsan_func_exit() {
 }
 // What -fsanitize-coverage=trace-pc calls at the start of each basic block.
 void __sanitizer_cov_trace_pc() {
-    if (Worker* w = t_worker) w->step(uintptr_t(__builtin_return_address(0)));
+    if (Worker* w = t_worker) w->step(CALLER);
 }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}

@@ -65,6 +65,7 @@ namespace {
 #include "launch.h"
 }  // namespace
 
+#define CALLER uintptr_t(__builtin_return_address(0))  // where in the kernel, or in host code
 extern "C" {
 #include "host.h"
 #include "cuda_api.h"
