@@ -158,16 +158,22 @@ SIM_REDUCE(or, unsigned, a | b)
 SIM_REDUCE(xor, unsigned, a ^ b)
 
 // ---- atomics: real ones, since blocks run on several cores --------------------------------
+#define SIM_UNSEEN __attribute__((no_sanitize("thread"), no_sanitize_coverage))
 namespace sim {
 template <typename T, typename F>
-__attribute__((no_sanitize("thread"), no_sanitize_coverage)) T atomic(T* address, F update) {
+SIM_UNSEEN T atomic(T* address, F update) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics work on 4 or 8 bytes");
     using Word = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     auto* word = reinterpret_cast<Word*>(address);
-    Word old = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(word, &old, bits<Word>(T(update(unbits<T>(old)))), false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-    return unbits<T>(old);
+    Word old = __atomic_load_n(word, __ATOMIC_RELAXED), next;
+    T before, after;
+    do {  // copied here, since a call of bits() would be seen
+        std::memcpy(&before, &old, sizeof(T));
+        after = update(before);
+        std::memcpy(&next, &after, sizeof(T));
+    } while (!__atomic_compare_exchange_n(word, &old, next, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    return before;
 }
 template <typename T> struct Same { using type = T; };  // keeps `T` from being deduced twice
 template <typename T> using same = typename Same<T>::type;
@@ -176,7 +182,7 @@ template <typename T> using same = typename Same<T>::type;
     template <typename T>                                                                       \
     __forceinline__ T name(T* address, sim::same<T> b) {                                        \
         sim_atomic(address, sizeof(T));                                                         \
-        return sim::atomic(address, [b](T a) -> T { return expression; });                      \
+        return sim::atomic(address, [b](T a) SIM_UNSEEN -> T { return expression; });           \
     }
 SIM_ATOMIC(atomicAdd, a + b)
 SIM_ATOMIC(atomicSub, a - b)
@@ -191,7 +197,7 @@ SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1)
 template <typename T>
 __forceinline__ T atomicCAS(T* address, sim::same<T> compare, sim::same<T> value) {
     sim_atomic(address, sizeof(T));
-    T old = sim::atomic(address, [=](T a) -> T { return a == compare ? value : a; });
+    T old = sim::atomic(address, [=](T a) SIM_UNSEEN -> T { return a == compare ? value : a; });
     if (!(old == compare)) sim_spin();
     return old;
 }
