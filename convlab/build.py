@@ -205,9 +205,10 @@ def _rewritten(source: Source, folder: Path) -> list[Path]:
 def sim_runtime() -> Path:
     """The simulator's runtime library, built when it is first needed."""
     compiler = toolchain.require_host_compiler()
-    headers = "".join(p.read_text() for p in sorted(sim.INCLUDE.iterdir()))
+    folders = [sim.INCLUDE, sim.RUNTIME.parent]
+    texts = [p.read_text() for folder in folders for p in sorted(folder.glob("*.*"))]
     source = Source(sim.RUNTIME.read_text(), "simulator", sim.RUNTIME)
-    key = _key(source, [headers], "runtime", toolchain.identity(compiler))
+    key = _key(source, texts, "runtime", toolchain.identity(compiler))
 
     def compile_into(folder: Path) -> Path:
         return _load_inline(
@@ -215,7 +216,7 @@ def sim_runtime() -> Path:
             source,
             cpp=_line_marker(source) + source.text,
             extra_cflags=[*CXX_FLAGS, "-O2", "-pthread"],
-            include=[sim.INCLUDE],
+            include=folders,
             ldflags=[*LINK_FLAGS, "-pthread"],
         )
 

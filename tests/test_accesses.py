@@ -108,7 +108,7 @@ def test_maps_agree_with_what_the_simulator_counts(patterns: convlab.Kernel) -> 
 
 
 def test_a_line_of_two_arrays_has_two_panels() -> None:
-    chart = convlab.access_map("03_smem_tile", "wide", 109, warp=1)
+    chart = convlab.access_map("03_smem_tile", "wide", "s_tap[k / 4]", warp=1)
     assert len(chart.axes) == 1  # the filter is in registers
     kernel = convlab.load("01", engine="sim")
     merged = kernel.source.replace(" *\n", " * ")  # x and w on one line

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 import convlab
 from convlab import reference, sim
 from convlab.errors import BuildError, LaunchError, ProblemError
+from convlab.sim import findings
 from convlab.sim.findings import Array, index
 
 REDUCTION = """
@@ -341,6 +343,59 @@ def test_early_exit_before_a_barrier_is_a_warning():
     (finding,) = sim.run(source, "leaves", whole(40), 40, grid=1, block=64).findings
     assert (finding.kind, finding.line, finding.error) == ("barrier after exit", 4, False)
     assert finding.text.startswith("24 of the block's 64 threads")
+
+
+SHUFFLES = """
+__global__ void shuffles(int* y, unsigned mask) {
+    int i = threadIdx.x, v = 100 + i;
+    EDIT
+    y[i] = v;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "threads", "count"),
+    [
+        ("v = __shfl_down_sync(0xffffffffu, v, 4);", 32, 0),  # the last lanes keep their own
+        ("v = __shfl_up_sync(0xffffffffu, v, 4);", 40, 0),
+        ("v = __shfl_up_sync(0xffffffffu, v, 3, 8);", 40, 0),
+        ("v = __shfl_sync(0xffffffffu, v, 35);", 40, 0),
+        ("v = __shfl_xor_sync(0xffffffffu, v, 4, 8);", 40, 0),
+        ("v = __reduce_add_sync(0xffffffffu, v) + __ballot_sync(0xffffffffu, i);", 40, 0),
+        ("if (i < 8) v = __reduce_max_sync(0xffu, v) + __match_any_sync(0xffu, i / 4);", 40, 0),
+        ("if (i < 8) v = __shfl_down_sync(0xffu, v, 4, 8);", 32, 0),
+        ("if (i < 8) v = __shfl_down_sync(mask, v, 4);", 32, 4),
+        ("if (i < 8) v = __shfl_sync(0xffu, v, 8);", 32, 8),
+        ("v = __shfl_down_sync(0xffffffffu, v, 4);", 40, 4),  # of lanes 4 to 7 of the second warp
+        ("v = __shfl_xor_sync(0xffffffffu, v, 8);", 40, 8),
+        ("if (i == 3) return; v = __shfl_sync(0xffffffffu, v, 3);", 32, 31),
+    ],
+)
+def test_shuffle_from_a_lane_outside_the_mask(edit, threads, count):
+    y, source = np.zeros(threads, np.int32), SHUFFLES.replace("EDIT", edit)
+    found = sim.run(source, "shuffles", y, 0xFF, grid=1, block=threads).findings
+    if not count:
+        assert found == []
+        return
+    (finding,) = found
+    assert (finding.kind, finding.error) == ("shuffle outside the mask", False)
+    assert (finding.line, finding.count) == (4, count)
+    assert "undefined on a GPU" in finding.text
+
+
+def test_reductions_of_a_partial_warp_take_the_lanes_there_are():
+    y = np.zeros(40, np.int32)
+    edit = "v = __reduce_add_sync(0xffffffffu, v);"
+    sim.run(SHUFFLES.replace("EDIT", edit), "shuffles", y, 0, grid=1, block=40)
+    assert set(y[:32]) == {sum(range(100, 132))} and set(y[32:]) == {sum(range(132, 140))}
+
+
+def test_headers_of_another_checkout_are_not_the_kernels_lines(monkeypatch):
+    # a cache may be shared: the line table then names the include folder of who built it
+    monkeypatch.setattr(findings, "INCLUDE", Path("/elsewhere") / "convlab/sim/include")
+    monkeypatch.setattr(findings, "_known", {})
+    test_early_exit_before_a_barrier_is_a_warning()
 
 
 @pytest.mark.parametrize(

@@ -568,7 +568,8 @@ def test_pinned_kernel_pickles_with_its_build(tmp_path):
 
 
 def kinds() -> set[str]:
-    runtime = (ROOT / "convlab" / "sim" / "runtime.cpp").read_text()
+    parts = (ROOT / "convlab" / "sim" / "runtime").iterdir()
+    runtime = "".join(part.read_text() for part in parts if part.is_file())
     python = (ROOT / "convlab" / "sim" / "__init__.py").read_text()
     simulated = set(re.findall(r'\b(?:fault\(|report\(true, )"([^"]+)"', runtime))
     assert len(simulated) > 10

@@ -3,10 +3,11 @@
 ======================  =====================================================================
 ``rewrite.py``          CUDA C++ to C++, line for line
 ``include/``            what the rewritten source is compiled against
-``runtime.cpp``         CUDA threads as fibers, blocks over the cores, memory traffic counted
+``runtime/``            CUDA threads as fibers, blocks over the cores, memory traffic counted
 ``host.py``             the torch-free process that forks one child per launch
 ``findings.py``         what the child reported, in lines of source and indices
 ``operations.py``       floating-point operations, from the machine code that ran
+``trace.py``            the child's report as counters, lines, launches
 this file               the arena that both processes see, and one run of a kernel
 ======================  =====================================================================
 """
@@ -22,7 +23,6 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,44 +31,28 @@ import torch
 from ..device import available_bytes
 from ..errors import LaunchError, ProblemError
 from . import findings as _findings
-from . import operations as _operations
 from .findings import DIMENSIONS, INCLUDE, Array, Finding
 from .rewrite import rewrite
+from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "Arena", "Finding", "Trace", "rewrite", "run",
     "simulate",
 ]  # fmt: skip
 
-RUNTIME = Path(__file__).parent / "runtime.cpp"
+RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 SM = 90  # the simulated GPU's compute capability, and
 SMEM = 227 << 10  # the bytes of shared memory a block may opt into: an H200's
 TIME_LIMIT = 120.0  # seconds that one simulated launch may take unless told otherwise
-
-COUNTERS = (
-    "global_load_requests",
-    "global_load_sectors",
-    "global_store_requests",
-    "global_store_sectors",
-    "shared_requests",
-    "shared_wavefronts",
-    "atomics",
-    "barriers",
-    "launches",
-    "library_bytes",
-)
-# Of 32-byte sectors: those that each block touched, summed over the blocks; those that each launch
-# did. Then y's elements that a kernel wrote, and the operations of cuBLAS's products.
-_MORE_COUNTERS = ("block_sectors", "launch_sectors", "fresh_outputs", "library_flops")
 
 
 class Arena:
     """Memory that this process and the simulator's both see: x, w, bias and y of one problem.
 
-    ``shapes`` are of float32 tensors; a number instead is of bytes. ``tensors`` are views by name. Each starts on a page of its own, so that the child can
-    map each with unmapped memory around it. Nothing is written to them: what stays untouched takes
-    no memory, and is zero. `sparse` names those of which little will be touched: they do not count
-    towards what must fit into memory.
+    ``shapes`` are of float32 tensors; a number instead is of bytes. ``tensors`` are views by name.
+    Each starts on a page of its own, so that the child can map each with unmapped memory around it.
+    Nothing is written to them: what stays untouched takes no memory, and is zero. `sparse` names
+    those of which little will be touched: they do not count towards what must fit into memory.
     """
 
     def __init__(
@@ -104,141 +88,15 @@ class Arena:
         self.tensors = {}
         for name, shape in shapes.items():
             offset, size = self.buffers[name]
-            if isinstance(shape, int):
-                self.tensors[name] = torch.frombuffer(
-                    self._map, dtype=torch.uint8, count=max(size, 1), offset=offset
-                )[:size]
-            elif size:
-                flat = torch.frombuffer(
-                    self._map, dtype=torch.float32, count=size // 4, offset=offset
-                )
-                self.tensors[name] = flat.view(shape)
-            else:
-                self.tensors[name] = torch.empty(shape)
+            bytes_ = torch.frombuffer(
+                self._map, dtype=torch.uint8, count=max(size, 1), offset=offset
+            )[:size]
+            plain = isinstance(shape, int)
+            self.tensors[name] = bytes_ if plain else bytes_.view(torch.float32).view(shape)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             os.close(self._fd)  # the mapping itself lives as long as the tensors
-
-
-class Trace:
-    """What one run did: its counters, findings, launches and, line by line, its traffic.
-
-    Attributes
-    ----------
-    counters : dict of `COUNTERS`, ``global_load_bytes``, ``global_store_bytes``,
-        ``block_sectors`` (different 32-byte sectors that a block touched, summed over blocks),
-        ``launch_sectors`` (that a launch did, over launches), ``workspace`` (bytes), ``seconds``
-        (how long the simulation took on this machine, which says nothing about a GPU), and
-        ``library_flops``: 2mnk of each of cuBLAS's products.
-    launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
-    findings : list of `Finding`: errors first, then warnings.
-    lines : list of dict, see `convlab.kernel.Launch`.
-    sampling : dict or None, see `convlab.kernel.Launch`. In a sampled run ``launch_sectors`` is
-        NaN: what blocks have in common cannot be told from some of them.
-    accesses : list of dict, see `simulate`'s `record`; ``complete`` is False where its limit ended
-        the list.
-    """
-
-    def __init__(self, report: str, library: Path, arrays: Mapping[str, Array]) -> None:
-        self.counters: dict[str, float] = {}
-        self.launches: list[dict[str, object]] = []
-        self.error: str | None = None
-        self.note, self.workspace = "", 0
-        self._library, self._base, self._sites, self._steps = library, 0, [], []
-        self.sampling: dict[str, object] | None = None
-        self.complete, self._accesses = True, []
-        variances = dict.fromkeys((*COUNTERS, *_MORE_COUNTERS), 0.0)
-        reports, counts, tried = [], [], set()
-        for line in report.splitlines():
-            key, _, rest = line.partition("\t")
-            if key == "base":
-                self._base = int(rest, 16)
-            elif key == "workspace":
-                self.workspace = int(rest)
-            elif key == "error":
-                self.error = rest
-            elif key == "note":
-                self.note = rest
-            elif key == "counters":
-                names = (*COUNTERS, *_MORE_COUNTERS)
-                self.counters = dict(zip(names, json.loads(rest), strict=True))
-                del self.counters["fresh_outputs"]
-            elif key in ("fault", "warning"):
-                reports.append((key == "fault", rest.split("\t", 8)))
-            elif key == "counts":
-                counts = json.loads(rest)
-            elif key == "before_atomic":
-                tried.add(int(rest, 16))
-            elif key == "site":
-                self._sites.append(rest.split("\t"))
-            elif key == "sample":
-                blocks, sampled, spread = rest.split("\t")
-                self.sampling = self.sampling or {"blocks": 0, "sampled": 0, "errors": {}}
-                self.sampling["blocks"] += int(blocks)
-                self.sampling["sampled"] += int(sampled)
-                for name, variance in zip(variances, json.loads(spread), strict=True):
-                    variances[name] += variance
-            elif key == "access":
-                self._accesses.append(rest.split("\t"))
-            elif key == "recorded":
-                self.complete = False
-            elif key == "steps":
-                self._steps = json.loads(rest)
-            elif key == "launch":
-                grid, block, shared, name = rest.split("\t", 3)
-                self.launches.append({
-                    "kernel": name,
-                    "grid": tuple(map(int, grid.split(","))),
-                    "block": tuple(map(int, block.split(","))),
-                    "shared_bytes": int(shared),
-                })  # fmt: skip
-        self.findings: list[Finding] = []
-        if reports:
-            self.findings = _findings.findings(reports, counts, tried, library, self._base, arrays)
-        if self.sampling is not None:
-            if self.sampling["sampled"] < self.sampling["blocks"]:
-                self.counters["launch_sectors"] = math.nan
-            self.sampling["errors"] = {
-                name: math.sqrt(variances[name]) / value if value else 0.0
-                for name, value in self.counters.items()
-                if not math.isnan(value)
-            }
-
-    @cached_property
-    def lines(self) -> list[dict[str, object]]:
-        """Traffic by source line, read when it is first asked for."""
-        return _findings.lines(self._sites, self._library, self._base)
-
-    def offsets_of(self, line: int, space: str, kind: str) -> list[int]:
-        """The code offsets of the instructions that are one row of `lines`."""
-        chosen = [s for s in self._sites if (s[1], s[2]) == (space, kind)]
-        found = _findings.places(self._library, self._base, [int(s[0], 16) for s in chosen])
-        return [at - self._base for at, place in found.items() if place and place[1] == line]
-
-    @cached_property
-    def accesses(self) -> list[dict[str, object]]:
-        """The requests of the recorded warp in their order, read when asked for."""
-        return _findings.accesses(self._accesses, self._library, self._base)
-
-    @cached_property
-    def flops(self) -> float | None:
-        """Floating-point operations that ran, see `convlab.kernel.Launch`; read when asked for."""
-        counted = _operations.count(self._library, self._steps) if self._steps else None
-        return None if counted is None else counted + self.counters.get("library_flops", 0)
-
-    @cached_property
-    def executed(self) -> dict[int, int]:
-        """How often threads came to each line of the kernel's own file that begins a basic block.
-
-        Of several blocks of a line (a loop's first test, its step), the one that ran most often.
-        """
-        pcs = {self._base + 4 * step + 1: count for step, count in self._steps}
-        found: dict[int, int] = {}
-        for pc, place in _findings.places(self._library, self._base, list(pcs)).items():
-            if place and Path(place[0]).suffix == ".cu":
-                found[place[1]] = max(found.get(place[1], 0), pcs[pc])
-        return found
 
 
 class _Host:
@@ -339,10 +197,12 @@ def simulate(
         If the kernel refuses the problem, does something that a GPU would not forgive, crashes,
         or passes the time limit. Its ``findings`` are a list of `Finding`.
     """
-    request = {"problem": list(problem), "workspace_limit": workspace_limit}
-    request["joined"] = list(joined)
-    request |= {"sample": sample, "record": record}
-    return _simulate(request, library, runtime, arena, label, source, trace, schedule, time_limit)
+    request = {
+        "library": str(library), "runtime": str(runtime), "problem": list(problem),
+        "workspace_limit": workspace_limit, "trace": trace, "schedule": schedule,
+        "time_limit": time_limit, "joined": list(joined), "sample": sample, "record": record,
+    }  # fmt: skip
+    return _simulate(request, arena, label, source)
 
 
 def run(
@@ -424,14 +284,14 @@ def run(
         arena.arrays[label] = array
         arena.tensors[label].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
     shape = [*_three(grid, "grid"), *_three(block, "block"), int(shared)]
-    request = {"arguments": given, "shape": shape}
-    trace_ = _simulate(
-        request, built.library, builds.sim_runtime(), arena, entry, path or text, trace, schedule,
-        time_limit,
-    )  # fmt: skip
+    request = {
+        "library": str(built.library), "runtime": str(builds.sim_runtime()), "arguments": given,
+        "shape": shape, "trace": trace, "schedule": schedule, "time_limit": time_limit,
+    }  # fmt: skip
+    done = _simulate(request, arena, entry, path or text)
     for label, (_, tensor) in arrays.items():
         tensor.copy_(arena.tensors[label].view(tensor.dtype).view(tensor.shape))
-    return trace_
+    return done
 
 
 def _three(value: int | tuple[int, ...], name: str) -> list[int]:
@@ -442,41 +302,25 @@ def _three(value: int | tuple[int, ...], name: str) -> list[int]:
 
 
 def _parameters(text: str, entry: str, count: int) -> list[str]:
-    """The names of a kernel's parameters, for messages; "argument0", ... where they are not plain."""
+    """A kernel's parameters' names, for messages; "argument0", ... where they are not plain."""
     bare = re.escape(re.sub(r"<.*", "", entry).rpartition("::")[2].strip())
     found = re.search(rf"__global__[^;{{}}]*?\b{bare}\s*\(([^)]*)\)", text)
     names = re.findall(r"(\w+)\s*(?:\[\s*\])?\s*(?:,|$)", found[1].strip()) if found else []
     return names if len(names) == count else [f"argument{i}" for i in range(count)]
 
 
-def _simulate(
-    request: dict[str, object],
-    library: Path,
-    runtime: Path,
-    arena: Arena,
-    label: str,
-    source: Path | str,
-    trace: bool,
-    schedule: int,
-    time_limit: float,
-) -> Trace:
+def _simulate(request: dict[str, object], arena: Arena, label: str, source: Path | str) -> Trace:
     threads = int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0))
     output = os.memfd_create("output")
     try:
         request |= {
-            "joined": request.get("joined", []),
-            "runtime": str(runtime),
-            "library": str(library),
             "threads": threads,
-            "trace": int(trace),
-            "schedule": schedule,
             "memory": arena.path,
             "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
-            "time_limit": time_limit,
             "output": f"/proc/{os.getpid()}/fd/{output}",
         }
         started = time.perf_counter()
-        reply = _host.ask(request, time_limit)
+        reply = _host.ask(request, request["time_limit"])
         seconds = time.perf_counter() - started
         printed = os.pread(output, 1 << 20, 0).decode(errors="replace")
     finally:
@@ -484,37 +328,24 @@ def _simulate(
     if printed:  # what the kernel printed
         sys.stdout.write(printed)
         sys.stdout.flush()
-    done = Trace(reply["report"] if reply else "", library, arena.arrays)
-    error = _failure(done, reply, label, source, request, time_limit)
+    report = reply["report"] if reply else ""
+    done = Trace(report, Path(request["library"]), arena.arrays, seconds)
+    error = _failure(done, reply, label, source, request)
     if error is not None:
         error.findings = done.findings
         raise error
-    counters = done.counters
-    counters["global_load_bytes"] = 32 * counters["global_load_sectors"]
-    counters["global_store_bytes"] = 32 * counters["global_store_sectors"]
-    if done.sampling is not None:
-        errors = done.sampling["errors"]
-        for kind in ("load", "store"):
-            errors[f"global_{kind}_bytes"] = errors[f"global_{kind}_sectors"]
-    counters["workspace"] = done.workspace
-    counters["seconds"] = seconds
     return done
 
 
 def _failure(
-    done: Trace,
-    reply: dict | None,
-    label: str,
-    source: Path | str,
-    request: dict[str, object],
-    time_limit: float,
+    done: Trace, reply: dict | None, label: str, source: Path | str, request: dict[str, object]
 ) -> LaunchError | None:
     """What to raise for a run that failed, or None."""
     endless = any(f.kind == "endless loop" for f in done.findings)
     if reply is None or reply["status"] in (78, -14) or endless:
         text = (
-            f"{label} did not finish within {time_limit:g} s on the simulator and was stopped: "
-            "an endless loop, or a problem too large for it; give a smaller problem, "
+            f"{label} did not finish within {request['time_limit']:g} s on the simulator and was "
+            "stopped: an endless loop, or a problem too large for it; give a smaller problem, "
             "or load(..., time_limit=SECONDS)"
         )
         if endless:

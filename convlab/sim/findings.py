@@ -13,6 +13,8 @@ from pathlib import Path
 
 INCLUDE = Path(__file__).parent / "include"
 SCREEN = 24  # lines that a report may have
+# An address in the runtime's words: array, byte and, if shared, bytes of an element, extents.
+_ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
 # Names of the indices of a convolution's tensors; other arrays are indexed without names.
 DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
 
@@ -83,7 +85,7 @@ def findings(
             continue
         finding = Finding(
             kind,
-            re.sub("\x01(.*?):(-?\\d+)\x02", lambda m: index(m[1], int(m[2]), arrays), text),
+            re.sub(_ADDRESS, lambda found: _element(found, arrays), text),
             error,
             *(here or (None, None)),
             *((_triple(block), _triple(thread)) if in_kernel == "1" else (None, None)),
@@ -108,6 +110,14 @@ def findings(
 
 def _triple(text: str) -> Triple:
     return tuple(map(int, text.split(",")))
+
+
+def _element(found: re.Match[str], arrays: Mapping[str, Array]) -> str:
+    name, byte, shape = found.groups()
+    if shape is None:
+        return index(name, int(byte), arrays)
+    unit, *extents = map(int, shape.split(","))
+    return index(name, int(byte), {name: Array(tuple(extents), unit)}) if extents else name
 
 
 def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
@@ -174,7 +184,9 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
             file = re.sub(r"^.*/unfinished-[^/]*/", "", file)  # the folder it was built in
             if file == "main.cpp":  # what binutils calls some parts of it
                 file = library.parent.name.partition("-sim-")[0] + ".cu"
-            if Path(file).parent != INCLUDE and file != "sim_entry":
+            # a cache may be shared by checkouts: the folder is that of the one that built
+            ours = Path(file).parent.parts[-3:] == INCLUDE.parts[-3:]
+            if not ours and file != "sim_entry":
                 _known[str(library), offset] = (file, int(number))
     return {a: _known.get((str(library), o)) for a, o in offsets.items()}
 

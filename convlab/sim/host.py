@@ -2,7 +2,7 @@
 
 It reads one JSON request a line, forks, and lets the child load the kernel's library and run it,
 so that whatever the kernel does to its process, the next request finds a fresh one. The reply is
-one JSON line: how the child ended, and what it wrote to its report (see ``runtime.cpp``).
+one JSON line: how the child ended, and what it wrote to its report (see ``runtime/``).
 """
 
 import ctypes
@@ -16,11 +16,11 @@ def run(request: dict, report: int) -> None:
     """Run one launch in this (forked) process and write its outcome to ``report``."""
     runtime = ctypes.CDLL(request["runtime"], mode=ctypes.RTLD_GLOBAL)
     runtime.sim_map.restype = ctypes.c_void_p
-    runtime.sim_map.argtypes = [ctypes.c_char_p] + [
-        ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
-    runtime.sim_begin(request["threads"], request["trace"], report)
+    size = ctypes.c_size_t
+    runtime.sim_map.argtypes = [ctypes.c_char_p, ctypes.c_int, size, size, ctypes.c_int]
+    runtime.sim_begin(request["threads"], int(request["trace"]), report)
     runtime.sim_schedule(request["schedule"])
-    for offset, size in request["joined"]:
+    for offset, size in request.get("joined", []):
         runtime.sim_joined(ctypes.c_size_t(offset), size)
     if request.get("sample"):
         runtime.sim_sample(*map(ctypes.c_uint64, request["sample"]))

@@ -29,7 +29,9 @@ _DECLARATOR = re.compile(
 _NOT_A_BODY = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")  # before a brace
 # Whatever the launch is of (a kernel, a template whose arguments are deduced, a pointer), it is
 # named twice: to ask for its address and parameter types, and to call it. See sim::launch.
-_LAUNCH = "::sim::launch(\"{1}\", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ "
+_LAUNCH = (
+    '::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ '
+)
 
 
 def rewrite(source: str, where: str = "kernel") -> str:

@@ -1,5 +1,5 @@
 // CUDA C++ as the simulator knows it: the part of the language and the runtime that kernels use.
-// Warp operations are exchanges between fibers; see sim.h and ../runtime.cpp.
+// Warp operations are exchanges between fibers; see sim.h and ../runtime.
 #pragma once
 
 #include <assert.h>
@@ -21,32 +21,6 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) alignas(n)
-
-// ---- vector types -------------------------------------------------------------------------
-#define SIM_VECTORS(T, name, align2, align4)                                                    \
-    struct name##1 { T x; };                                                                    \
-    struct alignas(align2) name##2 { T x, y; };                                                 \
-    struct name##3 { T x, y, z; };                                                              \
-    struct alignas(align4) name##4 { T x, y, z, w; };                                           \
-    inline name##1 make_##name##1(T x) { return {x}; }                                          \
-    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                  \
-    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                          \
-    inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
-SIM_VECTORS(float, float, 8, 16)
-SIM_VECTORS(double, double, 16, 16)
-SIM_VECTORS(int, int, 8, 16)
-SIM_VECTORS(short, short, 4, 8)
-SIM_VECTORS(unsigned char, uchar, 2, 4)
-SIM_VECTORS(signed char, char, 2, 4)
-SIM_VECTORS(unsigned short, ushort, 4, 8)
-SIM_VECTORS(long long, longlong, 16, 16)
-SIM_VECTORS(unsigned long long, ulonglong, 16, 16)
-struct uint1 { unsigned x; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return {x, y, z}; }
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 // ---- barriers, votes, shuffles ------------------------------------------------------------
 __forceinline__ void __syncthreads() { sim_barrier(0, nullptr); }
@@ -70,58 +44,56 @@ __forceinline__ unsigned __activemask() { return sim_active_lanes(); }
 
 namespace sim {
 
-struct Exchange {  // what a lane brings to a shuffle or a vote, and takes away
+struct Exchange {  // what a lane brings to a warp operation, and takes away
     uint64_t value, result;
     int source;
+    unsigned came;  // the lanes that took part
 };
-inline void shuffle_step(void** arguments, unsigned mask) {
-    for (int lane = 0; lane < 32; ++lane) {
-        if (!(mask >> lane & 1)) continue;
-        auto* mine = static_cast<Exchange*>(arguments[lane]);
-        bool there = mask >> mine->source & 1;
-        mine->result = there ? static_cast<Exchange*>(arguments[mine->source])->value : mine->value;
-    }
+template <typename F>  // in a warp operation, for each lane that came: use(lane, its exchange)
+void each_lane(void** arguments, unsigned came, F use) {
+    for (int lane = 0; lane < 32; ++lane)
+        if (came >> lane & 1) use(lane, *static_cast<Exchange*>(arguments[lane]));
 }
-inline void ballot_step(void** arguments, unsigned mask) {
+inline void shuffle_step(void** arguments, unsigned came) {
+    each_lane(arguments, came, [=](int, Exchange& e) {
+        bool there = came >> e.source & 1;
+        e.result = there ? static_cast<Exchange*>(arguments[e.source])->value : e.value;
+        e.came = came;
+    });
+}
+inline void ballot_step(void** arguments, unsigned came) {
     uint64_t votes = 0;
-    for (int lane = 0; lane < 32; ++lane)
-        if (mask >> lane & 1 && static_cast<Exchange*>(arguments[lane])->value) votes |= 1u << lane;
-    for (int lane = 0; lane < 32; ++lane)
-        if (mask >> lane & 1) static_cast<Exchange*>(arguments[lane])->result = votes;
+    each_lane(arguments, came, [&](int lane, Exchange& e) { votes |= uint64_t(e.value) << lane; });
+    each_lane(arguments, came, [=](int, Exchange& e) { e.result = votes; });
 }
-inline void match_step(void** arguments, unsigned mask) {
-    for (int lane = 0; lane < 32; ++lane) {
-        if (!(mask >> lane & 1)) continue;
-        auto* mine = static_cast<Exchange*>(arguments[lane]);
-        mine->result = 0;
-        for (int other = 0; other < 32; ++other)
-            if (mask >> other & 1 && static_cast<Exchange*>(arguments[other])->value == mine->value)
-                mine->result |= 1u << other;
-    }
+inline void match_step(void** arguments, unsigned came) {
+    each_lane(arguments, came, [=](int, Exchange& e) {
+        each_lane(arguments, came, [&](int lane, Exchange& other) {
+            e.result |= uint64_t(other.value == e.value) << lane;
+        });
+    });
+}
+template <typename T, typename F>
+void reduce_step(void** arguments, unsigned came, F combine) {
+    T total{};
+    each_lane(arguments, came, [&](int lane, Exchange& e) {
+        bool first = !(came & ((1u << lane) - 1));
+        total = first ? unbits<T>(e.value) : combine(total, unbits<T>(e.value));
+    });
+    each_lane(arguments, came, [=](int, Exchange& e) { e.result = bits<uint64_t>(total); });
 }
 template <typename T>
 __forceinline__ T shuffle(unsigned mask, T value, int source) {
     static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
-    Exchange e{bits<uint64_t>(value), 0, source & 31};
+    Exchange e{bits<uint64_t>(value), 0, source & 31, 0};
     sim_collective(mask, shuffle_step, &e);
+    if (!(e.came >> e.source & 1)) sim_stray_shuffle(e.source, e.came);
     return unbits<T>(e.result);
 }
 __forceinline__ unsigned ballot(unsigned mask, bool predicate) {
-    Exchange e{predicate, 0, 0};
+    Exchange e{predicate, 0, 0, 0};
     sim_collective(mask, ballot_step, &e);
     return unsigned(e.result);
-}
-template <typename T, typename F>
-__forceinline__ T reduce(unsigned mask, T value, F combine) {
-    T total{};
-    bool first = true;
-    for (int lane = 0; lane < 32; ++lane) {
-        T other = shuffle(mask, value, lane);
-        if (!(mask >> lane & 1)) continue;
-        total = first ? other : combine(total, other);
-        first = false;
-    }
-    return total;
 }
 
 }  // namespace sim
@@ -156,7 +128,7 @@ __forceinline__ int __all_sync(unsigned mask, int predicate) {
 }
 template <typename T>
 __forceinline__ unsigned __match_any_sync(unsigned mask, T value) {
-    sim::Exchange e{sim::bits<uint64_t>(value), 0, 0};
+    sim::Exchange e{sim::bits<uint64_t>(value), 0, 0, 0};
     sim_collective(mask, sim::match_step, &e);
     return unsigned(e.result);
 }
@@ -168,7 +140,12 @@ __forceinline__ unsigned __match_all_sync(unsigned mask, T value, int* all) {
 }
 #define SIM_REDUCE(name, T, expression)                                                         \
     __forceinline__ T __reduce_##name##_sync(unsigned mask, T value) {                          \
-        return sim::reduce(mask, value, [](T a, T b) -> T { return expression; });              \
+        sim::Exchange e{sim::bits<uint64_t>(value), 0, 0, 0};                                   \
+        auto step = [](void** arguments, unsigned came) {                                       \
+            sim::reduce_step<T>(arguments, came, [](T a, T b) -> T { return expression; });     \
+        };                                                                                      \
+        sim_collective(mask, step, &e);                                                         \
+        return sim::unbits<T>(e.result);                                                        \
     }
 SIM_REDUCE(add, unsigned, a + b)
 SIM_REDUCE(add, int, a + b)
@@ -181,16 +158,22 @@ SIM_REDUCE(or, unsigned, a | b)
 SIM_REDUCE(xor, unsigned, a ^ b)
 
 // ---- atomics: real ones, since blocks run on several cores --------------------------------
+#define SIM_UNSEEN __attribute__((no_sanitize("thread"), no_sanitize_coverage))
 namespace sim {
 template <typename T, typename F>
-__attribute__((no_sanitize("thread"), no_sanitize_coverage)) T atomic(T* address, F update) {
+SIM_UNSEEN T atomic(T* address, F update) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics work on 4 or 8 bytes");
     using Word = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
     auto* word = reinterpret_cast<Word*>(address);
-    Word old = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(word, &old, bits<Word>(T(update(unbits<T>(old)))), false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-    return unbits<T>(old);
+    Word old = __atomic_load_n(word, __ATOMIC_RELAXED), next;
+    T before, after;
+    do {  // copied here, since a call of bits() would be seen
+        std::memcpy(&before, &old, sizeof(T));
+        after = update(before);
+        std::memcpy(&next, &after, sizeof(T));
+    } while (!__atomic_compare_exchange_n(word, &old, next, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+    return before;
 }
 template <typename T> struct Same { using type = T; };  // keeps `T` from being deduced twice
 template <typename T> using same = typename Same<T>::type;
@@ -199,7 +182,7 @@ template <typename T> using same = typename Same<T>::type;
     template <typename T>                                                                       \
     __forceinline__ T name(T* address, sim::same<T> b) {                                        \
         sim_atomic(address, sizeof(T));                                                         \
-        return sim::atomic(address, [b](T a) -> T { return expression; });                      \
+        return sim::atomic(address, [b](T a) SIM_UNSEEN -> T { return expression; });           \
     }
 SIM_ATOMIC(atomicAdd, a + b)
 SIM_ATOMIC(atomicSub, a - b)
@@ -214,19 +197,17 @@ SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1)
 template <typename T>
 __forceinline__ T atomicCAS(T* address, sim::same<T> compare, sim::same<T> value) {
     sim_atomic(address, sizeof(T));
-    T old = sim::atomic(address, [=](T a) -> T { return a == compare ? value : a; });
+    T old = sim::atomic(address, [=](T a) SIM_UNSEEN -> T { return a == compare ? value : a; });
     if (!(old == compare)) sim_spin();
     return old;
 }
 
 // ---- loads and stores with a hint: the hint is dropped ------------------------------------
-template <typename T> __forceinline__ T __ldg(const T* p) { return *p; }
-template <typename T> __forceinline__ T __ldcs(const T* p) { return *p; }
-template <typename T> __forceinline__ T __ldca(const T* p) { return *p; }
-template <typename T> __forceinline__ T __ldcg(const T* p) { return *p; }
-template <typename T> __forceinline__ void __stcs(T* p, sim::same<T> v) { *p = v; }
-template <typename T> __forceinline__ void __stcg(T* p, sim::same<T> v) { *p = v; }
-template <typename T> __forceinline__ void __stwt(T* p, sim::same<T> v) { *p = v; }
+#define SIM_LOAD(name) template <typename T> __forceinline__ T name(const T* p) { return *p; }
+#define SIM_STORE(name)                                                                         \
+    template <typename T> __forceinline__ void name(T* p, sim::same<T> v) { *p = v; }
+SIM_LOAD(__ldg) SIM_LOAD(__ldcs) SIM_LOAD(__ldca) SIM_LOAD(__ldcg)
+SIM_STORE(__stcs) SIM_STORE(__stcg) SIM_STORE(__stwt)
 
 // ---- arithmetic ---------------------------------------------------------------------------
 template <typename A, typename B>
@@ -299,7 +280,8 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
 enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxSharedMemoryPerBlock = 8,
                       cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16,
                       cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39,
-                      cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
+                      cudaDevAttrComputeCapabilityMajor = 75,
+                      cudaDevAttrComputeCapabilityMinor = 76,
                       cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
                       cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 extern "C" {
@@ -351,7 +333,8 @@ template <typename T>
 cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
                                  cudaMemcpyKind = cudaMemcpyDeviceToHost) {
     if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
-    return cudaMemcpy(to, reinterpret_cast<const char*>(&symbol) + offset, bytes, cudaMemcpyDefault);
+    auto* from = reinterpret_cast<const char*>(&symbol) + offset;
+    return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
 }
 template <typename T>
 cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {

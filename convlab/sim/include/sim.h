@@ -1,4 +1,4 @@
-// What the rewritten kernel and the runtime (../runtime.cpp) say to each other.
+// What the rewritten kernel and the runtime (../runtime) say to each other.
 // Everything a kernel's thread asks of the simulator goes through the extern "C" functions below;
 // they live in the runtime's object file, so that the memory they touch is never traced.
 #pragma once
@@ -10,7 +10,8 @@
 #include <type_traits>
 #include <utility>
 
-struct uint3 { unsigned x, y, z; };
+#include "vector_types.h"
+
 struct dim3 {
     unsigned x, y, z;
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
@@ -36,6 +37,8 @@ void* sim_dynamic_shared();                                    // this block's `
 int sim_barrier(int predicate, int* how_many_true);            // how many threads arrived
 // Every lane of `mask` brings an argument; the last to arrive runs `step` on all of them.
 void sim_collective(unsigned mask, void (*step)(void** arguments, unsigned mask), void* argument);
+// After a shuffle: of those lanes that came, the calling one read from another.
+void sim_stray_shuffle(int source, unsigned came);
 unsigned sim_active_lanes();
 void sim_spin();                                                // waiting for another thread
 unsigned sim_lane();
@@ -87,7 +90,8 @@ struct Deduced {  // a template: each thread's call deduces its arguments
             auto arguments = c->second;
             std::apply(c->first, arguments);
         };
-        sim_launch(config.name, config.grid, config.block, config.shared_bytes, nullptr, body, &call);
+        sim_launch(config.name, config.grid, config.block, config.shared_bytes, nullptr, body,
+                   &call);
     }
 };
 struct Address {

@@ -1,0 +1,188 @@
+// Every load, store and step through the code comes through here: logged, and looked at if need be.
+
+// The current thread comes to a basic block. Where blocks stand in the order in which they
+// run, as the compiler was asked to leave them, a step to a lower address closes a loop. Lanes
+// that did nothing in the block before it are met there, by the note of it; those that did, by
+// what they did. Steps forward need no note: who has gone on waits for who has not.
+inline void Worker::step(uintptr_t pc) {
+    size_t at = pc - code;
+    if (at < code_bytes) ++steps[at / 4];
+    if (aside) return;
+    if (pc <= step_at && here == step_log) return jump(pc);
+    step_at = pc, step_log = here;
+}
+
+void Worker::jump(uintptr_t pc) {
+    uint64_t from = uint32_t(step_at - code);
+    uint64_t last = here == &log[size_t(current) * kLog] ? ~uint64_t(0) : here[-1].bits;
+    if ((last & ~(kLeaves - kAgain)) == from && last < kLeaves - kAgain)
+        here[-1].bits += kAgain;
+    else
+        note_way(from);
+    step_at = pc, step_log = here;
+}
+
+void Worker::note_way(uintptr_t what) {
+    if (here == here_end) {
+        fibers[current].state = State::log_full;
+        yield();
+    }
+    *here++ = {what, 0};
+}
+
+inline void Worker::function_entry(uintptr_t from) {
+    if (aside) return;
+    Fiber& f = fibers[current];
+    if (f.calls < int(std::size(f.called_from))) f.called_from[f.calls] = from;
+    ++f.calls;
+    note_way(uint32_t(from - code) | kEnters);
+    step_log = here;
+}
+
+inline void Worker::function_exit() {
+    if (aside) return;
+    note_way(kLeaves);
+    Fiber& f = fibers[current];
+    --f.calls;
+    step_at = f.calls < int(std::size(f.called_from)) ? f.called_from[f.calls] : 0;
+    step_log = nullptr;
+}
+
+inline size_t Worker::first_slot(uintptr_t pc) { return (pc ^ pc >> 13) & (kSites - 1); }
+
+inline Site& Worker::site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
+    size_t h = first_slot(pc);
+    for (; site_of[h].pc != pc; h = (h + 1) & (kSites - 1))
+        if (!site_of[h].pc) return new_site(h, pc, bytes, kind, index);
+    return sites[index = site_of[h].index];
+}
+
+Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
+    std::lock_guard<std::mutex> hold(g_lock);
+    auto [at, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
+    if (is_new) g_pcs.push_back(pc);
+    if (g_pcs.size() * 2 > kSites) {
+        fprintf(stderr, "the kernel has more memory instructions than the simulator expects\n");
+        _exit(76);
+    }
+    site_of[h] = {pc, index = at->second};
+    if (sites.size() <= index) sites.resize(index + 1);
+    Site& s = sites[index];
+    s.pc = pc, s.bytes = uint16_t(bytes), s.kind = kind;
+    if (auto wide = g_joined.find(pc - code); wide != g_joined.end()) s.joined = wide->second;
+    return s;
+}
+
+// The short way of what is usual: an instruction that was met before, inside of what it touched
+// then, and nothing to be looked for.
+inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
+                           bool ordered) {
+    const Slot& slot = site_of[first_slot(pc)];
+    if (slot.pc == pc && !g_schedule && here != here_end && !pending.address) {
+        const Site& s = sites[slot.index];
+        uintptr_t at = address - s.low;
+        if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
+            if (!s.cells) return void(*here++ = {address, slot.index});
+            if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
+                quiet(s.cells + (at >> 2), address, bytes)) {
+                fibers[current].loaded = 0;  // nobody does atomics on it in this era
+                return void(*here++ = {address, slot.index});
+            }
+        }
+    }
+    access_by_the_book(address, bytes, kind, pc, aligned, ordered);
+}
+
+void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc,
+                                bool aligned, bool ordered) {
+    if (__builtin_expect(pending.address != nullptr, 0)) settle();
+    if (__builtin_expect(fibers[current].acquires, 0)) {
+        fibers[current].acquires = false;
+        fibers[current].acquired = g_clock;
+    }
+    bool global = address - g_region < kRegion;
+    if (!global && address - uintptr_t(shared) >= kSharedSpan) {
+        if (__builtin_expect(address < 1 << 16, 0)) misplaced(address, bytes, kind, pc);
+        return;  // its stack, a constant
+    }
+    uint16_t index;
+    Site& s = site(pc, bytes, kind, index);
+    if (address - s.low > s.reach) locate(s, address, bytes, global);
+    if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
+        misplaced(address, bytes, kind, pc);
+    Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
+    ordered |= kind == Kind::atomic;
+    Look look{address, bytes, kind, ordered, global, s.fresh, s.output, index};
+    if (g_schedule && --patience == 0) {
+        patience = draw();
+        yield();
+    }
+    if (!g_trace) return;
+    if (here == here_end) {
+        fibers[current].state = State::log_full;
+        yield();
+    }
+    *here++ = {address, index};
+    if (!cell) return;
+    if (kind == Kind::load) {
+        Fiber& f = fibers[current];
+        f.loaded = address, f.loaded_by = index;
+        if (!global && quiet(cell, address, bytes)) return;
+    }
+    look_at(cell, look);
+}
+
+inline bool Worker::quiet(const Cell* cell, uintptr_t address, unsigned bytes) const {
+    if (bytes > 4 && address & 3) return false;
+    unsigned stamp = warps[current / 32].stamp;
+    for (unsigned i = 0; i * 4 < bytes; ++i)
+        if (cell[i].quiet != era || (cell[i].quiet_warp != kAnyWarp &&
+            (cell[i].quiet_warp != current / 32 || cell[i].quiet_stamp != stamp)))
+            return false;
+    return true;
+}
+
+void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
+    const char* how = s.kind == Kind::load ? "load" : "store";
+    if (global) {
+        for (size_t i = 0; i < g_buffers.size(); ++i) {
+            const Buffer& b = g_buffers[i];
+            if (address < b.base || address + bytes > b.base + b.bytes) continue;
+            if (s.kind != Kind::load && !b.writable)
+                fault("store to an input", s.pc, "store to %s, which is an input: %s", b.name,
+                      place(address));
+            s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
+            s.fresh = !b.initialised, s.output = b.name == "y";
+            s.stats[0].touch(b.name.c_str());
+            return;
+        }
+        const Buffer* near = buffer_near(address);
+        if (!near)
+            fault("global out of bounds", s.pc, "%s far outside every buffer", verb(s.kind));
+        fault("global out of bounds", s.pc, "%s of %u bytes at %s[%ld], which has %zu elements: %s",
+              how, bytes, near->name, long(address - near->base) >> 2, near->bytes / 4,
+              place(address));
+    }
+    for (auto& a : arrays) {
+        uintptr_t base = uintptr_t(a.base);
+        if (address < base || address + bytes > base + a.bytes) continue;
+        s.low = base, s.reach = a.bytes - bytes, s.fresh = true, s.output = false;
+        s.cells = shared_cells + (a.base - shared) / 4;
+        if (!s.stats[1].array || strcmp(s.stats[1].array, a.name)) {
+            std::lock_guard<std::mutex> hold(g_lock);
+            s.stats[1].touch(g_names.insert(a.name).first->c_str());
+        }
+        return;
+    }
+    const Array* near = array_near(address);
+    if (!near) fault("shared out of bounds", s.pc, "%s, though the block has no array", how);
+    fault("shared out of bounds", s.pc, "%s of %u bytes at byte %ld of %s, which has %zu: %s", how,
+          bytes, long(address - uintptr_t(near->base)), near->name, near->bytes, place(address));
+}
+
+void Worker::misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
+    if (address < 1 << 16)
+        fault("null pointer", pc, "%s of %u bytes through a null pointer", verb(kind), bytes);
+    fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of %u",
+          verb(kind), bytes, place(address), bytes);
+}

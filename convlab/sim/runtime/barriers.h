@@ -1,0 +1,182 @@
+// Where threads wait for each other: barriers, warp operations, and who never comes.
+
+int Worker::barrier(int predicate, int* how_many, uintptr_t pc) {
+    fibers[current].state = State::at_barrier;
+    fibers[current].waits_at = pc;
+    ++waiting;
+    votes += predicate;
+    yield();
+    if (how_many) *how_many = last_votes;
+    return last_arrived;
+}
+
+void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* argument,
+                        uintptr_t pc) {
+    int w = current / 32, lane = current % 32;
+    mask &= 0xffffffffu >> (32 - lanes_of(w));
+    Warp& warp = warps[w];
+    if (!(mask >> lane & 1))
+        fault("warp mask", pc, "lane %d calls a warp operation with mask 0x%08x, which does not "
+              "name it", lane, mask);
+    size_t g = 0;
+    while (g < warp.gathering.size() && warp.gathering[g].mask != mask) ++g;
+    if (g == warp.gathering.size()) warp.gathering.push_back({mask, 0, step});
+    if (warp.gathering[g].step != step)
+        fault("warp mask", pc, "lane %d comes to another warp operation than the lanes of mask "
+              "0x%08x that wait for it", lane, mask);
+    warp.arguments[lane] = argument;
+    warp.gathering[g].arrived |= 1u << lane;
+    if (warp.gathering[g].arrived == mask) return complete(w, g);
+    fibers[current].state = State::at_warp;
+    fibers[current].waits_at = pc;
+    yield();
+}
+
+unsigned Worker::active(uintptr_t pc) {
+    Fiber& f = fibers[current];
+    f.waits_at = pc;
+    f.state = State::asks_active;
+    yield();
+    return fibers[current].active;
+}
+
+// No fiber can run: what are they waiting for, and is it complete?
+bool Worker::release() {
+    bool any = false;
+    for (int w = 0; w < int(warps.size()); ++w) any |= release_warp(w);
+    if (any || waiting != live) return any;
+    last_arrived = waiting;
+    last_votes = votes;
+    waiting = votes = 0;
+    ++counters.barriers;
+    compare_barriers();
+    if (atomics) all_acquired = g_clock;
+    for (int w = 0; w < int(warps.size()); ++w) flush(w);  // lanes are in step again
+    ++phase;
+    ++era;
+    for (auto& warp : warps) {
+        warp.stamp = 1, warp.all_known = 0;
+        warp.known.clear();
+    }
+    for (auto& f : fibers)
+        if (f.state == State::at_barrier) f.state = State::ready;
+    return true;
+}
+
+int Worker::lanes_of(int w) const { return std::min(32, threads - w * 32); }
+
+unsigned Worker::lanes_present(int w) const {  // those that have not left the kernel
+    unsigned present = 0;
+    for (int lane = 0; lane < lanes_of(w); ++lane)
+        if (fibers[w * 32 + lane].state != State::done) present |= 1u << lane;
+    return present;
+}
+
+bool Worker::release_warp(int w) {
+    Warp& warp = warps[w];
+    Fiber* lanes = &fibers[w * 32];
+    bool full = false, met = false;
+    for (int lane = 0; lane < lanes_of(w); ++lane) full |= lanes[lane].state == State::log_full;
+    if (full) {
+        flush(w);
+        for (int lane = 0; lane < lanes_of(w); ++lane)
+            if (lanes[lane].state == State::log_full && lanes[lane].logged < kLog)
+                lanes[lane].state = State::ready;
+    }
+    unsigned present = lanes_present(w);
+    for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // who is missing has left
+        if ((met = !(warp.gathering[g].mask & ~warp.gathering[g].arrived & present)))
+            complete(w, g);
+    return full || met || answer_active(w);
+}
+
+void Worker::complete(int w, size_t g) {
+    Warp& warp = warps[w];
+    Group group = warp.gathering[g];
+    warp.gathering.erase(warp.gathering.begin() + long(g));
+    aside = true;
+    if (group.step) group.step(warp.arguments, group.arrived);
+    aside = false;
+    order(w, group.arrived);
+    for (int lane = 0; lane < 32; ++lane)
+        if (group.arrived >> lane & 1) fibers[w * 32 + lane].state = State::ready;
+}
+
+// The lanes of a mask have met: what each knew, all of them know.
+void Worker::order(int w, unsigned mask) {
+    Warp& warp = warps[w];
+    if (!(lanes_present(w) & ~mask)) {
+        warp.all_known = warp.stamp;
+    } else {
+        if (warp.known.empty()) warp.known.assign(32 * 32, 0);
+        uint16_t all[32] = {};
+        for (int lane = 0; lane < 32; ++lane)
+            for (int other = 0; mask >> lane & 1 && other < 32; ++other)
+                all[other] = std::max(all[other], warp.known[lane * 32 + other]);
+        for (int lane = 0; lane < 32; ++lane)
+            if (mask >> lane & 1) all[lane] = warp.stamp;
+        for (int lane = 0; lane < 32; ++lane)
+            if (mask >> lane & 1) std::copy(all, all + 32, &warp.known[lane * 32]);
+    }
+    if (warp.stamp < 0xffff) ++warp.stamp;
+}
+
+// The threads of the block wait at barriers: at one, and all of them?
+void Worker::compare_barriers() {
+    int first = -1, running = current;
+    for (int i = 0; i < threads; ++i) {
+        if (fibers[i].state != State::at_barrier) continue;
+        if (first < 0) first = i;
+        if (fibers[i].waits_at == fibers[first].waits_at) continue;
+        current = i;  // whether the two addresses are one line, is seen later
+        report(true, "divergent barrier", fibers[i].waits_at,
+               {fibers[first].waits_at, blockIdx, fibers[first].index},
+               "threads of the block wait at different __syncthreads");
+    }
+    if (last_arrived < threads && !abandoned) {
+        current = first;
+        report(false, "barrier after exit", fibers[first].waits_at, {},
+               "%d of the block's %d threads have left the kernel before this barrier",
+               threads - last_arrived, threads);
+    }
+    current = running;
+}
+
+// __activemask: the lanes that have come to the same call by the time no other can move.
+bool Worker::answer_active(int w) {
+    unsigned mask = 0;
+    uintptr_t where = 0;
+    auto each = [&](auto use) {
+        for (int lane = 0; lane < lanes_of(w); ++lane)
+            if (Fiber& f = fibers[w * 32 + lane];
+                f.state == State::asks_active && (!where || f.waits_at == where))
+                use(f, lane);
+    };
+    each([&](Fiber& f, int lane) { where = f.waits_at, mask |= 1u << lane; });
+    each([&](Fiber& f, int) { f.active = mask, f.state = State::ready; });
+    return mask != 0;
+}
+
+// Nobody can go on: tell why, and give the block up. `from` is whose stack we are on.
+void Worker::deadlock(int from) {
+    int at_barrier = 0, at_warp = 0, example = -1;
+    for (int i = threads; i-- > 0;) {
+        at_barrier += fibers[i].state == State::at_barrier;
+        if (fibers[i].state == State::at_warp) ++at_warp, example = i;
+    }
+    current = example;
+    Group g{};
+    for (auto& group : warps[example / 32].gathering)
+        if (group.arrived >> example % 32 & 1) g = group;
+    report(true, "deadlock", fibers[example].waits_at, {},
+           "%d threads wait at __syncthreads and %d in warp operations; one of mask 0x%08x waits "
+           "for lanes 0x%08x, which never come",
+           at_barrier, at_warp, g.mask, g.mask & ~g.arrived);
+    for (int i = 0; i < threads; ++i) {
+        if (fibers[i].state == State::done) continue;
+        fibers[i].state = State::done;
+        if (fibers[i].stack) bury(fibers[i].stack, i == from);
+    }
+    live = waiting = 0;
+    abandoned = true;
+}

@@ -1,0 +1,137 @@
+// What a kernel calls (see ../include/sim.h), and the CUDA runtime API.
+
+void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
+                const void* kernel, void (*body)(void*), void* context) {
+    uintptr_t pc = CALLER;
+    int limit = kSharedDefault;
+    for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
+        if (which == kernel || !kernel) limit = std::max(limit, bytes);
+    uint64_t threads = uint64_t(block.x) * block.y * block.z;
+    if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
+        grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
+        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d "
+             "threads, at most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and "
+             "in z", grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
+        g_error = cudaErrorInvalidConfiguration;
+        return;
+    }
+    if (shared_bytes > size_t(limit)) {
+        note(pc, "%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to "
+             "%d with cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
+             "bytes)", shared_bytes, limit, kSharedOptIn);
+        g_error = cudaErrorInvalidValue;
+        return;
+    }
+    if (!g_code) find_code(uintptr_t(body));
+    if (!++g_launch) ++g_launch;
+    Launch launch;
+    launch.name = name, launch.number = g_launch;
+    launch.grid = grid, launch.block = block;
+    launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
+    launch.body = body, launch.context = context;
+    launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
+    choose(launch);
+    ++g_counters.launches;
+    int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.runs));
+    std::vector<std::thread> others;
+    for (int i = 1; i < workers; ++i)
+        others.emplace_back([&] {
+            catch_signals_here();
+            Worker().run(&launch);
+        });
+    g_os_threads = 0;
+    for (auto& other : others) g_os_thread[g_os_threads++] = other.native_handle();
+    Worker().run(&launch);
+    for (auto& other : others) other.join();
+    g_os_threads = 0;
+    if (g_sample) extrapolate(launch);
+    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
+              block.z, shared_bytes + launch.static_bytes, name));
+}
+
+void sim_fiber_start() {
+    t_worker->launch->body(t_worker->launch->context);
+    t_worker->leave(false);
+}
+
+void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
+    return t_worker->array(name, declaration, bytes, shape);
+}
+void sim_fence() {
+    if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
+}
+void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
+    t_worker->copy(static_cast<char*>(to), static_cast<char*>(const_cast<void*>(from)),
+                   unsigned(bytes), unsigned(zeros), CALLER);
+}
+void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
+void sim_copy_wait(unsigned newest) { t_worker->wait(newest); }
+void* sim_dynamic_shared() { return sim_dynamic_array; }
+int sim_barrier(int predicate, int* how_many) {
+    return t_worker->barrier(predicate, how_many, CALLER);
+}
+void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argument) {
+    t_worker->collective(mask, step, argument, CALLER);
+}
+void sim_stray_shuffle(int source, unsigned came) {
+    report(false, "shuffle outside the mask", CALLER, {},
+           "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a GPU",
+           t_worker->current % 32, source, came);
+}
+unsigned sim_active_lanes() { return t_worker->active(CALLER); }
+void sim_spin() {
+    if (t_worker) t_worker->spin();
+}
+unsigned sim_lane() { return unsigned(t_worker->current % 32); }
+void sim_atomic(const volatile void* address, unsigned bytes) {
+    if (t_worker) t_worker->atomic(uintptr_t(address), bytes, CALLER);
+}
+void sim_trap() { fault("trap", CALLER, "__trap() was called"); }
+void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) noexcept {
+    fault("assert", CALLER, "assert(%s) failed on line %u", expression, line);
+}
+
+// The runtime API.
+cudaError_t cudaGetLastError() { return std::exchange(g_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return g_error; }
+cudaError_t sim_error(cudaError_t error) { return g_error = error; }
+const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
+const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess: return "no error";
+        case cudaErrorInvalidValue: return "invalid argument";
+        case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+        default: return "operation not supported on the simulator";
+    }
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    switch (attribute) {
+        case cudaDevAttrMaxThreadsPerBlock: *value = kMaxThreads; break;
+        case cudaDevAttrMaxSharedMemoryPerBlock: *value = kSharedDefault; break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kSharedOptIn; break;
+        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;
+        case cudaDevAttrWarpSize: *value = 32; break;
+        case cudaDevAttrMultiProcessorCount: *value = 132; break;
+        case cudaDevAttrL2CacheSize: *value = 60 << 20; break;
+        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
+        case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+        case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+        default: return g_error = cudaErrorNotSupported;
+    }
+    return cudaSuccess;
+}
+cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if (value < 0 || value > kSharedOptIn) {
+        note(CALLER, "cudaFuncSetAttribute asks for %d bytes of "
+             "dynamic shared memory: a block has at most %d", value, kSharedOptIn);
+        return g_error = cudaErrorInvalidValue;
+    }
+    g_shared_opt_in[kernel] = value;
+    return cudaSuccess;
+}
+cudaError_t sim_malloc(void** pointer, size_t bytes) {
+    *pointer = sim_map("cudaMalloc", -1, 0, bytes, 1);
+    return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
+}

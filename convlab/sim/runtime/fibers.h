@@ -1,0 +1,136 @@
+// A block's threads as fibers: who runs next, and how each begins and ends.
+
+int Worker::draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    return 1 + int(dice >> 33) % kPatience;
+}
+
+char* Worker::new_stack() {
+    if (!free_stacks.empty()) {
+        char* stack = free_stacks.back();
+        free_stacks.pop_back();
+        return stack;
+    }
+    auto* stack = static_cast<char*>(reserve(kGuard + kStack, PROT_NONE));
+    // what lies below it stays out of bounds: an overflow faults instead of spreading
+    if (!stack || mprotect(stack + kGuard, kStack, PROT_READ | PROT_WRITE))
+        fault("memory", 0, "no memory for the stacks of a block");
+    return stack + kGuard;
+}
+
+void Worker::bury(char* stack, bool in_use) {
+    if (!in_use) return free_stacks.push_back(stack);
+    if (dead_stack) free_stacks.push_back(dead_stack);
+    dead_stack = stack;
+}
+
+inline void Worker::enter(int next, void** save) {
+    Fiber& f = fibers[next];
+    if (f.state == State::fresh) {
+        f.stack = new_stack();
+        f.stack_pointer = first_frame(f.stack + kStack);
+    }
+    f.state = State::ready;
+    current = next;
+    find_log(next);
+    threadIdx = f.index;
+    sim_switch(save, f.stack_pointer);
+}
+
+inline void Worker::find_log(int i) {
+    if (!g_trace) return;
+    Fiber& f = fibers[i];
+    here = &log[size_t(i) * kLog] + f.logged;
+    here_end = &log[size_t(i) * kLog] + kLog;
+    step_at = f.step, step_log = f.still ? here : nullptr;
+}
+
+inline void Worker::save_log(int i) {
+    if (!g_trace) return;
+    Fiber& f = fibers[i];
+    f.logged = int(here - &log[size_t(i) * kLog]);
+    f.step = step_at, f.still = here == step_log;
+}
+
+inline bool Worker::can_run(int i) const {
+    return fibers[i].state == State::ready || fibers[i].state == State::fresh;
+}
+
+// Leaves the current fiber for the next that can run; back to the scheduler if none is left.
+void Worker::yield() {
+    settle();
+    int from = current;
+    if (from >= 0) save_log(from);
+    void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
+    bool backwards = g_schedule & 1;
+    for (;;) {
+        for (int i = 1; i <= threads; ++i) {
+            int next = backwards ? (from < 0 ? threads : from) - i : from + i;
+            if (next >= threads) next -= threads;
+            if (next < 0) next += threads;
+            if (!can_run(next)) continue;
+            if (next == from) return find_log(from);
+            return enter(next, save);
+        }
+        if (live == 0) {
+            current = -1;
+            sim_switch(save, scheduler);
+            return;
+        }
+        if (!release()) deadlock(from);
+    }
+}
+
+// For loops that wait for another thread: fibers are never interrupted, so let others run.
+void Worker::spin() {
+    if (++spins % 16 == 0) yield();
+}
+
+// The current thread is done, at its end or at a fault.
+void Worker::leave(bool at_fault) {
+    settle();
+    Fiber& f = fibers[current];
+    f.state = State::done;
+    abandoned |= at_fault;
+    --live;
+    bury(f.stack, true);
+    yield();
+    abort();  // a finished fiber is never entered again
+}
+
+void Worker::run_block(uint64_t number) {
+    const dim3 &g = launch->grid, &b = launch->block;
+    blockDim = b;
+    gridDim = g;
+    blockIdx = launch->block_of(number);
+    block = number;
+    ++owner;
+    ++era;
+    phase = 1;
+    all_acquired = 0;
+    abandoned = atomics = false;
+    threads = live = int(b.x * b.y * b.z);
+    waiting = votes = 0;
+    arrays.clear();
+    shared_used = kRedZone;
+    dynamic = nullptr;
+    if (launch->shared_bytes)
+        dynamic = allot("extern __shared__", nullptr, launch->shared_bytes, nullptr);
+    sim_dynamic_array = dynamic ? dynamic : shared;
+    fibers.resize(threads);
+    warps.assign((threads + 31) / 32, Warp{});
+    copies.assign(copies.empty() ? 0 : threads, {});
+    if (g_trace) log.resize(size_t(threads) * kLog);
+    for (int i = 0; i < threads; ++i) {
+        fibers[i] = Fiber{};
+        fibers[i].index = launch->thread_of(unsigned(i));
+    }
+    current = -1;
+    dice = number * 2 + 1 + (uint64_t(g_schedule) << 40);
+    patience = draw();
+    t_worker = this;
+    yield();
+    t_worker = nullptr;
+    if (g_trace)
+        for (int w = 0; w < int(warps.size()); ++w) flush(w);
+}

@@ -1,0 +1,70 @@
+// What a kernel did wrong, told to the host process in lines of text.
+
+void tell(const std::string& line) {
+    for (size_t done = 0; done < line.size();) {
+        ssize_t n = write(g_report, line.data() + done, line.size() - done);
+        if (n < 0) _exit(76);
+        done += size_t(n);
+    }
+}
+
+// As printf, but %s takes strings too.
+template <typename T> T plain(T value) { return value; }
+const char* plain(const std::string& value) { return value.c_str(); }
+template <typename... A>
+std::string text(const char* format, const A&... arguments) {
+    char line[1000];
+    snprintf(line, sizeof line, format, plain(arguments)...);
+    return line;
+}
+std::string text(uint3 v) { return text("%u,%u,%u", v.x, v.y, v.z); }
+
+struct Finding {
+    std::string kind;
+    uintptr_t pc;
+    std::set<std::pair<uint64_t, int>> who;  // block and thread
+};
+std::vector<Finding> g_findings;
+
+// One line to the report, for the first of its kind at a code address: "fault" or "warning", kind,
+// address, whether in a kernel, block, thread, the other address, block and thread, text.
+template <typename... A>
+void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format,
+            const A&... arguments) {
+    Worker* w = t_worker;
+    bool in_kernel = w && w->current >= 0;
+    std::lock_guard<std::mutex> hold(g_lock);
+    g_faulted |= error && strcmp(kind, "race");
+    std::pair<uint64_t, int> who(in_kernel ? w->block : 0, in_kernel ? w->current : 0);
+    for (auto& f : g_findings)
+        if (f.pc == pc && f.kind == kind) {
+            if (f.who.size() < 1 << 20) f.who.insert(who);
+            return;
+        }
+    if (g_findings.size() == kFindings) return;
+    g_findings.push_back({kind, pc, {who}});
+    uint3 thread = in_kernel ? w->fibers[w->current].index : uint3{};
+    tell(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind, pc,
+              in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
+              text(other.thread)) + text(format, arguments...) + "\n");
+}
+
+[[noreturn]] void end(int status) {
+    fflush(stdout);
+    _exit(status);
+}
+
+// A finding that its thread does not survive; outside of a kernel, the process.
+template <typename... A>
+[[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, const A&... arguments) {
+    report(true, kind, pc, {}, format, arguments...);
+    if (t_worker && t_worker->current >= 0) t_worker->leave(true);
+    end(77);
+}
+
+// A call of the host is refused: an error code, which may go unnoticed, and why.
+template <typename... A>
+void note(uintptr_t pc, const char* format, const A&... arguments) {
+    tell("note\t" + text(format, arguments...) + "\n");
+    report(false, "refused launch", pc, {}, format, arguments...);
+}

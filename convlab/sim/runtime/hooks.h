@@ -1,0 +1,64 @@
+// What -fsanitize=thread and -fsanitize-coverage=trace-pc call before each access and each block.
+
+// What is copied whole moves in pieces of the largest power of two that its size and its
+// alignment allow; where that is not known, of 4 bytes.
+static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, uintptr_t pc) {
+    Worker* w = t_worker;
+    for (size_t at = 0; w && at < bytes; at += piece)
+        w->access(uintptr_t(address) + at, unsigned(piece), kind, pc, false);
+}
+static inline size_t piece_of(size_t bytes) { return std::min<size_t>(bytes & -bytes, 16); }
+#define HOOK(name, bytes, kind, before, ordered)                                                \
+    void __tsan_##name(void* address) {                                                         \
+        if (Worker* w = t_worker) {                                                             \
+            before;                                                                             \
+            w->access(uintptr_t(address), bytes, kind, CALLER, true, ordered);                  \
+        }                                                                                       \
+    }
+#define HOOKS(n)                                                                                \
+    HOOK(read##n, n, Kind::load, , false)                                                       \
+    HOOK(write##n, n, Kind::store, , false)                                                     \
+    HOOK(volatile_write##n, n, Kind::store, , true)                                             \
+    HOOK(volatile_read##n, n, Kind::load, w->spin(), true)                                      \
+    void __tsan_unaligned_read##n(void* address) {                                              \
+        pieces(address, n, std::min(n, 4), Kind::load, CALLER);                                 \
+    }                                                                                           \
+    void __tsan_unaligned_write##n(void* address) {                                             \
+        pieces(address, n, std::min(n, 4), Kind::store, CALLER);                                \
+    }
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
+void __tsan_read_range(void* address, size_t bytes) {
+    pieces(address, bytes, piece_of(bytes), Kind::load, CALLER);
+}
+void __tsan_write_range(void* address, size_t bytes) {
+    pieces(address, bytes, piece_of(bytes), Kind::store, CALLER);
+}
+// Atomics of the C++ library in host code (the guard of a local static is one): just done.
+#define ATOMIC_UPDATE(n, T, name, update)                                                       \
+    T __tsan_atomic##n##_##name(volatile T* p, T v, int) { return update(p, v, 5); }
+#define ATOMIC_COMPARE(n, T, how)                                                               \
+    int __tsan_atomic##n##_compare_exchange_##how(volatile T* p, T* old, T v, int, int) {       \
+        return __atomic_compare_exchange_n(p, old, v, false, 5, 5);                             \
+    }
+#define ATOMICS(n, T)                                                                           \
+    T __tsan_atomic##n##_load(const volatile T* p, int) { return __atomic_load_n(p, 5); }       \
+    void __tsan_atomic##n##_store(volatile T* p, T v, int) { __atomic_store_n(p, v, 5); }       \
+    ATOMIC_UPDATE(n, T, exchange, __atomic_exchange_n)                                          \
+    ATOMIC_UPDATE(n, T, fetch_add, __atomic_fetch_add)                                          \
+    ATOMIC_UPDATE(n, T, fetch_sub, __atomic_fetch_sub)                                          \
+    ATOMIC_COMPARE(n, T, strong)                                                                \
+    ATOMIC_COMPARE(n, T, weak)
+ATOMICS(8, uint8_t) ATOMICS(16, uint16_t) ATOMICS(32, uint32_t) ATOMICS(64, uint64_t)
+void __tsan_init() {}
+void __tsan_func_entry(void* from) {
+    if (Worker* w = t_worker) w->function_entry(uintptr_t(from));
+}
+void __tsan_func_exit() {
+    if (Worker* w = t_worker) w->function_exit();
+}
+// What -fsanitize-coverage=trace-pc calls at the start of each basic block.
+void __sanitizer_cov_trace_pc() {
+    if (Worker* w = t_worker) w->step(CALLER);
+}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}

@@ -1,0 +1,102 @@
+// What the host process calls (see ../host.py): the start, the settings, the end.
+
+void sim_begin(int threads, int trace, int report) {
+    g_threads = threads, g_trace = trace, g_report = report;
+    g_region = uintptr_t(reserve(kRegion, PROT_NONE));
+    if (!g_region)
+        fault("memory", 0, "cannot reserve 1 TiB of address space: raise `ulimit -v`");
+    struct sigaction action {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(s, &action, nullptr);
+    action.sa_sigaction = on_alarm;
+    sigaction(SIGALRM, &action, nullptr);
+    catch_signals_here();
+}
+
+void sim_schedule(unsigned number) { g_schedule = number; }
+void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
+void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
+    g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
+}
+
+void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
+
+void sim_time_limit(double seconds) {
+    itimerval timer{};
+    timer.it_value.tv_sec = time_t(seconds);
+    timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6);
+    setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+// Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
+// `writable` is 2 where what it holds may be read before it is written.
+void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
+    size_t pages = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
+    if (g_region_used + pages + kGap > kRegion) return nullptr;
+    void* at = reinterpret_cast<void*>(g_region + g_region_used);
+    g_region_used += (pages + kGap + kPage - 1) / kPage * kPage;
+    int flags = MAP_FIXED | (fd < 0 ? kPrivate : MAP_SHARED);
+    int protection = PROT_READ | (writable ? PROT_WRITE : 0);
+    if (mmap(at, pages, protection, flags, fd, off_t(offset)) == MAP_FAILED) return nullptr;
+    if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
+    std::lock_guard<std::mutex> hold(g_lock);
+    Cell* cells = nullptr;
+    size_t need = (bytes / 4 + 1) * sizeof(Cell);
+    if (writable && g_trace && g_shadow_used + need <= kShadow) {
+        cells = static_cast<Cell*>(reserve(need));
+        g_shadow_used += need;
+    }
+    auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
+    g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable), !writable || writable == 2,
+                         cells, seen, {}});
+    return at;
+}
+
+// The host has written there, by cudaMemset and the like.
+void sim_host_wrote(const void* address, size_t bytes) {
+    auto from = uintptr_t(address);
+    for (auto& b : g_buffers)
+        if (from >= b.base && from < b.base + b.bytes) b.by_host.push_back({from, from + bytes});
+}
+
+// What is known when all is over: outputs that nobody wrote, how often findings were met, sites.
+void sim_finish() {
+    for (auto& b : g_buffers) {
+        if (b.name != "y" || !b.cells || b.initialised || g_faulted) continue;
+        if (g_sample || g_record.on) continue;  // not all were to be written
+        if (g_counters.fresh_outputs == b.bytes / 4) continue;
+        size_t missing = 0, first = 0;
+        for (size_t i = 0; i < b.bytes / 4; ++i) {
+            bool there = b.cells[i].written == 15 || b.host_wrote(b.base + 4 * i);
+            if (!there && !missing++) first = i;
+        }
+        if (missing)
+            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first of "
+                   "them \x01%s:%zu\x02", missing, b.bytes / 4, b.name, b.name, 4 * first);
+    }
+    if (g_record.on) tell(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
+    std::string line = "counts\t[";
+    for (auto& f : g_findings) line += text("%s%zu", line.back() == '[' ? "" : ",", f.who.size());
+    line += "]\n";
+    for (auto& s : g_sites) {
+        if (s.before_atomic) line += text("before_atomic\t%lx\n", s.pc);
+        for (int space : {0, 1}) {
+            const Stats& t = s.stats[space];
+            if (!t.requests) continue;
+            line += text("site\t%lx\t%s\t%s\t%s\t%lu\t%lu\t%lu\t%lu\t%d\n", s.pc,
+                         space ? "shared" : "global", verb(s.kind),
+                         t.array && *t.array ? t.array : "several", t.requests, t.units,
+                         t.ideal_units, t.lanes, s.bytes);
+        }
+    }
+    line += "steps\t[";
+    for (size_t i = 0; i < g_steps.size(); ++i)
+        if (g_steps[i]) line += text("%s[%zu,%lu]", line.back() == '[' ? "" : ",", i, g_steps[i]);
+    tell(line + "]\n");
+}
+
+const uint64_t* sim_counters(int* how_many) {
+    *how_many = kCounters;
+    return reinterpret_cast<const uint64_t*>(&g_counters);
+}

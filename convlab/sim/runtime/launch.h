@@ -1,0 +1,121 @@
+// One launch: its blocks, all or some, on one worker for each core; and the sums afterwards.
+
+Worker::Worker() : sites(1), site_of(kSites) {
+    shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
+    shared = static_cast<char*>(reserve(kSharedSpan));
+    steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
+    if (!shared_cells || !shared || !steps)
+        fault("memory", 0, "no memory for the counts of a block");
+}
+
+Worker::~Worker() {
+    free(steps);
+    for (Seen& seen : block_seen) free(seen.owner);
+}
+
+void Worker::run(Launch* l) {
+    launch = l;
+    Counters before{};
+    for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
+        if (g_schedule & 1) i = l->runs - 1 - i;
+        run_block(l->chosen.empty() ? i : l->chosen[i]);
+        if (l->chosen.empty()) continue;
+        Counters now = totals(), own = now;
+        own.add(before, -1);
+        before = now;
+        std::lock_guard<std::mutex> hold(l->lock);
+        l->counted.push_back(own);
+    }
+    if (dead_stack) free_stacks.push_back(dead_stack);
+    for (char* stack : free_stacks) munmap(stack - kGuard, kGuard + kStack);
+    munmap(shared, kSharedSpan);
+    munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
+    std::lock_guard<std::mutex> hold(g_lock);
+    g_sites.resize(g_pcs.size());
+    for (size_t i = 1; i < sites.size(); ++i) {
+        const Site& s = sites[i];
+        if (!s.pc) continue;
+        g_sites[i].before_atomic |= s.before_atomic;
+        g_sites[i].pc = s.pc, g_sites[i].bytes = s.bytes, g_sites[i].kind = s.kind;
+        for (int space : {0, 1}) g_sites[i].stats[space].add(s.stats[space].times(l->weight));
+    }
+    if (l->chosen.empty()) g_counters.add(totals());
+    g_steps.resize(g_code_bytes / 4 + 1);
+    for (size_t i = 0; i < g_steps.size(); ++i)
+        g_steps[i] += uint64_t(double(steps[i]) * l->weight + 0.5);
+}
+
+// What was counted until now; what is counted by site too.
+Counters Worker::totals() const {
+    Counters all = counters;
+    for (const Site& s : sites) {
+        if (!s.pc) continue;
+        const Stats &global = s.stats[0], &on_shared = s.stats[1];
+        bool load = s.kind == Kind::load;
+        (load ? all.global_load_requests : all.global_store_requests) += global.requests;
+        (load ? all.global_load_sectors : all.global_store_sectors) += global.units;
+        all.shared_requests += on_shared.requests;
+        all.shared_wavefronts += on_shared.units;
+    }
+    return all;
+}
+
+// Where the library is that holds a code address.
+void find_code(uintptr_t inside) {
+    dl_iterate_phdr([](dl_phdr_info* info, size_t, void* inside) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const auto& part = info->dlpi_phdr[i];
+            if (part.p_type != PT_LOAD ||
+                *static_cast<uintptr_t*>(inside) - info->dlpi_addr - part.p_vaddr >= part.p_memsz)
+                continue;
+            g_code = info->dlpi_addr, g_code_bytes = part.p_vaddr + part.p_memsz;
+            return 1;
+        }
+        return 0;
+    }, &inside);
+}
+
+// Which blocks of a launch run: all; or one; or a sample, each set of that size equally likely
+// (R. Floyd's algorithm; the numbers are splitmix64's).
+void choose(Launch& launch) {
+    if (g_record.on) {
+        const uint3& b = g_record.block;
+        launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z &&
+                      g_record.kernels.insert(launch.name).second;
+        launch.chosen = {b.x + uint64_t(launch.grid.x) * (b.y + uint64_t(launch.grid.y) * b.z)};
+    } else if (g_sample && g_sample < launch.blocks) {
+        uint64_t state = g_sample_seed << 20 ^ launch.number;
+        auto draw = [&] {
+            uint64_t z = state += 0x9e3779b97f4a7c15;
+            z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+            z = (z ^ z >> 27) * 0x94d049bb133111eb;
+            return z ^ z >> 31;
+        };
+        std::set<uint64_t> numbers;
+        for (uint64_t last = launch.blocks - g_sample; last < launch.blocks; ++last)
+            if (!numbers.insert(draw() % (last + 1)).second) numbers.insert(last);
+        launch.chosen.assign(numbers.begin(), numbers.end());
+        launch.runs = g_sample;
+        launch.weight = double(launch.blocks) / double(g_sample);
+    }
+}
+
+// The totals of the N blocks of a launch from the n that ran: N/n times their sum. Its variance is
+// N^2 (1 - n/N) s^2 / n, where s^2 is that between the blocks (W. G. Cochran, Sampling Techniques,
+// third edition, 1977, section 2.5). That is blind to the few blocks that are unlike all of the
+// sample, as at a border. So mean^2 / n is added to s^2: as much as if one block in n, which the
+// sample happened to miss, did nothing. The report has the variance of each counter.
+void extrapolate(const Launch& launch) {
+    std::string line = text("sample\t%lu\t%lu\t[", launch.blocks, launch.runs);
+    double n = double(launch.runs), all = double(launch.blocks);
+    for (size_t i = 0; i < kCounters; ++i) {
+        double sum = 0, squares = 0;
+        for (auto& block : launch.counted) sum += double(block[i]);
+        for (auto& block : launch.counted) squares += std::pow(double(block[i]) - sum / n, 2);
+        double spread = squares / (n - 1) + sum * sum / n / n / n;
+        double variance = launch.counted.empty() ? 0 : all * (all - n) * spread / n;
+        g_counters[i] += uint64_t(sum * launch.weight + 0.5);
+        line += text("%s%.9g", i ? "," : "", variance);
+    }
+    tell(line + "]\n");
+}

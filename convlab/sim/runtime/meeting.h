@@ -1,0 +1,120 @@
+// The logs of a warp's lanes, walked together: who is where at one time.
+
+void Worker::flush(int w) {
+    if (!g_trace) return;
+    recorded = g_record.on && (w == g_record.warp || g_record.warp < 0);
+    int first = w * 32, lanes = lanes_of(w), length = fibers[first].logged;
+    Access* rows[32];
+    bool uniform = true;
+    for (int l = 0; l < lanes; ++l) {
+        rows[l] = &log[size_t(first + l) * kLog];
+        uniform &= fibers[first + l].logged == length;
+    }
+    for (int i = 0; uniform && i < length; ++i) {
+        uint64_t one = rows[0][i].bits, other = 0;
+        for (int l = 1; l < lanes; ++l) other |= one ^ rows[l][i].bits;
+        uniform = one >> 48 ? !(other >> 48) : !other;
+    }
+    if (!uniform) return match(w, rows, lanes);
+    uintptr_t addresses[32];
+    unsigned all = 0xffffffffu >> (32 - lanes);
+    for (int i = 0; i < length; ++i) {
+        if (!rows[0][i].site()) {
+            for (int l = 0; l < lanes; ++l) follow(fibers[first + l], rows[0][i]);
+            continue;
+        }
+        for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
+        uint16_t site = rows[0][i].site();
+        if (sites[site].joined) join(site, addresses, lanes, all);
+        else request(sites[site], addresses, lanes, all, sites[site].bytes);
+    }
+    for (auto& [site, so_far] : joined) part(site, so_far);
+    for (int l = 0; l < lanes; ++l) fibers[first + l].logged = 0;
+    warps[w].held = 0;
+}
+
+inline void Worker::follow(Fiber& f, Access way) {  // a call or a return
+    if (way.address() & kEnters) ++f.depth;
+    else if (way.address() & kLeaves) --f.depth;
+}
+
+// Lanes went different ways. Always those go on that are deepest in function calls and, of
+// these, at the lowest address, together: so lanes meet again behind an `if` and at the end of
+// each iteration of a loop, as they do on a GPU (S. Collange, "Stack-less SIMT reconvergence at
+// low cost", 2011). A lane that is at the end of its log and has more to do is waited for: the
+// others keep what they did since.
+void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
+    constexpr uint64_t kUnknown = 0, kOver = ~uint64_t(0);
+    int first = w * 32, at[32] = {};
+    uint64_t place[32], addresses[32];
+    auto find = [&](int l) {
+        const Fiber& f = fibers[first + l];
+        if (at[l] == f.logged) {
+            place[l] = patient && f.state == State::log_full ? kUnknown : kOver;
+            return;
+        }
+        Access a = rows[l][at[l]];
+        uintptr_t code = a.site() ? sites[a.site()].pc - g_code
+                         : a.address() & kLeaves ? 0 : a.address() & (kAgain - 1);
+        place[l] = uint64_t(0x7fff - f.depth) << 48 | (code & 0xffffffffffff);
+    };
+    for (int l = 0; l < lanes; ++l) find(l);
+    for (;;) {
+        uint64_t least = kOver;
+        for (int l = 0; l < lanes; ++l) least = std::min(least, place[l]);
+        if (least == kOver || least == kUnknown) break;
+        int n = 0;
+        unsigned mask = 0;
+        uint16_t site = 0;
+        for (int l = 0; l < lanes; ++l) {
+            if (place[l] != least) continue;
+            Access& a = rows[l][at[l]];
+            site = a.site();
+            if (!site && a.bits < kLeaves && a.bits >= kAgain) {
+                a.bits -= kAgain;
+                continue;
+            }
+            ++at[l];
+            if (site) addresses[n++] = a.address(), mask |= 1u << l;
+            else follow(fibers[first + l], a);
+            find(l);
+        }
+        if (site && sites[site].joined) join(site, addresses, n, mask);
+        else if (site) request(sites[site], addresses, n, mask, sites[site].bytes);
+    }
+    for (auto& [site, so_far] : joined) part(site, so_far);
+    bool stuck = false;
+    for (int l = 0; l < lanes; ++l) {
+        Fiber& f = fibers[first + l];
+        stuck |= f.logged && !at[l] && f.state == State::log_full;
+        std::copy(rows[l] + at[l], rows[l] + f.logged, rows[l]);
+        f.logged -= at[l];
+    }
+    warps[w].held = stuck ? warps[w].held + 1 : 0;
+    if (warps[w].held > kHeld) match(w, rows, lanes, false);  // who is behind may wait for them
+}
+
+// nvcc makes one 128-bit access of four whose addresses follow each other, where it can prove
+// that the first is a multiple of 16. Whether it did, the caller tells (sim_joined), from SASS.
+void Worker::join(uint16_t site, const uint64_t* addresses, int lanes, unsigned mask) {
+    Site& s = sites[site];
+    Joined& so_far = joined[site];
+    bool follows = so_far.mask == mask, aligned = true;
+    for (int l = 0; l < lanes; ++l) {
+        follows = follows && addresses[l] == so_far.addresses[l] + so_far.bytes;
+        aligned &= addresses[l] % s.joined == 0;
+    }
+    if (!follows) {
+        part(site, so_far);
+        if (!aligned) return request(s, addresses, lanes, mask, s.bytes);
+        so_far.mask = mask, so_far.lanes = lanes, so_far.bytes = 0;
+        std::copy(addresses, addresses + lanes, so_far.addresses);
+    }
+    if ((so_far.bytes += s.bytes) >= s.joined) part(site, so_far);
+}
+
+void Worker::part(uint16_t site, Joined& so_far) {
+    if (so_far.mask)
+        request(sites[site], so_far.addresses, so_far.lanes, so_far.mask, so_far.bytes);
+    so_far.mask = 0;
+}

@@ -1,0 +1,64 @@
+// Where things lie: buffers, each alone in a gigabyte of nothing, and the block's shared arrays.
+
+char* Worker::allot(const char* name, const void* declaration, size_t bytes,
+                    const unsigned* shape) {
+    char* base = shared + shared_used;
+    shared_used += (bytes + kRedZone + 127) / 128 * 128;
+    if (shared_used > kSharedSpan) fault("shared memory", 0, "%s needs %zu bytes", name, bytes);
+    std::memset(base, 0xff, bytes + kRedZone);  // NaN to floats
+    arrays.push_back({name, declaration, bytes, base, shape});
+    return base;
+}
+
+void* Worker::array(const char* name, const void* declaration, size_t bytes,
+                    const unsigned* shape) {
+    size_t fixed = bytes;
+    for (auto& a : arrays) {
+        if (a.declaration == declaration) return a.base;
+        if (a.base != dynamic) fixed += a.bytes;
+    }
+    if (fixed > kSharedDefault)
+        fault("shared memory", 0,
+              "static __shared__ arrays take %zu bytes, over the limit of %d; use dynamic "
+              "shared memory and cudaFuncSetAttribute",
+              fixed, kSharedDefault);
+    if (fixed + launch->shared_bytes > size_t(launch->shared_limit))
+        fault("shared memory", 0,
+              "static __shared__ arrays of %zu bytes and %zu dynamic ones are over the limit "
+              "of %d; ask for more with cudaFuncSetAttribute",
+              fixed, launch->shared_bytes, launch->shared_limit);
+    for (size_t seen = launch->static_bytes;
+         seen < fixed && !launch->static_bytes.compare_exchange_weak(seen, fixed);) {}
+    return allot(name, declaration, bytes, shape);
+}
+
+// The buffer that an address is in, or not far from.
+const Buffer* buffer_near(uintptr_t address) {
+    for (auto& b : g_buffers)
+        if (address > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2) return &b;
+    return nullptr;
+}
+
+// The shared array that an address is in, or behind; or the first.
+const Array* Worker::array_near(uintptr_t address) const {
+    const Array* near = nullptr;
+    for (auto& a : arrays)
+        if (!near || address >= uintptr_t(a.base)) near = &a;
+    return near;
+}
+
+// An address as its array, byte and, of shared arrays, bytes of an element and extents: the host
+// process turns that into indices, s_tile[0][18].
+std::string Worker::place(uintptr_t address) const {
+    if (address - g_region < kRegion) {
+        const Buffer* b = buffer_near(address);
+        return b ? text("\x01%s:%ld\x02", b->name, address - b->base) : "an unknown address";
+    }
+    const Array* a = array_near(address);
+    if (!a) return "shared memory";
+    long byte = long(address - uintptr_t(a->base));
+    if (!a->shape) return text("byte %ld of %s", byte, a->name);
+    std::string shape = std::to_string(a->shape[0]);
+    for (auto* extent = a->shape + 1; *extent; ++extent) shape += "," + std::to_string(*extent);
+    return text("\x01%s:%ld:%s\x02", a->name, byte, shape);
+}

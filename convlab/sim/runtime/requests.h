@@ -1,0 +1,106 @@
+// Counting: one access of some lanes of a warp, in sectors and wavefronts.
+
+// One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
+inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask,
+                            unsigned bytes) {
+    bool global = addresses[0] - g_region < kRegion;
+    if (__builtin_expect(recorded, 0)) record(s, addresses, mask, bytes, global);
+    Stats& stats = s.stats[!global];
+    ++stats.requests;
+    stats.lanes += unsigned(lanes);
+    if (global) {
+        uint64_t seen[64], last = ~uint64_t(0);
+        int n = 0, distinct = 1;
+        bool rising = true;
+        auto add = [&](uint64_t sector) {
+            if (sector == last) return;
+            last = sector;
+            for (int i = n; i-- > 0;)
+                if (seen[i] == sector) return;
+            seen[n++] = sector;
+        };
+        for (int l = 0; l < lanes; ++l) {
+            add(addresses[l] >> 5);
+            add((addresses[l] + bytes - 1) >> 5);
+            if (l && addresses[l] != addresses[l - 1]) {
+                ++distinct;
+                rising &= addresses[l] > addresses[l - 1];
+            }
+        }
+        if (!rising) {
+            uint64_t sorted[32];
+            std::copy(addresses, addresses + lanes, sorted);
+            std::sort(sorted, sorted + lanes);
+            distinct = int(std::unique(sorted, sorted + lanes) - sorted);
+        }
+        stats.units += unsigned(n);
+        stats.ideal_units += (unsigned(distinct) * bytes + 31) / 32;
+        footprint(s, seen, n);
+        return;
+    }
+    // Shared: each bank serves one 4-byte word a wavefront, to all lanes that want that word.
+    // Accesses of 16 bytes are served a half warp at a time (measured on an H200: a warp's
+    // broadcast of a float4 takes two wavefronts; see tests/ncu_agreement.py).
+    int words = std::max(1, int(bytes) / 4), group = bytes > 8 ? 16 : 32;
+    for (int from = 0; from < lanes; from += group) {
+        int worst = 0, distinct = 0;
+        uint8_t depth[32] = {};
+        for (int l = from; l < std::min(lanes, from + group); ++l)
+            for (int j = 0; j < words; ++j) {
+                auto word = uint32_t((addresses[l] - uintptr_t(shared)) >> 2) + j;
+                int bank = word & 31, d = depth[bank], i = 0;
+                while (i < d && seen_words[bank][i] != word) ++i;
+                if (i < d || d == kMaxDepth) continue;
+                seen_words[bank][d] = word;
+                depth[bank] = uint8_t(d + 1);
+                worst = std::max(worst, d + 1);
+                ++distinct;
+            }
+        stats.units += unsigned(worst);
+        stats.ideal_units += unsigned(distinct + 31) / 32;
+    }
+}
+
+// One line to the report: launch, code address, space, kind, array, bytes of its elements (0:
+// unknown), bytes of the access, lanes (a mask), and each one's byte in the array.
+void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask,
+                                      unsigned bytes, bool global) {
+    if (!g_record.left) return;
+    --g_record.left;
+    const Buffer* b = global ? buffer_near(addresses[0]) : nullptr;
+    const Array* a = global ? nullptr : array_near(addresses[0]);
+    uintptr_t base = global ? b->base : uintptr_t(a->base);
+    g_record.text += text("access\t%u\t%lx\t%s\t%s\t%.200s\t%u\t%u\t%u\t", launch->number, s.pc,
+                          global ? "global" : "shared", verb(s.kind),
+                          global ? b->name.c_str() : a->name,
+                          a && a->shape ? a->shape[0] : 0, bytes, mask);
+    for (int l = 0; l < __builtin_popcount(mask); ++l)
+        g_record.text += std::to_string(addresses[l] - base) + " ";
+    g_record.text += "\n";
+}
+
+// The sectors that this block, and this launch, touch for the first time.
+void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
+    auto inside = [&](const Buffer& b) {
+        return sectors[0] >= b.base >> 5 && sectors[0] <= (b.base + b.bytes) >> 5;
+    };
+    if (!inside(g_buffers[s.buffer])) {
+        s.buffer = 0;
+        while (s.buffer + 1u < g_buffers.size() && !inside(g_buffers[s.buffer])) ++s.buffer;
+    }
+    const Buffer& b = g_buffers[s.buffer];
+    if (block_seen.size() <= s.buffer) block_seen.resize(g_buffers.size());
+    auto& seen = block_seen[s.buffer];
+    if (!seen.owner) seen.resize(b.bytes / 32 + 2);
+    if (!seen.owner) fault("memory", 0, "no memory for the sectors of a buffer");
+    for (int i = 0; i < n; ++i) {
+        size_t at = sectors[i] - (b.base >> 5);
+        if (at >= seen.size || seen.owner[at] == uint32_t(owner)) continue;
+        seen.owner[at] = uint32_t(owner);
+        ++counters.block_sectors;
+        if (__atomic_load_n(&b.launch_seen[at], __ATOMIC_RELAXED) != launch->number &&
+            __atomic_exchange_n(&b.launch_seen[at], launch->number, __ATOMIC_RELAXED) !=
+                launch->number)
+            ++counters.launch_sectors;
+    }
+}

@@ -1,0 +1,80 @@
+// What the operating system interrupts: crashes, and the end of the time.
+
+// A code address as the hooks would pass it: one past an instruction, as return addresses are.
+uintptr_t code_address(const mcontext_t& machine) {
+#if defined(__x86_64__)
+    return uintptr_t(machine.gregs[REG_RIP]) + 1;
+#else
+    return uintptr_t(machine.pc) + 1;
+#endif
+}
+
+[[noreturn]] void abandon() { t_worker->leave(true); }
+
+void on_signal(int number, siginfo_t* info, void* context) {
+    auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+    uintptr_t pc = code_address(machine);
+    auto address = uintptr_t(info->si_addr);
+    Worker* w = t_worker;
+    bool in_kernel = w && w->current >= 0;
+    const Other none;
+    const Buffer* near = buffer_near(address);
+    if (!in_kernel && g_library_call) pc = g_library_call;
+    if (number == SIGFPE) {
+        report(true, "arithmetic", pc, none, "integer division by zero");
+    } else if (number == SIGABRT) {
+        report(true, "abort", 0, none, "abort() was called");
+        end(77);
+    } else if (number == SIGILL) {
+        report(true, "abort", pc, none, "illegal instruction");
+    } else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard) {
+        report(true, "stack overflow", pc, none,
+               "a thread's local variables need more than %zu bytes", kStack);
+    } else if (address < 1 << 16 && info->si_code != SI_KERNEL) {
+        // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
+        report(true, "null pointer", pc, none, "access through a null pointer");
+    } else if (near) {
+        report(true, "global out of bounds", pc, none,
+               "access%s at \x01%s:%ld\x02, of %zu elements",
+               g_library_call ? " by a library" : "", near->name, address - near->base,
+               near->bytes / 4);
+    } else {
+        report(true, "illegal address", pc, none, "access to memory that belongs to no buffer");
+    }
+    if (!in_kernel) end(77);
+    // Back from this handler, the thread ends, on its stack emptied.
+    auto top = uintptr_t(w->fibers[w->current].stack) + kStack - 256;
+#if defined(__x86_64__)
+    machine.gregs[REG_RSP] = greg_t(top - 8);
+    machine.gregs[REG_RIP] = greg_t(uintptr_t(abandon));
+#else
+    machine.sp = top;
+    machine.pc = uintptr_t(abandon);
+#endif
+}
+
+// The time is up: where is everybody? Who runs no thread asks those who do.
+void on_alarm(int, siginfo_t*, void* context) {
+    Worker* w = t_worker;
+    if (!w || w->current < 0) {
+        for (int i = 0; i < g_os_threads; ++i) pthread_kill(g_os_thread[i], SIGALRM);
+        if (g_os_threads == 0) end(78);
+        return;
+    }
+    uintptr_t pc = code_address(static_cast<ucontext_t*>(context)->uc_mcontext);
+    Dl_info here{}, kernel{};
+    const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
+    uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
+    uintptr_t known = site ? w->sites[site].pc : w->step_at;
+    if (known && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
+                   dladdr(reinterpret_cast<void*>(known), &kernel) &&
+                   here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
+        pc = known;  // of the last access, or basic block: the signal came in the runtime
+    report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
+    end(78);
+}
+
+void catch_signals_here() {  // on a stack of their own: the fiber's may be what overflowed
+    stack_t stack{malloc(kStack), 0, kStack};
+    sigaltstack(&stack, nullptr);
+}

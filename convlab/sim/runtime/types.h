@@ -1,0 +1,247 @@
+// What the parts of the runtime know: the simulated GPU's limits, buffers, cells, fibers, launches.
+
+constexpr size_t kStack = 64 << 10;          // bytes of stack a CUDA thread has
+const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
+constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
+constexpr size_t kGap = size_t(1) << 30;     // unmapped bytes between two buffers
+constexpr size_t kRegion = size_t(1) << 40;  // address space for all buffers
+constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
+constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
+constexpr int kLog = 1024;                   // entries that a lane logs before its warp is counted
+constexpr int kHeld = 256;                   // full logs that a lane waits for those behind it
+constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
+constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
+constexpr size_t kFindings = 200;            // lines that are told apart
+
+// The simulated GPU's limits are an H200's.
+constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
+
+enum class Kind : uint8_t { load, store, atomic };
+const char* verb(Kind kind) {
+    return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
+}
+
+struct Mark {  // one access, as a cell keeps it
+    uint32_t block;   // its number, modulo 2^32
+    uint16_t launch;  // 0: there was none
+    uint16_t site;
+    uint32_t phase;   // how many barriers the block had passed
+    uint16_t stamp;   // and the warp operations that the warp had passed since
+    uint16_t thread : 10, mask : 4, atomic : 1;
+};
+struct alignas(64) Cell {  // of one 4-byte word; of its bytes a mask tells
+    Mark writer, reader[2];
+    uint32_t owner;  // the block whose bytes these are: an older one's count for nothing
+    uint8_t written, lock;
+    uint16_t in_flight;  // the site of an asynchronous copy that was not waited for
+    // A shortcut for shared memory: in this era loads by that warp at that stamp (or by any warp)
+    // would find nothing wrong, and change nothing here.
+    uint32_t quiet;
+    uint16_t quiet_warp, quiet_stamp;
+};
+constexpr uint16_t kAnyWarp = 0xffff;
+
+struct Buffer {
+    std::string name;
+    uintptr_t base;
+    size_t bytes;
+    bool writable, initialised;
+    Cell* cells;             // of its words; null where it is only read
+    uint16_t* launch_seen;   // of its 32-byte sectors: the launch that touched it last
+    std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
+    bool host_wrote(uintptr_t address) const {
+        for (auto& [from, to] : by_host)
+            if (address >= from && address < to) return true;
+        return false;
+    }
+};
+
+struct Counters {  // in the order of COUNTERS, and then _MORE_COUNTERS, of ../trace.py
+    uint64_t global_load_requests, global_load_sectors, global_store_requests,
+        global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
+        library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops;
+    uint64_t& operator[](size_t i) { return reinterpret_cast<uint64_t*>(this)[i]; }
+    uint64_t operator[](size_t i) const { return reinterpret_cast<const uint64_t*>(this)[i]; }
+    void add(const Counters& other, uint64_t times = 1);
+};
+
+constexpr size_t kCounters = sizeof(Counters) / 8;
+void Counters::add(const Counters& other, uint64_t times) {
+    for (size_t i = 0; i < kCounters; ++i) (*this)[i] += other[i] * times;
+}
+
+struct Stats {  // of one instruction in one of the two memories
+    uint64_t requests, units, ideal_units, lanes;
+    const char* array;  // the one it touched; several: ""
+    void add(const Stats& s) {
+        requests += s.requests, units += s.units, ideal_units += s.ideal_units, lanes += s.lanes;
+        touch(s.array);
+    }
+    Stats times(double weight) const {
+        auto scale = [&](uint64_t n) { return uint64_t(double(n) * weight + 0.5); };
+        return {scale(requests), scale(units), scale(ideal_units), scale(lanes), array};
+    }
+    void touch(const char* name) {
+        if (name) array = !array || !strcmp(array, name) ? name : "";
+    }
+};
+struct Site {  // one load or store instruction of the kernel
+    uintptr_t pc = 0;
+    uintptr_t low = 0;  // the buffer or array it touched last
+    size_t reach = 0;   // from there to the last address that it may
+    Cell* cells = nullptr;  // of that
+    bool fresh = false, output = false;  // that began uninitialised; that is y
+    bool before_atomic = false;  // a load of what the thread then does an atomic on, as for a CAS
+    uint16_t bytes = 0, buffer = 0;
+    uint16_t joined = 0;  // bytes that nvcc makes one access of, see join()
+    Kind kind = Kind::load;
+    Stats stats[2] = {};  // global, shared
+};
+
+struct Access {
+    uint64_t bits;
+    Access() = default;
+    Access(uintptr_t address, uint16_t site) : bits(address | uint64_t(site) << 48) {}
+    uintptr_t address() const { return bits & 0xffffffffffff; }
+    uint16_t site() const { return uint16_t(bits >> 48); }
+};
+// Site 0 is none: the "address" is where in the code (from g_code) the thread jumped back, and how
+// often more (times kAgain); or called a function (+ kEnters); or kLeaves, for a return.
+constexpr uintptr_t kEnters = uintptr_t(1) << 47, kLeaves = uintptr_t(1) << 46;
+constexpr uintptr_t kAgain = uintptr_t(1) << 32;
+
+struct Array {  // a __shared__ array of the block
+    const char* name;
+    const void* declaration;
+    size_t bytes;
+    char* base;
+    const unsigned* shape;  // bytes of an element, extents, 0; null: unknown
+};
+
+struct Look {  // one access, as the shadow is asked about it
+    uintptr_t address;
+    unsigned bytes;
+    Kind kind;
+    bool ordered, global;  // an atomic or volatile; or else in shared memory
+    bool fresh, output;    // see Site
+    uint16_t site;
+};
+
+struct Copy {  // an asynchronous one, of one thread
+    char *to, *from;
+    unsigned bytes, zeros, batch;
+    uintptr_t pc;
+};
+
+enum class State : uint8_t { fresh, ready, at_barrier, at_warp, asks_active, log_full, done };
+
+struct Fiber {
+    State state;
+    void* stack_pointer;
+    char* stack;
+    uint3 index;
+    int logged;
+    int depth;           // of function calls, at the start of its log
+    int calls;           // the same, where it is now
+    uintptr_t called_from[8];  // the outermost of them
+    uintptr_t step;      // the basic block of code that it is in,
+    bool still;          // in which it has not accessed anything yet
+    uintptr_t waits_at;  // the code address of what it waits for
+    unsigned active;     // __activemask's answer
+    unsigned batch;      // of asynchronous copies: the one being filled
+    uintptr_t loaded;    // the address it loaded last, of those that have a cell,
+    uint16_t loaded_by;  // and where
+    bool fenced;         // it called __threadfence, so that its next atomic
+    uint32_t released;   // publishes what it did; when that was
+    uint32_t acquired;   // when it last saw, by an atomic, what others had published
+    bool acquires;       // it does the atomic now
+};
+
+struct Group {  // lanes of a warp that gather for one warp operation
+    unsigned mask, arrived;
+    void (*step)(void**, unsigned);
+};
+struct Warp {
+    void* arguments[32];
+    std::vector<Group> gathering;  // their masks name different lanes
+    // What happened up to stamp `all_known` is ordered before what any lane does now; up to
+    // known[l][m], of lane m, before what lane l does.
+    uint16_t stamp = 1, all_known = 0;
+    std::vector<uint16_t> known;  // 32 x 32, once some lanes met without the others
+    int held = 0;  // how often in a row a lane could not be counted since others were behind
+};
+
+struct Launch {
+    const char* name;
+    uint16_t number;
+    dim3 grid, block;
+    size_t shared_bytes;
+    int shared_limit;
+    void (*body)(void*);
+    void* context;
+    uint64_t blocks, runs;  // blocks of the grid; and how many of them run
+    std::vector<uint64_t> chosen;  // the numbers of those, where not all do
+    double weight = 1;             // how many blocks one that runs stands for
+    std::vector<Counters> counted;  // by each block that ran, where not all do
+    std::atomic<uint64_t> next{0};
+    std::atomic<size_t> static_bytes{0};
+    std::mutex lock;
+    std::unordered_map<uint32_t, uint32_t> released;  // by blocks, see Fiber
+    uint3 block_of(uint64_t number) const {
+        return {unsigned(number % grid.x), unsigned(number / grid.x % grid.y),
+                unsigned(number / grid.x / grid.y)};
+    }
+    uint3 thread_of(unsigned i) const {
+        return {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    }
+};
+
+// Private memory that costs nothing until it is touched; null if there is none.
+constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+void* reserve(size_t bytes, int protection = PROT_READ | PROT_WRITE) {
+    void* memory = mmap(nullptr, bytes, protection, kPrivate, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+}
+
+uintptr_t g_region = 0;
+size_t g_region_used = kGap;
+std::vector<Buffer> g_buffers;
+Counters g_counters;
+std::mutex g_lock;
+int g_threads = 1, g_report = 2;
+bool g_trace = true, g_faulted = false;
+unsigned g_schedule = 0;
+uint16_t g_launch = 0;               // the number of the latest
+std::atomic<uint32_t> g_clock{0};    // of fences
+size_t g_shadow_used = 0;
+uint64_t g_sample = 0;               // blocks that run of a launch; 0: all
+uint64_t g_sample_seed = 0;
+struct {                             // of one warp (-1: all of its block) the requests are written
+    bool on = false;                 // to the report, and only that block runs
+    uint3 block{};
+    int warp = 0;
+    size_t left = 0;                 // requests that there is still room for
+    std::set<std::string> kernels;   // that were launched; of each only the first launch counts
+    std::string text;
+} g_record;
+std::vector<uintptr_t> g_pcs(1);     // of the sites, which have one number in all workers
+std::unordered_map<uintptr_t, uint16_t> g_site_of;
+std::vector<Site> g_sites;           // their totals
+std::set<std::string> g_names;       // of arrays
+uintptr_t g_code = 0;                // where the kernel's library was loaded, and up to
+size_t g_code_bytes = 0;             // where its code goes
+std::vector<uint64_t> g_steps;       // how often threads came to each basic block: see steps
+std::unordered_map<uintptr_t, uint16_t> g_joined;  // by code address from g_code: Site::joined
+std::atomic<int> g_os_threads{0};
+pthread_t g_os_thread[256];
+cudaError_t g_error = cudaSuccess;
+std::unordered_map<const void*, int> g_shared_opt_in;
+uintptr_t g_library_call = 0;        // where the host called a library that is at work
+
+struct Worker;
+__thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
+
+struct Other {  // the second access of a race
+    uintptr_t pc = 0;
+    uint3 block{}, thread{};
+};

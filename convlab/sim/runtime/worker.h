@@ -1,0 +1,150 @@
+// One OS thread: the block it runs, its fibers, its counters. Each part of it is in the file named.
+
+struct Worker {
+    Launch* launch = nullptr;
+    int threads = 0, current = -1, live = 0, waiting = 0;
+    int votes = 0, last_votes = 0, last_arrived = 0;
+    unsigned spins = 0;
+    int patience = 0;  // accesses until the next switch
+    uint64_t dice = 0;
+    void* scheduler = nullptr;  // its stack pointer while fibers run
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    std::vector<char*> free_stacks;
+    char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
+    std::vector<Access> log;  // [thread][kLog]
+    Access *here = nullptr, *here_end = nullptr;  // the current thread's part of it: used, whole
+    std::vector<Site> sites;
+    struct Slot {
+        uintptr_t pc;
+        uint16_t index;
+    };
+    std::vector<Slot> site_of;  // by hash of the pc
+    uintptr_t step_at = 0;             // Fiber::step of the current thread, and
+    const Access* step_log = nullptr;  // `here` when it came there
+    const uintptr_t code = g_code;
+    const size_t code_bytes = g_code_bytes;
+    uint64_t* steps;  // by code address (from g_code) / 4: how often threads came to that block
+    bool aside = false;  // the code that runs is a warp operation's, not a thread's
+    struct Joined {  // successive accesses at one instruction, so far
+        unsigned mask = 0, bytes = 0;
+        int lanes = 0;
+        uint64_t addresses[32];
+    };
+    std::unordered_map<uint16_t, Joined> joined;  // by site
+    static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
+    uint32_t seen_words[32][kMaxDepth];
+    std::vector<Array> arrays;
+    char* shared = nullptr;
+    size_t shared_used = 0;
+    char* dynamic = nullptr;
+    Counters counters{};
+    Cell* shared_cells = nullptr;
+    uint32_t owner = 0;  // the block's number among this worker's, from 1
+    uint32_t era = 0;    // counts the phases of all its blocks
+    uint64_t block = 0;
+    uint32_t phase = 0;
+    uint32_t all_acquired = 0;  // what some thread had acquired before the last barrier
+    bool atomics = false;       // the block did some
+    bool abandoned = false;     // a thread of the block ended at a fault
+    std::vector<std::vector<Copy>> copies;  // by thread
+    struct Pending {  // a store to where another thread stored: of another value?
+        uint8_t *address = nullptr, before[16];
+        unsigned bytes;
+        uintptr_t pc;
+        Other other;
+        std::string what;
+    } pending;
+    struct Seen {  // by sector of a buffer: owner, of who touched it. Untouched, it takes no memory
+        uint32_t* owner = nullptr;
+        size_t size = 0;
+        void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
+    };
+    std::vector<Seen> block_seen;  // by buffer
+    bool recorded = false;         // the warp that is counted is the one whose requests are kept
+
+    static constexpr size_t kSites = 1 << 13;
+
+    // memory.h
+    char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
+    void* array(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
+    const Array* array_near(uintptr_t address) const;
+    std::string place(uintptr_t address) const;
+
+    // fibers.h
+    int draw();
+    char* new_stack();
+    void bury(char* stack, bool in_use);
+    void enter(int next, void** save);
+    void find_log(int i);
+    void save_log(int i);
+    bool can_run(int i) const;
+    void yield();
+    void spin();
+    [[noreturn]] void leave(bool at_fault);
+    void run_block(uint64_t number);
+
+    // barriers.h
+    int barrier(int predicate, int* how_many, uintptr_t pc);
+    void collective(unsigned mask, void (*step)(void**, unsigned), void* argument, uintptr_t pc);
+    unsigned active(uintptr_t pc);
+    bool release();
+    int lanes_of(int w) const;
+    unsigned lanes_present(int w) const;
+    bool release_warp(int w);
+    void complete(int w, size_t g);
+    void order(int w, unsigned mask);
+    void compare_barriers();
+    bool answer_active(int w);
+    void deadlock(int from);
+
+    // access.h
+    void step(uintptr_t pc);
+    [[gnu::noinline]] void jump(uintptr_t pc);
+    [[gnu::noinline]] void note_way(uintptr_t what);
+    void function_entry(uintptr_t from);
+    void function_exit();
+    static size_t first_slot(uintptr_t pc);
+    Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index);
+    [[gnu::noinline]] Site& new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind,
+                                     uint16_t& index);
+    void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
+                bool ordered = false);
+    [[gnu::noinline]] void access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
+                                              uintptr_t pc, bool aligned, bool ordered);
+    bool quiet(const Cell* cell, uintptr_t address, unsigned bytes) const;
+    [[gnu::noinline]] void locate(Site& s, uintptr_t address, unsigned bytes, bool global);
+    [[noreturn]] void misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
+
+    // shadow.h
+    Mark mark(unsigned mask, bool ordered, uint16_t index) const;
+    bool before(const Mark& m, bool global) const;
+    void look_at(Cell* cell, const Look& look);
+    void look_at_word(Cell& cell, const Look& look, uintptr_t address, unsigned mask);
+    void uninitialised(Cell& cell, const Look& look, uintptr_t address);
+    void in_flight(Cell& cell, const Look& look, uintptr_t address);
+    void race(const Mark& m, const Look& look, uintptr_t address);
+    void settle();
+    void atomic(uintptr_t address, unsigned bytes, uintptr_t pc);
+    void copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc);
+    void wait(unsigned newest);
+
+    // meeting.h
+    void flush(int w);
+    static void follow(Fiber& f, Access way);
+    void match(int w, Access* const* rows, int lanes, bool patient = true);
+    void join(uint16_t site, const uint64_t* addresses, int lanes, unsigned mask);
+    void part(uint16_t site, Joined& so_far);
+
+    // requests.h
+    void request(Site& s, const uint64_t* addresses, int lanes, unsigned mask, unsigned bytes);
+    [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
+                                  unsigned bytes, bool global);
+    void footprint(Site& s, const uint64_t* sectors, int n);
+
+    // launch.h
+    Worker();
+    ~Worker();
+    void run(Launch* l);
+    Counters totals() const;
+};
