@@ -17,6 +17,7 @@ from .errors import ConvlabError, LaunchError
 from .kernel import Kernel
 from .problem import Problem
 from .sanitizer import Sanitized
+from .sim import Finding
 
 EXPLAIN_MACS = 2_000_000  # what a problem is scaled down to where a line is looked for
 _SIMULATOR_SECONDS = 6.0
@@ -159,13 +160,16 @@ class Subject:
             lines.append(assertion[0].strip())
         elif kind == "invalid worker state":
             lines += printed.strip().splitlines()[-4:]
+        findings: list[Finding] = []
         if self.problem is not None and kind not in _WITHOUT_LINE:
             for kernel in self.kernels:
                 if kernel.engine == "cuda":
                     sanitize = kind not in _NOT_THE_GPU
-                    lines += explain(kernel, self.problem, sanitize=sanitize).splitlines()
+                    text, found = _explained(kernel, self.problem, sanitize)
+                    lines += text.splitlines()
+                    findings += found
         lines.append(f"try: {KINDS[kind].advice}")
-        return LaunchError("\n  ".join(lines), kind)
+        return LaunchError("\n  ".join(lines), kind, findings)
 
 
 def explain(kernel: Any, problem: Problem, *, sanitize: bool = True) -> str:
@@ -181,31 +185,36 @@ def explain(kernel: Any, problem: Problem, *, sanitize: bool = True) -> str:
         What each found, or what would let it find more; empty for what has no source, such as a
         library's baseline.
     """
+    return _explained(kernel, problem, sanitize)[0]
+
+
+def _explained(kernel: Any, problem: Problem, sanitize: bool) -> tuple[str, list[Finding]]:
+    """What `explain` says, and the simulator's findings."""
     if not isinstance(kernel, Kernel):
-        return ""
+        return "", []
     try:
         small = problem.scaled(EXPLAIN_MACS)
         watched = Sanitized(kernel, small) if sanitize and kernel.engine == "cuda" else None
     except Exception as error:
-        return f"no more was found out: {type(error).__name__}: {error}"
+        return f"no more was found out: {type(error).__name__}: {error}", []
     try:
-        found = _simulated(kernel, small)
+        text, findings = _simulated(kernel, small)
         if watched is not None:
-            found = "\n".join(filter(None, [found, watched.finding()]))
-        return found
+            text = "\n".join(filter(None, [text, watched.finding()]))
+        return text, findings
     finally:
         if watched is not None:
             watched.stop()
 
 
-def _simulated(kernel: Kernel, problem: Problem) -> str:
-    """What the simulator says of a kernel."""
+def _simulated(kernel: Kernel, problem: Problem) -> tuple[str, list[Finding]]:
+    """What the simulator says of a kernel, in words and as data."""
     try:
         twin = kernel.on("sim", time_limit=_SIMULATOR_SECONDS)
         with contextlib.redirect_stdout(io.StringIO()):
             twin.prepare(problem, *reference.inputs(problem, 0, "cpu"))()
     except LaunchError as error:
-        return f"the simulator, on {problem}: {error.args[0]}"
+        return f"the simulator, on {problem}: {error.args[0]}", error.findings
     except Exception as error:  # it cannot run there, and that is another matter
-        return f"the simulator could not run it: {str(error).splitlines()[0]}"
-    return f"the simulator found nothing on {problem}"
+        return f"the simulator could not run it: {str(error).splitlines()[0]}", []
+    return f"the simulator found nothing on {problem}", []

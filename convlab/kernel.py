@@ -182,7 +182,7 @@ class Launch:
                 sample=self.kernel.sample and (self.kernel.sample, 0),
             )
         except LaunchError as error:
-            self.findings = getattr(error, "findings", [])
+            self.findings = error.findings
             raise
         self.findings, self.launches = self._trace.findings, self._trace.launches
         self.counters, self.sampling = self._trace.counters, self._trace.sampling

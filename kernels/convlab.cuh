@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>  // printf, also in a kernel
 #include <cuda_runtime.h>
 
 // A 2-D convolution, forward, cross-correlation, as in torch.nn.functional.conv2d:

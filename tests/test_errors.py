@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 
 import convlab
+from convlab import faults
+from convlab.catalog import KERNEL_DIR
 from convlab.errors import (
     BuildError,
     CatalogError,
@@ -544,3 +546,18 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing() -> None:
     assert "KeyboardInterrupt" in error
     assert select.select([handle], [], [], 60)[0]
     os.close(handle)
+
+
+def test_findings_of_a_fault_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault on a GPU carries what the simulator finds of that kernel on a small problem."""
+    assert LaunchError("no memory").findings == []
+    source = (KERNEL_DIR / "01_direct.cu").read_text().replace("if (h < 0 || h >= conv.H) continue;", "")
+    broken = convlab.compile(source, name="no_top", engine="sim")
+    monkeypatch.setattr(broken, "engine", "cuda")
+    monkeypatch.setattr(faults, "Sanitized", lambda kernel, problem: None)
+    conv = convlab.problem("N=1,C=2,H=6,W=6,K=2,R=3,S=3,padding=1")
+    subject = faults.Subject("call", (broken,), conv)
+    error = subject.error("illegal address", "CUDA error")
+    assert [f.kind for f in error.findings] == ["global out of bounds"]
+    assert f"no_top.cu:{error.findings[0].line}:" in str(error)
+    assert pickle.loads(pickle.dumps(error)).findings == error.findings

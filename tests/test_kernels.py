@@ -418,6 +418,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.xdist_group("gpu memory")  # one at a time
 @on("cuda")
 @pytest.mark.parametrize("problem", HEADLINE, ids=lambda p: p.label)
 def test_headline_problems_at_full_size(kernel: Kernel, problem: Problem) -> None:
@@ -434,6 +435,7 @@ def test_large_problems_pass_a_32_bit_index() -> None:
     assert torch.Size(x.x_shape).numel() > 2**31
 
 
+@pytest.mark.xdist_group("gpu memory")  # one at a time
 @on("cuda")
 @pytest.mark.parametrize("problem", LARGE, ids=lambda p: p.label)
 def test_large_indices(kernel: Kernel, problem: Problem) -> None:
