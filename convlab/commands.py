@@ -138,7 +138,7 @@ def parser(kind: type[Parser] = Parser, *, notebook: bool = False) -> Parser:
     command.add_argument("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
     command.add_argument("--listing", action="store_true", help="the source, line by line")
     command.add_argument("--sample", metavar="N", type=int,
-                         help="simulate only N blocks of each launch, and scale the counts")
+                         help="simulate N blocks of the problem itself, not a small one; scaled")
     png(command, "convlab-inspect.png",
         help="of several kernels, each one's name is put before the ending")  # fmt: skip
     if not notebook:

@@ -1,5 +1,6 @@
 """Some blocks for all: what is scaled, how far it is off, and what a sample cannot tell."""
 
+import re
 import json
 import math
 
@@ -196,3 +197,18 @@ def test_inspect_takes_a_sample(tmp_path, capfd: pytest.CaptureFixture) -> None:
         requests.append(sum(row["requests"] for row in document["lines"]))
     whole, sampled = requests
     assert sampled != whole and sampled == pytest.approx(whole, rel=0.3)
+
+
+def test_inspect_of_a_sample_is_of_the_problem_itself() -> None:
+    problem = convlab.problem("N=1,C=4,H=130,W=130,K=8,R=3,S=3")
+    whole, sampled = (
+        convlab.inspect(convlab.load("01", engine="sim", sample=sample), problem, engine="sim")
+        for sample in (None, 64)
+    )
+    assert whole.small == sampled.small == problem
+    note = next(note for note in sampled.notes if "blocks simulated" in note)
+    assert note.startswith("64 of 512 blocks simulated, at random")
+    assert re.search(r"load sectors \d\.\d%", note) and "blocks simulated" not in str(whole)
+    one, other = (found.frame.set_index("quantity")["simulated"] for found in (whole, sampled))
+    for quantity in ("global loads", "sectors per load", "operations"):
+        assert other[quantity] == pytest.approx(one[quantity], rel=0.1)

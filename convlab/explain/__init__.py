@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,8 @@ def inspect(
 
     Parameters
     ----------
-    kernel : a `Kernel`, or its name or path.
+    kernel : a `Kernel`, or its name or path. One that was loaded with ``sample=`` is simulated on
+        the problem itself, that many blocks of each launch; others whole, on a small problem.
     problem : a Problem, or the name or the spec of one.
     gpu : the GPU that occupancy and prediction are for: "T4", "A100", "L4", "RTX 4090", "H100",
         "H200"; the one that is there unless told, without one an H200.
@@ -117,11 +119,14 @@ def _first_line(error: Exception) -> str:
 
 
 def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
-    """Runs on the stand-ins, the findings, and the operations counted (or None)."""
+    """Runs on the stand-ins, the findings, and the operations counted (or None).
+
+    A kernel that was loaded with ``sample=`` runs some blocks of the problem itself.
+    """
     runs, findings, flops = [], (), None
     try:
         twin = kernel.on("sim")
-        for stand_in in predict.stand_ins(problem):
+        for stand_in in [problem] if twin.sample else predict.stand_ins(problem):
             launch = twin.prepare(stand_in, *reference.inputs(stand_in, seed))
             launch()
             # a line is not known where binutils' addr2line is not there
@@ -129,6 +134,8 @@ def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
             launches = getattr(launch, "launches", None) or []
             executed = getattr(launch, "executed", None) or {}
             runs.append(predict.Run(stand_in, launch.counters or {}, lines, launches, executed))
+            if launch.sampling:
+                notes.append(_sampled(launch.sampling))
             if len(runs) == 1:
                 findings = getattr(launch, "findings", None) or ()
                 flops = getattr(launch, "flops", None)
@@ -138,6 +145,18 @@ def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         notes.append(f"not simulated: {_first_line(error)}")
         return [], findings, flops
     return runs, findings, flops
+
+
+def _sampled(sampling: Mapping[str, Any]) -> str:
+    """In words: how many blocks stand for all, and how far off their counts may be."""
+    shown = {"load sectors": "global_load_sectors", "store sectors": "global_store_sectors",
+             "wavefronts": "shared_wavefronts"}  # fmt: skip
+    errors = ", ".join(
+        f"{what} {sampling['errors'][name]:.1%}"
+        for what, name in shown.items() if sampling["errors"].get(name)
+    )  # fmt: skip
+    count = f"{sampling['sampled']:,} of {sampling['blocks']:,} blocks simulated, at random"
+    return f"{count}, and their counts scaled; standard errors: {errors or 'none'}"
 
 
 def _compiled(kernel: Kernel, gpu: Gpu, notes: list[str]) -> list[sass.Function]:
