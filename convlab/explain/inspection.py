@@ -17,7 +17,7 @@ from .occupancy import Gpu
 from ..plot import Chart
 from .predict import Prediction
 from ..problem import Problem
-from .table import records, shown, static_shown, text
+from .table import html_table, records, shown, static_shown, text
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,7 +191,7 @@ class Inspection:
         parts = [f"<b>{html.escape(head)}</b>{html.escape(small)}<br>{html.escape(self.verdict)}"]
         for frame in (shown(self.frame), static_shown(self.static), self._costly_text()):
             if len(frame):
-                parts.append(frame.to_html(index=False, border=0))
+                parts.append(html_table(frame, ("quantity", "unit", "function", "source")))
         found = [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
         predicted = str(self.predicted).splitlines()[:1] if self.predicted else []
         below = [*self._mixes(), *predicted, *self.notes, *found]

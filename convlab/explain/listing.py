@@ -77,7 +77,7 @@ class Listing:
         )
         out = [
             # no colours of its own but the bars: legible in a light and in a dark theme
-            '<table style="border-collapse:collapse;font:12px monospace;white-space:pre"><tr>',
+            '<table style="border-collapse:collapse;font:12px monospace"><tr>',
             *(f'<th style="text-align:{"left" if head == self.name else "right"}">'
               f"{html.escape(head)}</th>" for head in heads),
             "</tr>",
@@ -88,7 +88,8 @@ class Listing:
                 out.append(self._html_row(number if i == 0 else None, text if i == 0 else "", row))
             for finding in self.findings.get(number, ()):
                 out.append(
-                    '<tr><td colspan="8"></td><td style="text-align:left;color:#D55E00">'
+                    '<tr><td colspan="8"></td>'
+                    '<td style="text-align:left;white-space:pre;color:#D55E00">'
                     f"^ {html.escape(finding)}</td></tr>"
                 )
         return "".join(out) + "</table>"
@@ -111,10 +112,10 @@ class Listing:
                 f"{_ratio(row, 'units'):.2f} {unit}", f"{_ratio(row, 'ideal_units'):.2f}",
                 f"{share:.0%}",
             ]  # fmt: skip
-        cell = '<td style="text-align:right;padding:0 6px">{}</td>'
+        cell = '<td style="text-align:right;white-space:pre;padding:0 6px">{}</td>'
         return (
             "<tr>" + "".join(cell.format(html.escape(value)) for value in cells)
-            + f'<td style="text-align:left;{style}">{html.escape(text)}</td></tr>'
+            + f'<td style="text-align:left;white-space:pre;{style}">{html.escape(text)}</td></tr>'
         )  # fmt: skip
 
     def _at(self, number: int) -> list[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -200,6 +201,20 @@ def static_shown(static: pd.DataFrame) -> pd.DataFrame:
     names = {"static_shared": "static B", "dynamic_shared": "dynamic B", "spill_bytes": "spills B",
              "blocks_per_sm": "blocks/SM", "limited_by": "limited by"}  # fmt: skip
     return table.apply(lambda column: column.map(_cell)).drop(columns="stack").rename(columns=names)
+
+
+def html_table(frame: pd.DataFrame, left: Sequence[str] = ()) -> str:
+    """Return a frame of text as HTML: some columns to the left, with their blanks, others right.
+
+    A page's own style for tables (JupyterLab's: all to the right, blanks as one) goes otherwise.
+    """
+
+    def cell(value: str, name: str) -> str:
+        side = "left" if name in left else "right"
+        return f'<div style="text-align:{side};white-space:pre">{html.escape(value)}</div>'
+
+    cells = pd.DataFrame({cell(n, n): [cell(v, n) for v in frame[n]] for n in frame})
+    return cells.to_html(index=False, border=0, escape=False)
 
 
 def text(frame: pd.DataFrame, left: Sequence[str] = ()) -> list[str]:
