@@ -14,6 +14,7 @@ import torch
 
 from . import toolchain
 from .kernel import Kernel
+from .launch import integers
 from .problem import Problem
 from .worker_process import kill_tree
 
@@ -40,7 +41,7 @@ class Sanitized:
         request = {
             "libraries": _cuda_libraries("cublas" in kernel.source),
             "library": str(kernel.build().library),
-            "problem": kernel.integers(problem),
+            "problem": integers(problem),
             "bytes": [4 * math.prod(shape) for shape in (
                 problem.x_shape, problem.w_shape, (problem.K * problem.bias,), problem.y_shape)],
             "workspace_limit": kernel.workspace_limit,

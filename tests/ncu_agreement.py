@@ -35,7 +35,7 @@ from convlab.bench import write_between
 from convlab.errors import ConvlabError
 from convlab.explain import merging, ncu, sass
 from convlab.explain.executed import find_function
-from convlab.kernel import Launch
+from convlab.launch import Launch
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",

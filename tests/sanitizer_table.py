@@ -42,6 +42,7 @@ from convlab import bench, device, sanitizer, sim, toolchain
 from convlab.build import ninja_on_path
 from convlab.errors import BuildError, LaunchError
 from convlab.kernel import WORKSPACE_LIMIT
+from convlab.launch import integers
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKER = "sanitizer"
@@ -180,7 +181,7 @@ def _of_mutant(mutant: Mutant) -> Bug:
             p for p in convlab.problems("awkward") if p.label.endswith(f"awkward.{found.problem}")
         )
         sizes = (shown.x_shape, shown.w_shape, (shown.K * shown.bias,), shown.y_shape)
-        numbers = [*kernel.integers(shown), *(4 * int(np.prod(size)) for size in sizes)]
+        numbers = [*integers(shown), *(4 * int(np.prod(size)) for size in sizes)]
         arguments = [*numbers, mutant.workspace_limit or WORKSPACE_LIMIT]
         kind, said = heard(found.findings, mutant.lines)
         if not kind:

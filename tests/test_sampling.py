@@ -1,8 +1,8 @@
 """Some blocks for all: what is scaled, how far it is off, and what a sample cannot tell."""
 
-import re
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from convlab import build as builds
 from convlab import sim
 from convlab.__main__ import main
 from convlab.errors import LaunchError, ProblemError
+from convlab.launch import integers
 from convlab.problem import Problem
 from convlab.reference import inputs
 
@@ -23,7 +24,7 @@ def counted(kernel: convlab.Kernel, problem: Problem, seed: int = 0) -> sim.Trac
     """One run of a kernel on zeros, with a seed for its sample."""
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
     return sim.simulate(
-        kernel.build().library, builds.sim_runtime(), kernel.integers(problem),
+        kernel.build().library, builds.sim_runtime(), integers(problem),
         sim.Arena(shapes, sparse=["y"]), label=kernel.name, source=kernel.path,
         workspace_limit=kernel.workspace_limit, sample=kernel.sample and (kernel.sample, seed),
     )  # fmt: skip

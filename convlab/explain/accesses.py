@@ -18,6 +18,7 @@ from .. import build as builds
 from .. import sim
 from ..errors import ProblemError, UnsupportedError
 from ..kernel import Kernel, load
+from ..launch import integers
 from ..plot import Chart
 from ..problem import Problem
 from ..problem import problem as named_problem
@@ -200,7 +201,7 @@ def _record(kernel: Kernel, problem: Problem, block: Block, warp: int, limit: in
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
     shapes |= {"y": problem.y_shape}
     trace = sim.simulate(
-        kernel.build().library, builds.sim_runtime(), kernel.integers(problem),
+        kernel.build().library, builds.sim_runtime(), integers(problem),
         sim.Arena(shapes, sparse=shapes), label=kernel.name,
         source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
         time_limit=kernel.time_limit, record=(*block, warp, limit),

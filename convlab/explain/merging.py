@@ -17,7 +17,7 @@ from .sass import Function, Instruction
 class Merge:
     """Accesses of one source line that nvcc joined.
 
-    `space` and `kind` are as in `convlab.kernel.Launch.lines`; `source` and `made` are bytes for
+    `space` and `kind` are as in `convlab.launch.Launch.lines`; `source` and `made` are bytes for
     each lane, of one access of the source and of the widest machine instruction made of it.
     """
 
@@ -38,7 +38,7 @@ def merges(functions: Sequence[Function], lines: Sequence[Mapping[str, Any]]) ->
     Parameters
     ----------
     functions : with instructions and their source lines: those that were launched.
-    lines : `convlab.kernel.Launch.lines`.
+    lines : `convlab.launch.Launch.lines`.
     """
     found = []
     for row in lines:
