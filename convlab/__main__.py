@@ -13,10 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import bench, catalog, commands
-from .ab import ab
-from .check import check, resolve
-from .compare import compare
+from . import bench, commands
 from .errors import (
     BuildError,
     CatalogError,
@@ -25,12 +22,8 @@ from .errors import (
     ProblemError,
     UnsupportedError,
 )
-from .explain import inspect
-from .kernel import Kernel, load
-from .paired import MODES
 from .problem import PROBLEM_SETS, problem, problems
 from .report import Report
-from .sweep import sweep
 
 RIGHT, WRONG, USAGE = 0, 1, 2
 
@@ -83,12 +76,10 @@ def _list(arguments: argparse.Namespace) -> tuple:
 
 
 def _check(arguments: argparse.Namespace) -> tuple:
-    names = arguments.kernels or [path.stem for path in catalog.catalog()]
-    kernels = [resolve(name, arguments.engine) for name in names]
     found, failed = [], []
-    for kernel in kernels:
+    for kernel in commands.to_check(arguments):
         try:
-            result = check(kernel, arguments.problem, count=arguments.count, seed=arguments.seed)
+            result = commands.checked(kernel, arguments)
         except (BuildError, LaunchError, UnsupportedError) as error:  # the others are still asked
             failed.append({"kernel": kernel.name, "right": False, "failures": [str(error)]})
             print(f"convlab: {error}", file=sys.stderr)
@@ -114,9 +105,7 @@ def _check(arguments: argparse.Namespace) -> tuple:
 
 
 def _compare(arguments: argparse.Namespace) -> tuple:
-    result = compare(
-        arguments.kernels or None, arguments.problem or "square", engine=arguments.engine
-    )
+    result = commands.compared(arguments)
     result.plot(arguments.plot)
     document = result.to_dict() | {"plot": str(arguments.plot.resolve())}
     text = f"{result}\nplot: {arguments.plot.resolve()}"
@@ -124,22 +113,13 @@ def _compare(arguments: argparse.Namespace) -> tuple:
 
 
 def _ab(arguments: argparse.Namespace) -> tuple:
-    result = ab(
-        arguments.a, arguments.b, arguments.problem or "square", engine=arguments.engine,
-        mode=MODES if arguments.mode == "both" else arguments.mode, seed=arguments.seed,
-        threshold=arguments.threshold / 100, limit_seconds=arguments.limit,
-    )  # fmt: skip
+    result = commands.judged(arguments)
     document, text = _drawn(result, arguments.plot)
     return (RIGHT if result.ok else WRONG), document, text
 
 
 def _sweep(arguments: argparse.Namespace) -> tuple:
-    result = sweep(
-        arguments.kernel,
-        arguments.tunables,
-        arguments.problem or "square",
-        engine=arguments.engine,
-    )
+    result = commands.swept(arguments)
     document, text = _drawn(result, arguments.plot)
     return (RIGHT if result.ok else WRONG), document, text
 
@@ -155,15 +135,10 @@ def _drawn(result: Any, path: Path | None) -> tuple[dict, str]:
 
 
 def _inspect(arguments: argparse.Namespace) -> tuple:
-    names = arguments.kernels or [path.stem for path in catalog.catalog()]
+    names = commands.chosen(arguments)
     documents, texts, path, ok = [], [], arguments.plot, True
     for name in names:
-        if arguments.sample is not None:
-            kernel = name if isinstance(name, Kernel) else load(name, engine="sim")
-            name = kernel.on("sim", sample=arguments.sample)
-        found = inspect(
-            name, arguments.problem or "square", gpu=arguments.gpu, engine=arguments.engine
-        )
+        found = commands.inspected(name, arguments)
         where = path if len(names) == 1 else path.with_stem(f"{path.stem}-{found.kernel}")
         found.plot(where)
         ok &= bool(found.frame[["simulated", "measured"]].notna().any(axis=None))  # it ran

@@ -1,4 +1,4 @@
-"""The grammar that ``python -m convlab`` and the notebook's ``%convlab`` share."""
+"""What ``python -m convlab`` and the notebook's ``%convlab`` share: the grammar, and the calls."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from . import catalog, doctor
-from .ab import LIMIT_SECONDS
-from .check import COUNT
+from .ab import LIMIT_SECONDS, ab
+from .check import COUNT, check, resolve
+from .compare import Comparison, compare
 from .errors import CatalogError, ProblemError
-from .kernel import ENGINES, Kernel, tunables
+from .explain import inspect
+from .explain.inspection import Inspection
+from .kernel import ENGINES, Kernel, load, tunables
 from .paired import MODES
 from .problem import PROBLEM_SETS, Problem, problems
 from .ratio import THRESHOLD
+from .report import Report, Reports
+from .sweep import Sweep, sweep
+from .verdict import AB
 
 
 class Parser(argparse.ArgumentParser):
@@ -137,8 +143,12 @@ def parser(kind: type[Parser] = Parser, *, notebook: bool = False) -> Parser:
                   kernels=True, problem=named.format("default: square"))  # fmt: skip
     command.add_argument("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
     command.add_argument("--listing", action="store_true", help="the source, line by line")
-    command.add_argument("--sample", metavar="N", type=int,
-                         help="simulate N blocks of the problem itself, not a small one; scaled")
+    command.add_argument(
+        "--sample",
+        metavar="N",
+        type=int,
+        help="simulate N blocks of the problem itself, not a small one; scaled",
+    )
     png(command, "convlab-inspect.png",
         help="of several kernels, each one's name is put before the ending")  # fmt: skip
     if not notebook:
@@ -249,6 +259,51 @@ def _grid(words: Sequence[str]) -> dict[str, list[int]]:
                 f"cannot read the tunable {text!r}: write NAME=8,16, whole numbers"
             ) from None
     return grid
+
+
+def chosen(arguments: argparse.Namespace) -> list[Any]:
+    """The kernels that were named, or else all of the catalog's."""
+    return arguments.kernels or [path.stem for path in catalog.catalog()]
+
+
+def to_check(arguments: argparse.Namespace) -> list[Any]:
+    """The kernels of `check`, loaded."""
+    return [resolve(name, arguments.engine) for name in chosen(arguments)]
+
+
+def checked(kernel: Any, arguments: argparse.Namespace) -> Report | Reports:
+    """What `check` finds of one kernel."""
+    return check(kernel, arguments.problem, count=arguments.count, seed=arguments.seed)
+
+
+def compared(arguments: argparse.Namespace) -> Comparison:
+    """What `compare` finds."""
+    problem = arguments.problem or "square"
+    return compare(arguments.kernels or None, problem, engine=arguments.engine)
+
+
+def judged(arguments: argparse.Namespace) -> AB:
+    """What `ab` finds."""
+    return ab(
+        arguments.a, arguments.b, arguments.problem or "square", engine=arguments.engine,
+        mode=MODES if arguments.mode == "both" else arguments.mode, seed=arguments.seed,
+        threshold=arguments.threshold / 100, limit_seconds=arguments.limit,
+    )  # fmt: skip
+
+
+def swept(arguments: argparse.Namespace) -> Sweep:
+    """What `sweep` finds."""
+    problem = arguments.problem or "square"
+    return sweep(arguments.kernel, arguments.tunables, problem, engine=arguments.engine)
+
+
+def inspected(kernel: Any, arguments: argparse.Namespace) -> Inspection:
+    """What `inspect` finds of one kernel."""
+    if arguments.sample is not None:
+        kernel = kernel if isinstance(kernel, Kernel) else load(kernel, engine="sim")
+        kernel = kernel.on("sim", sample=arguments.sample)
+    problem = arguments.problem or "square"
+    return inspect(kernel, problem, gpu=arguments.gpu, engine=arguments.engine)
 
 
 def listed() -> tuple[dict[str, Any], str]:

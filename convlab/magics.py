@@ -32,17 +32,11 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
 
 from . import catalog, commands
-from .ab import ab
-from .check import check, resolve
 from .commands import Parser
-from .compare import compare
 from .errors import CatalogError, ConvlabError, ProblemError
-from .explain import inspect
 from .kernel import ENGINES, Kernel, compile, tunables
-from .paired import MODES
 from .problem import Problem
 from .reference import BASELINES
-from .sweep import sweep
 
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
@@ -213,61 +207,28 @@ def _rendered(error: Exception) -> list[str]:
 
 
 def _check(arguments: Namespace) -> Any:
-    names = arguments.kernels or [path.stem for path in catalog.catalog()]
-    kernels = [resolve(name, arguments.engine) for name in names]
-    one = functools.partial(
-        check, problem=arguments.problem, count=arguments.count, seed=arguments.seed
-    )
-    found = _each(kernels, one)
+    kernels = commands.to_check(arguments)
+    found = _each(kernels, arguments, commands.checked)
     drawn = [result for result in found if not result.ok] or found
     _save(drawn[-1], arguments)
     return found[0] if len(kernels) == 1 else Results(found)
 
 
 def _compare(arguments: Namespace) -> Any:
-    return _save(
-        compare(arguments.kernels or None, arguments.problem or "square", engine=arguments.engine),
-        arguments,
-    )
+    return _save(commands.compared(arguments), arguments)
 
 
 def _ab(arguments: Namespace) -> Any:
-    return _save(
-        ab(
-            arguments.a,
-            arguments.b,
-            arguments.problem or "square",
-            engine=arguments.engine,
-            mode=MODES if arguments.mode == "both" else arguments.mode,
-            seed=arguments.seed,
-            threshold=arguments.threshold / 100,
-            limit_seconds=arguments.limit,
-        ),
-        arguments,
-    )
+    return _save(commands.judged(arguments), arguments)
 
 
 def _sweep(arguments: Namespace) -> Any:
-    return _save(
-        sweep(
-            arguments.kernel,
-            arguments.tunables,
-            arguments.problem or "square",
-            engine=arguments.engine,
-        ),
-        arguments,
-    )
+    return _save(commands.swept(arguments), arguments)
 
 
 def _inspect(arguments: Namespace) -> Any:
-    names = arguments.kernels or [path.stem for path in catalog.catalog()]
-    one = functools.partial(
-        inspect,
-        problem=arguments.problem or "square",
-        gpu=arguments.gpu,
-        engine=arguments.engine,
-    )
-    found = _each(names, one)
+    names = commands.chosen(arguments)
+    found = _each(names, arguments, commands.inspected)
     for result in found:
         if arguments.listing:
             display(result.listing())
@@ -278,12 +239,14 @@ def _inspect(arguments: Namespace) -> Any:
     return found[0] if len(names) == 1 else Results(found)
 
 
-def _each(kernels: list[Any], one: Callable[[Any], Any]) -> list[Any]:
+def _each(
+    kernels: list[Any], arguments: Namespace, one: Callable[[Any, Namespace], Any]
+) -> list[Any]:
     """What one command finds of each kernel; of several, what fails is told, the others still run."""
     found = []
     for kernel in kernels:
         try:
-            found.append(one(kernel))
+            found.append(one(kernel, arguments))
         except (CatalogError, ProblemError):
             raise
         except ConvlabError as error:

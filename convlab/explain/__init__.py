@@ -130,15 +130,16 @@ def _simulate(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
             launch = twin.prepare(stand_in, *reference.inputs(stand_in, seed))
             launch()
             # a line is not known where binutils' addr2line is not there
-            lines = [row for row in getattr(launch, "lines", None) or [] if row["line"]]
-            launches = getattr(launch, "launches", None) or []
-            executed = getattr(launch, "executed", None) or {}
-            runs.append(predict.Run(stand_in, launch.counters or {}, lines, launches, executed))
+            lines = [row for row in launch.lines if row["line"]]
+            runs.append(
+                predict.Run(
+                    stand_in, launch.counters or {}, lines, launch.launches, launch.executed
+                )
+            )
             if launch.sampling:
                 notes.append(_sampled(launch.sampling))
             if len(runs) == 1:
-                findings = getattr(launch, "findings", None) or ()
-                flops = getattr(launch, "flops", None)
+                findings, flops = launch.findings, launch.flops
                 if flops is None and twin.trace:
                     notes.append("operations are not counted: no objdump; install binutils")
     except ConvlabError as error:
