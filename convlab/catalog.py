@@ -38,6 +38,8 @@ class Header:
         The class that its results reach: "fp32" or "tf32".
     supports
         Requirements, each a Python comparison over `VARIABLES`; none means everything.
+    parent
+        The rung that it descends from, by its file's name without ending; None: a line begins here.
     arch
         The architecture to compile for, such as "sm_90a", where one is needed.
     atomics
@@ -51,6 +53,7 @@ class Header:
     precision: str = "fp32"
     supports: tuple[str, ...] = ()
     limits: str = ""
+    parent: str | None = None
     arch: str | None = None
     atomics: bool = False
 
