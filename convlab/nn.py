@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .errors import ProblemError
-from .problem import Problem, same_padding
+from .words.errors import ProblemError
+from .words.problem import Problem, same_padding
 
 DEFAULT_KERNEL = "03_smem_tile"
 
@@ -79,7 +79,7 @@ def _find(key: str, device: torch.device) -> Callable:
 
 @functools.lru_cache(maxsize=256)
 def _load(name: str, engine: str) -> Callable:
-    from .kernel import load  # here, so that a model can be built where nothing can be compiled
+    from .run.kernel import load  # here, so that a model can be built where nothing can be compiled
 
     return load(name, engine=engine)
 

@@ -1,6 +1,6 @@
 """Fit the time model's constants to measured times, and show its error on what it has not seen.
 
-    python tests/calibrate_model.py [tests/measured_h200.json] [--write convlab/explain/README.md]
+    python tests/calibrate_model.py [tests/measured_h200.json] [--write convlab/why/README.md]
 
 The times are made on a GPU by ``python tests/ncu_agreement.py --no-counters --json FILE``, with
 ``--kernel NAME`` for more (with a tunable: ``03_smem_tile@TILE=8``); prediction needs no GPU.
@@ -19,9 +19,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from convlab import explain, load, problem  # noqa: E402
-from convlab.bench import write_between  # noqa: E402
-from convlab.explain.predict import FITTED, Constants, Part  # noqa: E402
+from convlab import load, problem
+from convlab import why as explain  # noqa: E402
+from convlab.fast.bench import write_between  # noqa: E402
+from convlab.why.predict import FITTED, Constants, Part  # noqa: E402
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 GRID = [

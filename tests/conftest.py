@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-
 torch.set_num_threads(1)  # truths are small here, and the simulator has use for the cores
 
 

@@ -30,12 +30,18 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from convlab import build, catalog, device, explain, load, measure, problem, reference
-from convlab.bench import write_between
-from convlab.errors import ConvlabError
-from convlab.explain import merging, ncu, sass
-from convlab.explain.executed import find_function
-from convlab.launch import Launch
+from convlab import load, problem
+from convlab import why as explain
+from convlab.fast import measure
+from convlab.fast.bench import write_between
+from convlab.machine import device
+from convlab.right import reference
+from convlab.run import build
+from convlab.run.launch import Launch
+from convlab.why import merging, ncu, sass
+from convlab.why.executed import find_function
+from convlab.words import catalog
+from convlab.words.errors import ConvlabError
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",
@@ -267,7 +273,7 @@ def main() -> int:
     names = given.kernel or [path.stem for path in catalog.catalog()]
     where = (
         f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
-        "`python tests/ncu_agreement.py --write convlab/explain/README.md`."
+        "`python tests/ncu_agreement.py --write convlab/why/README.md`."
     )
     results = {"gpu": explain.find_gpu(None).name, "date": str(datetime.date.today()),
                "device": f"{here}; torch {torch.__version__}", "counters": [], "times": []}  # fmt: skip

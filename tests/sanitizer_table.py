@@ -38,11 +38,14 @@ import torch
 from planted import FAULT, KERNELS, MUTANTS, Mutant
 
 import convlab
-from convlab import bench, device, sanitizer, sim, toolchain
-from convlab.build import ninja_on_path
-from convlab.errors import BuildError, LaunchError
-from convlab.kernel import WORKSPACE_LIMIT
-from convlab.launch import integers
+from convlab import sim
+from convlab.fast import bench
+from convlab.machine import device, toolchain
+from convlab.run import sanitizer
+from convlab.run.build import ninja_on_path
+from convlab.run.kernel import WORKSPACE_LIMIT
+from convlab.run.launch import integers
+from convlab.words.errors import BuildError, LaunchError
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKER = "sanitizer"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import convlab
-from convlab import explain
-from convlab.errors import ProblemError
-from convlab.explain import figures
-from convlab.problem import Problem
-from convlab.reference import inputs
+from convlab import why as explain
+from convlab.right.reference import inputs
+from convlab.why import figures
+from convlab.words.errors import ProblemError
+from convlab.words.problem import Problem
 
 PROBLEM = Problem(N=2, C=3, H=20, W=40, K=5, R=3, S=3, padding=1)
 

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 import convlab
-from convlab import build, toolchain
-from convlab.errors import BuildError
-from convlab.kernel import load
+from convlab.machine import toolchain
+from convlab.run import build
+from convlab.run.kernel import load
+from convlab.words.errors import BuildError
 
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from convlab.catalog import catalog
-from convlab.problem import PROBLEM_SETS
+from convlab.words.catalog import catalog
+from convlab.words.problem import PROBLEM_SETS
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import convlab
-from convlab import reference, sim
-from convlab.errors import LaunchError, ProblemError
-from convlab.explain import merging, sass
+from convlab import sim
+from convlab.right import reference
 from convlab.sim import operations
+from convlab.why import merging, sass
+from convlab.words.errors import LaunchError, ProblemError
 
 # Each kernel is run by one warp; t is its lane. x[8 * i] is a sector of its own for each i.
 LANES = range(32)

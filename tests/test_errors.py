@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 
 import convlab
-from convlab import faults
-from convlab.catalog import KERNEL_DIR
-from convlab.errors import (
+from convlab.run import faults
+from convlab.run.kernel import Kernel, load
+from convlab.words.catalog import KERNEL_DIR
+from convlab.words.errors import (
     BuildError,
     CatalogError,
     ConvlabError,
@@ -28,7 +29,6 @@ from convlab.errors import (
     ProblemError,
     UnsupportedError,
 )
-from convlab.kernel import Kernel, load
 
 ROOT = Path(__file__).resolve().parent.parent
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

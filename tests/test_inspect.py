@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 import convlab
-from convlab import explain, kernel, reference, toolchain
-from convlab.explain import figures, ncu, predict, sass
+from convlab import why as explain
 from convlab.__main__ import main
-from convlab.errors import BuildError, LaunchError, ProblemError, UnsupportedError
-from convlab.explain.listing import Listing, with_shares
-from convlab.explain.occupancy import GPUS, Gpu, find_gpu, occupancy
+from convlab.machine import toolchain
+from convlab.right import reference
+from convlab.run import kernel
+from convlab.why import figures, ncu, predict, sass
+from convlab.why.listing import Listing, with_shares
+from convlab.why.occupancy import GPUS, Gpu, find_gpu, occupancy
+from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
 needs_tools = pytest.mark.skipif(

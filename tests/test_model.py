@@ -2,8 +2,8 @@
 
 import pytest
 
-from convlab.explain import executed, latency, sass, work
-from convlab.explain.occupancy import GPUS
+from convlab.why import executed, latency, sass, work
+from convlab.why.occupancy import GPUS
 
 
 def row(line: int, space: str, kind: str, requests: int, width: int) -> dict:

@@ -23,7 +23,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import convlab.nn
-from convlab.errors import CatalogError, ProblemError, UnsupportedError
+from convlab.words.errors import CatalogError, ProblemError, UnsupportedError
 
 REPOSITORY = Path(__file__).parent.parent
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -807,7 +807,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
 @pytest.fixture(params=ENGINES)
 def real(request):
     """(load, device) of an engine; without cuDNN, whose backward may be in TF32 or Winograd's."""
-    from convlab import kernel as module
+    from convlab.run import kernel as module
     engine = request.param
     if engine == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")

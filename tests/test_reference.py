@@ -9,10 +9,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from test_problem import arguments
 
-from convlab import reference
-from convlab.errors import LaunchError, ProblemError
-from convlab.problem import Problem, problem, problems
-from convlab.reference import (
+from convlab.right import reference
+from convlab.right.reference import (
     BASELINES,
     baseline,
     elementwise_bound,
@@ -22,6 +20,8 @@ from convlab.reference import (
     tolerance,
     truth,
 )
+from convlab.words.errors import LaunchError, ProblemError
+from convlab.words.problem import Problem, problem, problems
 
 AWKWARD = problems("awkward")
 SMALL = problem("awkward.everything")

@@ -11,8 +11,10 @@ import test_microscope
 from sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 import convlab
-from convlab import bench, sanitizer, sim
-from convlab.errors import LaunchError
+from convlab import sim
+from convlab.fast import bench
+from convlab.run import sanitizer
+from convlab.words.errors import LaunchError
 
 ALL = {bug.name: bug for bug in table.bugs()}
 # What a report must tell apart, a planted bug of it, and the kind that the simulator calls it.

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from convlab import build, catalog, toolchain
-from convlab.explain import executed, sass
-from convlab.errors import BuildError
+from convlab.machine import toolchain
+from convlab.run import build
+from convlab.why import executed, sass
+from convlab.words import catalog
+from convlab.words.errors import BuildError
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
 SAMPLE = """

@@ -31,11 +31,11 @@ import worker_functions as functions
 from torch.nn import functional as F
 
 import convlab
-from convlab import build as builds
-from convlab import faults, sanitizer, worker
-from convlab import kernel as kernels
-from convlab.errors import LaunchError, ProblemError, UnsupportedError
-from convlab.problem import Problem
+from convlab.run import build as builds
+from convlab.run import faults, sanitizer, worker
+from convlab.run import kernel as kernels
+from convlab.words.errors import LaunchError, ProblemError, UnsupportedError
+from convlab.words.problem import Problem
 
 ROOT = Path(__file__).parent.parent
 SMALL = Problem(N=2, C=3, H=9, W=8, K=4, R=3, S=3, padding=1, bias=True, name="small")
@@ -74,7 +74,7 @@ def fault(function, *args, kind, **kwargs) -> str:
     with pytest.raises(LaunchError) as caught:
         worker.call(function, *args, **kwargs)
     assert caught.value.kind == kind
-    assert f"convlab/faults.md#{kind.replace(' ', '-')}" in str(caught.value)
+    assert f"convlab/run/faults.md#{kind.replace(' ', '-')}" in str(caught.value)
     assert "try: " in str(caught.value)
     after = worker.call(os.getpid)
     assert after == before or ended(before)
@@ -584,7 +584,7 @@ def test_every_kind_has_its_place_on_the_page():
 @pytest.mark.parametrize("kind", sorted(kinds()))
 def test_error_of_each_kind_names_its_place(kind):
     text = str(pickle.loads(pickle.dumps(LaunchError("text", kind))))
-    anchor = re.search(r"convlab/faults\.md#(\S+)$", text)[1]
+    anchor = re.search(r"convlab/run/faults\.md#(\S+)$", text)[1]
     assert anchor in {h.lower().replace(" ", "-") for h in re.findall(r"^## (.*)$", PAGE, re.M)}
 
 
@@ -653,7 +653,7 @@ SPARE = 96 << 20  # bytes of GPU memory by which two readings may differ
 
 def _right_convolution() -> bool:
     """Whether this process still computes on the GPU, itself."""
-    x, w, bias = convlab.reference.inputs(SMALL, 1, "cuda")
+    x, w, bias = convlab.right.reference.inputs(SMALL, 1, "cuda")
     y = convlab.load("01_direct", engine="cuda", isolate=False)(x, w, bias, padding=1)
     truth = F.conv2d(x.double().cpu(), w.double().cpu(), bias.double().cpu(), padding=1)
     return bool((y.cpu() - truth).abs().max() < 1e-5)
@@ -670,7 +670,7 @@ def _meet(name: str, free: int) -> dict[str, object]:
     kernel = convlab.compile(
         source, name=name, engine="cuda", time_limit=3, workspace_limit=1 << 45
     )
-    x, w, bias = convlab.reference.inputs(SMALL, 0, "cuda")
+    x, w, bias = convlab.right.reference.inputs(SMALL, 0, "cuda")
     pid = worker.call(os.getpid)
     started = time.perf_counter()
     found: dict[str, object] = {"kind": "none", "message": "nothing was raised"}
@@ -763,7 +763,7 @@ def test_device_printf_appears_in_the_parent(met):
 
 @pytest.mark.gpu
 def test_first_call_of_a_right_kernel_passes_its_trial():
-    x, w, bias = convlab.reference.inputs(SMALL, 0, "cuda")
+    x, w, bias = convlab.right.reference.inputs(SMALL, 0, "cuda")
     kernel = convlab.compile((ROOT / "kernels" / "01_direct.cu").read_text(), engine="cuda")
     y = kernel(x, w, bias, padding=1)
     truth = F.conv2d(x.double(), w.double(), bias.double(), padding=1)

@@ -59,7 +59,7 @@ def tells_surroundings():
 
 
 def nested(function):
-    from convlab import worker
+    from convlab.run import worker
 
     return os.getpid(), worker.call(function)
 
