@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from .. import sim
-from ..run import build as builds
 from ..run.kernel import Kernel, load
 from ..run.launch import integers
 from ..show.plot import Chart
@@ -201,7 +200,7 @@ def _record(kernel: Kernel, problem: Problem, block: Block, warp: int, limit: in
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
     shapes |= {"y": problem.y_shape}
     trace = sim.simulate(
-        kernel.build().library, builds.sim_runtime(), integers(problem),
+        kernel.build().library, sim.runtime(), integers(problem),
         sim.Arena(shapes, sparse=shapes), label=kernel.name,
         source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
         time_limit=kernel.time_limit, record=(*block, warp, limit),
