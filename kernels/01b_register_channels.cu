@@ -15,7 +15,7 @@
 #define THREADS 256
 #endif
 #ifndef K_TILE
-#define K_TILE 16   // output channels of a thread
+#define K_TILE 8   // output channels of a thread
 #endif
 constexpr int kThreads = THREADS, kKTile = K_TILE;
 static_assert(kThreads > 0 && kThreads % 32 == 0 && kThreads <= 1024, "THREADS: 32, 64, ... 1024");
@@ -28,7 +28,7 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
     const int C_group = conv.C / conv.groups;
     const int K_group = conv.K / conv.groups;
     const int64_t HW = int64_t(conv.H) * conv.W;
-    const int64_t RS = int64_t(conv.R) * conv.S;
+    const int RS = conv.R * conv.S;
 
     // Channel tiles vary fastest: blocks that read the same pixels run side by side.
     const int k_tiles = ceil_div(K_group, kKTile);
@@ -44,11 +44,12 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
     const int64_t n = i / (int64_t(conv.P) * conv.Q);
 
     const float* x_n = g_x + (n * conv.C + group * C_group) * HW;   // (C_group, H, W)
-    const float* w_k0 = g_w + (group * K_group + k0) * C_group * RS;   // (k_tile, C_group, R, S)
+    // (k_tile, C_group, R, S)
+    const float* w_k0 = g_w + int64_t(group * K_group + k0) * C_group * RS;
     int r_offset[kKTile];   // of each of these filters; past the group's last, the last once more
     #pragma unroll
     for (int i = 0; i < kKTile; ++i)
-        r_offset[i] = min_of(i, K_group - k0 - 1) * int(C_group * RS);
+        r_offset[i] = min_of(i, K_group - k0 - 1) * C_group * RS;
 
     float r_acc[kKTile] = {};
     for (int c = 0; c < C_group; ++c) {
@@ -58,7 +59,7 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
             for (int s = 0; s < conv.S; ++s) {
                 const int w = q * conv.stride_w - conv.pad_w + s * conv.dilation_w;
                 if (w < 0 || w >= conv.W) continue;
-                const float* w_tap = w_k0 + c * RS + int64_t(r) * conv.S + s;
+                const float* w_tap = w_k0 + (c * RS + r * conv.S + s);
                 const float r_x = x_n[c * HW + int64_t(h) * conv.W + w];
                 #pragma unroll
                 for (int i = 0; i < kKTile; ++i) r_acc[i] += r_x * w_tap[r_offset[i]];

@@ -18,14 +18,14 @@
 #define TILE 16    // output pixels of a block, each way
 #endif
 #ifndef K_TILE
-#define K_TILE 16  // output channels of a block
+#define K_TILE 8   // output channels of a block
 #endif
 constexpr int kTile = TILE, kKTile = K_TILE;
 static_assert(kTile == 8 || kTile == 16 || kTile == 32, "TILE: 8, 16 or 32");
 static_assert(kKTile >= 1 && kKTile <= 32, "K_TILE: 1 to 32");
 
-// The staged input tile, one channel of it, halo included. Two neighbouring outputs are stride apart
-// in x, two taps dilation apart: extent = (tile - 1) * stride + (filter - 1) * dilation + 1.
+// The staged input tile: one channel, halo included. Two neighbouring outputs are stride apart in
+// x, two taps dilation apart: extent = (tile - 1) * stride + (filter - 1) * dilation + 1.
 struct Staging {
     int extent_h, extent_w;
     int bytes;
@@ -38,7 +38,7 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
     extern __shared__ float s_x[];   // (extent_h, extent_w)
     const int C_group = conv.C / conv.groups;
     const int K_group = conv.K / conv.groups;
-    const int64_t RS = int64_t(conv.R) * conv.S;
+    const int RS = conv.R * conv.S;
 
     // Channel tiles vary fastest: blocks that share an input tile run side by side.
     const int k_tiles = ceil_div(K_group, kKTile);
@@ -57,11 +57,12 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
     const int64_t n = image_of_block();
     if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier
 
-    const float* w_k0 = g_w + (group * K_group + k0) * C_group * RS;   // (k_tile, C_group, R, S)
+    // (k_tile, C_group, R, S)
+    const float* w_k0 = g_w + int64_t(group * K_group + k0) * C_group * RS;
     int r_offset[kKTile];   // of each of these filters; past the group's last, the last once more
     #pragma unroll
     for (int i = 0; i < kKTile; ++i)
-        r_offset[i] = min_of(i, K_group - k0 - 1) * int(C_group * RS);
+        r_offset[i] = min_of(i, K_group - k0 - 1) * C_group * RS;
 
     // For loading: teams of 32 lanes, a team to a row.
     constexpr int teams = kTile * kTile / 32;
@@ -86,7 +87,7 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
             const int h = p * conv.stride_h - conv.pad_h + r * conv.dilation_h;
             for (int s = 0; s < conv.S; ++s) {
                 const int w = q * conv.stride_w - conv.pad_w + s * conv.dilation_w;
-                const float* w_tap = w_k0 + c * RS + int64_t(r) * conv.S + s;
+                const float* w_tap = w_k0 + (c * RS + r * conv.S + s);
                 const float r_x = s_x[(h - h0) * staging.extent_w + w - w0];
                 #pragma unroll
                 for (int i = 0; i < kKTile; ++i) r_acc[i] += r_x * w_tap[r_offset[i]];

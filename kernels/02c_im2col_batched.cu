@@ -10,7 +10,8 @@
 // precision: fp32
 // supports: C * R * S <= 2147483647 * groups, P * Q <= 2147483647
 // limits: Small images make small GEMMs, many groups make many calls. As many images as fit the
-//       workspace go at once; an image that does not fit goes in chunks of pixels.
+//       workspace go at once; an image that does not fit goes in chunks of pixels. Where the matrix
+//       is far larger than y, as for 5x9 filters, not moving y hardly shows.
 #include <cublas_v2.h>
 #include "convlab.cuh"
 #include "convlab_cublas.cuh"

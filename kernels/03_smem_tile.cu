@@ -2,7 +2,8 @@
 // idea: Neighbouring outputs see almost the same inputs. A block loads the input tile it needs,
 //       halo included, into shared memory once, for all its pixels and several output channels.
 // change: Against 01c: the filter is staged too, transposed, so that one read brings 4 channels of
-//       a tap. Against 02: nothing is copied through memory.
+//       a tap; several input channels at a time, rows of the tile pitched so that reads meet
+//       different banks. Against 02: nothing is copied through memory.
 // mapping: block -> tile x tile output pixels and k_tile output channels of one group (grid.x) of
 //       image n (grid.y, z); thread -> one pixel (p, q) and k_tile sums in registers.
 // parent: 01c_smem_input
@@ -78,14 +79,17 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
     for (int c0 = 0; c0 < C_group; c0 += staging.c_tile) {
         const int channels = min_of(staging.c_tile, C_group - c0);
         const float* x_c0 = g_x + (n * conv.C + group * C_group + c0) * conv.H * conv.W;
-        for (int row = team; row < channels * staging.extent_h; row += teams) {
-            const int c = row / staging.extent_h;
-            const int h = h0 + row % staging.extent_h;
-            for (int column = lane; column < staging.extent_w; column += 32) {
-                const int w = w0 + column;
-                const bool inside = h >= 0 && h < conv.H && w >= 0 && w < conv.W;
-                s_x[row * staging.pitch + column] =
-                    inside ? x_c0[(int64_t(c) * conv.H + h) * conv.W + w] : 0.0f;
+        for (int c = 0; c < channels; ++c) {
+            const float* x_c = x_c0 + int64_t(c) * conv.H * conv.W;
+            float* s_x_c = s_x + c * staging.extent_h * staging.pitch;
+            for (int row = team; row < staging.extent_h; row += teams) {
+                const int h = h0 + row;
+                for (int column = lane; column < staging.extent_w; column += 32) {
+                    const int w = w0 + column;
+                    const bool inside = h >= 0 && h < conv.H && w >= 0 && w < conv.W;
+                    s_x_c[row * staging.pitch + column] =
+                        inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
+                }
             }
         }
         for (int k = team; k < kKTile; k += teams) {
@@ -154,7 +158,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                            conv.groups * ceil_div(conv.K / conv.groups, kKTile);
     if (const char* error = too_many(blocks)) return error;
     if (const char* error = ask_for_shared_memory(conv2d_smem_tile, staging.bytes)) return error;
-    conv2d_smem_tile<<<grid_of_images(blocks, conv.N), dim3(kTile, kTile), staging.bytes, stream>>>(
-        conv, staging, x, w, bias, y);
+    const dim3 grid = grid_of_images(blocks, conv.N), block(kTile, kTile);
+    conv2d_smem_tile<<<grid, block, staging.bytes, stream>>>(conv, staging, x, w, bias, y);
     return launch_error();
 }
