@@ -48,8 +48,8 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
     const float* w_k0 = g_w + int64_t(group * K_group + k0) * C_group * RS;
     int r_offset[kKTile];   // of each of these filters; past the group's last, the last once more
     #pragma unroll
-    for (int i = 0; i < kKTile; ++i)
-        r_offset[i] = min_of(i, K_group - k0 - 1) * C_group * RS;
+    for (int j = 0; j < kKTile; ++j)
+        r_offset[j] = min_of(j, K_group - k0 - 1) * C_group * RS;
 
     float r_acc[kKTile] = {};
     for (int c = 0; c < C_group; ++c) {
@@ -62,16 +62,16 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
                 const float* w_tap = w_k0 + (c * RS + r * conv.S + s);
                 const float r_x = x_n[c * HW + int64_t(h) * conv.W + w];
                 #pragma unroll
-                for (int i = 0; i < kKTile; ++i) r_acc[i] += r_x * w_tap[r_offset[i]];
+                for (int j = 0; j < kKTile; ++j) r_acc[j] += r_x * w_tap[r_offset[j]];
             }
         }
     }
     #pragma unroll
-    for (int i = 0; i < kKTile; ++i) {
-        if (k0 + i >= K_group) continue;
-        const int k = group * K_group + k0 + i;
+    for (int j = 0; j < kKTile; ++j) {
+        if (k0 + j >= K_group) continue;
+        const int k = group * K_group + k0 + j;
         g_y[((n * conv.K + k) * conv.P + p) * conv.Q + q] =
-            r_acc[i] + (g_bias ? g_bias[k] : 0.0f);
+            r_acc[j] + (g_bias ? g_bias[k] : 0.0f);
     }
 }
 

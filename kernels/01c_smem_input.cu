@@ -61,8 +61,8 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
     const float* w_k0 = g_w + int64_t(group * K_group + k0) * C_group * RS;
     int r_offset[kKTile];   // of each of these filters; past the group's last, the last once more
     #pragma unroll
-    for (int i = 0; i < kKTile; ++i)
-        r_offset[i] = min_of(i, K_group - k0 - 1) * C_group * RS;
+    for (int j = 0; j < kKTile; ++j)
+        r_offset[j] = min_of(j, K_group - k0 - 1) * C_group * RS;
 
     // For loading: teams of 32 lanes, a team to a row.
     constexpr int teams = kTile * kTile / 32;
@@ -90,19 +90,19 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
                 const float* w_tap = w_k0 + (c * RS + r * conv.S + s);
                 const float r_x = s_x[(h - h0) * staging.extent_w + w - w0];
                 #pragma unroll
-                for (int i = 0; i < kKTile; ++i) r_acc[i] += r_x * w_tap[r_offset[i]];
+                for (int j = 0; j < kKTile; ++j) r_acc[j] += r_x * w_tap[r_offset[j]];
             }
         }
-        __syncthreads();   // all have read the tile before the next channel is loaded
+        __syncthreads();   // all have read the tile before the next is loaded
     }
 
     if (p >= conv.P || q >= conv.Q) return;   // not before: every thread loads, and waits
     #pragma unroll
-    for (int i = 0; i < kKTile; ++i) {
-        if (k0 + i >= K_group) continue;
-        const int k = group * K_group + k0 + i;
+    for (int j = 0; j < kKTile; ++j) {
+        if (k0 + j >= K_group) continue;
+        const int k = group * K_group + k0 + j;
         g_y[((n * conv.K + k) * conv.P + p) * conv.Q + q] =
-            r_acc[i] + (g_bias ? g_bias[k] : 0.0f);
+            r_acc[j] + (g_bias ? g_bias[k] : 0.0f);
     }
 }
 

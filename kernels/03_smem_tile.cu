@@ -124,11 +124,11 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
 
     if (p >= conv.P || q >= conv.Q) return;   // not before: every thread loads, and waits
     #pragma unroll
-    for (int i = 0; i < kKTile; ++i) {
-        if (k0 + i >= K_group) continue;
-        const int k = group * K_group + k0 + i;
+    for (int j = 0; j < kKTile; ++j) {
+        if (k0 + j >= K_group) continue;
+        const int k = group * K_group + k0 + j;
         g_y[((n * conv.K + k) * conv.P + p) * conv.Q + q] =
-            r_acc[i] + (g_bias ? g_bias[k] : 0.0f);
+            r_acc[j] + (g_bias ? g_bias[k] : 0.0f);
     }
 }
 
