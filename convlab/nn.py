@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad as fwAD
 from torch.nn.utils import parametrize
 
 from .words.errors import ProblemError
@@ -87,11 +88,17 @@ def _load(name: str, engine: str) -> Callable:
 # --- the op ---------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("convlab::conv2d", mutates_args=())
-def _op(
-    x: Tensor, w: Tensor, bias: Tensor | None, kernel: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
-) -> Tensor:  # fmt: skip
+if "_library" in globals():  # the module is reloaded
+    _library._destroy()
+_library = torch.library.Library("convlab", "FRAGMENT")
+_library.define(
+    "conv2d(Tensor x, Tensor w, Tensor? bias, str kernel, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] dilation, SymInt groups) -> Tensor"
+)
+_op = torch.ops.convlab.conv2d.default
+
+
+def _compute(x, w, bias, kernel, stride, padding, dilation, groups) -> Tensor:
     _require_float32(x, w, bias)
     with torch.no_grad():
         y = _find(kernel, x.device)(
@@ -101,8 +108,7 @@ def _op(
     return y.contiguous()
 
 
-@_op.register_fake
-def _(x, w, bias, kernel, stride, padding, dilation, groups):
+def _shape_only(x, w, bias, kernel, stride, padding, dilation, groups) -> Tensor:
     _require_float32(x, w, bias)
     y = torch.ops.aten.convolution(
         x, w, bias, stride, padding, dilation, False, [0, 0], groups
@@ -110,25 +116,49 @@ def _(x, w, bias, kernel, stride, padding, dilation, groups):
     return torch.empty(y.shape, dtype=x.dtype, device=x.device)
 
 
-def _save(ctx, inputs, output) -> None:
-    x, w, bias, _, ctx.stride, ctx.padding, ctx.dilation, ctx.groups = inputs
-    ctx.bias_shape = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, w)
+class _Differentiable(torch.autograd.Function):
+    """The op, with the gradients and the tangents of torch's convolution."""
+
+    @staticmethod
+    def forward(keyset, x, w, bias, *options) -> Tensor:
+        with torch.enable_grad(), fwAD._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
+            return _op.redispatch(keyset & torch._C._after_autograd_keyset, x, w, bias, *options)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        _, x, w, bias, _, *ctx.options = inputs
+        ctx.bias_shape = None if bias is None else list(bias.shape)
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx, g_y: Tensor):
+        x, w = ctx.saved_tensors
+        stride, padding, dilation, groups = ctx.options
+        g_x, g_w, g_bias = torch.ops.aten.convolution_backward(
+            g_y, x, w, ctx.bias_shape, stride, padding, dilation,
+            False, [0, 0], groups, list(ctx.needs_input_grad[1:4]),
+        )  # fmt: skip
+        return None, g_x, g_w, g_bias, None, None, None, None, None
 
 
-def _backward(ctx, g_y: Tensor):
-    """Gradients of x, w and bias; differentiable again, since aten's backward is."""
-    x, w = ctx.saved_tensors
-    g_x, g_w, g_bias = torch.ops.aten.convolution_backward(
-        g_y, x, w, ctx.bias_shape, ctx.stride, ctx.padding, ctx.dilation,
-        False, [0, 0], ctx.groups, list(ctx.needs_input_grad[:3]),
-    )  # fmt: skip
-    return g_x, g_w, g_bias, None, None, None, None, None
+def _autograd(keyset, x, w, bias, *options):
+    (x, t_x), (w, t_w) = fwAD.unpack_dual(x, level=0), fwAD.unpack_dual(w, level=0)
+    bias, t_bias = (None, None) if bias is None else fwAD.unpack_dual(bias, level=0)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, w, bias)):
+        with torch._functorch.autograd_function.enable_single_level_autograd_function():
+            y= super(torch.autograd.Function, _Differentiable).apply(keyset, x, w, bias, *options)
+    else:
+        y= _Differentiable.forward(keyset, x, w, bias, *options)
+    parts = [torch.ops.aten.convolution(a, b, None, *options[1:4], False, [0, 0], options[4]) for a,b in ((t_x, w), (x, t_w)) if a is not None and b is not None]
+    if t_bias is not None: parts.append(t_bias[:, None, None].expand_as(y))
+    return fwAD.make_dual(y, sum(parts), level=0) if parts else y
 
 
-_op.register_autograd(_backward, setup_context=_save)
+_library.impl("conv2d", _compute, "CompositeExplicitAutograd")
+_library.impl("conv2d", _autograd, "Autograd", with_keyset=True)
+torch.library.register_fake("convlab::conv2d", _shape_only, lib=_library)
 for _device_type in ("cuda", "cpu"):
-    _op.register_autocast(_device_type, cast_inputs=torch.float32)
+    torch.library.register_autocast("convlab::conv2d", _device_type, torch.float32, lib=_library)
 
 
 def _require_float32(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
