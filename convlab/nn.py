@@ -2,6 +2,28 @@
 
 A kernel computes the forward pass only. The gradients are torch's own, on a GPU in the arithmetic
 that torch chooses for them: cuDNN with TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
+
+What of torch works:
+
+===============================  ==============================================================
+backward, double backward        works
+forward_ad, func.jvp, jacfwd     works
+func.grad, vjp, jacrev, hessian  works
+vmap                             works; over filters, one call of the kernel each
+func.functional_call             works
+compile                          works, derivatives and transforms inside it too
+export                           works; saved, it loads a kernel that was given by name or path
+fx.symbolic_trace                works; the convolution stays one node
+jit.trace, jit.script            works; a scripted model cannot be saved
+autocast                         works, in float32: the kernels know nothing less
+other dtypes                     refused with a ProblemError
+meta and fake tensors            works
+channels_last and other strides  works; y is contiguous
+checkpoint                       works
+DistributedDataParallel          works
+pickle, deepcopy, torch.save     works; a copy shares the kernel, a pickle holds it
+CUDA graphs                      works, once the kernel ran before the capture; on a GPU
+===============================  ==============================================================
 """
 
 import copy
@@ -96,6 +118,8 @@ device, dtype
         At the forward pass: no such kernel; it does not compile, cannot do this problem, fails.
     """
 
+    __jit_unused_properties__ = ["kernel"]
+
     def __init__(
         self,
         in_channels: int,
@@ -128,6 +152,7 @@ device, dtype
         # Past Module.__setattr__, which would take a callable that is a Module for a child.
         self.__dict__.update(_kernel=kernel, _kernel_key=key_of(kernel))
 
+    @torch.jit.ignore
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         input, padding = _outer(self, input)
         numbers = self.stride, padding, self.dilation, self.groups

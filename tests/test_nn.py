@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import convlab.nn
 from convlab.run import op
 from convlab.words.errors import CatalogError, ProblemError, UnsupportedError
+from tests.instruments.torch_features import FEATURES, table
 
 REPOSITORY = Path(__file__).parent.parent
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -203,6 +204,34 @@ def test_backward_in_another_thread(kernel):
     thread.start()
     thread.join()
     assert x.grad is not None
+
+
+# --- what of torch works ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.gpu if "CUDA" in name else ()) for name in FEATURES
+])  # fmt: skip
+def test_feature_of_torch(name, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    FEATURES[name][1]()
+
+
+def test_table_of_features_is_the_docstrings():
+    """Else: ``python -m tests.instruments.torch_features``."""
+    assert convlab.nn.__doc__.endswith(table())
+
+
+def test_a_kernel_called_by_itself_has_derivatives_too():
+    kernel = convlab.load("01_direct", engine="sim")
+    x, w = normal(1, 2, 5, 5), normal(3, 2, 3, 3)
+    y, tangent = torch.func.jvp(lambda x: kernel(x, w, padding=1), (x,), (normal(*x.shape),))
+    torch.testing.assert_close(y, F.conv2d(x, w, padding=1))
+    torch.testing.assert_close(tangent, F.conv2d(normal(*x.shape), w, padding=1))
+    torch.testing.assert_close(
+        torch.func.grad(lambda w: kernel(x, w).square().sum())(w),
+        torch.func.grad(lambda w: F.conv2d(x, w).square().sum())(w),
+    )
 
 
 # --- the op ---------------------------------------------------------------------------------

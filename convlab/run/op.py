@@ -107,8 +107,8 @@ if "_library" in globals():  # %autoreload runs this module again
     _library._destroy()
 _library = torch.library.Library("convlab", "FRAGMENT")
 _library.define(
-    "conv2d(Tensor x, Tensor w, Tensor? bias, str kernel, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] dilation, SymInt groups) -> Tensor"
+    "conv2d(Tensor x, Tensor w, Tensor? bias, str kernel, int[] stride, int[] padding, "
+    "int[] dilation, int groups) -> Tensor"
 )
 _op = torch.ops.convlab.conv2d.default
 
