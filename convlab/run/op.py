@@ -28,9 +28,11 @@ from ..words.problem import Problem, pair, same_padding
 # here. The serial is never used again, so two objects of one name stay apart, and a stale key finds
 # nothing rather than another kernel. Weak: whoever uses the object (a Conv2d, the caller of conv2d)
 # keeps it alive; this table does not.
-_kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
-_serials = itertools.count(1)
-_loaders: list[Callable] = []
+_kernels: weakref.WeakValueDictionary[str, Callable] = globals().get(  # %autoreload keeps them
+    "_kernels", weakref.WeakValueDictionary()
+)
+_serials = globals().get("_serials", itertools.count(1))
+_loaders: list[Callable] = globals().get("_loaders", [])
 
 
 def loader(load: Callable) -> Callable:
@@ -103,7 +105,7 @@ def derives(*tensors: Tensor | None) -> bool:
 
 # --- the op ---------------------------------------------------------------------------------
 
-if "_library" in globals():  # %autoreload runs this module again
+if "_library" in globals():  # by %autoreload
     _library._destroy()
 _library = torch.library.Library("convlab", "FRAGMENT")
 _library.define(
