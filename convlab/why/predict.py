@@ -11,34 +11,34 @@ tensor  HMMA and HGMMA at the datasheet's rate
 
 These go on at once, yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p).
 Two constants are fitted (`FITTED`); README.md here has their error, also on what they were not
-fitted to.
+fitted to. Left out is what an L2 that is too small loses and fetches again: `OMITTED`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..machine.device import Ceilings
+from ..sim import Trace
 from ..words.problem import Problem
-from .executed import by_function, executions
+from .executed import executions, launched, lines_of
 from .occupancy import Gpu, Occupancy, occupancy
-from .sass import Function
+from .sass import Function, in_order
 from .work import SCHEDULERS, Hits, Work
 
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches (H200: 4.26 of 4.8 TB/s)
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches (H200: 51 of 67 TFLOP/s)
 L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20 to 40
 LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
-MACS = 50_000_000  # of the small problem that is simulated in place of a large one
-_SIDE = 32  # outputs a side that stand for a large image: whole tiles, whole warps
+OMITTED = "the model's DRAM traffic leaves out what the L2 loses and fetches again: it is a least"
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What is fitted to measured times, by ``tests/calibrate_model.py``.
+    """What is fitted to measured times, by ``tests/instruments/calibrate_model.py``.
 
     `sustained` is the share of their cycles at the boost clock that SMs use: clocks fall under
     load, and slots are lost to bank conflicts of registers and the like. `overlap` is the exponent
@@ -49,8 +49,9 @@ class Constants:
     overlap: float
 
 
-# Resources in words: (what limits, in short).
-_WORDS = {
+FITTED = Constants(sustained=0.82, overlap=2.5)
+# Resources in words: what limits, and in short.
+WORDS = {
     "issue": ("the schedulers, which issue one instruction a cycle", "issue slots"),
     "fp32": ("the fp32 units", "the fp32 units"),
     "integer": ("integer arithmetic: indices and borders", "integer arithmetic"),
@@ -61,21 +62,6 @@ _WORDS = {
     "tensor": ("the tensor cores", "the tensor cores"),
     "waiting": ("waits that too few warps hide: latencies and barriers", "waits"),
 }
-_LIMITS = {name: words[0] for name, words in _WORDS.items()}
-_SHORT = {name: words[1] for name, words in _WORDS.items()}
-
-FITTED = Constants(sustained=0.82, overlap=2.5)
-
-
-@dataclass(frozen=True)
-class Run:
-    """What the simulator counted on one problem: `Launch.lines` and `Launch.launches`."""
-
-    problem: Problem
-    counters: Mapping[str, float]
-    lines: Sequence[Mapping[str, Any]]
-    launches: Sequence[Mapping[str, Any]]
-    executed: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,16 +70,33 @@ class Part:
 
     `terms` has the seconds for which each resource is busy, and those in which the SMs wait though
     none of theirs is; `sm_seconds` what the SMs take if they use every cycle of the boost clock.
+    `work` is what each of its `warps` does, None of a library's kernels; `issued` counts what warps
+    execute by source line; `looped` is the share of that in the function's hot loop.
     """
 
     name: str
     terms: dict[str, float]
     sm_seconds: float = 0.0
     occupancy: Occupancy | None = None
-    instructions: float = 0.0  # of warps
-    ffma: float = 0.0  # of warps
-    library: bool = False
-    issued: Mapping[int, float] = field(default_factory=dict)  # instructions of warps, by line
+    work: Work | None = None
+    warps: float = 0.0
+    issued: Mapping[int, float] = field(default_factory=dict)
+    looped: float = 0.0
+
+    @property
+    def mix(self) -> dict[str, float]:
+        """The instructions that warps execute, by kind."""
+        return in_order({k: n * self.warps for k, n in self.work.mix.items()}) if self.work else {}
+
+    @property
+    def instructions(self) -> float:
+        """All that warps execute."""
+        return self.work.instructions * self.warps if self.work else 0.0
+
+    @property
+    def ffma(self) -> float:
+        """The additions, products and multiply-adds among them."""
+        return self.work.ffma * self.warps if self.work else 0.0
 
     @property
     def limited_by(self) -> str:
@@ -107,7 +110,7 @@ class Part:
 
     def time(self, constants: Constants) -> float:
         """The predicted time with other constants."""
-        sm = self.sm_seconds / (1 if self.library else constants.sustained)
+        sm = self.sm_seconds / (constants.sustained if self.work else 1)
         together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
         p = constants.overlap
         longest = max(together)
@@ -124,7 +127,6 @@ class Prediction:
     gpu: str
     parts: tuple[Part, ...]
     dram_bytes: float
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def ms(self) -> float:
@@ -132,15 +134,20 @@ class Prediction:
         return 1e3 * sum(part.seconds for part in self.parts)
 
     @property
+    def slowest(self) -> Part | None:
+        """The part that takes longest; None where there is none."""
+        return max(self.parts, key=lambda part: part.seconds, default=None)
+
+    @property
     def verdict(self) -> str:
         """What limits the kernel, in a sentence."""
-        if not self.parts:
+        slowest = self.slowest
+        if slowest is None:
             return "the model sees no work at all"
-        slowest = max(self.parts, key=lambda part: part.seconds)
         terms = sorted(slowest.terms.items(), key=lambda term: -term[1])
         (first, most), *others = [(name, t / slowest.seconds) for name, t in terms]
-        text = f"{_LIMITS[first]} ({most:.0%} of its time)"
-        text += "".join(f", then {_SHORT[name]} ({share:.0%})" for name, share in others[:1]
+        text = f"{WORDS[first][0]} ({most:.0%} of its time)"
+        text += "".join(f", then {WORDS[name][1]} ({share:.0%})" for name, share in others[:1]
                         if share > 0.2)  # fmt: skip
         share = 1e3 * slowest.seconds / self.ms
         return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {text}"
@@ -151,71 +158,28 @@ class Prediction:
             terms = sorted(part.terms.items(), key=lambda term: -term[1])
             shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in terms[:4] if t)
             lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms; busy with {shown}")
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON can hold."""
         return {
             "model": True, "verdict": self.verdict, "ms": self.ms,
-            "gpu": self.gpu, "problem": str(self.problem),
-            "dram_bytes": self.dram_bytes, "notes": list(self.notes),
+            "gpu": self.gpu, "problem": str(self.problem), "dram_bytes": self.dram_bytes,
             "parts": [
                 {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
-                 "terms_ms": {name: 1e3 * value for name, value in part.terms.items()}}
+                 "terms_ms": {name: 1e3 * value for name, value in part.terms.items()},
+                 "executed": dict(part.mix)}
                 for part in self.parts
             ],
         }  # fmt: skip
-
-
-def stand_ins(problem: Problem, macs: int = MACS) -> list[Problem]:
-    """Return the small problems whose counts, extrapolated, stand for a large one's.
-
-    One image of whole tiles (32 outputs a side where there were more than 64), and so few channels
-    of a group that it costs at most `macs`. If channels were cut, a second problem with half of
-    them follows: counts are linear in the channels of a group, and two points make the line.
-    """
-    sides = [_SIDE if size > 2 * _SIDE else size for size in (problem.P, problem.Q)]
-
-    def shrunk(depth: int, k: int, groups: int, at_most: int = _SIDE * 2) -> Problem:
-        (h, w), taps = [min(size, at_most) for size in sides], (problem.R, problem.S)
-        image = [
-            max(1, (out - 1) * s + d * (tap - 1) + 1 - 2 * pad)
-            for out, s, d, tap, pad in zip(
-                (h, w), problem.stride, problem.dilation, taps, problem.padding, strict=True
-            )
-        ]
-        return replace(
-            problem, N=min(problem.N, 1), C=depth * groups, H=image[0], W=image[1], K=k * groups,
-            groups=groups,
-            name=f"{problem.label} (simulated as N=1, C={depth * groups}, {image[0]}x{image[1]})",
-        )  # fmt: skip
-
-    depth, k = problem.C // problem.groups, problem.K // problem.groups
-    if problem.macs <= macs:
-        return [problem]
-    tries = [shrunk(depth, k, problem.groups)]
-    depths = [d for d in (64, 32, 16, 8) if d < depth]
-    tries += [shrunk(d, k, problem.groups) for d in depths]
-    least = min(depths, default=depth)
-    tries += [shrunk(least, k, g) for g in (64, 16, 4, 1) if g < problem.groups]
-    few = min(problem.groups, 1)
-    tries += [shrunk(least, fewer, few) for fewer in (256, 128, 64) if fewer < k]
-    tries += [shrunk(least, min(k, 64), few, side) for side in (16, 8, 1)]
-    chosen = next((small for small in tries if small.macs <= macs), tries[-1])
-    small_depth = chosen.C // chosen.groups
-    if small_depth == depth or small_depth < 2:
-        return [chosen]
-    half = replace(chosen, C=chosen.C // 2 if small_depth % 2 == 0 else chosen.groups)
-    return [chosen, half]
 
 
 def predict(
     problem: Problem,
     gpu: Gpu,
     functions: Sequence[Function],
-    runs: Sequence[Run],
+    counted: Trace,
     ceilings: Ceilings | None = None,
-    block: tuple[int, int, int] | None = None,
 ) -> Prediction:
     """Predict a kernel's time on a problem.
 
@@ -224,51 +188,31 @@ def predict(
     problem : of any size.
     gpu : on which.
     functions : with their instructions (`sass.disassemble`), compiled for that GPU.
-    runs : on `stand_ins(problem)`, in its order.
+    counted : what the simulator counted on the problem, perhaps of a sample of its blocks.
     ceilings : measured ones, if that GPU is there; else shares of its datasheet are used.
-    block : threads of a block, for functions of which no launch is known.
     """
-    first, scale = runs[0], _pixels(problem) / max(_pixels(runs[0].problem), 1)
-    lines, executed = [dict(row) for row in first.lines], dict(first.executed)
-    if len(runs) > 1:
-        lines, executed = _extrapolated(problem, runs)
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays = array_bytes(problem)
-    arrays["workspace"] = scale * _bytes(lines, "workspace", "store")
+    arrays["workspace"] = _asked(counted.lines, "workspace", "store")
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
-    hits = Hits.of(first.counters)
-    parts, dram_total = [], 0.0
-    for function, owned, launches in by_function(functions, lines, first.launches):
-        if not owned:
-            continue
-        shape = launches[0]["block"] if launches else block
-        shared = function.static_shared + (launches[0]["shared_bytes"] if launches else 0)
-        held = occupancy(gpu, math.prod(shape), function.registers, shared)
-        warps_each = -(-math.prod(shape) // 32)
-        blocks = scale * sum(math.prod(entry["grid"]) for entry in launches)
-        if not launches:  # as many threads as y has elements
-            blocks = math.ceil(_pixels(problem) / math.prod(shape))
-        times = executions(function, owned, executed, blocks / scale * warps_each)
-        dram = _dram(owned, scale, arrays)
-        dram_total += dram
-        missed = scale * _missed(owned, hits, dram / scale)
-        work = Work.of(function, times, owned, gpu, hits, blocks / scale * warps_each)
-        part = _part(gpu, function, work, held, blocks, warps_each,
-                     {"L2": missed / (L2_BYTES * gpu.sms * gpu.ghz * 1e9),
-                      "DRAM": dram / bandwidth})  # fmt: skip
-        parts.append(replace(part, issued=_issued(function, times, scale)))
-    notes = []
-    if first.counters.get("library_bytes"):
-        moved = scale * first.counters["library_bytes"] * _depth_ratio(problem, first.problem)
-        dram_total += moved
-        busy = problem.flops / rate
-        parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": moved / bandwidth}, busy, library=True))
-        notes.append("cuBLAS: tiles of 128x128, at the rate of a large matrix product")
-    if len(runs) > 1 or first.problem != problem:
-        notes.append(f"extrapolated from {' and '.join(str(run.problem) for run in runs)}")
-    return Prediction(problem, gpu.name, tuple(parts), dram_total, tuple(notes))
+    called = []
+    for function, launches in launched(functions, counted.lines, counted.launches):
+        lines = lines_of(function, counted.lines)
+        if lines:
+            called.append((function, launches, lines, _dram(lines, arrays)))
+    moved = sum(dram for *_, dram in called)
+    hits = Hits.of(counted.counters, moved)
+    parts = [
+        _part(gpu, function, launches, lines, counted.executed, hits, dram, bandwidth)
+        for function, launches, lines, dram in called
+    ]
+    if counted.counters.get("library_bytes"):  # tiles of 128x128, at a large product's rate
+        library, busy = counted.counters["library_bytes"], problem.flops / rate
+        parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
+        moved += library
+    return Prediction(problem, gpu.name, tuple(parts), moved)
 
 
 def array_bytes(problem: Problem) -> dict[str, float]:
@@ -278,82 +222,58 @@ def array_bytes(problem: Problem) -> dict[str, float]:
     return sizes | {"bias": 4.0 * problem.K}
 
 
-def _bytes(lines: Sequence[Mapping[str, Any]], array: str | None, kind: str) -> float:
+def _asked(lines: Sequence[Mapping[str, Any]], array: str | None, kind: str) -> float:
+    """The bytes of all sectors that were asked for."""
     return 32.0 * sum(
         row["units"] for row in lines
         if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"])
     )  # fmt: skip
 
 
-def _dram(lines: Sequence[Mapping[str, Any]], scale: float, arrays: Mapping[str, float]) -> float:
+def _dram(lines: Sequence[Mapping[str, Any]], arrays: Mapping[str, float]) -> float:
     moved = 0.0
     for kind in ("load", "store", "atomic"):
         for array in {row["array"] for row in lines if row["space"] == "global"}:
-            asked = scale * _bytes(lines, array, kind)
+            asked = _asked(lines, array, kind)
             moved += min(asked, arrays.get(array) or asked)
     return moved
 
 
-def _issued(function: Function, times: Mapping[int, float], scale: float) -> dict[int, float]:
-    """How many instructions warps issue of each source line."""
-    found: dict[int, float] = {}
-    for i in function.instructions:
-        if i.line and i.opcode != "NOP":
-            found[i.line] = found.get(i.line, 0.0) + scale * times.get(i.address, 0.0)
-    return found
-
-
-def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits, dram: float) -> float:
-    """Bytes between L2 and the SMs: what misses L1, and all stores."""
-    asked = _bytes(lines, None, "load")
-    requests = sum(row["requests"] for row in lines
-                   if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    return min(asked, 32 * requests * hits.misses) + _bytes(lines, None, "store")
-
-
-def _part(gpu: Gpu, function: Function, work: Work, held: Occupancy, blocks: float,
-          warps_each: int, memory: Mapping[str, float]) -> Part:  # fmt: skip
+def _part(gpu: Gpu, function: Function, launches: Sequence[Mapping[str, Any]],
+          lines: Sequence[Mapping[str, Any]], executed: Mapping[int, float], hits: Hits,
+          dram: float, bandwidth: float) -> Part:  # fmt: skip
     """One function's part; a few blocks of an SM are whole ones, many even out."""
+    threads = math.prod(launches[0]["block"])
+    shared = function.static_shared + launches[0]["shared_bytes"]
+    held = occupancy(gpu, threads, function.registers, shared)
+    warps_each = -(-threads // 32)
+    blocks = sum(math.prod(entry["grid"]) for entry in launches)
+    warps = blocks * warps_each
+    times = executions(function, lines, executed, warps)
+    work = Work.of(function, times, lines, gpu, hits, warps)
     per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
     hertz = gpu.ghz * 1e9
     seconds = work.cycles(warps_each, per_sm, min(held.blocks, per_sm) or 1) / hertz
-    used = FITTED.sustained * hertz
-    warps = per_sm * warps_each / SCHEDULERS  # of a scheduler
-    terms = {name: warps * work.busy(name) / used for name in work.resources}
+    of_a_scheduler = per_sm * warps_each / SCHEDULERS / (FITTED.sustained * hertz)
+    terms = {name: of_a_scheduler * work.busy(name) for name in work.resources}
     waits = seconds / FITTED.sustained - max(terms.values(), default=0.0)
-    sheet, whole = gpu.datasheet, blocks * warps_each
-    rate = 1e12 * ((sheet.tf32_tflops if sheet else None) or math.inf)
-    terms |= {"waiting": max(0.0, waits), "tensor": work.tensor_flops * whole / rate, **memory}
-    return Part(function.name, terms, seconds, held, work.instructions * whole, work.ffma * whole)
+    tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
+    terms |= {
+        "waiting": max(0.0, waits), "tensor": work.tensor_flops * warps / tensor_rate,
+        "L2": _missed(lines, hits) / (L2_BYTES * gpu.sms * hertz), "DRAM": dram / bandwidth,
+    }  # fmt: skip
+    issued: dict[int, float] = {}
+    for i in function.instructions:
+        if i.line and i.opcode != "NOP":
+            issued[i.line] = issued.get(i.line, 0.0) + times.get(i.address, 0.0)
+    hot = sum(times.get(i.address, 0.0) for i in function.body(function.hot_loop))
+    looped = hot / (work.instructions * warps or 1) if function.hot_loop else 0.0
+    return Part(function.name, terms, seconds, held, work, warps, issued, looped)
 
 
-def _pixels(problem: Problem) -> int:
-    return problem.gemm_m * problem.K  # groups are in K
-
-
-def _depth_ratio(problem: Problem, small: Problem) -> float:
-    return problem.gemm_k / small.gemm_k
-
-
-def _extrapolated(problem: Problem, runs: Sequence[Run]) -> tuple[list[dict], dict[int, float]]:
-    """The counts of a run with all of the problem's channels, by the line through two runs."""
-    full, near, far = (p.C / p.groups for p in (problem, runs[0].problem, runs[1].problem))
-    step = (full - near) / (near - far)
-
-    def key(row: Mapping[str, Any]) -> tuple:
-        return row["line"], row["space"], row["kind"], row["array"]
-
-    less = {key(row): row for row in runs[1].lines}
-    lines = []
-    for row in runs[0].lines:
-        other = less.get(key(row), row)
-        lines.append(
-            {name: max(0, value + step * (value - other[name])) if isinstance(value, int | float)
-             and name != "line" else value for name, value in row.items()}
-        )  # fmt: skip
-    fewer = runs[1].executed
-    executed = {
-        line: max(0.0, value + step * (value - fewer.get(line, value)))
-        for line, value in runs[0].executed.items()
-    }
-    return lines, executed
+def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits) -> float:
+    """Bytes between L2 and the SMs: what misses L1, and all stores."""
+    requests = sum(row["requests"] for row in lines
+                   if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
+    asked = _asked(lines, None, "load")
+    return min(asked, 32 * requests * hits.misses) + _asked(lines, None, "store")
