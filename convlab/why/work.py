@@ -89,7 +89,7 @@ class Work:
 
         Parameters
         ----------
-        function, times : how often its instructions run (`executed.executions`).
+        function, times : how often its instructions run (`flow.executions`).
         lines : what the simulator counted on its lines.
         gpu : on which.
         hits : of its loads.

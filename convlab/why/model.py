@@ -24,7 +24,7 @@ from typing import Any
 from ..machine.device import Ceilings
 from ..sim import Trace
 from ..words.problem import Problem
-from .executed import executions, launched, lines_of
+from .flow import executions, launched, lines_of
 from .occupancy import Gpu, Occupancy, occupancy
 from .sass import Function, in_order
 from .work import SCHEDULERS, Hits, Work
