@@ -18,8 +18,8 @@ import pandas as pd
 
 from ..fast.measure import measure
 from ..machine.device import Ceilings, Datasheet, ceilings, describe, floor_seconds
-from ..right.check import fit
 from ..run import build as builds
+from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..sim import Trace
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
@@ -32,7 +32,7 @@ from .flow import launched
 from .inspection import Inspection, Inspections
 from .listing import with_shares
 from .occupancy import Gpu, find_gpu
-from .model import OMITTED, Prediction, predict
+from .model import OMITTED, predict
 from .table import Dims, quantities, sass_table, static_table
 
 __all__ = ["access_map", "accesses", "footprint", "inspect"]
@@ -104,14 +104,21 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     counted, findings = None, ()
     if engine != "cuda":
         counted, findings = _simulated(kernel, problem, seed, notes)
-    functions = _compiled(kernel, gpu, notes)
+    try:
+        functions = compiled(kernel, gpu)
+    except ConvlabError as error:
+        functions = ()
+        notes.append(f"no registers or instructions: {_first_line(error)}")
     peaks, known = _peaks(gpu)
     measured = None
     if here and (counted or engine == "cuda"):  # never what failed on the simulator
         measured = _measured(kernel.on("cuda"), problem, seed, notes)
     elif engine != "sim" and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
-    model = _predicted(problem, gpu, functions, counted, known, notes)
+    model = None
+    if not (lacks := _lacking(gpu, functions, counted, known)):
+        model = predict(problem, gpu, functions, counted, known, kernel.format)
+    notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else OMITTED)
     launches = counted.launches if counted else ()
     lines = [row for row in counted.lines if row["line"]] if counted else []
     pairs = launched(functions, lines, launches)
@@ -170,14 +177,11 @@ def _sampled(sampling: Mapping[str, Any]) -> str:
     return f"{count}, and their counts scaled; standard errors: {errors or 'none'}"
 
 
-def _compiled(kernel: Kernel, gpu: Gpu, notes: list[str]) -> tuple[sass.Function, ...]:
+def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
+    """Return what nvcc makes of a kernel for a GPU. Raises BuildError without nvcc or nvdisasm."""
     source = builds.Source(kernel.source, kernel.name.partition("@")[0], kernel.path)
     headers = tuple(source.headers().items())
-    try:
-        return _functions(source, gpu.arch, tuple(kernel.defines.items()), headers)
-    except ConvlabError as error:
-        notes.append(f"no registers or instructions: {_first_line(error)}")
-        return ()
+    return _functions(source, gpu.arch, tuple(kernel.defines.items()), headers)
 
 
 @functools.lru_cache(maxsize=64)  # nvcc runs once for a kernel, not once for each problem
@@ -224,19 +228,13 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     return seen or None
 
 
-def _predicted(problem: Problem, gpu: Gpu, functions: tuple[sass.Function, ...],
-               counted: Trace | None, known: Ceilings | None,
-               notes: list[str]) -> Prediction | None:  # fmt: skip
-    lacks = [
-        text for text, there in (
-            ("a simulated run", counted),
-            ("counts by source line", not counted or any(row["line"] for row in counted.lines)),
-            ("machine instructions (nvcc and nvdisasm)", any(f.instructions for f in functions)),
-            (f"the datasheet of {gpu.name}", gpu.datasheet or known),
-        ) if not there
-    ]  # fmt: skip
-    if lacks:
-        notes.append(f"no prediction: it needs {', '.join(lacks)}")
-        return None
-    notes.append(OMITTED)
-    return predict(problem, gpu, functions, counted, known)
+def _lacking(gpu: Gpu, functions: tuple[sass.Function, ...], counted: Trace | None,
+             known: Ceilings | None) -> list[str]:  # fmt: skip
+    """What a prediction needs and is not there."""
+    needs = {
+        "a simulated run": counted,
+        "counts by source line": not counted or any(row["line"] for row in counted.lines),
+        "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
+        f"the datasheet of {gpu.name}": gpu.datasheet or known,
+    }
+    return [name for name, there in needs.items() if not there]

@@ -178,7 +178,7 @@ class _Record:
         kernel = kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
         self.kernel, self.problem = kernel, named_problem(problem)
         self.source = kernel.source.splitlines()
-        self.who = f"warp {warp} of block {tuple(block)}"
+        self.who = f"{'the warps' if warp is None else f'warp {warp}'} of block {tuple(block)}"
         self.limit = REQUESTS if warp is not None else _BLOCK_REQUESTS
         reason = kernel.unsupported(self.problem)
         if reason is not None:
@@ -206,9 +206,8 @@ class _Record:
     def must_be_complete(self) -> None:
         """Raise if there were more requests than are kept."""
         if not self.trace.complete:
-            who = self.who if self.limit == REQUESTS else f"the warps{self.who[self.who.index(' of '):]}"
             raise ProblemError(
-                f"{who}: more than {self.limit:,} memory requests in {self.kernel.name} on "
+                f"{self.who}: more than {self.limit:,} memory requests in {self.kernel.name} on "
                 f"{self.problem.label}, more than are kept: take fewer channels or a smaller filter"
             )
 

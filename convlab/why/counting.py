@@ -7,10 +7,11 @@ addresses of a convolution do not depend on its data.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from .. import sim
-from ..right import reference
 from ..run import build as builds
+from ..run import data
 from ..run.kernel import Kernel
 from ..run.launch import integers
 from ..words.problem import Problem
@@ -50,23 +51,24 @@ def simulate(
     *,
     seed: int | None = None,
     sample: int | None = None,
-    record: tuple[int, int, int, int, int] | None = None,
+    **options: Any,
 ) -> sim.Trace:
     """Run a kernel once on the simulator: on data of a seed, or else on zeros.
 
     Parameters
     ----------
-    sample, record : as for `convlab.sim.simulate`.
+    sample : blocks of each launch that run; all of them unless told.
+    options : as for `convlab.sim.simulate`: record, joined.
     """
     shapes = {"x": problem.x_shape, "w": problem.w_shape}
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
     arena = sim.Arena(shapes | {"y": problem.y_shape}, sparse=[*shapes, "y"])
     if seed is not None:
-        for name, tensor in zip(shapes, reference.inputs(problem, seed)):
+        for name, tensor in zip(shapes, data.inputs(problem, seed)):
             arena.tensors[name].copy_(tensor)
     return sim.simulate(
         kernel.build().library, builds.sim_runtime(), integers(problem), arena, label=kernel.name,
         source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
         time_limit=kernel.time_limit, trace=kernel.trace, sample=sample and (sample, 0),
-        record=record,
+        **options,
     )  # fmt: skip

@@ -103,8 +103,11 @@ class Inspection(Result):
         """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
         if self.predicted is None:
             return "no verdict: see the notes"
-        off = f"; it predicts {self.predicted.ms:.3g} ms, measured: {self.ms:.3g} ms"
-        return f"the model's verdict: {self.predicted.verdict}{off if self.ms else ''}"
+        seen = f", measured: {self.ms:.3g} ms" if self.ms else ""
+        return (
+            f"the model's verdict: {self.predicted.verdict}; it predicts {self.predicted.ms:.3g} ms"
+            f"{seen}"
+        )
 
     @property
     def row(self) -> dict[str, str]:
@@ -159,17 +162,19 @@ class Inspection(Result):
         known = self.frame[self.frame[numbers].notna().any(axis=1)]
         columns = [n for n in (*numbers, "least") if known[n].notna().any()]
         names = {
-            "function": "function", "registers": "registers", "static_shared": "static B",
-            "dynamic_shared": "dynamic B", "spill_bytes": "spills B", "block": "block",
-            "blocks_per_sm": "blocks/SM", "occupancy": ("occupancy", _SHARE),
-            "limited_by": "limited by",
+            "function": "function", "registers": "registers", "shared": "shared B",
+            "spill_bytes": "spills B", "block": "block", "blocks_per_sm": "blocks/SM",
+            "occupancy": ("occupancy", _SHARE), "limited_by": "limited by",
         }  # fmt: skip
         shares = {name: (name, _SHARE) for name in ("issued", "sectors", "wavefronts")}
+        static = self.static.copy()
+        if len(static):
+            static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
         costly = self.costly()
         costly[list(shares)] = costly[list(shares)].replace(0.0, float("nan"))
         return (
             Table(known[["quantity", "unit", *columns]], left=("unit",)),
-            Table(self.static, names, left=("limited by",)),
+            Table(static, names, left=("limited by",)),
             Table(
                 costly.astype({"line": str}), {"line": "line", **shares, "source": "source"},
                 left=("source",), title="what lines cost: instructions issued, sectors of global "

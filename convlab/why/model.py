@@ -23,6 +23,7 @@ from typing import Any
 
 from ..machine.device import Ceilings
 from ..sim import Trace
+from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
 from .flow import executions, launched, lines_of
 from .occupancy import Gpu, Occupancy, occupancy
@@ -180,6 +181,7 @@ def predict(
     functions: Sequence[Function],
     counted: Trace,
     ceilings: Ceilings | None = None,
+    format: Format = FLOAT32,
 ) -> Prediction:
     """Predict a kernel's time on a problem.
 
@@ -190,11 +192,12 @@ def predict(
     functions : with their instructions (`sass.disassemble`), compiled for that GPU.
     counted : what the simulator counted on the problem, perhaps of a sample of its blocks.
     ceilings : measured ones, if that GPU is there; else shares of its datasheet are used.
+    format : of the tensors.
     """
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
-    arrays = array_bytes(problem)
+    arrays: dict[str, float] = format.bytes(problem)
     arrays["workspace"] = _asked(counted.lines, "workspace", "store")
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
     called = []
@@ -213,13 +216,6 @@ def predict(
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
         moved += library
     return Prediction(problem, gpu.name, tuple(parts), moved)
-
-
-def array_bytes(problem: Problem) -> dict[str, float]:
-    """The bytes of each tensor by its name."""
-    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    sizes = {name: 4.0 * math.prod(shape) for name, shape in shapes.items()}
-    return sizes | {"bias": 4.0 * problem.K}
 
 
 def _asked(lines: Sequence[Mapping[str, Any]], array: str | None, kind: str) -> float:
