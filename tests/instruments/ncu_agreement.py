@@ -31,9 +31,7 @@ from convlab import why as explain
 from convlab.fast import measure
 from convlab.fast.bench import write_between
 from convlab.machine import device
-from convlab.right import reference
-from convlab.run import build
-from convlab.run.runnable import Launch
+from convlab.sim import Trace
 from convlab.why import counting, flow, ncu
 from convlab.words import catalog
 from convlab.words.errors import ConvlabError
