@@ -18,8 +18,8 @@ from convlab.run import data, kernel
 from convlab.why import counting, figures, model, ncu, sass
 from convlab.why.listing import Listing, with_shares
 from convlab.why.occupancy import GPUS, Gpu, find_gpu, occupancy
-from convlab.words.format import FLOAT32
 from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
+from convlab.words.format import FLOAT32
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
 needs_tools = pytest.mark.skipif(

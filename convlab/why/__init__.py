@@ -31,8 +31,8 @@ from .counting import count
 from .flow import launched
 from .inspection import Inspection, Inspections
 from .listing import with_shares
-from .occupancy import Gpu, find_gpu
 from .model import OMITTED, predict
+from .occupancy import Gpu, find_gpu
 from .table import Dims, quantities, sass_table, static_table
 
 __all__ = ["access_map", "accesses", "footprint", "inspect"]

@@ -15,8 +15,8 @@ from ..show.result import WIDTH, Result, Several, Table
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
-from .occupancy import Gpu
 from .model import WORDS, Prediction
+from .occupancy import Gpu
 
 _SHARE = "{:.0%}"
 

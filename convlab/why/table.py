@@ -10,8 +10,8 @@ import pandas as pd
 
 from ..sim import Trace
 from ..words.problem import Problem
-from .occupancy import Gpu, occupancy
 from .model import Prediction
+from .occupancy import Gpu, occupancy
 from .sass import Function
 
 Dims = tuple[int, int, int]

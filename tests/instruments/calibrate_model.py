@@ -146,8 +146,8 @@ def table(all_points: Sequence[Point], document: dict, source: str) -> str:
             cells.append(text)
         lines.append(f"| {label} | {' | '.join(cells)} |")
     where = f"{document['device']}; {document['date']}"
-    lines += ["", f"Measured on {where} (`{source}`); by `python -m
-tests.instruments.calibrate_model`."]
+    lines += ["", f"Measured on {where} (`{source}`); by "
+              "`python -m tests.instruments.calibrate_model`."]  # fmt: skip
     return "\n".join(lines)
 
 
