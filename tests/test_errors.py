@@ -209,7 +209,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     x, w = normal(1, 1, 200, 200), normal(1, 1, 190, 190)
     with pytest.raises(UnsupportedError, match="03_smem_tile cannot do .*<= smem.*here") as error:
         tile(x, w)
-    assert re.search(r"; use 01_direct, 02_im2col_gemm", str(error.value))
+    assert re.search(r"; use 01_direct, .*02_im2col_gemm", str(error.value))
     able = load("01_direct", engine="sim")
     torch.testing.assert_close(able(x, w), F.conv2d(x, w), rtol=1e-3, atol=1e-3)
     assert_works(tile)
@@ -554,7 +554,6 @@ def test_findings_of_a_fault_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
     source = (KERNEL_DIR / "01_direct.cu").read_text().replace("if (h < 0 || h >= conv.H) continue;", "")
     broken = convlab.compile(source, name="no_top", engine="sim")
     monkeypatch.setattr(broken, "engine", "cuda")
-    monkeypatch.setattr(faults, "Sanitized", lambda kernel, problem: None)
     conv = convlab.problem("N=1,C=2,H=6,W=6,K=2,R=3,S=3,padding=1")
     subject = faults.Subject("call", (broken,), conv)
     error = subject.error("illegal address", "CUDA error")

@@ -32,11 +32,15 @@ _YOUNG = 3600.0  # seconds for which a build, or an unfinished one, is left alon
 
 @dataclass(frozen=True)
 class Made:
-    """What a compiler made: the library, the headers it read, the folders it looked for them in."""
+    """What a compiler made: the library, the headers it read, the folders it looked for them in.
+
+    `known` is false where it did not list what it read: such a build is found by no other process.
+    """
 
     library: Path
     read: tuple[Path, ...]
     searched: tuple[Path, ...]
+    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ def _make(name: str, make: Callable[[Path], Made]) -> Build:
     try:
         made = make(folder)
         read = {str(path): _seen(path, began) for path in made.read}
+        if not made.known:
+            read[f"unknown at {began}"] = ("", 0, 0)
         searched = _visible(map(str, made.searched), read)
         record = {"library": _digest(made.library), "read": read, "searched": searched}
         made.library.rename(folder / _LIBRARY)
@@ -130,8 +136,8 @@ def _make(name: str, make: Callable[[Path], Made]) -> Build:
                 shutil.rmtree(other)
             elif other.name not in (_LIBRARY, _RECORD):
                 other.unlink()
-        contents = [was[0] for was in read.values()] + [repr(searched)]
-        key = hashlib.sha256("".join(contents).encode()).hexdigest()[:16]
+        key = [*read, *(was[0] for was in read.values()), repr(searched)]
+        key = hashlib.sha256("\0".join(key).encode(errors="surrogateescape")).hexdigest()[:16]
         final = root / f"{name}-{key}"
         with contextlib.suppress(OSError):  # another process was quicker: theirs will do
             folder.rename(final)

@@ -185,17 +185,15 @@ def _made(
     """The library and what the compiler read for it, as ninja keeps it."""
     ninja = str(toolchain.find("ninja"))
     listed = subprocess.run([ninja, "-t", "deps"], cwd=folder, capture_output=True, text=True)
+    paths = [Path(os.path.normpath(folder / _real(line.strip())))
+             for line in listed.stdout.splitlines() if line.startswith("    ")]  # fmt: skip
+    headers = [copies.get(path, path) for path in paths if path.parent != folder]
     system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
-    read: dict[Path, None] = {}
-    for line in listed.stdout.splitlines():
-        path = Path(os.path.normpath(folder / _real(line.strip())))
-        path = copies.get(path, path)
-        if line.startswith("    ") and not path.is_relative_to(folder):
-            if not str(path).startswith(system):
-                read[path] = None
+    read = [path for path in headers if not str(path).startswith(system)]
     there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
-    looked = [path for path in (*include, *there) if not path.is_relative_to(folder)]
-    return Made(library, tuple(read), tuple(dict.fromkeys([*looked, *(p.parent for p in read)])))
+    searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
+    searched += [path.parent for path in read]
+    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(headers))
 
 
 # ---- names that every tool can read ------------------------------------------------------------
