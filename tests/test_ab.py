@@ -654,9 +654,9 @@ def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
 def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     frame = swept.frame.copy()
     frame.attrs["tunables"] = tunables
-    chart = convlab.show.plot.sweep_chart(frame, "03", swept.notes)
+    chart = convlab.show.charts.sweep_chart(frame, "03", swept.notes)
     assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
-    assert convlab.show.plot.sweep_chart(pd.DataFrame())._repr_png_()
+    assert convlab.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

@@ -22,7 +22,7 @@ from convlab.fast import measure, stopwatch
 from convlab.fast.compare import Comparison, compare
 from convlab.machine import device
 from convlab.machine.device import Ceilings, Datasheet, floor_seconds
-from convlab.show import plot
+from convlab.show import charts, plot
 from convlab.words.errors import BuildError, ConvlabError, LaunchError
 from convlab.words.problem import Problem
 
@@ -319,7 +319,7 @@ def timed_rows() -> pd.DataFrame:
 
 
 def test_times_are_drawn_with_their_floors(tmp_path):
-    chart = plot.error_and_cost(timed_rows(), "square", ["on a GPU"])
+    chart = charts.error_and_cost(timed_rows(), "square", ["on a GPU"])
     right = chart.axes[1]
     assert "ms" in right.get_xlabel() and len(right.patches) == 5
     texts = [text.get_text() for text in right.texts]

@@ -22,7 +22,7 @@ from ..machine.progress import bar as progress_bar
 from ..machine.progress import tqdm
 from ..right import reference
 from ..right.check import Report, check, explained, fit, plain, resolve
-from ..show import plot
+from ..show import charts, plot
 from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
@@ -96,7 +96,7 @@ class Comparison:
 
     def plot(self, path: str | Path | None = None) -> plot.Chart:
         """Draw errors beside costs; write the figure if a path is given, and return it."""
-        chart = plot.error_and_cost(self.frame, self.problem.label, self.notes)
+        chart = charts.error_and_cost(self.frame, self.problem.label, self.notes)
         if path is not None:
             chart.save(path)
         return chart

@@ -17,7 +17,7 @@ from ..machine.device import describe
 from ..machine.progress import bar as progress_bar
 from ..right.check import check, fit, plain, resolve
 from ..run.kernel import Kernel
-from ..show import plot
+from ..show import charts, plot
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import PROBLEM_SETS, Problem
 from ..words.problem import problem as named_problem
@@ -106,7 +106,7 @@ class Sweep:
 
     def plot(self, path: str | Path | None = None) -> plot.Chart:
         """Draw the costs over the tunables; write the figure if a path is given."""
-        chart = plot.sweep_chart(self.frame, self.kernel, self.notes)
+        chart = charts.sweep_chart(self.frame, self.kernel, self.notes)
         if path is not None:
             chart.save(path)
         return chart

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ..right.check import Report, plain
-from ..show import plot
+from ..show import charts, plot
 from ..words.problem import Problem
 from .measure import Timing
 from .paired import Paired
@@ -203,7 +203,7 @@ class AB:
     def plot(self, path: str | Path | None = None) -> plot.Chart:
         """Draw the ratios with their intervals, and each round; write the figure if asked to."""
         title = f"B = {self.b} against A = {self.a}, {self.problem.label}"
-        chart = plot.ab_chart(self.frame, self.rounds, self.threshold, title, self.notes)
+        chart = charts.ab_chart(self.frame, self.rounds, self.threshold, title, self.notes)
         if path is not None:
             chart.save(path)
         return chart

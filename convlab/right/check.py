@@ -27,7 +27,8 @@ from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
 from . import reference, shapes
 from .examine import examine, is_library
-from .report import Report, Reports, plain
+from ..show.result import plain
+from .report import Report, Reports
 
 __all__ = ["Report", "Reports", "check", "explained", "failed", "fit", "plain", "resolve", "run"]
 
