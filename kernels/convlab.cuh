@@ -31,6 +31,12 @@ struct ConvProblem {
 //   CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit);
 //       optional: the bytes of workspace wanted, at most `limit`; or, where `limit` is too small
 //       to work at all, the least that would do.
+//
+//   CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* problem);
+//   CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const float* w, void* plan,
+//                                            cudaStream_t stream);
+//       optional, both or none: lay a filter out, once, into as many bytes as the first says;
+//       conv2d then gets `plan` in the place of w. 0 bytes: it takes w as it is.
 #define CONVLAB_ENTRY extern "C" __attribute__((visibility("default")))
 
 // The text of the last launch's error, or null. Ends every entry point.

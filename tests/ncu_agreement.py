@@ -37,7 +37,7 @@ from convlab.fast.bench import write_between
 from convlab.machine import device
 from convlab.right import reference
 from convlab.run import build
-from convlab.run.launch import Launch
+from convlab.run.runnable import Launch
 from convlab.why import merging, ncu, sass
 from convlab.why.executed import find_function
 from convlab.words import catalog

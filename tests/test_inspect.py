@@ -21,7 +21,7 @@ from convlab.words.errors import BuildError, LaunchError, ProblemError, Unsuppor
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
 needs_tools = pytest.mark.skipif(
-    toolchain.cuda() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
 )
 
 # ---- occupancy ------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ int main() {
 
 
 @pytest.mark.skipif(
-    not any(p.exists() for p in HEADER) or toolchain.host_compiler() is None,
+    not any(p.exists() for p in HEADER) or toolchain.find("c++") is None,
     reason="needs the toolkit's cuda_occupancy.h and a C++ compiler",
 )
 def test_occupancy_agrees_with_nvidias_own_code(tmp_path) -> None:
     header = next(p for p in HEADER if p.exists())
     (tmp_path / "ask.cpp").write_text(ASK)
-    command = [toolchain.host_compiler(), "-w", f"-I{header.parent}", "ask.cpp", "-o", "ask"]
+    command = [toolchain.find("c++"), "-w", f"-I{header.parent}", "ask.cpp", "-o", "ask"]
     subprocess.run(command, cwd=tmp_path, check=True)
     cases = [
         (gpu, threads, registers, shared)

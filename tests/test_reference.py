@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from test_problem import arguments
 
 from convlab.right import reference
+from convlab.run import baselines
 from convlab.right.reference import (
     BASELINES,
     baseline,
@@ -226,7 +227,7 @@ def test_elementwise_bound(p):
 @pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])
 @pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
 def test_baseline_on_the_cpu(name, p, monkeypatch):
-    monkeypatch.setattr(reference, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
+    monkeypatch.setattr(baselines, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
     runnable = baseline(name, "cpu")
     x, w, bias = inputs(p)
     assert runnable.unsupported(p) is None

@@ -178,7 +178,7 @@ def test_without_nvdisasm_it_says_what_to_do(monkeypatch, tmp_path: Path) -> Non
 
 
 needs_tools = pytest.mark.skipif(
-    toolchain.cuda() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
 )
 
 

@@ -31,6 +31,7 @@ import worker_functions as functions
 from torch.nn import functional as F
 
 import convlab
+from convlab.machine import toolchain
 from convlab.run import build as builds
 from convlab.run import faults, sanitizer, worker
 from convlab.run import kernel as kernels
@@ -39,7 +40,7 @@ from convlab.words.problem import Problem
 
 ROOT = Path(__file__).parent.parent
 SMALL = Problem(N=2, C=3, H=9, W=8, K=4, R=3, S=3, padding=1, bias=True, name="small")
-PAGE = (ROOT / "convlab" / "faults.md").read_text()
+PAGE = (ROOT / "convlab" / "run" / "faults.md").read_text()
 UNBOUNDED = """#include "convlab.cuh"
 __global__ void fill(float* y) { y[blockIdx.x * 1024 + threadIdx.x] = 1; }
 CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float* x, const float* w,
@@ -292,7 +293,7 @@ def test_stop_frees_a_thread_that_waits():
 
 SCRIPT = """
 import os, signal, sys
-from convlab import worker
+from convlab.run import worker
 print(worker.call(os.getpid), flush=True)
 if sys.argv[1] == "killed":
     signal.pause()
@@ -424,7 +425,8 @@ def on_gpu(unbounded, monkeypatch, tmp_path):
 
 
 def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu, monkeypatch):
-    monkeypatch.setattr(sanitizer, "find", lambda: None)
+    find = toolchain.find
+    monkeypatch.setattr(toolchain, "find", lambda n: None if "sanitizer" in n else find(n))
     subject = faults.Subject.of(worker.run_once, [on_gpu, SMALL])
     text = str(subject.error("illegal address", "CUDA error: an illegal memory access"))
     assert "unbounded.cu:2:" in text
@@ -750,7 +752,7 @@ def test_fault_on_the_gpu(name, met):
 def test_fault_on_the_gpu_comes_with_its_line(name, met):
     message = str(met[name]["message"])
     assert re.search(r"the simulator, on .*\n(.*\n)*  *[-\w]+\.cu:8:", message), message
-    if sanitizer.find() is not None and name != "assert":
+    if toolchain.find("compute-sanitizer") is not None and name != "assert":
         assert re.search(r"compute-sanitizer: Invalid __global__ (read|write)[^=]*:8\b", message), (
             message
         )

@@ -410,7 +410,7 @@ def ninja_on_path() -> Iterator[None]:
 
     For any number of threads at once: the last to leave puts PATH back.
     """
-    ninja = toolchain.ninja()
+    ninja = toolchain.find("ninja")
     if ninja is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
     with _path_lock:

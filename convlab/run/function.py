@@ -9,10 +9,11 @@ import torch
 
 from ..words.errors import LaunchError
 from ..words.problem import Problem
+from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 
 @dataclass(frozen=True)
-class Function:
+class Function(Runnable):
     """A runnable made of ``f(x, w, bias, stride, padding, dilation, groups)``.
 
     What it allocates and converts is part of its time; gradients are off. `precision` is the class
@@ -22,6 +23,7 @@ class Function:
     function: Callable[..., torch.Tensor]
     device: torch.device
     precision: str = "fp32"
+    library = True
 
     @property
     def name(self) -> str:
@@ -35,38 +37,26 @@ class Function:
         """"cuda", or "torch" on the CPU."""
         return "cuda" if self.device.type == "cuda" else "torch"
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return None: nothing is known of what it cannot do."""
-        return None
-
     def prepare(
         self,
         problem: Problem,
         x: torch.Tensor,
         w: torch.Tensor,
         bias: torch.Tensor | None = None,
-        allocate: object = None,
+        allocate: Allocate = empty,
     ) -> FunctionLaunch:
         """Return what calls it; `allocate` is ignored, the function allocates for itself."""
-        return FunctionLaunch(self, problem, x, w, bias)
+        return FunctionLaunch(self, problem, (x, w, bias))
 
 
-class FunctionLaunch:
+class FunctionLaunch(Launch):
     """A call with given tensors; `y` is a new tensor after each call."""
 
-    counters = None
-    workspace = None
+    runnable: Function
 
-    def __init__(
-        self,
-        kernel: Function,
-        problem: Problem,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> None:
-        self._kernel, self._problem, self._inputs = kernel, problem, (x, w, bias)
-        self._y: torch.Tensor | None = x.new_empty(problem.y_shape)
+    def __init__(self, runnable: Function, problem: Problem, inputs: Inputs) -> None:
+        super().__init__(runnable, problem, inputs)
+        self._y: torch.Tensor | None = inputs[0].new_empty(problem.y_shape)
 
     @property
     def y(self) -> torch.Tensor | None:
@@ -74,12 +64,12 @@ class FunctionLaunch:
         return None if self._y is None else self._y.contiguous()
 
     def __call__(self) -> None:
-        name, problem, device = self._kernel.name, self._problem, self._inputs[0].device
+        name, problem, device = self.runnable.name, self.problem, self.inputs[0].device
         self._y = None  # so that its memory serves again
         arguments = (problem.stride, problem.padding, problem.dilation, problem.groups)
         try:
             with torch.no_grad():
-                y = self._kernel.function(*self._inputs, *arguments)
+                y = self.runnable.function(*self.inputs, *arguments)
         except (torch.OutOfMemoryError, LaunchError):
             raise
         except RuntimeError as error:
@@ -102,6 +92,6 @@ class FunctionLaunch:
     def _raised(self, error: Exception) -> LaunchError:
         first = str(error).strip().split("\n")[0]
         return LaunchError(
-            f"{self._kernel.name} raised {type(error).__name__}: {first}; it is called as "
+            f"{self.runnable.name} raised {type(error).__name__}: {first}; it is called as "
             "f(x, w, bias, stride, padding, dilation, groups), the last four as conv2d takes them"
         )

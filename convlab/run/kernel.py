@@ -23,9 +23,12 @@ from ..machine import toolchain
 from ..show.excerpt import Excerpt, excerpt
 from ..words import catalog
 from ..words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
+from ..words.format import Format
 from ..words.problem import Problem, same_padding
 from . import build as builds
-from .launch import Allocate, Launch, empty
+from .baselines import baseline
+from .launch import CudaLaunch, SimLaunch
+from .runnable import Allocate, Launch, Runnable, empty
 
 ENGINES = ("auto", "cuda", "sim")
 WORKSPACE_LIMIT = 1 << 30  # bytes
@@ -37,7 +40,7 @@ Pair = int | tuple[int, int]
 _tried: set[tuple[object, ...]] = set()
 
 
-class Kernel:
+class Kernel(Runnable):
     """A CUDA kernel that computes a convolution; made by `load` or `compile`.
 
     Attributes
@@ -116,6 +119,16 @@ class Kernel:
     def precision(self) -> str:
         """The precision class, "fp32" or "tf32"."""
         return self.header.precision
+
+    @property
+    def format(self) -> Format:
+        """Dtype and layout of its tensors, as the header says."""
+        return self.header.tensors
+
+    @property
+    def atomics(self) -> bool:
+        """Whether the header says that it adds in no fixed order."""
+        return self.header.atomics
 
     @property
     def device(self) -> torch.device:
@@ -220,7 +233,10 @@ class Kernel:
         if reason is not None:
             raise UnsupportedError(self._refusal(problem, reason))
         bias = None if bias is None else bias.contiguous()
-        return Launch(self, problem, x.contiguous(), w.contiguous(), bias, allocate)
+        inputs = (x.contiguous(), w.contiguous(), bias)
+        if self.simulated:
+            return SimLaunch(self, problem, inputs)
+        return CudaLaunch(self, problem, inputs, allocate)
 
     def __call__(
         self,
@@ -492,6 +508,15 @@ def compile(
     )
     kernel.build()
     return kernel
+
+
+def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
+    """Return a runnable: itself, or what a kernel's name or path, or a baseline's name, means."""
+    if isinstance(thing, Runnable):
+        return thing
+    if isinstance(thing, str) and ":" in thing:
+        return baseline(thing, "cpu" if engine == "sim" else None)
+    return load(thing, engine=engine)
 
 
 def tunables(source: str) -> dict[str, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +26,7 @@ class Sanitized:
     def __init__(self, kernel: Kernel, problem: Problem) -> None:
         self._process = None
         self._advice = ""
-        tool = find()
+        tool = toolchain.find("compute-sanitizer")
         if tool is None:
             name = kernel.path or kernel.name
             self._advice = (
@@ -76,14 +74,6 @@ class Sanitized:
                 kill_tree(self._process.pid)
             self._process.stdout.close()
             self._process.wait()
-
-
-def find() -> str | None:
-    """Where compute-sanitizer is: on PATH, in the CUDA toolkit or its wheel; None without it."""
-    folders = [os.environ.get("PATH", ""), str(toolchain.wheel_home() / "bin")]
-    if (cuda := toolchain.cuda()) is not None:
-        folders.insert(1, str(cuda.home / "bin"))
-    return shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
 
 
 def first_error(output: str) -> str:

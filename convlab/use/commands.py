@@ -16,7 +16,6 @@ from ..fast.paired import MODES
 from ..fast.ratio import THRESHOLD
 from ..fast.sweep import Sweep, sweep
 from ..fast.verdict import AB
-from ..machine import doctor
 from ..right.check import COUNT, check, resolve
 from ..right.report import Report, Reports
 from ..run.kernel import ENGINES, Kernel, load, tunables
@@ -25,6 +24,7 @@ from ..why.inspection import Inspection
 from ..words import catalog
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import PROBLEM_SETS, Problem, problems
+from . import doctor
 
 
 class Parser(argparse.ArgumentParser):

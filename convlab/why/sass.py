@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-import shutil
 import subprocess
-import sysconfig
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -236,17 +234,6 @@ def resources(log: str) -> dict[str, Function]:
     return found
 
 
-def tool(name: str) -> Path | None:
-    """Find nvdisasm: the toolkit's, else on PATH, else pip's; None without one."""
-    homes = [found.home for found in [toolchain.cuda()] if found]
-    homes += [Path("/usr/local/cuda"), Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"]
-    for home in homes:
-        if (home / "bin" / name).exists():
-            return home / "bin" / name
-    found = shutil.which(name)
-    return Path(found) if found else None
-
-
 def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
     """Fill in the instructions of a cubin's functions.
 
@@ -261,7 +248,7 @@ def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
     BuildError
         There is no nvdisasm, or it cannot read the cubin.
     """
-    nvdisasm = tool("nvdisasm")
+    nvdisasm = toolchain.find("nvdisasm")
     if nvdisasm is None:
         raise BuildError(
             "no nvdisasm: `pip install -r requirements.txt` brings it, as does a CUDA toolkit"

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from .errors import CatalogError
+from .errors import CatalogError, ProblemError
+from .format import FLOAT32, Format, parse_format
 from .problem import Problem
 
 KERNEL_DIR = Path(__file__).resolve().parents[2] / "kernels"
@@ -42,6 +43,8 @@ class Header:
         The rung that it descends from, by its file's name without ending; None: a line begins here.
     arch
         The architecture to compile for, such as "sm_90a", where one is needed.
+    tensors
+        Dtype and layout of x, w, y and bias (`parse_format`); left out, float32 in torch's order.
     atomics
         Whether it adds into memory in no fixed order, so that two runs may differ in bits.
     """
@@ -55,6 +58,7 @@ class Header:
     limits: str = ""
     parent: str | None = None
     arch: str | None = None
+    tensors: Format = FLOAT32
     atomics: bool = False
 
     def unsupported(self, problem: Problem, sm: int, smem: int) -> str | None:
@@ -121,6 +125,11 @@ def parse_header(text: str, path: str | Path) -> Header:
             raise CatalogError(f"{path}:{line}: {key} is {value!r}; it must be {allowed}")
         if key == "supports":
             values[key] = _requirements(value, f"{path}:{line}")
+        elif key == "tensors":
+            try:
+                values[key] = parse_format(value)
+            except ProblemError as error:
+                raise CatalogError(f"{path}:{line}: tensors: {error}") from None
         elif key == "atomics":
             values[key] = value == "yes"
         elif value:

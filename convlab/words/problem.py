@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 
 from .errors import ProblemError
+from .format import FLOAT32
 
 INT32_MAX = 2**31 - 1
-FLOAT32_BYTES = 4
 PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward")
 
 Pair = tuple[int, int]
@@ -206,9 +206,8 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that must move at least, in float32: x, w, bias and y once each."""
-        x, w = self.N * self.C * self.H * self.W, self.K * self.gemm_k
-        return FLOAT32_BYTES * (x + w + self.K * self.bias + self.gemm_m * self.K)
+        """Bytes that must move at least, in float32; `Format.min_bytes` tells those of others."""
+        return FLOAT32.min_bytes(self)
 
     @property
     def im2col_elements(self) -> int:
