@@ -23,9 +23,11 @@ from torch.nn import functional as F
 import convlab
 from convlab.__main__ import main
 from convlab.fast import paired, ratio
+from convlab.fast.verdict import AB
 from convlab.fast.ratio import Ratio, autocorrelation_time, estimate, settled
 from convlab.machine import clock
 from convlab.run.function import Function
+from convlab.run.runnable import Launch, Runnable
 from convlab.run.worker import can_cross
 from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
@@ -320,17 +322,31 @@ class Chip:
         self.capturing = None
 
 
-class Spin:
+class Spin(Runnable):
     """A runnable of known time, which tells the buffers it is given apart."""
+
+    engine, device = "cuda", torch.device("cpu")
 
     def __init__(self, chip, name, seconds):
         self.chip, self.name, self.seconds = chip, name, seconds
-        self.device, self.engine, self.inputs = torch.device("cpu"), "cuda", []
+        self.inputs = []
 
-    def prepare(self, problem, x, w, bias=None):
+    def prepare(self, problem, x, w, bias=None, allocate=None):
         self.inputs.append(x)
-        which = len(self.inputs)
-        return lambda: self.chip.work(f"{self.name}{which}", self.seconds)
+        launch = Launch(self, problem, (x, w, bias))
+        name = f"{self.name}{len(self.inputs)}"
+        return Spun(launch, lambda: self.chip.work(name, self.seconds))
+
+
+class Spun(Launch):
+    """What `Spin` prepares."""
+
+    def __init__(self, launch, work):
+        super().__init__(launch.runnable, launch.problem, launch.inputs)
+        self.work = work
+
+    def __call__(self):
+        self.work()
 
 
 @pytest.fixture
@@ -404,7 +420,8 @@ def test_kernels_share_the_output(monkeypatch):
     taken = []
     monkeypatch.setattr(
         convlab.Kernel, "prepare",
-        lambda self, *inputs, allocate=None: taken.append(allocate) or (lambda: None),
+        lambda self, *inputs, allocate=None: taken.append(allocate) or Spun(
+            Launch(self, PLAIN, inputs), lambda: None),
     )  # fmt: skip
     for name in ("01", "03"):
         shared.launch(convlab.load(name, engine="sim"), PLAIN, (None, None, None))
@@ -593,7 +610,7 @@ def timed(planted=1.021, notes=()):
         modes.append(paired.in_rounds(mode, plan, seed=0, target=0.005, limit_seconds=math.inf,
                                       clock=Tape(lambda at: False), warm_seconds=0,
                                       least_seconds=0))  # fmt: skip
-    return abing.AB(
+    return AB(
         "01_a", "02_b", PLAIN, "cuda", 0.01, ("fp32", "tf32"), modes=tuple(modes),
         floors=(0.5, 0.1), notes=tuple(notes),
     )  # fmt: skip

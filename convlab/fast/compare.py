@@ -7,7 +7,7 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from ..run.fit import fit
 from ..run.kernel import resolve
 from ..run.runnable import Runnable, explained
 from ..show import charts
-from ..show.plot import COST_LABELS, Chart, short
-from ..show.result import Result, Several, Table
+from ..show.plot import COST_LABELS, Chart
+from ..show.result import Result, Several, Table, short
 from ..words.catalog import catalog
 from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import Problem, members
@@ -335,11 +335,11 @@ def _add(entries: list[_Entry], kernel: Runnable) -> None:
         )
 
 
-def build_all(kernels: Sequence[Runnable]) -> Iterator[tuple[int, BuildError | None]]:
+def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
     """Build runnables ahead of their first run, as many at a time as there are cores.
 
-    Yields each one's place in `kernels`, as it is done, and what went wrong with it. The compiler
-    is a process of its own, so threads of this one do.
+    Yields, in order, what went wrong with each. The compiler is a process of its own, so threads
+    of this one do.
     """
 
     def build(kernel: Runnable) -> BuildError | None:
@@ -351,20 +351,18 @@ def build_all(kernels: Sequence[Runnable]) -> Iterator[tuple[int, BuildError | N
 
     pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
     try:
-        futures = {pool.submit(build, kernel): i for i, kernel in enumerate(kernels)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        yield from pool.map(build, kernels)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no compiler
 
 
 def _build(entries: Sequence[_Entry], bar: tqdm) -> None:
-    """Build ahead of the checks; the bar tells which kernel was built last."""
+    """Build ahead of the checks."""
     bar.set_description("building")
-    for i, error in build_all([entry.kernel for entry in entries]):
+    errors = build_all([entry.kernel for entry in entries])
+    for entry, error in zip(entries, errors, strict=True):
         if error is not None:
-            entries[i].failed("does not build", error)
-        bar.set_description(f"built {entries[i].name}")
+            entry.failed("does not build", error)
         bar.update()
 
 
@@ -464,9 +462,11 @@ def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None
     if peaks is not None:
         notes += [
             f"on {describe(kernels[0].device)}",
-            f"floors from measured ceilings: copy {peaks.copy_bytes_per_s / 1e12:.2f} TB/s, "
-            f"GEMM fp32 {peaks.fp32_flops / 1e12:.0f} and TF32 "
-            f"{peaks.tf32_flops / 1e12:.0f} TFLOP/s",
+            (
+                f"floors from measured ceilings: copy {peaks.copy_bytes_per_s / 1e12:.2f} TB/s, "
+                f"GEMM fp32 {peaks.fp32_flops / 1e12:.0f} and TF32 "
+                f"{peaks.tf32_flops / 1e12:.0f} TFLOP/s"
+            ),
         ]
     elif any(kernel.simulated for kernel in kernels):
         notes.append(

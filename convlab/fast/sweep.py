@@ -208,10 +208,8 @@ def sweep(
     chosen = [named_problem(problems)] if asked is None else asked
     fitted = [fit(each, [kernel]) for each in chosen]
     notes = tuple(dict.fromkeys(note for _, note in fitted if note))
-    bar = progress_bar(
-        build_all(kernels), "building", len(kernels), leave=False, disable=not progress
-    )
-    errors = list(bar)
+    quiet = {"leave": False, "disable": not progress}
+    errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
     tasks = []
@@ -224,7 +222,7 @@ def sweep(
             row |= {"kind": "does not build", "reason": _reason(error)}
         else:
             tasks.append((row, (tuned, problem, seed, limit_seconds, isolate)))
-    with progress_bar(total=len(tasks), desc="measuring", leave=False, disable=not progress) as bar:
+    with progress_bar(total=len(tasks), desc="measuring", **quiet) as bar:
         if executor is None:
             for row, task in tasks:
                 row |= measure_point(*task)

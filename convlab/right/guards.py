@@ -11,6 +11,8 @@ import math
 
 import torch
 
+from ..run.runnable import Launch
+
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
@@ -20,27 +22,46 @@ class Guards:
     """The guarded buffers of one run; `violations` says which of them were written around."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # all of it, the middle
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []  # all of it, the middle
+        self._names: dict[int, str] = {}  # by the middle's address
 
     def place(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
-        """Return a contiguous copy of a tensor (of None: None) between two zones."""
+        """Return a copy of a tensor without gaps (of None: None) between two zones."""
         if tensor is None:
             return None
-        return self._make(name, tuple(tensor.shape), tensor.dtype, tensor.device).copy_(tensor)
+        middle = self.allocate(tuple(tensor.shape), tensor.dtype, tensor.device)
+        self._names[middle.data_ptr()] = name
+        return middle.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+    def name(self, launch: Launch) -> None:
+        """Learn which of what was allocated is the launch's y, its workspace, its filter."""
+        parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
+        for name, tensor in parts.items():
+            if tensor is not None:
+                self._names.setdefault(tensor.data_ptr(), name)
 
     def allocate(
         self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        """Return an unwritten tensor between two zones: `Kernel.prepare`'s `allocate`.
+        """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`.
 
-        Bytes are the workspace, all else is y. Raises torch.OutOfMemoryError.
+        Raises torch.OutOfMemoryError.
         """
-        return self._make("workspace" if dtype == torch.uint8 else "y", shape, dtype, device)
+        zone = ZONE[device.type]
+        size = math.prod(shape) * dtype.itemsize
+        whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
+        pattern = _pattern(device)
+        whole[:zone] = pattern[:zone]
+        whole[zone + size :] = pattern[size % 4 : size % 4 + zone]
+        middle = whole[zone : zone + size].view(dtype).view(shape)
+        self._kept.append((whole, middle))
+        return middle
 
     def violations(self) -> list[str]:
         """Say in a line each which buffer was written around: on which side, how far away."""
         lines = []
-        for name, (whole, middle) in self._kept.items():
+        for whole, middle in self._kept:
+            name = self._names.get(middle.data_ptr(), "memory that it was given")
             zone = ZONE[whole.device.type]
             size = middle.numel() * middle.element_size()
             pattern = _pattern(whole.device)
@@ -61,19 +82,6 @@ class Guards:
                     f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
                 )
         return lines
-
-    def _make(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        zone = ZONE[device.type]
-        size = math.prod(shape) * dtype.itemsize
-        whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
-        pattern = _pattern(device)
-        whole[:zone] = pattern[:zone]
-        whole[zone + size :] = pattern[size % 4 : size % 4 + zone]
-        middle = whole[zone : zone + size].view(dtype).view(shape)
-        self._kept[name] = (whole, middle)
-        return middle
 
 
 @functools.cache

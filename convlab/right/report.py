@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import pandas as pd
 
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import Result, Table, plain
+from ..show.result import WIDTH, Result, Table, plain
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
 from .shapes import across
@@ -132,10 +133,13 @@ class Report(Result):
         """The error beside its bound; what is wrong; what the wrong outputs have in common."""
         lines = []
         if not math.isnan(self.error):
-            lines.append(
-                f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), worst "
-                f"output {self.worst:.2g} of at most {self.limit:.2g}; {self.compared}"
-            )
+            lines += [
+                (
+                    f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), "
+                    f"worst output {self.worst:.2g} of at most {self.limit:.2g}"
+                ),
+                *textwrap.wrap(self.compared, WIDTH, initial_indent="  ", subsequent_indent="  "),
+            ]
         lines += [f"  {line}" for text in self.failures for line in text.split("\n")]
         return lines + [f"  pattern: {line}" for line in self.patterns]
 

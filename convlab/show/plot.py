@@ -126,8 +126,3 @@ def _shade(color: str, by: float) -> str:
     end = 255 if by > 0 else 0
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (end - part) * abs(by)):02X}" for part in parts)
-
-
-def short(value: float) -> str:
-    """Return three digits of a number, or all before the point: never 5.47e+04."""
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

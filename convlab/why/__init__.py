@@ -18,7 +18,7 @@ import pandas as pd
 from ..fast.measure import measure
 from ..machine.device import Ceilings, Datasheet, ceilings, describe, floor_seconds
 from ..right import reference
-from ..right.check import fit
+from ..run.fit import fit
 from ..run import build as builds
 from ..run.kernel import ENGINES, Kernel, load
 from ..words.errors import ConvlabError, ProblemError, UnsupportedError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..right.check import plain
+from ..show.result import plain
 from ..words.problem import Problem
 from .executed import find_function
 from .occupancy import Gpu, occupancy
