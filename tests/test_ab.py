@@ -12,7 +12,6 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
-import calibrate_ab
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,6 +30,7 @@ from convlab.run.runnable import Launch, Runnable
 from convlab.run.worker import can_cross
 from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
+from tests.instruments import calibrate_ab
 
 abing = sys.modules["convlab.fast.ab"]  # convlab.ab is the function
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
@@ -326,6 +326,8 @@ class Spin(Runnable):
     """A runnable of known time, which tells the buffers it is given apart."""
 
     engine, device = "cuda", torch.device("cpu")
+
+    title, precision = "Spin", "fp32"
 
     def __init__(self, chip, name, seconds):
         self.chip, self.name, self.seconds = chip, name, seconds
