@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import convlab
 from convlab import __main__
-from convlab.right import examine, guards, reference, tally
+from convlab.right import examine, reference, tally
 from convlab.right.check import check
 from convlab.right.report import Reports
 from convlab.run import build as builds
@@ -673,6 +673,6 @@ def test_memory_stays_within_what_is_stated(gpu):
 
 @pytest.mark.gpu
 def test_guard_zones_keep_the_alignment_of_the_allocator(gpu):
-    place = guards.Guards().allocate
+    place = examine.Guards().allocate
     for shape in ((3,), (1, 7, 5, 3)):
         assert place(shape, torch.float32, gpu).data_ptr() % 512 == 0

@@ -232,7 +232,7 @@ def test_a_gpu_lost_while_measuring_is_told(monkeypatch):
 
     monkeypatch.setattr(comparing, "measure_all", lost)
     entries = [comparing._Entry(Fake(), True, report=check(Fake(), PLAIN))]
-    comparing._measure(entries, PLAIN, True, 0, 1.0, None)
+    comparing._measure(entries, PLAIN, 0, 1.0, None)
     assert entries[0].right is False and "start Python anew" in entries[0].message
 
 

@@ -6,9 +6,9 @@ import datetime
 import math
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,161 +24,15 @@ from ..right.report import Report
 from ..run.fit import fit
 from ..run.kernel import resolve
 from ..run.runnable import Runnable, explained
-from ..show import charts
-from ..show.plot import COST_LABELS, Chart
-from ..show.result import Result, Several, Table, short
 from ..words.catalog import catalog
 from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
-from .measure import LIMIT_SECONDS, Timing, measure_all, simulated
+from .comparison import Comparison, Comparisons
+from .measure import LIMIT_SECONDS, Timing, measure_all
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
-# Column of the frame, heading, format.
-_SHOWN = {
-    "kernel": "kernel",
-    "class": "class",
-    "shown": "result",
-    "error": ("error", "{:.1e}"),
-    "time_ms": "time ms",
-    "with_prepare_ms": "with prep. ms",
-    "spread_pct": ("± %", "{:.1f}"),
-    "tflops": ("TFLOP/s", short),
-    "floor_ms": "floor ms",
-    "traffic_mb": "traffic MB",
-    "floor_mb": "floor MB",
-    "x_floor": ("x floor", short),
-    "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
-    "host_seconds": ("host s", "{:.2f}"),
-}
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
-
-
-@dataclass(frozen=True, repr=False)
-class Comparison(Result):
-    """What a comparison found.
-
-    Attributes
-    ----------
-    problem
-        The problem that was run, scaled down if need be.
-    frame
-        One row for each kernel: kernel, title, class, engine, right, error, bound; then on a GPU
-        time_ms, spread_pct (interquartile range over median), samples, tflops, floor_ms, x_floor,
-        and with_prepare_ms where a kernel lays out its filter: the time with that; on the
-        simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
-        `right` is None for a kernel that did not run.
-    ok
-        Whether all that was asked is right. A kernel that declines the problem spoils it only if
-        it was asked for by name.
-    notes
-        Lines: engine, device, scaling, versions, date.
-    failures
-        What is wrong, in full: reports of wrong kernels, messages of those that failed.
-    """
-
-    problem: Problem
-    frame: pd.DataFrame
-    ok: bool
-    notes: tuple[str, ...]
-    failures: tuple[str, ...] = ()
-    reports: tuple[Report, ...] = field(default=(), repr=False)
-
-    @property
-    def cost(self) -> str:
-        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if "time_ms" in self.frame else "traffic_mb"
-
-    @property
-    def cost_label(self) -> str:
-        """What `cost` is, in words with its unit: an axis's label."""
-        return COST_LABELS[self.cost]
-
-    @property
-    def engine(self) -> str:
-        """Where it ran: "cuda" or "sim"; "torch" if nothing but baselines ran, on a CPU."""
-        engines = set(self.frame["engine"])
-        return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
-
-    @property
-    def note(self) -> str:
-        """The notes as one text."""
-        return "\n".join(self.notes)
-
-    @property
-    def sentence(self) -> str:
-        """How many are right, and which of those costs least."""
-        rights = list(self.frame["right"])
-        said = f"{rights.count(True)} of {len(rights)} right"
-        if None in rights:
-            said += f", {rights.count(None)} declined"
-        rows = self.frame[[right is True for right in rights]]
-        if self.cost in rows and rows[self.cost].notna().any():
-            least = rows.loc[rows[self.cost].idxmin()]
-            what = "fastest of them" if self.cost == "time_ms" else "least traffic"
-            said += f"; {what}: {least.kernel}, {short(least.x_floor)}x the floor"
-        return f"{self.problem.label}: {said}"
-
-    @property
-    def tables(self) -> Sequence[Table]:
-        """A row for each kernel."""
-        results = {True: "right", False: "WRONG", None: "declined"}
-        failed = self.frame["note"].str.startswith(("failed", "does not build"))
-        shown = [
-            "FAILED" if fail else results[right]
-            for right, fail in zip(self.frame["right"], failed, strict=True)
-        ]
-        return (Table(self.frame.assign(shown=shown), _SHOWN),)
-
-    @property
-    def details(self) -> Sequence[str]:
-        """What is to be said of a row; then what is wrong, in full."""
-        said = [f"  {row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
-        return [*said, *self.failures]
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The problem, and what is wrong."""
-        return {"problem": self.problem, "failures": self.failures}
-
-    def figure(self) -> Chart:
-        """Draw errors beside costs."""
-        return charts.error_and_cost(self.frame, self.problem.label, self.notes)
-
-
-@dataclass(frozen=True, repr=False)
-class Comparisons(Several):
-    """Comparisons on the problems of a set: a row for each kernel, a column for each problem."""
-
-    results: tuple[Comparison, ...]
-
-    @property
-    def tables(self) -> Sequence[Table]:
-        """The costs, each with its multiple of the floor."""
-        return (self.matrix("kernel"),)
-
-    def matrix(self, name: str) -> Table:
-        """The costs; the rows go by a kernel's `name`: "kernel" or "title"."""
-        rows: dict[tuple[str, str], dict[str, str]] = {}
-        for result in self.results:
-            unit = result.cost.rpartition("_")[2].replace("mb", "MB")
-            for row in result.frame.to_dict("records"):
-                cells = rows.setdefault((row[name], row["class"]), {})
-                text = f"{short(row[result.cost])} {unit} ({row['x_floor']:.2g}x)"
-                if not row["right"]:
-                    text = "does not do it" if row["right"] is None else "wrong"
-                cells[result.problem.label] = text
-        labelled = [{"kernel": k, "class": c} | cells for (k, c), cells in rows.items()]
-        return Table(pd.DataFrame(labelled).fillna(""))
-
-    @property
-    def details(self) -> Sequence[str]:
-        """What is to be said of each problem, and what is wrong."""
-        return [line for r in self.results for line in (r.sentence, *r.details)]
-
-    def figure(self) -> Chart:
-        """Draw each kernel's multiple of the floor, on every problem."""
-        return charts.floors_chart(self.frame, self.sentence, self.notes)
 
 
 def compare(
@@ -280,7 +134,8 @@ def _compared(
             bar.set_description(f"checking {entry.name}")
             _check(entry, problem, seed)
             bar.update()
-        _measure(entries, problem, on_gpu, seed, limit_seconds, bar)
+        if on_gpu:  # elsewhere the check's own run was counted
+            _measure(entries, problem, seed, limit_seconds, bar)
     rows = [_row(entry, problem, on_gpu, peaks) for entry in entries]
     frame = pd.DataFrame(rows, columns=None if rows else _COLUMNS)
     if "with_prepare_ms" in frame and frame["with_prepare_ms"].isna().all():
@@ -384,15 +239,10 @@ def _check(entry: _Entry, problem: Problem, seed: int) -> None:
 
 
 def _measure(
-    entries: list[_Entry], problem: Problem, on_gpu: bool, seed: int, limit: float, bar: tqdm
+    entries: list[_Entry], problem: Problem, seed: int, limit: float, bar: tqdm
 ) -> None:
-    """Time what ran, right or wrong, on a GPU; elsewhere the check's own run was counted."""
+    """Time what ran, right or wrong."""
     ran = [entry for entry in entries if entry.report is not None]
-    if not on_gpu:
-        for entry in ran:
-            report = entry.report
-            entry.timing = simulated(entry.kernel, report.counters, report.host_seconds)
-        return
 
     def tell(name: str) -> None:
         bar.set_description(f"measuring {name}")
@@ -413,39 +263,34 @@ def _measure(
 
 
 def _row(entry: _Entry, problem: Problem, on_gpu: bool, peaks: Ceilings | None) -> dict[str, Any]:
-    kernel, report = entry.kernel, entry.report
-    timing = entry.timing or Timing(kernel.name, kernel.engine)
+    kernel, report, timing = entry.kernel, entry.report, entry.timing
     row = {
-        "kernel": entry.name,
-        "title": kernel.title,
-        "class": kernel.precision,
-        "engine": kernel.engine,
-        "right": entry.right,
+        "kernel": kernel.name, "title": kernel.title, "class": kernel.precision,
+        "engine": kernel.engine, "right": entry.right,
         "error": report.error if report else math.nan,
         "bound": reference.tolerance(kernel.precision, problem.gemm_k),
-    }
+    }  # fmt: skip
     if on_gpu:
-        floor = floor_seconds(problem, kernel.precision, peaks) if peaks else math.nan
+        floor = floor_seconds(problem, kernel.precision, peaks)
+        seconds = timing.seconds if timing else math.nan
         row |= {
-            "time_ms": timing.seconds * 1e3,
-            "with_prepare_ms": (timing.seconds + timing.prepare_seconds) * 1e3,
-            "spread_pct": timing.spread * 100,
-            "samples": timing.samples,
-            "tflops": _ratio(problem.flops, timing.seconds) / 1e12,
-            "floor_ms": floor * 1e3,
-            "x_floor": _ratio(timing.seconds, floor),
-        }
+            "time_ms": seconds * 1e3,
+            "with_prepare_ms": (seconds + timing.prepare_seconds) * 1e3 if timing else math.nan,
+            "spread_pct": timing.spread * 100 if timing else math.nan,
+            "samples": timing.samples if timing else 0,
+            "tflops": _ratio(problem.flops, seconds) / 1e12,
+            "floor_ms": floor * 1e3, "x_floor": _ratio(seconds, floor),
+        }  # fmt: skip
     else:
-        traffic = math.nan if timing.traffic_bytes is None else timing.traffic_bytes
-        shared = math.nan if timing.shared_wavefronts is None else timing.shared_wavefronts
+        counters = (report and report.counters) or {}
+        traffic = report.traffic_bytes if counters else math.nan
         least = kernel.format.min_bytes(problem)
         row |= {
-            "traffic_mb": traffic / 1e6,
-            "floor_mb": least / 1e6,
+            "traffic_mb": traffic / 1e6, "floor_mb": least / 1e6,
             "x_floor": _ratio(traffic, least),
-            "shared_wavefronts": shared,
-            "host_seconds": timing.host_seconds,
-        }
+            "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
+            "host_seconds": counters.get("seconds", report.host_seconds if report else math.nan),
+        }  # fmt: skip
     return row | {"note": entry.status}
 
 
@@ -455,25 +300,16 @@ def _ratio(a: float, b: float) -> float:
 
 def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:
     notes, kernels = [], [entry.kernel for entry in entries]
-    counted: dict[str, Mapping[str, Any]] = {
-        entry.name: entry.timing.counters or {} for entry in entries if entry.timing
-    }
-    modelled = [name for name, counters in counted.items() if counters.get("library_bytes")]
     if peaks is not None:
-        notes += [
-            f"on {describe(kernels[0].device)}",
-            (
-                f"floors from measured ceilings: copy {peaks.copy_bytes_per_s / 1e12:.2f} TB/s, "
-                f"GEMM fp32 {peaks.fp32_flops / 1e12:.0f} and TF32 "
-                f"{peaks.tf32_flops / 1e12:.0f} TFLOP/s"
-            ),
-        ]
+        notes += [f"on {describe(kernels[0].device)}", f"floors from measured ceilings: {peaks}"]
     elif any(kernel.simulated for kernel in kernels):
         notes.append(
             "on the simulator: traffic is counted, no time is a GPU's; floor: x, w, y moved once"
         )
     elif kernels:
         notes.append("on the CPU: no time is a GPU's")
+    reports = [entry.report for entry in entries if entry.report]
+    modelled = [r.kernel for r in reports if (r.counters or {}).get("library_bytes")]
     if modelled:
         notes.append(f"cuBLAS's traffic is a model's, 128x128 tiles: {', '.join(modelled)}")
     if scaled:

@@ -2,6 +2,10 @@
 
 `check.py` decides where it runs; what breaks here is raised as it is. Everything is done on a
 stream of its own on a GPU, between guard zones, twice, and from poison.
+
+Every buffer has a canary before and after it: a write beyond a tensor's ends is seen, and where.
+The canary is a NaN, so that a result made from what lies outside a buffer is wrong too; reading it
+and throwing it away is harmless.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import torch
 from ..run.runnable import Launch, Runnable
 from ..words.problem import Problem
 from . import reference, tally
-from .guards import Guards
 from .reference import Reference
 from .report import Report
 
+# Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
+ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
+_CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
 _SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
 _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
@@ -165,3 +171,76 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
     text = ("right when all of it runs on the default stream: it launches on another stream than "
             "the one it is given (conv2d's last argument)")  # fmt: skip
     return dataclasses.replace(report, failures=(text, *report.failures))
+
+
+class Guards:
+    """The guarded buffers of one run; `violations` says which of them were written around."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []  # all of it, the middle
+        self._names: dict[int, str] = {}  # by the middle's address
+
+    def place(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        """Return a copy of a tensor without gaps (of None: None) between two zones."""
+        if tensor is None:
+            return None
+        middle = self.allocate(tuple(tensor.shape), tensor.dtype, tensor.device)
+        self._names[middle.data_ptr()] = name
+        return middle.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+    def name(self, launch: Launch) -> None:
+        """Learn which of what was allocated is the launch's y, its workspace, its filter."""
+        parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
+        for name, tensor in parts.items():
+            if tensor is not None:
+                self._names.setdefault(tensor.data_ptr(), name)
+
+    def allocate(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`.
+
+        Raises torch.OutOfMemoryError.
+        """
+        zone = ZONE[device.type]
+        size = math.prod(shape) * dtype.itemsize
+        whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
+        pattern = _pattern(device)
+        whole[:zone] = pattern[:zone]
+        whole[zone + size :] = pattern[size % 4 : size % 4 + zone]
+        middle = whole[zone : zone + size].view(dtype).view(shape)
+        self._kept.append((whole, middle))
+        return middle
+
+    def violations(self) -> list[str]:
+        """Say in a line each which buffer was written around: on which side, how far away."""
+        lines = []
+        for whole, middle in self._kept:
+            name = self._names.get(middle.data_ptr(), "memory that it was given")
+            zone = ZONE[whole.device.type]
+            size = middle.numel() * middle.element_size()
+            pattern = _pattern(whole.device)
+            before = whole[:zone] != pattern[:zone]
+            after = whole[zone + size :] != pattern[size % 4 : size % 4 + zone]
+            sides = ((before.flip(0), "before its start", "ahead of the first"),
+                     (after, "after its end", "past the last"))  # fmt: skip
+            for changed, side, beyond in sides:
+                if not changed.any():
+                    continue
+                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique()
+                near, far, unit = int(away[0]), int(away[-1]), "element"
+                if middle.dtype == torch.uint8:
+                    unit = "byte"
+                span = f"{near:,}" if near == far else f"{near:,} to {far:,}"
+                lines.append(
+                    f"the kernel wrote outside of {name}: {len(away):,} {unit}"
+                    f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
+                )
+        return lines
+
+
+@functools.cache
+def _pattern(device: torch.device) -> torch.Tensor:
+    """The canary's bytes, over and over: a zone, and what a tensor's odd end cuts off."""
+    once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
+    return once.repeat(ZONE[device.type] // 4 + 1)

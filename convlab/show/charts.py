@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from .plot import COST_LABELS, INK, PALETTE, QUIET, Chart, color_of, colors, styled
@@ -320,40 +319,3 @@ def _draw_map(axes: Axes, table: pd.DataFrame) -> AxesImage:
             axes.text(j, i, f"{short(value)}{' *' if least else ''}", ha="center", va="center", fontsize=8,
                       bbox=box)  # fmt: skip
     return image
-
-
-@styled
-def floors_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
-    """Draw how far each kernel is from the floor, on every problem of a set.
-
-    `frame` has the rows of `Comparisons`: problem, kernel, title, right, x_floor. Wrong ones are
-    hatched; one that did not run has no bar.
-    """
-    problems = list(dict.fromkeys(frame["problem"]))
-    kernels = frame.drop_duplicates("kernel").reset_index(drop=True)
-    shade = colors(kernels["kernel"])
-    height = 0.8 / max(len(kernels), 1)
-    chart = Chart(8, 1.5 + 0.2 * len(frame) + 0.16 * len(notes))
-    axes = chart.subplots()
-    for row in frame.to_dict("records"):
-        if math.isnan(row["x_floor"]):
-            continue
-        at = kernels.index[kernels["kernel"] == row["kernel"]][0]
-        y = problems.index(row["problem"]) + (at + 0.5) * height - 0.4
-        wrong = not row["right"]
-        axes.barh(
-            y, row["x_floor"], height=0.9 * height, edgecolor=INK, linewidth=0.6,
-            color="white" if wrong else shade[row["kernel"]], hatch="////" if wrong else None,
-        )  # fmt: skip
-        _note(axes, short(row["x_floor"]) + " (wrong)" * wrong, (row["x_floor"], y), 3, fontsize=7)
-    marks = [Patch(facecolor=shade[name], edgecolor=INK) for name in kernels["kernel"]]
-    axes.legend(marks, _labels(kernels), loc="upper left", bbox_to_anchor=(1, 1))
-    axes.set_yticks(range(len(problems)), problems)
-    axes.set_ylim(len(problems) - 0.5, -0.5)
-    axes.axvline(1, color=INK, linewidth=1)
-    axes.margins(x=0.12)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axes.set_xlabel("times the floor")
-    axes.spines[["top", "right"]].set_visible(False)
-    return chart.headed(title, notes)
