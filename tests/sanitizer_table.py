@@ -31,11 +31,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import mutants
+
 import numpy as np
 import test_microscope
 import torch
-from planted import FAULT, KERNELS, MUTANTS, Mutant
+from tests.instruments import mutants
+from tests.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 import convlab
 from convlab import sim

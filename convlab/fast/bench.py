@@ -15,9 +15,8 @@ import torch
 from ..machine import toolchain
 from ..machine.device import describe
 from ..machine.progress import bar as progress_bar
-from ..right.check import resolve
 from ..run import build
-from ..run.kernel import load
+from ..run.kernel import load, resolve
 from ..words import catalog
 from ..words.errors import ProblemError
 from ..words.problem import Problem

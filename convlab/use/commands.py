@@ -16,9 +16,9 @@ from ..fast.paired import MODES
 from ..fast.ratio import THRESHOLD
 from ..fast.sweep import Sweep, sweep
 from ..fast.verdict import AB
-from ..right.check import COUNT, check, resolve
+from ..right.check import COUNT, check
 from ..right.report import Report, Reports
-from ..run.kernel import ENGINES, Kernel, load, tunables
+from ..run.kernel import ENGINES, Kernel, load, resolve, tunables
 from ..why import inspect
 from ..why.inspection import Inspection
 from ..words import catalog
