@@ -42,7 +42,7 @@ import convlab
 from convlab import sim
 from convlab.fast import bench
 from convlab.machine import device, toolchain
-from convlab.run.build import ninja_on_path
+from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.run.launch import integers
 from convlab.words.errors import BuildError, LaunchError
