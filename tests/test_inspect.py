@@ -14,10 +14,11 @@ import convlab
 from convlab import why as explain
 from convlab.__main__ import main
 from convlab.machine import toolchain
+from convlab.machine.device import GPUS, Gpu, find_gpu
 from convlab.run import data, kernel
 from convlab.why import counting, figures, model, ncu, sass
 from convlab.why.listing import Listing, with_shares
-from convlab.why.occupancy import GPUS, Gpu, find_gpu, occupancy
+from convlab.why.occupancy import occupancy
 from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from convlab.words.format import FLOAT32
 

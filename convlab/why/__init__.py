@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from ..fast.measure import measure
-from ..machine.device import Ceilings, Datasheet, ceilings, describe, floor_seconds
+from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..run import build as builds
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
@@ -32,7 +32,6 @@ from .flow import launched
 from .inspection import Inspection, Inspections
 from .listing import with_shares
 from .model import OMITTED, predict
-from .occupancy import Gpu, find_gpu
 from .table import Dims, quantities, sass_table, static_table
 
 __all__ = ["access_map", "accesses", "footprint", "inspect"]
@@ -57,8 +56,8 @@ def inspect(
         a moment.
     problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
         or a list.
-    gpu : the GPU that occupancy and prediction are for: "T4", "A100", "L4", "RTX 4090", "H100",
-        "H200"; the one that is there unless told, without one an H200.
+    gpu : the GPU that occupancy and prediction are for, one of `machine.device.GPUS` by name; the
+        one that is there unless told, without one the last of them.
     engine : "auto": simulated, and measured where there is a GPU; "sim" or "cuda": only that.
     block, shared : threads of a block, and its dynamic shared memory in bytes; only used for
         occupancy where nothing was simulated.

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from ..machine.device import Gpu
 from ..show.plot import Chart
 from ..show.result import WIDTH, Result, Several, Table
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
 from .model import WORDS, Prediction
-from .occupancy import Gpu
 
 _SHARE = "{:.0%}"
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from ..machine.device import Gpu
 from ..sim import Trace
 from ..words.problem import Problem
 from .model import Prediction
-from .occupancy import Gpu, occupancy
+from .occupancy import occupancy
 from .sass import Function
 
 Dims = tuple[int, int, int]

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..machine.device import Gpu
 from .latency import stalls
-from .occupancy import Gpu
 from .sass import Function, Instruction
 
 SCHEDULERS = 4  # of an SM

@@ -70,7 +70,7 @@ def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     kernel = load(name, engine="sim")
     first = second = counting.simulate(kernel, small, seed=0)
-    pairs = flow.launched(explain.compiled(kernel, explain.find_gpu()), first.lines, first.launches)
+    pairs = flow.launched(explain.compiled(kernel, device.find_gpu()), first.lines, first.launches)
     joined = merging.merges([function for function, _ in pairs], first.lines)
     if joined:
         offsets = [(offset, m.made) for m in joined
@@ -257,7 +257,7 @@ def main() -> int:
         f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
         "`python -m tests.instruments.ncu_agreement --write convlab/why/README.md`."
     )
-    results = {"gpu": explain.find_gpu().name, "date": str(datetime.date.today()),
+    results = {"gpu": device.find_gpu().name, "date": str(datetime.date.today()),
                "device": f"{here}; torch {torch.__version__}", "counters": [], "times": []}  # fmt: skip
     for marker, kind, wanted, collect, table in (
         ("ncu", "counters", not given.no_counters, agreement, agreement_table),
