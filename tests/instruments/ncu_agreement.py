@@ -66,6 +66,12 @@ def own_functions(source: str) -> list[str]:
     return re.findall(r"__global__\s+(?:static\s+)?\w+\s+(\w+)\s*\(", blank)
 
 
+def only(counters: ncu.Counters, functions: Sequence[str]) -> ncu.Counters:
+    """The counters of some functions alone: without a library's kernels."""
+    own = counters.frame["function"].map(lambda name: name.partition("<")[0] in functions)
+    return ncu.Counters(counters.frame[own].reset_index(drop=True))
+
+
 def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     kernel = load(name, engine="sim")
@@ -98,7 +104,7 @@ def agreement(names: list[str]) -> list[dict]:
             print(f"{name}, {label}", file=sys.stderr)
             try:
                 ours = simulate(name, small)
-                theirs = ncu.only(ncu.profile(cuda, small), own_functions(cuda.source))
+                theirs = only(ncu.profile(cuda, small), own_functions(cuda.source))
             except ConvlabError as error:
                 rows.append({"kernel": name, "problem": label, "quantity": str(error)})
                 continue
