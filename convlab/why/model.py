@@ -183,16 +183,9 @@ def predict(
     ceilings: Ceilings | None = None,
     format: Format = FLOAT32,
 ) -> Prediction:
-    """Predict a kernel's time on a problem.
+    """Predict a kernel's time, from what was compiled for a GPU and counted on the problem.
 
-    Parameters
-    ----------
-    problem : of any size.
-    gpu : on which.
-    functions : with their instructions (`sass.disassemble`), compiled for that GPU.
-    counted : what the simulator counted on the problem, perhaps of a sample of its blocks.
-    ceilings : measured ones, if that GPU is there; else shares of its datasheet are used.
-    format : of the tensors.
+    Without measured ceilings shares of the datasheet's are used.
     """
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9

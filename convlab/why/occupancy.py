@@ -16,42 +16,18 @@ _PARTITIONS = 4  # of an SM, each with a scheduler and a quarter of the register
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks an SM holds at once.
-
-    Attributes
-    ----------
-    blocks, warps
-        Of one SM, at once.
-    fraction
-        warps over the most that an SM can hold.
-    limits
-        The blocks that each resource alone would allow: "warps", "blocks", and where the kernel
-        uses them "registers" and "shared memory".
-    limited_by
-        The scarcest of them; several are joined by " and ".
-    """
+    """How many blocks an SM holds at once, and the resources that allow no more."""
 
     blocks: int
     warps: int
-    fraction: float
-    limits: dict[str, int]
-    limited_by: str
+    fraction: float  # of the most warps that an SM can hold
+    limited_by: str  # the scarcest of warps, blocks, registers and shared memory
 
 
 def occupancy(gpu: Gpu, threads: int, registers: int, shared_bytes: int = 0) -> Occupancy:
-    """Return how many blocks of a kernel one SM holds.
+    """Return how many blocks of so many threads, registers each and shared memory one SM holds.
 
-    Parameters
-    ----------
-    gpu : the GPU.
-    threads : of a block, 1 to 1024.
-    registers : of a thread.
-    shared_bytes : of a block, static and dynamic.
-
-    Raises
-    ------
-    ProblemError
-        No such block can exist: over 1024 threads, 255 registers, or none.
+    Raises ProblemError if no such block can exist: over 1024 threads, 255 registers, or none.
     """
     has = gpu.limits
     if not 1 <= threads <= has.threads_per_block:
@@ -66,7 +42,7 @@ def occupancy(gpu: Gpu, threads: int, registers: int, shared_bytes: int = 0) -> 
         limits["shared memory"] = _blocks_by_shared(has, shared_bytes)
     blocks = min(limits.values())
     scarcest = [name for name, value in limits.items() if value == blocks]
-    return Occupancy(blocks, blocks * warps, blocks * warps / has.warps, limits, _join(scarcest))
+    return Occupancy(blocks, blocks * warps, blocks * warps / has.warps, _join(scarcest))
 
 
 def _blocks_by_registers(has: Limits, warps: int, registers: int) -> int:

@@ -26,16 +26,7 @@ def quantities(
     measured: Mapping[str, Any] | None,
     floor_seconds: float,
 ) -> pd.DataFrame:
-    """Return one row for each quantity, NaN where it is not known.
-
-    Parameters
-    ----------
-    problem : that was asked for.
-    counted : what the simulator counted, or None.
-    model : a prediction, or None.
-    measured : as in `Inspection.measured`, or None.
-    floor_seconds : of the problem on this GPU, NaN if not known.
-    """
+    """Return one row for each quantity, NaN where it is not known."""
     seen = measured or {}
     ms, theirs = seen.get("ms"), seen.get("counters", {})
     ours = dict(counted.counters) if counted else {}
