@@ -24,8 +24,9 @@ from ..show.excerpt import Excerpt, excerpt
 from ..words import catalog
 from ..words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from ..words.format import Format
-from ..words.problem import Problem, same_padding
+from ..words.problem import Problem
 from . import build as builds
+from . import op
 from .baselines import baseline
 from .launch import CudaLaunch, SimLaunch
 from .runnable import Allocate, Launch, Runnable, empty
@@ -274,13 +275,10 @@ class Kernel(Runnable):
         LaunchError
             If the kernel refuses, crashes or hangs, or memory is short.
         """
-        tensors = [t for t in (x, w, bias) if isinstance(t, torch.Tensor)]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            from ..nn import conv2d  # stands after this module; only gradients need it
-
-            # so that bad arguments get the same answers with gradients as without
+        if op.derives(x, w, bias):
+            # first, so that bad arguments get the same answers with gradients as without
             self._problem(x, w, bias, stride, padding, dilation, groups)
-            return conv2d(x, w, bias, stride, padding, dilation, groups, kernel=self)
+            return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
         return self.forward(x, w, bias, stride, padding, dilation, groups)
 
     def forward(
@@ -318,8 +316,8 @@ class Kernel(Runnable):
         self._check_tensors(x, w, bias)
         if x.dim() == 3:
             x = x.unsqueeze(0)
-        if padding == "same":
-            x, padding = _pad_same(x, w, stride, dilation)
+        if x.dim() == w.dim() == 4:  # else `Problem` says what is wrong
+            x, padding = op.padded(x, w, stride, padding, dilation)
         shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
         return Problem.from_shapes(*shapes, stride, padding, dilation, groups), x
 
@@ -417,6 +415,7 @@ class Kernel(Runnable):
         return _rebuild, (self._stem, self.path, self._text, self._options(), pinned)
 
 
+@op.loader
 def load(
     name_or_path: str | Path,
     *,
@@ -603,22 +602,6 @@ def _stamp(files: tuple[Path, ...] | None) -> tuple[object, ...]:
             continue
         stats.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
     return (files, *stats)
-
-
-def _pad_same(
-    x: torch.Tensor, w: torch.Tensor, stride: Pair, dilation: Pair
-) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Pad as torch's "same" does; what is odd of it goes to the bottom and right, by hand."""
-    options = Problem(1, 1, 1, 1, 1, 1, 1, stride, 0, dilation)  # checks them and makes them pairs
-    if options.stride != (1, 1):
-        raise ProblemError(f'padding="same" needs stride 1, and the stride is {stride}')
-    if x.dim() != 4 or w.dim() != 4:
-        return x, (0, 0)  # Problem.from_shapes says what is wrong
-    (top, bottom), (left, right) = (
-        same_padding(size, d) for size, d in zip(w.shape[2:], options.dilation, strict=True)
-    )
-    extra = (0, right - left, 0, bottom - top)
-    return (torch.nn.functional.pad(x, extra) if any(extra) else x), (top, left)
 
 
 def _rebuild(
