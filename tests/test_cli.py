@@ -279,7 +279,7 @@ USAGE = {
     "abbreviation": (["check", "01", "--prob", SMALL], "unrecognized arguments: --prob"),
     "engine": (["check", "01", "--engine", "simm"], "did you mean sim?"),
     "kernel": (["check", "01_dircet"], "did you mean 01_direct"),
-    "ambiguous kernel": (["check", "02"], "02_im2col_gemm"),
+    "ambiguous kernel": (["check", "0"], "02_im2col_gemm"),
     "path": (["compare", "nowhere/mine.cu"], "there is no file nowhere/mine.cu"),
     "problem": (["check", "01", "--problem", "sqare"], "did you mean square?"),
     "spec": (["compare", "01", "--problem", "N=1,C=3"], "lacks H, W, K, R, S"),

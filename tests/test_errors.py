@@ -554,7 +554,6 @@ def test_findings_of_a_fault_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
     source = (KERNEL_DIR / "01_direct.cu").read_text().replace("if (h < 0 || h >= conv.H) continue;", "")
     broken = convlab.compile(source, name="no_top", engine="sim")
     monkeypatch.setattr(broken, "engine", "cuda")
-    monkeypatch.setattr(faults, "Sanitized", lambda kernel, problem: None)
     conv = convlab.problem("N=1,C=2,H=6,W=6,K=2,R=3,S=3,padding=1")
     subject = faults.Subject("call", (broken,), conv)
     error = subject.error("illegal address", "CUDA error")

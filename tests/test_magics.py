@@ -175,7 +175,8 @@ def test_help_and_lists(run: Run) -> None:
         ("%convlab ab mine cudnn:t", {"cudnn:tf32", "cudnn:tf32:channels_last"}),
         ("%convlab sweep mine TH", {"THREADS="}),
         ("%convlab check mine@TH", {"mine@THREADS="}),
-        ("import convlab\n%convlab compare 01", {"01_direct"}),
+        ("import convlab\n%convlab compare 01_", {"01_direct"}),
+        ("import convlab\n%convlab compare 01c", {"01c_smem_input"}),
         ("%%kernel mine --e", {"--engine"}),
     ],
 )

@@ -206,7 +206,7 @@ def test_inspect_of_a_sample_is_of_the_problem_itself() -> None:
         convlab.inspect(convlab.load("01", engine="sim", sample=sample), problem, engine="sim")
         for sample in (None, 64)
     )
-    assert whole.small == sampled.small == problem
+    assert whole.problem == sampled.problem == problem
     note = next(note for note in sampled.notes if "blocks simulated" in note)
     assert note.startswith("64 of 512 blocks simulated, at random")
     assert re.search(r"load sectors \d\.\d%", note) and "blocks simulated" not in str(whole)

@@ -14,7 +14,6 @@ import convlab
 from convlab import sim
 from convlab.fast import bench
 from convlab.machine import toolchain
-from convlab.run import sanitizer
 from convlab.words.errors import LaunchError
 
 ALL = {bug.name: bug for bug in table.bugs()}

@@ -16,6 +16,7 @@ This file imports nothing of convlab's: it is also the script that is started.
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import contextlib
 import ctypes
@@ -50,20 +51,19 @@ class Died(Exception):
     ----------
     status : its exit status, negative for a signal; None if it only closed its socket.
     begun : whether it had begun with the request.
-    printed : the end of what it wrote to stderr.
     """
 
-    def __init__(self, status: int | None, begun: bool, printed: str) -> None:
+    def __init__(self, status: int | None, begun: bool) -> None:
         super().__init__(describe(status))
-        self.status, self.begun, self.printed = status, begun, printed
+        self.status, self.begun = status, begun
 
 
 class TimedOut(Exception):
-    """The child did not answer in time, and was ended; attributes as `Died`'s."""
+    """The child did not answer in time, and was ended; `begun` as `Died`'s."""
 
-    def __init__(self, seconds: float, begun: bool, printed: str) -> None:
+    def __init__(self, seconds: float, begun: bool) -> None:
         super().__init__(f"stopped after {seconds:g} s")
-        self.seconds, self.begun, self.printed = seconds, begun, printed
+        self.seconds, self.begun = seconds, begun
 
 
 def describe(status: int | None) -> str:
@@ -188,7 +188,7 @@ class Child:
                     self._show_the_rest()
                     return reply[_ID:]
             if end is not None and time.monotonic() >= end:
-                raise TimedOut(limit, begun, self.printed)
+                raise TimedOut(limit, begun)
 
     def _show_the_rest(self) -> None:
         for stream in self._streams:
@@ -202,11 +202,11 @@ class Child:
         except subprocess.TimeoutExpired:
             status = None
         self._show_the_rest()
-        return Died(status, begun, self.printed)
+        return Died(status, begun)
 
     @property
     def printed(self) -> str:
-        """The end of what the last request wrote to stderr."""
+        """The end of what the last request wrote to stderr, also after it died."""
         return self._streams[1].tail if self._streams else ""
 
     def stop(self) -> None:
@@ -241,7 +241,8 @@ class Child:
 
 
 _children: weakref.WeakSet[Child] = weakref.WeakSet()
-os.register_at_fork(after_in_child=lambda: [c._forget_in_a_fork() for c in list(_children)])
+atexit.register(lambda: [child.stop() for child in list(_children)])
+os.register_at_fork(after_in_child=lambda: [child._forget_in_a_fork() for child in list(_children)])
 
 
 def run(
@@ -333,19 +334,23 @@ class Server:
         os.close(descriptor)
         self._connection = Connection(self.line)
         self._number = b""
+        self._began = False
 
     def request(self) -> bytes:
         """Wait for a request; EOFError when the other side is gone."""
         message = self._connection.recv_bytes()
-        self._number = message[:_ID]
+        self._number, self._began = message[:_ID], False
         return message[_ID:]
 
     def begun(self) -> None:
-        """Say that the request's time begins."""
-        self.reply(b"")
+        """Say that the request's time begins; else it does with the reply."""
+        self._began = True
+        self._connection.send_bytes(self._number)
 
     def reply(self, message: bytes) -> None:
         """Answer the request."""
+        if not self._began:
+            self.begun()
         self._connection.send_bytes(self._number + message)
 
 

@@ -17,7 +17,6 @@ from ..sim import Finding
 from ..words.errors import ConvlabError, LaunchError
 from ..words.problem import Problem
 from .kernel import Kernel
-from .sanitizer import Sanitized
 
 EXPLAIN_MACS = 2_000_000  # what a problem is scaled down to where a line is looked for
 _SIMULATOR_SECONDS = 6.0
@@ -101,7 +100,6 @@ KINDS: dict[str, Kind] = {
     ),
 }
 _WITHOUT_LINE = ("out of memory", "invalid worker state")  # no run of the kernel explains these
-_NOT_THE_GPU = ("endless loop", "host crash")  # nor does compute-sanitizer explain these
 
 
 def classify(error: BaseException) -> tuple[str, str] | None:
@@ -164,57 +162,40 @@ class Subject:
         if self.problem is not None and kind not in _WITHOUT_LINE:
             for kernel in self.kernels:
                 if kernel.engine == "cuda":
-                    sanitize = kind not in _NOT_THE_GPU
-                    text, found = _explained(kernel, self.problem, sanitize)
+                    text, found = _explained(kernel, self.problem)
                     lines += text.splitlines()
                     findings += found
         lines.append(f"try: {KINDS[kind].advice}")
         return LaunchError("\n  ".join(lines), kind, findings)
 
 
-def explain(kernel: Any, problem: Problem, *, sanitize: bool = True) -> str:
-    """Look for the line at fault: run the kernel on the simulator and under compute-sanitizer.
+def explain(kernel: Any, problem: Problem) -> str:
+    """Look for the line at fault: run the kernel on the simulator.
 
-    Both run it on the problem scaled down to about `EXPLAIN_MACS` multiply-adds, the sanitizer
-    only if `sanitize` and for a kernel on a GPU. That takes a few seconds, at most half a minute,
-    and raises nothing.
+    It runs the problem scaled down to about `EXPLAIN_MACS` multiply-adds. That takes a few
+    seconds, and raises nothing.
 
     Returns
     -------
     str
-        What each found, or what would let it find more; empty for what has no source, such as a
-        library's baseline.
+        What it found, or why it could not run; empty for what has no source, such as a library's
+        baseline.
     """
-    return _explained(kernel, problem, sanitize)[0]
+    return _explained(kernel, problem)[0]
 
 
-def _explained(kernel: Any, problem: Problem, sanitize: bool) -> tuple[str, list[Finding]]:
-    """What `explain` says, and the simulator's findings."""
+def _explained(kernel: Any, problem: Problem) -> tuple[str, list[Finding]]:
+    """What the simulator says of a kernel, in words and as data."""
     if not isinstance(kernel, Kernel):
         return "", []
     try:
         small = problem.scaled(EXPLAIN_MACS)
-        watched = Sanitized(kernel, small) if sanitize and kernel.engine == "cuda" else None
-    except Exception as error:
-        return f"no more was found out: {type(error).__name__}: {error}", []
-    try:
-        text, findings = _simulated(kernel, small)
-        if watched is not None:
-            text = "\n".join(filter(None, [text, watched.finding()]))
-        return text, findings
-    finally:
-        if watched is not None:
-            watched.stop()
-
-
-def _simulated(kernel: Kernel, problem: Problem) -> tuple[str, list[Finding]]:
-    """What the simulator says of a kernel, in words and as data."""
-    try:
         twin = kernel.on("sim", time_limit=_SIMULATOR_SECONDS)
         with contextlib.redirect_stdout(io.StringIO()):
-            twin.prepare(problem, *reference.inputs(problem, 0, "cpu"))()
+            twin.prepare(small, *reference.inputs(small, 0, "cpu"))()
     except LaunchError as error:
-        return f"the simulator, on {problem}: {error.args[0]}", error.findings
+        return f"the simulator, on {small}: {error.args[0]}", error.findings
     except Exception as error:  # it cannot run there, and that is another matter
-        return f"the simulator could not run it: {str(error).splitlines()[0]}", []
-    return f"the simulator found nothing on {problem}", []
+        said = str(error).splitlines() or [type(error).__name__]
+        return f"the simulator could not run it: {said[0]}", []
+    return f"the simulator found nothing on {small}", []

@@ -1,16 +1,9 @@
-"""The process that untrusted kernels run in; `worker` starts it as a script and talks to it.
+"""The process that untrusted kernels run in: what `machine.child` starts for `worker`.
 
 It imports nothing of convlab's, nor torch, but what the first request names, so that it starts in
-a blink where there is no GPU. It serves one request at a time from a socket:
-
-=======  ==================================================================================
-comes    ``(surroundings or None, payload)``; the payload is a pickled (function, args, kwargs)
-goes     `RUNNING`, once the payload is unpickled and what it names is imported
-goes     ``(returned, value or exception, lost)``; `lost`: the GPU is lost to this process,
-         which ends itself
-=======  ==================================================================================
-
-What runs here may end the process in any way; the other end sees the socket close.
+a blink where there is no GPU. A request is a pickled ``(surroundings, payload)``, the payload a
+pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
+``(returned, value or exception, lost)``; `lost`: the GPU is lost to this process, which ends itself.
 """
 
 from __future__ import annotations
@@ -18,19 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import glob
 import io
 import os
 import pickle
-import select
-import signal
 import sys
-import threading
-import time
 import traceback
-from multiprocessing.connection import Connection
 
-RUNNING = b"running"
 SERVING = "CONVLAB_IN_WORKER"  # set in this process's environment
 _KEPT_KERNELS = 64
 _KEPT_BYTES = 256 << 20  # of GPU memory that torch may hold on to between two requests
@@ -68,7 +54,7 @@ def dumps(value: object, pickler: type[pickle.Pickler] = Pickler) -> bytes:
     return out.getvalue()
 
 
-class Unpickler(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     """Gives the same kernel object for the same pickle, so that it is not loaded again."""
 
     kernels: dict[bytes, object] = {}
@@ -80,37 +66,6 @@ class Unpickler(pickle.Unpickler):
                 del self.kernels[next(iter(self.kernels))]
             self.kernels[key] = pickle.loads(key)
         return self.kernels[key]
-
-
-def kill_tree(process: int) -> None:
-    """End a process, all that descends from it, and the group that it leads, at once."""
-    for each in _descendants(process):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(each, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        leads = os.getpgid(process) == process
-        os.kill(-process if leads else process, signal.SIGKILL)
-
-
-def _descendants(process: int) -> list[int]:
-    found = []
-    for path in glob.glob(f"/proc/{process}/task/*/children"):
-        with contextlib.suppress(OSError), open(path) as children:
-            for child in map(int, children.read().split()):
-                found += [*_descendants(child), child]
-    return found
-
-
-def _end_with(parent: int) -> None:
-    """Wait for the end of the parent, however it comes, and end with it."""
-    try:
-        watch = select.poll()
-        watch.register(os.pidfd_open(parent), select.POLLIN)
-        watch.poll()
-    except OSError:  # a kernel without pidfds, or the parent is gone
-        while os.getppid() == parent:
-            time.sleep(0.5)
-    kill_tree(os.getpid())
 
 
 def _enter(surroundings: tuple[list[str], str | None, dict[str, str]]) -> None:
@@ -142,8 +97,7 @@ def _cuda():
 
 def _gpu_is_lost() -> bool:
     """Whether the GPU no longer works here; takes an error that does not last off the context."""
-    cuda = _cuda()
-    if cuda is None:
+    if _cuda() is None:
         return False
     import torch
 
@@ -193,19 +147,19 @@ def _flush() -> None:
     ctypes.CDLL(None).fflush(None)  # what kernels print goes through C's buffers
 
 
-def _serve(connection: Connection, device: int) -> None:
-    opened = device < 0
+def serve(server, device: str) -> None:
+    """Serve requests for a GPU, by its number; negative: there is none."""
+    opened = int(device) < 0
     while True:
-        surroundings, payload = pickle.loads(connection.recv_bytes())
+        surroundings, payload = pickle.loads(server.request())
         failed = lost = False
         try:
-            if surroundings is not None:
-                _enter(surroundings)
+            _enter(surroundings)
             if not opened:
-                _open_gpu(device)
+                _open_gpu(int(device))
                 opened = True
-            call = Unpickler(io.BytesIO(payload)).load()
-            connection.send_bytes(RUNNING)
+            call = _Unpickler(io.BytesIO(payload)).load()
+            server.begun()
             reply = _run(*call)
         except SystemExit as error:
             _flush()
@@ -217,21 +171,6 @@ def _serve(connection: Connection, device: int) -> None:
         if not lost:
             _tidy(failed)
         _flush()
-        connection.send_bytes(reply)
+        server.reply(reply)
         if lost:
             os._exit(0)
-
-
-def main() -> None:
-    """Serve until the other end closes: ``worker_process.py SOCKET PARENT DEVICE``."""
-    socket, parent, device = map(int, sys.argv[1:])
-    os.set_inheritable(socket, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to act on
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with contextlib.suppress(EOFError, ConnectionError):
-        _serve(Connection(socket), device)
-    kill_tree(os.getpid())
-
-
-if __name__ == "__main__":
-    main()

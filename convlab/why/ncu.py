@@ -13,17 +13,19 @@ import csv
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+import torch
 
+from ..machine import child, toolchain
+from ..run.data import inputs
+from ..run.kernel import Kernel, load
 from ..words.errors import LaunchError
 from ..words.problem import Problem, problem
 from .sass import demangled
@@ -59,8 +61,6 @@ OWN: dict[str, str] = {
     "active_warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
 METRICS = SUMS | OWN
-# For a whole problem: what needs few passes.
-BRIEF = ("dram_read_bytes", "dram_write_bytes", "l2_bytes", "nanoseconds")
 _REFUSALS = (
     ("ERR_NVGPUCTRPERM", "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or "
      "let the machine's owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a "
@@ -89,27 +89,9 @@ class Counters:
     frame: pd.DataFrame
 
 
-def find() -> Path | None:
-    """Find ncu: on PATH, in CUDA_HOME, /usr/local/cuda*, /opt/nvidia/nsight-compute; else None."""
-    found = shutil.which("ncu")
-    if found:
-        return Path(found)
-    home = os.environ.get("CUDA_HOME")
-    folders = [Path(home) / "bin"] if home else []
-    for root, pattern in (
-        ("/usr/local", "cuda*/bin"),
-        ("/usr/local", "cuda*/nsight-compute-*"),
-        ("/opt/nvidia/nsight-compute", "*"),
-        ("/usr/lib", "nsight-compute*"),
-    ):
-        folders += sorted(Path(root).glob(pattern), reverse=True)
-    return next((folder / "ncu" for folder in folders if (folder / "ncu").is_file()), None)
-
-
 def profile(
-    kernel: Any,
+    kernel: Kernel,
     problem: Problem,
-    metrics: Iterable[str] = tuple(METRICS),
     *,
     seed: int = 0,
     time_limit: float = 300.0,
@@ -120,7 +102,6 @@ def profile(
     ----------
     kernel : a `Kernel` of engine "cuda".
     problem : what it computes.
-    metrics : short names out of `METRICS`; the more, the more often ncu runs the launch again.
     seed : of the data.
     time_limit : seconds for all passes.
 
@@ -130,12 +111,11 @@ def profile(
         There is no ncu, it may not read the counters, or the kernel failed; one line that says
         what to do.
     """
-    ncu = find()
+    ncu = toolchain.find("ncu")
     if ncu is None:
         raise LaunchError(
             "no ncu here (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
         )
-    chosen = [METRICS[name] for name in metrics]
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
         where = kernel.path
         if where is None or where.read_text() != kernel.source:
@@ -144,7 +124,7 @@ def profile(
         command = [
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
-            "--metrics", ",".join(chosen),
+            "--metrics", ",".join(METRICS.values()),
             sys.executable, "-m", "convlab.why.ncu", str(where), "--problem", str(problem),
             "--seed", str(seed), "--workspace", str(kernel.workspace_limit),
             *(f"-D{name}={value}" for name, value in kernel.defines.items()),
@@ -153,9 +133,7 @@ def profile(
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path, "TMPDIR": folder}
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=time_limit, env=environment
-            )
+            done = child.run(command, time_limit, environment)
         except subprocess.TimeoutExpired:
             raise LaunchError(
                 f"ncu did not finish within {time_limit:g} s; give a smaller problem"
@@ -252,17 +230,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--workspace", type=int, default=1 << 30)
     parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args(argv)
-
-    import torch
-
-    from ..right import reference
-    from ..run.kernel import load
-
     defines = {key: int(value) for key, _, value in (d.partition("=") for d in given.defines)}
-    kernel = load(
-        given.kernel, engine="cuda", defines=defines, workspace_limit=given.workspace
-    )
-    launch = kernel.prepare(given.problem, *reference.inputs(given.problem, given.seed, "cuda"))
+    kernel = load(given.kernel, engine="cuda", defines=defines, workspace_limit=given.workspace)
+    data = inputs(given.problem, given.seed, "cuda", format=kernel.format)
+    launch = kernel.prepare(given.problem, *data)
     if launch.workspace is not None:
         launch.workspace.zero_()
     launch()  # a library makes its handle in the first call; it is not counted

@@ -11,9 +11,10 @@ import math
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..machine import toolchain
 from ..words.errors import BuildError
@@ -171,15 +172,29 @@ class Function:
         around = [b for b in self.loops if b.start <= instruction.address <= b.end]
         return min(around, key=lambda loop: loop.end - loop.start, default=None)
 
+    def made_of(self, row: Mapping[str, Any]) -> list[Instruction]:
+        """The loads or stores that came of a line of the simulator's (`Launch.lines`).
+
+        Compilers put a statement of several lines on different ones of them: the nearest count.
+        """
+        access = (row["space"], row["kind"])
+        made = [i for i in self.instructions if i.access == access and i.line is not None]
+        near = min((abs(i.line - row["line"]) for i in made), default=99)
+        return [i for i in made if abs(i.line - row["line"]) == near <= 3]
+
     def mix(self, loop: Loop | None = None) -> dict[str, int]:
         """How many instructions of each kind, in a fixed order of kinds."""
-        counts = Counter(i.kind for i in self.body(loop))
+        return in_order(Counter(i.kind for i in self.body(loop)))
 
-        def place(kind: str) -> tuple[int, int]:
-            base, _, width = kind.partition(".")
-            return _ORDER.index(base), int(width or 0)
 
-        return {kind: counts[kind] for kind in sorted(counts, key=place)}
+def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of kinds of instructions in a fixed order of them."""
+
+    def place(kind: str) -> tuple[int, int]:
+        base, _, width = kind.partition(".")
+        return _ORDER.index(base), int(width or 0)
+
+    return {kind: counts[kind] for kind in sorted(counts, key=place)}
 
 
 def demangled(symbol: str) -> str:
