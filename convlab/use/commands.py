@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
         """As argparse's; remembers the words that it brings."""
-        self.words += [*names, *options.get("choices") or ()]
+        self.words += [*names, *options.get("choices", ())]
         return super().add_argument(*names, **options)
 
     def hinted(self, message: str) -> str:
@@ -300,8 +300,7 @@ def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
     for result in results if path is not None else ():
         one = len(results) == 1
         where = path if one else path.with_stem(f"{path.stem}-{result.kernel}")
-        result.plot(where)
-        yield where.resolve()
+        yield result.plot().save(where).resolve()
 
 
 def _checked(kernel: Runnable, arguments: argparse.Namespace) -> Any:
