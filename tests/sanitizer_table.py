@@ -31,17 +31,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import mutants
+
 import numpy as np
 import test_microscope
 import torch
-from planted import FAULT, KERNELS, MUTANTS, Mutant
+from tests.instruments import mutants
+from tests.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 import convlab
 from convlab import sim
 from convlab.fast import bench
 from convlab.machine import device, toolchain
-from convlab.run.build import ninja_on_path
+from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.run.launch import integers
 from convlab.words.errors import BuildError, LaunchError

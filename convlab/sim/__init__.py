@@ -28,19 +28,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..machine.compile import Source
 from ..machine.device import available_bytes
 from ..words.errors import LaunchError, ProblemError
 from . import findings as _findings
 from .findings import DIMENSIONS, INCLUDE, Array, Finding
+from .library import RUNTIME, build, runtime
 from .rewrite import rewrite
 from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "Arena", "Finding", "Trace", "rewrite", "run",
-    "simulate",
+    "runtime", "simulate",
 ]  # fmt: skip
 
-RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 SM = 90  # the simulated GPU's compute capability, and
 SMEM = 227 << 10  # the bytes of shared memory a block may opt into: an H200's
 TIME_LIMIT = 120.0  # seconds that one simulated launch may take unless told otherwise
@@ -247,8 +248,6 @@ def run(
     --------
     >>> run(text, "add_one", x, len(x), grid=4, block=256).findings  # doctest: +SKIP
     """
-    from ..run import build as builds  # which imports this package
-
     path = Path(source) if isinstance(source, Path) or str(source).endswith(".cu") else None
     text = str(source) if path is None else path.read_text()
     name = path.stem if path else re.sub(r"\W.*", "", entry)
@@ -256,9 +255,7 @@ def run(
         f'\n#line 1 "sim_entry"\nextern "C" const char* sim_entry(const sim::Argument* a, '
         f'const unsigned* shape) {{ return sim::call({entry}, "{entry}", a, shape); }}\n'
     )
-    built = builds.build_for_sim(
-        builds.Source(text + wrapper, name, path), trace=trace, entry="sim_entry"
-    )
+    built = build(Source(text + wrapper, name, path), trace=trace, entry="sim_entry")
     sizes, arrays, given, seen = {}, {}, [], {}
     for number, (label, value) in enumerate(
         zip(_parameters(text, entry, len(args)), args, strict=True)
@@ -285,7 +282,7 @@ def run(
         arena.tensors[label].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
     shape = [*_three(grid, "grid"), *_three(block, "block"), int(shared)]
     request = {
-        "library": str(built.library), "runtime": str(builds.sim_runtime()), "arguments": given,
+        "library": str(built.library), "runtime": str(runtime()), "arguments": given,
         "shape": shape, "trace": trace, "schedule": schedule, "time_limit": time_limit,
     }  # fmt: skip
     done = _simulate(request, arena, entry, path or text)
