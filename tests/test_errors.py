@@ -493,7 +493,7 @@ import sys, torch, convlab
 from convlab import sim
 good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
-print(sim._host.process.pid, flush=True)
+print(sim._host._process.pid, flush=True)
 if sys.argv[1:]:
     endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
     endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))

@@ -7,10 +7,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import mutants
-import planted
 import pytest
-from planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
 import convlab
 from convlab import sim
@@ -18,6 +15,9 @@ from convlab.right import reference
 from convlab.machine.compile import ninja_on_path
 from convlab.words import catalog
 from convlab.words.errors import LaunchError
+from tests import planted
+from tests.instruments import mutants
+from tests.planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
 NAMES = {mutant.name: mutant for mutant in MUTANTS}
 RUNGS = [path.stem for path in catalog.catalog()]

@@ -17,8 +17,7 @@ from ..machine import toolchain
 from ..machine.compile import ninja_on_path
 from ..machine.device import describe
 from ..machine.progress import bar as progress_bar
-from ..right.check import resolve
-from ..run.kernel import load
+from ..run.kernel import load, resolve
 from ..words import catalog
 from ..words.errors import ProblemError
 from ..words.problem import Problem
