@@ -164,7 +164,7 @@ def build_for_sim(
     source: Source, flags: Sequence[str] = (), *, trace: bool = True, entry: str = ENTRY
 ) -> Build:
     """Compile a source for the simulator; ``entry`` is the C function it must have."""
-    compiler = toolchain.require_host_compiler()
+    compiler = sim.compiler()
     runtime = sim_runtime()
     flags = [*(SIM_FLAGS if trace else UNTRACED_FLAGS), *flags]
     key = _key(source, flags, "sim", toolchain.identity(compiler), str(runtime))
@@ -205,7 +205,7 @@ def _rewritten(source: Source, folder: Path) -> list[Path]:
 @functools.cache
 def sim_runtime() -> Path:
     """The simulator's runtime library, built when it is first needed."""
-    compiler = toolchain.require_host_compiler()
+    compiler = sim.compiler()
     folders = [sim.INCLUDE, sim.RUNTIME.parent]
     texts = [p.read_text() for folder in folders for p in sorted(folder.glob("*.*"))]
     source = Source(sim.RUNTIME.read_text(), "simulator", sim.RUNTIME)

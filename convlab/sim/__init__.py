@@ -24,9 +24,9 @@ from pathlib import Path
 
 import torch
 
-from ..machine import child
+from ..machine import child, toolchain
 from ..machine.device import available_bytes
-from ..words.errors import LaunchError
+from ..words.errors import BuildError, LaunchError
 from ..words.format import FLOAT32, Format
 from . import findings as _findings
 from .findings import INCLUDE, Array, Finding
@@ -35,7 +35,7 @@ from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "TIME_LIMIT", "Arena", "Array", "Finding",
-    "Trace", "perform", "rewrite", "simulate",
+    "Trace", "compiler", "perform", "rewrite", "simulate",
 ]  # fmt: skip
 
 RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
@@ -46,6 +46,22 @@ STALL_LIMIT = 20.0  # of them, without one block that comes to its end; more whe
 # Names of the indices of a convolution's tensors, in torch's order; others have none.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
 _host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"], kept=False)
+
+
+def compiler() -> Path:
+    """Return the g++ that builds for the simulator, or raise a `BuildError` that says how to get one.
+
+    clang will not do: it splits a float4 into four accesses and moves basic blocks, so that counts
+    would be others than a GPU's.
+    """
+    found = toolchain.require_host_compiler()
+    release = toolchain.gcc_release(found)
+    if release is None or release < toolchain.OLDEST_GCC:
+        raise BuildError(
+            f"{toolchain.version(found)} ({found}) cannot build for the simulator, which needs g++ "
+            f"{toolchain.OLDEST_GCC} or later: set CXX to one, as in CXX=g++"
+        )
+    return found
 
 
 class Arena:
@@ -102,9 +118,9 @@ class Arena:
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
         for name, shape in shapes.items():
             offset, size = self.buffers[name]
-            tensor = torch.frombuffer(
-                memory, dtype=torch.uint8, count=max(size, 1), offset=offset
-            )[:size]
+            tensor = torch.frombuffer(memory, dtype=torch.uint8, count=max(size, 1), offset=offset)[
+                :size
+            ]
             if not isinstance(shape, int):
                 lies = stored[name]
                 inner = lies.in_memory(shape)
@@ -173,9 +189,7 @@ def simulate(
     return perform(request, arena, label, source)
 
 
-def perform(
-    request: dict[str, object], arena: Arena, label: str, source: Path | str
-) -> Trace:
+def perform(request: dict[str, object], arena: Arena, label: str, source: Path | str) -> Trace:
     """Have the host carry out a request, see ``host.py``; errors as of `simulate`."""
     request |= {
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
