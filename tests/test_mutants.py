@@ -12,7 +12,7 @@ import pytest
 import convlab
 from convlab import sim
 from convlab.right import reference
-from convlab.run import build as builds
+from convlab.machine.compile import ninja_on_path
 from convlab.words import catalog
 from convlab.words.errors import LaunchError
 from tests import planted
@@ -64,7 +64,7 @@ def cuda_builder() -> Iterator[Builder]:
 
 def _builder(engine: str) -> Iterator[Builder]:
     builder = Builder(engine)
-    with builds.ninja_on_path():
+    with ninja_on_path():
         yield builder
         builder.pool.shutdown(cancel_futures=True)
 

@@ -45,13 +45,7 @@ def roofline(
 ) -> Chart | None:
     """Draw a roofline (Williams, Waterman, Patterson, CACM 2009) with some kernels on it.
 
-    Parameters
-    ----------
-    points : kernels, and the intensity that the problem itself has ("floor").
-    bandwidth : bytes a second.
-    peaks : flops a second of each unit, by a name: {"fp32": 51e12}.
-    title : the heading.
-    axes : to draw into; a new chart, which is returned, without.
+    From bytes a second and the flops a second of each unit, by a name: {"fp32": 51e12}.
     """
     chart = None
     if axes is None:
@@ -106,15 +100,7 @@ def line_costs(
     axes: Axes | None = None,
     most: int = 8,
 ) -> Chart | None:
-    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least.
-
-    Parameters
-    ----------
-    lines : rows with line, space, kind, units, ideal_units, share (0 to 1 of its space).
-    source : the file's lines, quoted beside the bars.
-    axes : to draw into; a new chart, which is returned, without.
-    most : lines shown.
-    """
+    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least."""
     chart = None
     rows = sorted(lines, key=lambda row: -row["units"])[:most]
     if axes is None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from ..machine.device import Ceilings, Gpu
 from ..show.plot import Chart
 from ..show.result import WIDTH, Result, Several, Table
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
 from .model import WORDS, Prediction
-from .occupancy import Gpu
 
 _SHARE = "{:.0%}"
 
@@ -48,9 +48,8 @@ class Inspection(Result):
         What the simulator found wrong.
     notes
         Lines: what is missing and what to do about it; what was assumed.
-    source, made, peaks
-        The kernel's lines; machine instructions by line; bytes a second, and flops a second of
-        each unit, that the roofline is drawn from.
+    source, made, ceilings
+        The kernel's lines; machine instructions by line; what the roofline is drawn from.
     """
 
     kernel: str
@@ -66,7 +65,16 @@ class Inspection(Result):
     notes: tuple[str, ...]
     source: tuple[str, ...] = ()
     made: Mapping[int, int] = field(default_factory=dict)
-    peaks: tuple[float, dict[str, float]] | None = None
+    ceilings: Ceilings | None = None
+
+    @property
+    def peaks(self) -> tuple[float, dict[str, float]] | None:
+        """Bytes a second, and flops a second of each unit."""
+        best = self.ceilings
+        if best is None:
+            return None
+        units = {"fp32": best.fp32_flops, "TF32": best.tf32_flops}
+        return best.copy_bytes_per_s, {n: v for n, v in units.items() if n == "fp32" or v > units["fp32"]}
 
     @property
     def ok(self) -> bool:

@@ -208,7 +208,7 @@ def main() -> int:
         print("no GPU: nothing to calibrate", file=sys.stderr)
         return 2
     facts = {
-        "gpu": str(convlab.describe()), "date": datetime.date.today().isoformat(),
+        "gpu": str(convlab.machine.device.describe()), "date": datetime.date.today().isoformat(),
         "python": sys.version.split()[0], "nvml": Clock(torch.device("cuda", 0)).missing or "yes",
     }  # fmt: skip
     rows: list[dict[str, Any]] = []

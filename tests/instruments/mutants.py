@@ -27,7 +27,7 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.run.build import ninja_on_path
+from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.words.errors import BuildError, LaunchError, UnsupportedError
 from tests.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
