@@ -13,6 +13,7 @@ import pytest
 
 import convlab
 from convlab import sim
+from convlab.run import any_kernel
 from convlab.right import reference
 from convlab.sim import operations
 from convlab.why import sass
@@ -34,7 +35,7 @@ __global__ void one_warp(const float* x, float* y) {
 
 def run(body: str, prelude: str = "", **options) -> sim.Trace:
     x, y = np.ones(4096, np.float32), np.zeros(32, np.float32)
-    return sim.run(KERNEL % (prelude, body), "one_warp", x, y, grid=1, block=32, **options)
+    return any_kernel.run(KERNEL % (prelude, body), "one_warp", x, y, grid=1, block=32, **options)
 
 
 def loads(trace: sim.Trace) -> list[tuple[int, int, int]]:
@@ -183,7 +184,7 @@ def test_calls(name):
 
 def test_a_lane_that_waits_for_another_does_not_hang():
     """The lane that is behind spins until one that is ahead, and whose log is full, stores."""
-    trace = sim.run(
+    trace = any_kernel.run(
         """
         __global__ void wait(const float* x, volatile int* flag, float* y) {
             float a = 0;
@@ -206,7 +207,7 @@ def test_a_lane_that_waits_for_another_does_not_hang():
 
 def test_endless_loop_without_accesses_is_found_at_its_line():
     with pytest.raises(LaunchError) as caught:
-        sim.run(
+        any_kernel.run(
             "__global__ void stay(float* y, int n) {\n"
             "    while (n != 7)\n"
             "        n = (n * 3) & 14;\n"

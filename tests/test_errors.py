@@ -209,7 +209,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     x, w = normal(1, 1, 200, 200), normal(1, 1, 190, 190)
     with pytest.raises(UnsupportedError, match="03_smem_tile cannot do .*<= smem.*here") as error:
         tile(x, w)
-    assert re.search(r"; use 01_direct, 02_im2col_gemm", str(error.value))
+    assert re.search(r"; use 01_direct, .*02_im2col_gemm", str(error.value))
     able = load("01_direct", engine="sim")
     torch.testing.assert_close(able(x, w), F.conv2d(x, w), rtol=1e-3, atol=1e-3)
     assert_works(tile)
@@ -493,7 +493,7 @@ import sys, torch, convlab
 from convlab import sim
 good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
-print(sim._host.process.pid, flush=True)
+print(sim._host._process.pid, flush=True)
 if sys.argv[1:]:
     endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
     endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))

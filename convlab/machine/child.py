@@ -35,12 +35,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from types import ModuleType
 
 START_LIMIT = 180.0  # seconds to start Python, import torch and open the GPU
 _SHOWN_BYTES = 1 << 20  # of each stream that one request prints
 _LONGEST = 1 << 28  # bytes of a message
 _ID = 8  # bytes of a request's number, before each message
-_OUT_OF_REACH = 200  # descriptors from here on: not what stray writes to 3, 4, ... meet
+OUT_OF_REACH = 200  # descriptors from here on: not what stray writes to 3, 4, ... meet
 _PDEATHSIG, _SUBREAPER = 1, 36  # of prctl
 
 
@@ -330,7 +331,7 @@ class Server:
 
     def __init__(self, descriptor: int) -> None:
         # no child of this process's inherits it, and no stray write finds it
-        self.line = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
+        self.line = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
         os.close(descriptor)
         self._connection = Connection(self.line)
         self._number = b""
@@ -416,6 +417,14 @@ def keep(line: int, command: Sequence[str]) -> None:
     os._exit(code)
 
 
+def load(path: Path) -> ModuleType:
+    """Import a file as a module of its own, whatever package it is in."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def main() -> None:
     """``child.py keep LINE COMMAND...`` or ``child.py serve SOCKET SCRIPT ARGUMENT...``."""
     what, descriptor, *rest = sys.argv[1:]
@@ -424,11 +433,8 @@ def main() -> None:
     script, *arguments = rest
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other side's to act on
     server = Server(int(descriptor))
-    spec = importlib.util.spec_from_file_location(Path(script).stem, script)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     sys.modules["child"] = sys.modules["__main__"]
-    spec.loader.exec_module(module)
+    module = load(Path(script))
     with contextlib.suppress(EOFError, ConnectionError):
         module.serve(server, *arguments)
 

@@ -176,6 +176,10 @@ class Ceilings:
     fp32_flops: float
     tf32_flops: float
 
+    def __str__(self) -> str:
+        copy, fp32, tf32 = (rate / 1e12 for rate in vars(self).values())
+        return f"copy {copy:.2f} TB/s, GEMM fp32 {fp32:.0f} and TF32 {tf32:.0f} TFLOP/s"
+
     def flops(self, precision: str) -> float:
         """Return the peak of the unit that a precision class uses, in flops a second.
 

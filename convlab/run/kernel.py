@@ -20,6 +20,7 @@ import torch
 
 from .. import sim
 from ..machine import toolchain
+from ..machine.cache import Build, stamp
 from ..show.excerpt import Excerpt, excerpt
 from ..words import catalog
 from ..words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
@@ -93,7 +94,8 @@ class Kernel(Runnable):
         self.name = f"{name}@{suffix}" if suffix else name
         self._stem = name
         self._seen: tuple[object, ...] | None = None
-        self._built: builds.Build | None = None
+        self._built: Build | None = None
+        self._pinned: Build | None = None
         self._speaks: tuple[object, bool] = (None, False)  # of what was seen, whether it prints
         known = tunables(self.source)
         for key in self.defines:
@@ -138,16 +140,16 @@ class Kernel(Runnable):
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
 
-    def build(self) -> builds.Build:
+    def build(self) -> Build:
         """Compile the file if it, or a header it includes, changed since the last call."""
-        source = None
-        if self._seen is None or self._seen != (seen := _stamp(self._seen[0])):
+        if self._pinned is not None and self._pinned.library.exists():
+            return self._pinned
+        files = () if self._text is not None else (self.path,)
+        if self._built is None or self._seen != stamp((*files, *self._built.watched)):
             source = builds.Source(self.source, self._stem, self.path)
-            files = tuple(p for p in (self.path, *source.headers()) if p is not None)
-            seen = _stamp(files)
-        if source is not None or self._built is None:
+            seen = stamp(files)  # before it is read
             self._built = builds.build(source, self.engine, self.defines, trace=self.trace)
-            self._seen = seen
+            self._seen = (*seen, *stamp(self._built.watched))
         return self._built
 
     def pinned(self) -> "Kernel":
@@ -411,8 +413,7 @@ class Kernel(Runnable):
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple:
-        pinned = self._built if self._seen == (None,) else None
-        return _rebuild, (self._stem, self.path, self._text, self._options(), pinned)
+        return _rebuild, (self._stem, self.path, self._text, self._options(), self._pinned)
 
 
 @op.loader
@@ -589,29 +590,13 @@ def _sample(sample: int, engine: str, trace: bool) -> int:
     return sample
 
 
-def _stamp(files: tuple[Path, ...] | None) -> tuple[object, ...]:
-    """The files with their times and sizes: differs after an edit."""
-    if files is None:  # pinned
-        return (None,)
-    stats = []
-    for path in files:
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            stats.append(None)
-            continue
-        stats.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-    return (files, *stats)
-
-
 def _rebuild(
     stem: str,
     path: Path | None,
     text: str | None,
     options: Mapping[str, object],
-    pinned: builds.Build | None = None,
+    pinned: Build | None = None,
 ) -> Kernel:
     kernel = Kernel(stem, path=path, text=text, **options)
-    if pinned is not None:
-        kernel._built, kernel._seen = pinned, (None,)
+    kernel._pinned = pinned
     return kernel

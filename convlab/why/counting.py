@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 from .. import sim
-from ..run import build as builds
 from ..run import data
 from ..run.kernel import Kernel
 from ..run.launch import integers
@@ -67,7 +66,7 @@ def simulate(
         for name, tensor in zip(shapes, data.inputs(problem, seed)):
             arena.tensors[name].copy_(tensor)
     return sim.simulate(
-        kernel.build().library, builds.sim_runtime(), integers(problem), arena, label=kernel.name,
+        kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
         source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
         time_limit=kernel.time_limit, trace=kernel.trace, sample=sample and (sample, 0),
         **options,

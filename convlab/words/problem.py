@@ -370,6 +370,21 @@ def problems(set_name: str) -> list[Problem]:
     return list(_sets()[set_name])
 
 
+def members(asked: Problem | str | Iterable[Problem | str]) -> list[Problem] | None:
+    """Return the problems that a set's name, or an iterable, means; None if it means just one.
+
+    Raises
+    ------
+    ProblemError
+        One of an iterable's is not known.
+    """
+    if isinstance(asked, str):
+        return problems(asked) if asked in PROBLEM_SETS else None
+    if isinstance(asked, Problem) or not isinstance(asked, Iterable):
+        return None
+    return [problem(each) for each in asked]
+
+
 def _set(instance: Problem, key: str, value: object) -> None:
     object.__setattr__(instance, key, value)  # the way round `frozen`, while it is being made
 

@@ -19,6 +19,7 @@ void Worker::run(Launch* l) {
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
+        ++g_blocks_ended;
         if (l->chosen.empty()) continue;
         Counters now = totals(), own = now;
         own.add(before, -1);
