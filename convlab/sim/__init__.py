@@ -24,9 +24,9 @@ from pathlib import Path
 
 import torch
 
-from ..machine import child, toolchain
+from ..machine import child
 from ..machine.device import available_bytes
-from ..words.errors import BuildError, LaunchError
+from ..words.errors import LaunchError
 from ..words.format import FLOAT32, Format
 from . import findings as _findings
 from .findings import INCLUDE, Array, Finding
