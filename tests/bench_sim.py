@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
         bench.between(given.write, "speed")  # told now, not after seconds
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
-        convlab.run.build.sim_runtime()
+        convlab.sim.runtime()
         plain = loops(problem)
         rows = [
             "| rung | no hooks, s | everything on, s | times plain loops | build, s |",

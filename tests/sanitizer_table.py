@@ -31,17 +31,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import mutants
+
 import numpy as np
 import test_microscope
 import torch
-from planted import FAULT, KERNELS, MUTANTS, Mutant
+from tests.instruments import mutants
+from tests.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 import convlab
 from convlab import sim
 from convlab.fast import bench
 from convlab.machine import device, toolchain
-from convlab.run.build import ninja_on_path
+from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.run.launch import integers
 from convlab.words.errors import BuildError, LaunchError
@@ -59,8 +60,8 @@ SECONDS = 20.0  # that a program may take under a tool
 # Wrong results that leave a trace which a tool may see: outputs never written, a launch refused.
 TRACES = (
     "01_grid_rounded_down", "01_launch_error_swallowed", "01_filter_falls_through",
-    "02b_chunk_start_dropped", "02c_batch_of_y", "02c_unfinished_image", "03_tail_tile_missing",
-    "03_refusal_unsaid",
+    "01b_one_tile_of_channels", "01c_images_past_grid", "02b_chunk_start_dropped",
+    "02c_batch_of_y", "03_tail_tile_missing", "03_refusal_unsaid",
 )  # fmt: skip
 
 # Bugs as in test_microscope.BUGS, of kinds that its test is not about.

@@ -12,7 +12,6 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
-import calibrate_ab
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,12 +22,15 @@ from torch.nn import functional as F
 import convlab
 from convlab.__main__ import main
 from convlab.fast import paired, ratio
+from convlab.fast.verdict import AB
 from convlab.fast.ratio import Ratio, autocorrelation_time, estimate, settled
 from convlab.machine import clock
 from convlab.run.function import Function
+from convlab.run.runnable import Launch, Runnable
 from convlab.run.worker import can_cross
 from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
+from tests.instruments import calibrate_ab
 
 abing = sys.modules["convlab.fast.ab"]  # convlab.ab is the function
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
@@ -320,17 +322,33 @@ class Chip:
         self.capturing = None
 
 
-class Spin:
+class Spin(Runnable):
     """A runnable of known time, which tells the buffers it is given apart."""
+
+    engine, device = "cuda", torch.device("cpu")
+
+    title, precision = "Spin", "fp32"
 
     def __init__(self, chip, name, seconds):
         self.chip, self.name, self.seconds = chip, name, seconds
-        self.device, self.engine, self.inputs = torch.device("cpu"), "cuda", []
+        self.inputs = []
 
-    def prepare(self, problem, x, w, bias=None):
+    def prepare(self, problem, x, w, bias=None, allocate=None):
         self.inputs.append(x)
-        which = len(self.inputs)
-        return lambda: self.chip.work(f"{self.name}{which}", self.seconds)
+        launch = Launch(self, problem, (x, w, bias))
+        name = f"{self.name}{len(self.inputs)}"
+        return Spun(launch, lambda: self.chip.work(name, self.seconds))
+
+
+class Spun(Launch):
+    """What `Spin` prepares."""
+
+    def __init__(self, launch, work):
+        super().__init__(launch.runnable, launch.problem, launch.inputs)
+        self.work = work
+
+    def __call__(self):
+        self.work()
 
 
 @pytest.fixture
@@ -404,7 +422,8 @@ def test_kernels_share_the_output(monkeypatch):
     taken = []
     monkeypatch.setattr(
         convlab.Kernel, "prepare",
-        lambda self, *inputs, allocate=None: taken.append(allocate) or (lambda: None),
+        lambda self, *inputs, allocate=None: taken.append(allocate) or Spun(
+            Launch(self, PLAIN, inputs), lambda: None),
     )  # fmt: skip
     for name in ("01", "03"):
         shared.launch(convlab.load(name, engine="sim"), PLAIN, (None, None, None))
@@ -593,7 +612,7 @@ def timed(planted=1.021, notes=()):
         modes.append(paired.in_rounds(mode, plan, seed=0, target=0.005, limit_seconds=math.inf,
                                       clock=Tape(lambda at: False), warm_seconds=0,
                                       least_seconds=0))  # fmt: skip
-    return abing.AB(
+    return AB(
         "01_a", "02_b", PLAIN, "cuda", 0.01, ("fp32", "tf32"), modes=tuple(modes),
         floors=(0.5, 0.1), notes=tuple(notes),
     )  # fmt: skip
@@ -654,9 +673,9 @@ def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
 def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     frame = swept.frame.copy()
     frame.attrs["tunables"] = tunables
-    chart = convlab.show.plot.sweep_chart(frame, "03", swept.notes)
+    chart = convlab.show.charts.sweep_chart(frame, "03", swept.notes)
     assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
-    assert convlab.show.plot.sweep_chart(pd.DataFrame())._repr_png_()
+    assert convlab.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

@@ -172,9 +172,10 @@ def test_the_footprint_is_the_tile_and_its_halo() -> None:
 
 
 def test_figures_of_plain_data() -> None:
-    wide = figures.bank_grid([0] * 32, 16)  # half a warp at a time
-    assert wide.axes[0].get_title() == "2 wavefronts, 2 would do"
-    scattered = figures.access_map([4096 * lane for lane in range(32)])
+    wide = figures.Request(dict.fromkeys(range(32), 0), 16, "shared")  # half a warp at a time
+    assert "2 wavefronts, 2 would do" in figures.requests([wide]).axes[0].get_title()
+    lanes = {lane: 4096 * lane for lane in range(32)}
+    scattered = figures.requests([figures.Request(lanes)])
     assert len(scattered.axes[0].get_yticks()) == 32
     part = figures.Touched(np.ones((2, 3)), (4, 5), (9, 9), elements=6, accesses=6)
     chart = figures.footprint(part, None, title="mine")

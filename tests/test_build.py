@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import convlab
+from convlab import sim
 from convlab.machine import toolchain
 from convlab.run import build
 from convlab.run.kernel import load
@@ -337,7 +338,7 @@ def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
 def test_old_leftovers_are_swept(
     tmp_path: Path, fill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.sim_runtime()  # made before, in the cache that the tests share
+    sim.runtime()  # made before, in the cache that the tests share
     cache = tmp_path / "cache"
     old, young = cache / "unfinished-old", cache / "unfinished-young"
     for folder, age in ((old, 2 * 3600), (young, 1800)):
@@ -355,7 +356,7 @@ def test_old_leftovers_are_swept(
 def test_a_failed_build_leaves_only_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.sim_runtime()
+    sim.runtime()
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
     with pytest.raises(BuildError):
         convlab.compile("nonsense\n", name="bad", engine="sim")

@@ -14,10 +14,13 @@ from torch.nn import functional as F
 
 import convlab
 from convlab import __main__
-from convlab.right import examine, guards, tally
-from convlab.right.check import check, fit, run
+from convlab.right import examine, reference, tally
+from convlab.right.check import check
 from convlab.right.report import Reports
 from convlab.run import build as builds
+from convlab.run import fit as fitting
+from convlab.run.fit import SIM_MACS, SPARE_BYTES, fit
+from convlab.run.runnable import Launch, Runnable, run
 from convlab.words.errors import (
     BuildError,
     ConvlabError,
@@ -42,14 +45,13 @@ def zeros(shape, dtype, device):
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
-class Fake:
+class Fake(Runnable):
     """A runnable that computes with torch and then spoils the output as it is told to."""
 
     def __init__(self, spoil=None, *, name="90_fake", precision="fp32", atomics=False, device=CPU):
         self.name, self.title, self.precision, self.engine = name, f"Fake {name}", precision, "sim"
         self.device, self.source, self.path = device, name, f"kernels/{name}.cu"
-        self.header = SimpleNamespace(atomics=atomics)
-        self.spoil, self.runs = spoil, 0
+        self.atomics, self.spoil, self.runs = atomics, spoil, 0
 
     def unsupported(self, problem):
         return "needs R == 3" if problem.R == 1 else None
@@ -57,24 +59,24 @@ class Fake:
     def prepare(self, problem, x, w, bias=None, allocate=zeros):
         if self.unsupported(problem):
             raise UnsupportedError(f"{self.name} cannot do it: {self.unsupported(problem)}")
-        return FakeLaunch(self, problem, x, w, bias, allocate)
+        return FakeLaunch(self, problem, (x, w, bias), allocate)
 
 
-class FakeLaunch:
-    def __init__(self, kernel, problem, x, w, bias, allocate):
-        self.kernel, self.problem, self.inputs = kernel, problem, (x, w, bias)
+class FakeLaunch(Launch):
+    def __init__(self, kernel, problem, inputs, allocate):
+        super().__init__(kernel, problem, inputs)
+        x = inputs[0]
         self.y = allocate(problem.y_shape, torch.float32, x.device)
         self.workspace = allocate((64,), torch.uint8, x.device)
-        self.counters = None
 
     def __call__(self):
         p, (x, w, bias) = self.problem, self.inputs
-        self.kernel.runs += 1
+        self.runnable.runs += 1
         y = F.conv2d(x, w, bias, p.stride, p.padding, p.dilation, p.groups)
-        if self.kernel.spoil is None:
+        if self.runnable.spoil is None:
             self.y.copy_(y)
         else:
-            self.kernel.spoil(self, y)
+            self.runnable.spoil(self, y)
         self.counters = {
             "global_load_bytes": 4 * p.macs, "global_store_bytes": 4 * y.numel(),
             "shared_wavefronts": 7, "seconds": 0.01,
@@ -121,7 +123,7 @@ def writes_input(launch, y):
 
 def moves(launch, y):
     launch.y.copy_(y)
-    launch.y[0, 0, 0, 1] *= 1 + 2**-23 * launch.kernel.runs
+    launch.y[0, 0, 0, 1] *= 1 + 2**-23 * launch.runnable.runs
 
 
 def one_element(launch, y):
@@ -162,7 +164,7 @@ def before_x(launch, y):
 
 def past_w_in_second_run(launch, y):
     launch.y.copy_(y)
-    if launch.kernel.runs > 1:
+    if launch.runnable.runs > 1:
         beside(launch.inputs[1], 5).fill_(0.0)
 
 
@@ -199,7 +201,15 @@ PLANTED = {
 @pytest.fixture
 def sampled(monkeypatch):
     """Make every problem too large for a whole float64 truth."""
-    monkeypatch.setitem(tally.TRUTH_MACS, "cpu", 0)
+    monkeypatch.setitem(reference.TRUTH_MACS, "cpu", 0)
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    """No test meets the reference that another one left."""
+    reference.forget()
+    yield
+    reference.forget()
 
 
 @pytest.mark.parametrize("problem", [PLAIN, FULL], ids=lambda p: p.name)
@@ -241,7 +251,8 @@ def test_tf32_passes_as_tf32():
 
 def test_pieces_give_what_the_whole_gives(monkeypatch):
     whole = check(Fake(only_first_image), FULL)
-    monkeypatch.setitem(tally._CHUNK, "cpu", 1)
+    monkeypatch.setitem(reference.CHUNK, "cpu", 1)
+    reference.forget()
     pieces = check(Fake(only_first_image), FULL)
     assert (pieces.wrong, pieces.worst, pieces.failures) == (
         whole.wrong, whole.worst, whole.failures,
@@ -252,15 +263,15 @@ def test_pieces_give_what_the_whole_gives(monkeypatch):
 
 
 def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
-    real = examine.reference.inputs
+    real = reference.inputs
 
-    def with_nan(problem, seed, device):
-        x, w, bias = real(problem, seed, device)
+    def with_nan(problem, seed, device, format):
+        x, w, bias = real(problem, seed, device, format=format)
         x[0, 0, 4, 4] = float("nan")
         x[1, 0, 0, 0] = float("inf")
         return x, w, bias
 
-    monkeypatch.setattr(examine.reference, "inputs", with_nan)
+    monkeypatch.setattr(reference, "inputs", with_nan)
     assert check(Fake(), PLAIN).ok
 
     def hides(launch, y):
@@ -270,7 +281,7 @@ def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
 
 
 def test_moving_outputs_are_found_in_any_piece(monkeypatch):
-    monkeypatch.setitem(tally._CHUNK, "cpu", 7)
+    monkeypatch.setitem(reference.CHUNK, "cpu", 7)
     y = torch.arange(40.0).view(1, 1, 4, 10)
     first = tally.keep(y)
     assert tally.moved(y, first) == (0, -1)
@@ -562,12 +573,12 @@ def test_command_line_checks_generated_problems(capfd, monkeypatch):
 def test_fit_shrinks_for_the_simulator_and_says_so():
     big = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
     small, note = fit(big, [Fake()])
-    assert small.macs <= checking.SIM_MACS and "scaled down to" in note and "hours" in note
+    assert small.macs <= SIM_MACS and "scaled down to" in note and "hours" in note
     assert fit(PLAIN, [Fake()]) == (PLAIN, None)
 
 
 def test_fit_says_how_much_memory_is_needed(monkeypatch):
-    monkeypatch.setattr(checking, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(fitting, "available_bytes", lambda device: 1000)
     with pytest.raises(LaunchError, match=r"needs about .* GB"):
         fit(PLAIN, [Fake()], scale=None)
     with pytest.raises(ConvlabError, match="scale"):
@@ -583,12 +594,12 @@ def gpu() -> torch.device:
 def test_on_a_gpu(gpu):
     kernel = Fake(device=gpu)
     kernel.engine = "cuda"
-    with examine.reference.full_precision():
+    with reference.full_precision():
         assert check(kernel, FULL, isolate=False).ok
         big = Problem(N=4, C=16, H=512, W=512, K=64, R=3, S=3)
         report = check(kernel, big, scale=None, isolate=False)
     assert report.ok, report
-    run(kernel.prepare(FULL, *examine.reference.inputs(FULL, 0, kernel.device)), kernel)
+    run(kernel.prepare(FULL, *reference.inputs(FULL, 0, kernel.device)))
 
 
 FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"
@@ -656,12 +667,12 @@ def test_memory_stays_within_what_is_stated(gpu):
     x, w, y = (4 * np.prod(s) for s in (problem.x_shape, problem.w_shape, problem.y_shape))
     image = y / problem.N
     # the second run's copy of y is taken where memory is free, and is not counted in the limit
-    allowed = 2 * (x + w) + 2 * y + max(checking.SPARE_BYTES, 3 * image)
+    allowed = 2 * (x + w) + 2 * y + max(SPARE_BYTES, 3 * image)
     assert torch.cuda.max_memory_allocated() - before <= allowed
 
 
 @pytest.mark.gpu
 def test_guard_zones_keep_the_alignment_of_the_allocator(gpu):
-    place = guards.Guards().allocate
+    place = examine.Guards().allocate
     for shape in ((3,), (1, 7, 5, 3)):
         assert place(shape, torch.float32, gpu).data_ptr() % 512 == 0

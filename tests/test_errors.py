@@ -209,7 +209,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     x, w = normal(1, 1, 200, 200), normal(1, 1, 190, 190)
     with pytest.raises(UnsupportedError, match="03_smem_tile cannot do .*<= smem.*here") as error:
         tile(x, w)
-    assert re.search(r"; use 01_direct, 02_im2col_gemm", str(error.value))
+    assert re.search(r"; use 01_direct, .*02_im2col_gemm", str(error.value))
     able = load("01_direct", engine="sim")
     torch.testing.assert_close(able(x, w), F.conv2d(x, w), rtol=1e-3, atol=1e-3)
     assert_works(tile)

@@ -22,11 +22,13 @@ from convlab.fast import measure, stopwatch
 from convlab.fast.compare import Comparison, compare
 from convlab.machine import device
 from convlab.machine.device import Ceilings, Datasheet, floor_seconds
-from convlab.show import plot
+from convlab.right.check import check
+from convlab.run.data import inputs
+from convlab.run.fit import SIM_MACS
+from convlab.show import charts, plot
 from convlab.words.errors import BuildError, ConvlabError, LaunchError
 from convlab.words.problem import Problem
 
-checking = sys.modules["convlab.right.check"]  # convlab.check is the function
 comparing = sys.modules["convlab.fast.compare"]  # convlab.compare is the function
 
 SIM_COLUMNS = [
@@ -132,9 +134,8 @@ def test_rounds_interleave_and_end(monkeypatch):
     monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     kernels = [Fake(name="01_quick"), Fake(name="02_slow")]
-    inputs = measure.reference.inputs(PLAIN, 0, "cpu")
-    seen = []
-    quick, slow = measure._time_in_rounds(kernels, PLAIN, inputs, 0, 0.005, 9.0, seen.append)
+    data, seen = [inputs(PLAIN, 0, "cpu")] * 2, []
+    quick, slow = measure._time_in_rounds(kernels, PLAIN, data, 0, 0.005, 9.0, seen.append)
     assert quick.seconds == 1e-3 and quick.stable and quick.samples >= 10
     assert slow.seconds == 4.0 and not slow.stable
     assert set(seen) == {"01_quick", "02_slow"}
@@ -199,7 +200,7 @@ def test_a_baseline_alone_moves_nothing_that_is_counted():
 
 
 def test_traffic_is_32_bytes_a_sector():
-    report = checking.check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
+    report = check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
     counters = report.counters
     sectors = counters["global_load_sectors"] + counters["global_store_sectors"]
     assert report.traffic_bytes == 32 * sectors > PLAIN.min_bytes
@@ -230,8 +231,8 @@ def test_a_gpu_lost_while_measuring_is_told(monkeypatch):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(comparing, "measure_all", lost)
-    entries = [comparing._Entry("90_fake", Fake(), True, report=checking.check(Fake(), PLAIN))]
-    comparing._measure(entries, PLAIN, True, 0, 1.0, None)
+    entries = [comparing._Entry(Fake(), True, report=check(Fake(), PLAIN))]
+    comparing._measure(entries, PLAIN, 0, 1.0, None)
     assert entries[0].right is False and "start Python anew" in entries[0].message
 
 
@@ -287,7 +288,7 @@ def test_kernels_are_built_side_by_side():
 
 def test_scaling_is_said():
     result = compare([Fake()], SQUARE, progress=False)
-    assert result.problem.macs <= checking.SIM_MACS and "scaled down to" in result.note
+    assert result.problem.macs <= SIM_MACS and "scaled down to" in result.note
 
 
 # Figures -------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ def timed_rows() -> pd.DataFrame:
 
 
 def test_times_are_drawn_with_their_floors(tmp_path):
-    chart = plot.error_and_cost(timed_rows(), "square", ["on a GPU"])
+    chart = charts.error_and_cost(timed_rows(), "square", ["on a GPU"])
     right = chart.axes[1]
     assert "ms" in right.get_xlabel() and len(right.patches) == 5
     texts = [text.get_text() for text in right.texts]

@@ -11,7 +11,6 @@ import convlab
 from convlab import sim
 from convlab.__main__ import main
 from convlab.right.reference import inputs
-from convlab.run import build as builds
 from convlab.run.launch import integers
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem
@@ -24,7 +23,7 @@ def counted(kernel: convlab.Kernel, problem: Problem, seed: int = 0) -> sim.Trac
     """One run of a kernel on zeros, with a seed for its sample."""
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
     return sim.simulate(
-        kernel.build().library, builds.sim_runtime(), integers(problem),
+        kernel.build().library, sim.runtime(), integers(problem),
         sim.Arena(shapes, sparse=["y"]), label=kernel.name, source=kernel.path,
         workspace_limit=kernel.workspace_limit, sample=kernel.sample and (kernel.sample, seed),
     )  # fmt: skip
@@ -206,7 +205,7 @@ def test_inspect_of_a_sample_is_of_the_problem_itself() -> None:
         convlab.inspect(convlab.load("01", engine="sim", sample=sample), problem, engine="sim")
         for sample in (None, 64)
     )
-    assert whole.small == sampled.small == problem
+    assert whole.problem == sampled.problem == problem
     note = next(note for note in sampled.notes if "blocks simulated" in note)
     assert note.startswith("64 of 512 blocks simulated, at random")
     assert re.search(r"load sectors \d\.\d%", note) and "blocks simulated" not in str(whole)

@@ -12,7 +12,7 @@ from sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 import convlab
 from convlab import sim
-from convlab.run import any_kernel
+from convlab.sim import any_kernel
 from convlab.fast import bench
 from convlab.machine import toolchain
 from convlab.words.errors import LaunchError
@@ -36,7 +36,7 @@ KINDS = {
     "copy not waited for": ("product-no_wait", "copy not waited for"),
     "launch limit: threads": ("01_launch_unchecked", "refused launch"),
     "launch limit: shared memory": ("03_not_opted_in", "refused launch"),
-    "launch limit: grid": ("02c_grid_too_large", "refused launch"),
+    "launch limit: grid": ("01c_grid_too_large", "refused launch"),
     "written twice": ("histogram-zeroed_twice", "written twice"),
     "endless loop": ("histogram-endless", "endless loop"),
     "device assert": ("01_assert_on_square", "assert"),

@@ -97,7 +97,7 @@ def test_values_come_back_from_one_process_that_stays():
     [
         ProblemError("stride 0"),
         UnsupportedError("R == 3"),
-        convlab.BuildError("k.cu:3: error: expected ';'\n    3 | int\n"),
+        convlab.errors.BuildError("k.cu:3: error: expected ';'\n    3 | int\n"),
         LaunchError("01_direct failed: more outputs than threads in a grid"),
         KeyError("x"),
         RuntimeError("shape '[2]' is invalid for input of size 3"),

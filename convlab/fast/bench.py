@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from .. import sim
 from ..machine import toolchain
+from ..machine.compile import ninja_on_path
 from ..machine.device import describe
 from ..machine.progress import bar as progress_bar
-from ..right.check import resolve
-from ..run import build
-from ..run.kernel import load
+from ..run.kernel import load, resolve
 from ..words import catalog
 from ..words.errors import ProblemError
 from ..words.problem import Problem
@@ -135,7 +135,7 @@ def bench_build(engine: str = "auto") -> pd.DataFrame:
         path = folder / "edited.cu"
         path.write_text(text)
         if engine == "sim":
-            build.sim_runtime()
+            sim.runtime()
         kernel = load(path, engine=engine)
         x, w = (torch.ones(1, 1, 4, 4, device=kernel.device) for _ in "xw")
         # imports torch's builder and, on a GPU, starts the worker in which new builds are tried
@@ -169,7 +169,7 @@ def _plain_load_inline(folder: Path, engine: str) -> None:
     plain.mkdir()
     stamp = f"\n// {time.time_ns()}\n"
     host = "torch::Tensor run(torch::Tensor x) { return x; }" + stamp
-    with build.ninja_on_path():
+    with ninja_on_path():
         if engine == "cuda":
             cpp_extension.CUDA_HOME = str(toolchain.require_cuda().home)
         cpp_extension.load_inline(

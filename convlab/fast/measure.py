@@ -14,14 +14,16 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ..right import reference
-from ..right.check import run
+from ..right.report import traffic_bytes
+from ..run.data import inputs
+from ..run.runnable import Inputs, Runnable, run
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
 from . import stopwatch
@@ -43,10 +45,12 @@ class Timing:
     seconds, spread, samples, stable
         On a GPU: the median; the interquartile range over the median; how many samples; whether
         they were enough for `TARGET`. Elsewhere NaN, NaN, 0 and False.
+    prepare_seconds
+        On a GPU: what laying out the filter takes, once for a filter and not part of `seconds`;
+        NaN of a kernel that takes it as it is.
     traffic_bytes, shared_wavefronts
-        On the simulator: bytes that loads and stores move, in 32-byte sectors, nothing cached
-        between warp requests, and for calls of cuBLAS a model's (tiles of 128x128); and shared
-        memory wavefronts. Elsewhere None.
+        On the simulator: bytes that loads and stores move (`right.report.traffic_bytes`), and
+        shared memory wavefronts. Elsewhere None.
     host_seconds
         On the simulator: how long the simulation took. It says nothing of any GPU.
     counters
@@ -59,19 +63,20 @@ class Timing:
     spread: float = math.nan
     samples: int = 0
     stable: bool = False
+    prepare_seconds: float = math.nan
     traffic_bytes: int | None = None
     shared_wavefronts: int | None = None
     host_seconds: float = math.nan
     counters: dict[str, Any] | None = field(default=None, repr=False)
 
 
-def measure(kernel: Any, problem: Problem, **options: Any) -> Timing:
-    """Measure one runnable (Kernel or Baseline) on a problem; see `measure_all`."""
+def measure(kernel: Runnable, problem: Problem, **options: Any) -> Timing:
+    """Measure one runnable on a problem; see `measure_all`."""
     return measure_all([kernel], problem, **options)[0]
 
 
 def measure_all(
-    kernels: Sequence[Any],
+    kernels: Sequence[Runnable],
     problem: Problem,
     *,
     seed: int = 0,
@@ -117,39 +122,51 @@ def measure_all(
     if not kernels:
         return []
     device = devices.pop()
-    inputs = reference.inputs(problem, seed, device)
+    reference.forget()  # its memory is wanted
+    data = shared_inputs(kernels, problem, seed)
     if device.type == "cuda":
-        return _time_in_rounds(kernels, problem, inputs, seed, target, limit_seconds, progress)
+        return _time_in_rounds(kernels, problem, data, seed, target, limit_seconds, progress)
     timings = []
-    for kernel in kernels:
+    for kernel, given in zip(kernels, data, strict=True):
         if progress:
             progress(kernel.name)
-        launch = kernel.prepare(problem, *inputs)
+        launch = kernel.prepare(problem, *given)
         started = time.perf_counter()
-        run(launch, kernel)
-        elapsed = time.perf_counter() - started
-        timings.append(simulated(kernel, getattr(launch, "counters", None), elapsed))
+        run(launch)
+        timings.append(simulated(kernel, launch.counters, time.perf_counter() - started))
     return timings
 
 
-def simulated(kernel: Any, counters: dict[str, Any] | None, host_seconds: float) -> Timing:
+def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Inputs]:
+    """Return each runnable's data: the same tensors for all of one format."""
+    device = kernels[0].device
+    formats = {kernel.format for kernel in kernels}
+    made = {each: inputs(problem, seed, device, format=each) for each in formats}
+    return [made[kernel.format] for kernel in kernels]
+
+
+def simulated(
+    kernel: Runnable, counters: Mapping[str, Any] | None, host_seconds: float
+) -> Timing:
     """Turn the counters of a simulated run into what it costs; without counters, only the wait."""
     if not counters:
         return Timing(kernel.name, kernel.engine, host_seconds=host_seconds)
     return Timing(
         kernel.name,
         kernel.engine,
-        traffic_bytes=sum(
-            int(counters.get(key, 0))
-            for key in ("global_load_bytes", "global_store_bytes", "library_bytes")
-        ),
+        traffic_bytes=traffic_bytes(counters),
         shared_wavefronts=counters["shared_wavefronts"],
         host_seconds=counters.get("seconds", host_seconds),
         counters=dict(counters),
     )
 
 
-def summary(kernel: Any, samples: Sequence[float], target: float = TARGET) -> Timing:
+def summary(
+    kernel: Runnable,
+    samples: Sequence[float],
+    target: float = TARGET,
+    prepare_seconds: float = math.nan,
+) -> Timing:
     """Turn samples in seconds into a median and a spread."""
     middle = statistics.median(samples)
     low, _, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle] * 3
@@ -160,6 +177,7 @@ def summary(kernel: Any, samples: Sequence[float], target: float = TARGET) -> Ti
         spread=(high - low) / middle if middle else 0.0,
         samples=len(samples),
         stable=relative_error(samples) <= target,
+        prepare_seconds=prepare_seconds,
     )
 
 
@@ -172,9 +190,9 @@ def relative_error(samples: Sequence[float]) -> float:
 
 
 def _time_in_rounds(
-    kernels: Sequence[Any],
+    kernels: Sequence[Runnable],
     problem: Problem,
-    inputs: Sequence[torch.Tensor | None],
+    data: Sequence[Inputs],
     seed: int,
     target: float,
     limit_seconds: float,
@@ -187,10 +205,10 @@ def _time_in_rounds(
         flush = stopwatch.flush_buffer(device)
         turns = [
             stopwatch.Single(
-                kernel, problem, inputs, flush,
+                kernel, problem, given, flush,
                 turn_seconds=_ROUND_SECONDS, warm_up_seconds=limit_seconds / 3,
             )
-            for kernel in kernels
+            for kernel, given in zip(kernels, data, strict=True)
         ]  # fmt: skip
 
         def wanted(i: int) -> bool:
@@ -207,6 +225,16 @@ def _time_in_rounds(
                 for kept, turn in zip(samples, turns, strict=True)
             ):
                 break
+        prepared = [_prepare_seconds(k, problem, d) for k, d in zip(kernels, data, strict=True)]
     return [
-        summary(kernel, taken, target) for kernel, taken in zip(kernels, samples, strict=True)
+        summary(kernel, taken, target, seconds)
+        for kernel, taken, seconds in zip(kernels, samples, prepared, strict=True)
     ]
+
+
+def _prepare_seconds(kernel: Runnable, problem: Problem, data: Inputs) -> float:
+    """What laying out the filter takes by itself; NaN if the kernel takes it as it is."""
+    launch = kernel.prepare(problem, *data)
+    if launch.plan is None:
+        return math.nan
+    return stopwatch.lone_seconds(launch.prepare_filter, kernel)

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ..machine.device import describe
 from ..machine.progress import bar as progress_bar
-from ..right.check import check, fit, plain, resolve
-from ..run.kernel import Kernel
-from ..show import plot
+from ..right.check import check
+from ..run import worker
+from ..run.fit import fit
+from ..run.kernel import Kernel, resolve
+from ..show import charts
+from ..show.plot import COST_LABELS, Chart
+from ..show.result import Result, Table
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
-from ..words.problem import PROBLEM_SETS, Problem
+from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
-from ..words.problem import problems as named_problems
 from .compare import build_all
-from .measure import measure
+from .measure import measure, simulated
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
+_MEASURED = {
+    "time_ms": "time ms",
+    "spread_pct": ("± %", "{:.1f}"),
+    "samples": "samples",
+    "traffic_mb": "traffic MB",
+    "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
+    "host_seconds": ("host s", "{:.2f}"),
+}
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(Result):
     """What a sweep found.
 
     Attributes
@@ -46,6 +55,8 @@ class Sweep:
         "declined", "failed", "wrong"), reason.
     notes
         Lines: device, scaling.
+    wrong
+        Names of the points that gave a wrong result.
     engine
         Where it ran: "cuda" or "sim".
     """
@@ -55,7 +66,7 @@ class Sweep:
     frame: pd.DataFrame
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
-    _wrong: tuple[str, ...] = field(default=(), repr=False)
+    wrong: tuple[str, ...] = field(default=(), repr=False)
     engine: str = "sim"
 
     @property
@@ -66,12 +77,12 @@ class Sweep:
     @property
     def cost_label(self) -> str:
         """What `cost` is, in words with its unit: an axis's label."""
-        return plot.COST_LABELS[self.cost]
+        return COST_LABELS[self.cost]
 
     @property
     def ok(self) -> bool:
         """Whether at least one point is valid and none gave a wrong result."""
-        return len(self.frame) > 0 and not self._wrong
+        return len(self.frame) > 0 and not self.wrong
 
     @property
     def best(self) -> dict[str, str]:
@@ -83,44 +94,39 @@ class Sweep:
             return {}
         return self.frame.groupby("problem", sort=False)["kernel"].first().to_dict()
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """How many points are valid."""
         points = len(self.frame) + len(self.dropped)
-        lines = [f"{self.kernel}: {len(self.frame)} of {points} points valid"]
-        if len(self.frame):
-            shown = self.frame.drop(columns="kernel").dropna(axis=1, how="all")
-            lines.append(shown.to_string(index=False, float_format="{:.4g}".format))
+        return f"{self.kernel}: {len(self.frame)} of {points} points valid"
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """A row for each valid point."""
+        columns = {"problem": "problem"} | {name: name for name in self.tunables} | _MEASURED
+        return (Table(self.frame, columns),)
+
+    @property
+    def details(self) -> Sequence[str]:
+        """What was dropped and why; what is not steady; the best."""
+        lines = []
         for row in self.dropped.itertuples():
             reason = row.reason if len(row.reason) <= 160 else row.reason[:159] + "…"
-            lines.append(f"dropped {row.kernel} on {row.problem}: {row.kind}: {reason}")
-        lines += [f"best on {problem}: {name}" for problem, name in self.best.items()]
-        return "\n".join([*lines, *self.notes])
+            lines.append(f"  dropped {row.kernel} on {row.problem}: {row.kind}: {reason}")
+        if "stable" in self.frame:
+            for row in self.frame[~self.frame["stable"].astype(bool)].itertuples():
+                lines.append(f"  {row.kernel}: unsteady: {row.samples} samples until time was up")
+        return lines + [f"  best on {problem}: {name}" for problem, name in self.best.items()]
 
-    __repr__ = __str__
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was swept, what was dropped, and the best."""
+        names = ("kernel", "tunables", "dropped", "best")
+        return {name: getattr(self, name) for name in names}
 
-    def _repr_html_(self) -> str:
-        parts = [f"<b>{html.escape(str(self).partition(chr(10))[0])}</b>"]
-        for frame in (self.frame, self.dropped):
-            if len(frame):
-                parts.append(frame.to_html(index=False, border=0, escape=True))
-        return "".join(parts) + "<br>".join(map(html.escape, self.notes))
-
-    def plot(self, path: str | Path | None = None) -> plot.Chart:
-        """Draw the costs over the tunables; write the figure if a path is given."""
-        chart = plot.sweep_chart(self.frame, self.kernel, self.notes)
-        if path is not None:
-            chart.save(path)
-        return chart
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
-        rows, dropped = (
-            [{key: plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
-            for frame in (self.frame, self.dropped)
-        )
-        return {
-            "kernel": self.kernel, "tunables": self.tunables, "ok": self.ok, "rows": rows,
-            "dropped": dropped, "best": self.best, "notes": list(self.notes),
-        }  # fmt: skip
+    def figure(self) -> Chart:
+        """Draw the costs over the tunables."""
+        return charts.sweep_chart(self.frame, self.kernel, self.notes)
 
 
 def sweep(
@@ -197,10 +203,13 @@ def sweep(
     if not grid:
         raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    kernels = [_tuned(kernel, point) for point in points]
-    fitted = [fit(each, [kernel]) for each in _problems(problems)]
+    kernels = [kernel.tuned(_spelt(point)) for point in points]
+    asked = members(problems)
+    chosen = [named_problem(problems)] if asked is None else asked
+    fitted = [fit(each, [kernel]) for each in chosen]
     notes = tuple(dict.fromkeys(note for _, note in fitted if note))
-    errors = _build_all(kernels, progress)
+    quiet = {"leave": False, "disable": not progress}
+    errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
     tasks = []
@@ -213,7 +222,7 @@ def sweep(
             row |= {"kind": "does not build", "reason": _reason(error)}
         else:
             tasks.append((row, (tuned, problem, seed, limit_seconds, isolate)))
-    with progress_bar(total=len(tasks), desc="measuring", leave=False, disable=not progress) as bar:
+    with progress_bar(total=len(tasks), desc="measuring", **quiet) as bar:
         if executor is None:
             for row, task in tasks:
                 row |= measure_point(*task)
@@ -234,12 +243,12 @@ def measure_point(
 ) -> dict[str, Any]:
     """Check and measure one point: the task that an executor is given; returns part of a row."""
     try:
-        report = check(kernel, problem, seed=seed, **({} if isolate else {"isolate": False}))
+        report = check(kernel, problem, seed=seed, isolate=isolate)
         if not report.ok:
             return {"kind": "wrong", "reason": "; ".join(report.failures)}
-        if kernel.device.type == "cuda" and isolate:
-            from ..run import worker
-
+        if kernel.simulated:  # the check's own run was counted
+            timing = simulated(kernel, report.counters, report.host_seconds)
+        elif isolate:
             timing = worker.call(
                 measure, kernel, problem, seed=seed, limit_seconds=limit_seconds,
                 time_limit=_SPARE_SECONDS + 3 * limit_seconds,
@@ -252,7 +261,7 @@ def measure_point(
         return {"kind": "does not build", "reason": _reason(error)}
     except ConvlabError as error:
         return {"kind": "failed", "reason": _reason(error)}
-    if timing.traffic_bytes is None:
+    if not kernel.simulated:
         return {
             "time_ms": 1e3 * timing.seconds, "spread_pct": 100 * timing.spread,
             "samples": timing.samples, "stable": timing.stable,
@@ -270,34 +279,8 @@ def _values(name: str, values: Iterable[int]) -> list[int]:
     return chosen
 
 
-def _problems(asked: Problem | str | Iterable[Problem | str]) -> list[Problem]:
-    if isinstance(asked, str):
-        return named_problems(asked) if asked in PROBLEM_SETS else [named_problem(asked)]
-    return [asked] if isinstance(asked, Problem) else [named_problem(each) for each in asked]
-
-
-def _tuned(kernel: Kernel, point: Mapping[str, int]) -> Kernel:
-    """The kernel, as its source is now, with more tunables set."""
-    return Kernel(
-        kernel.name.partition("@")[0],
-        path=kernel.path,
-        text=kernel.source,
-        engine=kernel.engine,
-        defines=kernel.defines | point,
-        workspace_limit=kernel.workspace_limit,
-        time_limit=kernel.time_limit,
-    )
-
-
-def _build_all(kernels: Sequence[Kernel], progress: bool) -> list[BuildError | None]:
-    """Build all; return what went wrong with each."""
-    errors: list[BuildError | None] = [None] * len(kernels)
-    bar = progress_bar(
-        build_all(kernels), "building", len(kernels), leave=False, disable=not progress
-    )
-    for i, error in bar:
-        errors[i] = error
-    return errors
+def _spelt(point: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={value}" for name, value in point.items())
 
 
 def _reason(error: Exception) -> str:
@@ -322,10 +305,9 @@ def _result(
     )
     if len(valid):
         cost = "time_ms" if "time_ms" in valid else "traffic_mb"
-        order = {problem: i for i, problem in enumerate(dict.fromkeys(valid["problem"]))}
-        ranks = valid["problem"].map(order)
-        valid = valid.assign(_rank=ranks).sort_values(["_rank", cost], kind="stable")
-        valid = valid.drop(columns="_rank").reset_index(drop=True)
+        groups = [group for _, group in valid.groupby("problem", sort=False)]
+        best_first = [group.sort_values(cost, kind="stable") for group in groups]
+        valid = pd.concat(best_first, ignore_index=True)
     else:
         valid = pd.DataFrame(columns=keys)
     valid.attrs["tunables"] = list(grid)

@@ -20,12 +20,14 @@ import torch
 
 from .. import sim
 from ..machine import toolchain
+from ..machine.cache import Build, stamp
 from ..show.excerpt import Excerpt, excerpt
 from ..words import catalog
 from ..words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from ..words.format import Format
-from ..words.problem import Problem, same_padding
+from ..words.problem import Problem
 from . import build as builds
+from . import op, worker
 from .baselines import baseline
 from .launch import CudaLaunch, SimLaunch
 from .runnable import Allocate, Launch, Runnable, empty
@@ -92,7 +94,8 @@ class Kernel(Runnable):
         self.name = f"{name}@{suffix}" if suffix else name
         self._stem = name
         self._seen: tuple[object, ...] | None = None
-        self._built: builds.Build | None = None
+        self._built: Build | None = None
+        self._pinned: Build | None = None
         self._speaks: tuple[object, bool] = (None, False)  # of what was seen, whether it prints
         known = tunables(self.source)
         for key in self.defines:
@@ -137,16 +140,16 @@ class Kernel(Runnable):
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
 
-    def build(self) -> builds.Build:
+    def build(self) -> Build:
         """Compile the file if it, or a header it includes, changed since the last call."""
-        source = None
-        if self._seen is None or self._seen != (seen := _stamp(self._seen[0])):
+        if self._pinned is not None and self._pinned.library.exists():
+            return self._pinned
+        files = () if self._text is not None else (self.path,)
+        if self._built is None or self._seen != stamp((*files, *self._built.watched)):
             source = builds.Source(self.source, self._stem, self.path)
-            files = tuple(p for p in (self.path, *source.headers()) if p is not None)
-            seen = _stamp(files)
-        if source is not None or self._built is None:
+            seen = stamp(files)  # before it is read
             self._built = builds.build(source, self.engine, self.defines, trace=self.trace)
-            self._seen = seen
+            self._seen = (*seen, *stamp(self._built.watched))
         return self._built
 
     def pinned(self) -> "Kernel":
@@ -274,13 +277,10 @@ class Kernel(Runnable):
         LaunchError
             If the kernel refuses, crashes or hangs, or memory is short.
         """
-        tensors = [t for t in (x, w, bias) if isinstance(t, torch.Tensor)]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            from ..nn import conv2d  # stands after this module; only gradients need it
-
-            # so that bad arguments get the same answers with gradients as without
+        if op.derives(x, w, bias):
+            # first, so that bad arguments get the same answers with gradients as without
             self._problem(x, w, bias, stride, padding, dilation, groups)
-            return conv2d(x, w, bias, stride, padding, dilation, groups, kernel=self)
+            return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
         return self.forward(x, w, bias, stride, padding, dilation, groups)
 
     def forward(
@@ -318,8 +318,8 @@ class Kernel(Runnable):
         self._check_tensors(x, w, bias)
         if x.dim() == 3:
             x = x.unsqueeze(0)
-        if padding == "same":
-            x, padding = _pad_same(x, w, stride, dilation)
+        if x.dim() == w.dim() == 4:  # else `Problem` says what is wrong
+            x, padding = op.padded(x, w, stride, padding, dilation)
         shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
         return Problem.from_shapes(*shapes, stride, padding, dilation, groups), x
 
@@ -346,8 +346,6 @@ class Kernel(Runnable):
             trial = (build.library, problem, self.workspace_limit, offsets)
             if trial in _tried or builds.is_good(build):
                 return
-            from . import worker  # stands after this module; not needed by kernels that are good
-
             printed = io.StringIO()  # it works on other data: what it prints is of no interest
             try:
                 with contextlib.redirect_stdout(printed):
@@ -413,10 +411,10 @@ class Kernel(Runnable):
         return {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple:
-        pinned = self._built if self._seen == (None,) else None
-        return _rebuild, (self._stem, self.path, self._text, self._options(), pinned)
+        return _rebuild, (self._stem, self.path, self._text, self._options(), self._pinned)
 
 
+@op.loader
 def load(
     name_or_path: str | Path,
     *,
@@ -590,45 +588,13 @@ def _sample(sample: int, engine: str, trace: bool) -> int:
     return sample
 
 
-def _stamp(files: tuple[Path, ...] | None) -> tuple[object, ...]:
-    """The files with their times and sizes: differs after an edit."""
-    if files is None:  # pinned
-        return (None,)
-    stats = []
-    for path in files:
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            stats.append(None)
-            continue
-        stats.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-    return (files, *stats)
-
-
-def _pad_same(
-    x: torch.Tensor, w: torch.Tensor, stride: Pair, dilation: Pair
-) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Pad as torch's "same" does; what is odd of it goes to the bottom and right, by hand."""
-    options = Problem(1, 1, 1, 1, 1, 1, 1, stride, 0, dilation)  # checks them and makes them pairs
-    if options.stride != (1, 1):
-        raise ProblemError(f'padding="same" needs stride 1, and the stride is {stride}')
-    if x.dim() != 4 or w.dim() != 4:
-        return x, (0, 0)  # Problem.from_shapes says what is wrong
-    (top, bottom), (left, right) = (
-        same_padding(size, d) for size, d in zip(w.shape[2:], options.dilation, strict=True)
-    )
-    extra = (0, right - left, 0, bottom - top)
-    return (torch.nn.functional.pad(x, extra) if any(extra) else x), (top, left)
-
-
 def _rebuild(
     stem: str,
     path: Path | None,
     text: str | None,
     options: Mapping[str, object],
-    pinned: builds.Build | None = None,
+    pinned: Build | None = None,
 ) -> Kernel:
     kernel = Kernel(stem, path=path, text=text, **options)
-    if pinned is not None:
-        kernel._built, kernel._seen = pinned, (None,)
+    kernel._pinned = pinned
     return kernel

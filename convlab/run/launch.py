@@ -12,7 +12,6 @@ from .. import sim
 from ..machine import abi
 from ..words.errors import LaunchError, ProblemError
 from ..words.problem import Problem
-from . import build as builds
 from .runnable import Allocate, Inputs, Launch
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class SimLaunch(Launch):
         try:
             self._trace = sim.simulate(
                 self._build.library,
-                builds.sim_runtime(),
+                sim.runtime(),
                 integers(self.problem),
                 self._arena,
                 label=kernel.name,

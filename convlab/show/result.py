@@ -9,7 +9,7 @@ import dataclasses
 import html
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WIDTH = 100  # columns of a terminal that text may take
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
+Form = str | Callable[[Any], str]
 _PLAIN_CELL = "text-align:{};white-space:pre"
 
 
@@ -201,8 +202,8 @@ class Table:
     rows
         The frame.
     columns
-        Which columns, each with its heading and perhaps a format ("{:.3g}"); all, if it is empty.
-        One that the frame lacks is left out.
+        Which columns, each with its heading and perhaps a format ("{:.3g}", or a function); all,
+        if it is empty. One that the frame lacks is left out.
     left
         Headings of the columns that lie to the left, as the first one does; the others lie to the
         right. Where there is too little room, these are cut.
@@ -211,7 +212,7 @@ class Table:
     """
 
     rows: pd.DataFrame
-    columns: Mapping[str, tuple[str, str] | str] = dataclasses.field(default_factory=dict)
+    columns: Mapping[str, tuple[str, Form] | str] = dataclasses.field(default_factory=dict)
     left: tuple[str, ...] = ()
     title: str = ""
 
@@ -280,19 +281,24 @@ class Table:
         return "\n".join([rows[0], "|" + "---|" * len(cells), *rows[1:]])
 
 
-def number(value: Any, form: str = "") -> str:
+def short(value: float) -> str:
+    """Return three digits of a number, or all before the point: never 5.47e+04."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def number(value: Any, form: Form = "") -> str:
     """Return a cell as text: four digits, thousands apart, "-" for what is not known."""
     if isinstance(value, str):
         return value
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if form:
-        return form.format(value)
+        return form.format(value) if isinstance(form, str) else form(value)
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return str(value)
     if not math.isfinite(value):
         return str(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 999.95 or value == int(value) else f"{value:.4g}"
 
 
 def plain(value: Any) -> Any:

@@ -2,16 +2,16 @@
 
 ======================  =====================================================================
 ``rewrite.py``          CUDA C++ to C++, line for line
+``library.py``          that, compiled
 ``include/``            what the rewritten source is compiled against
 ``runtime/``            CUDA threads as fibers, blocks over the cores, memory traffic counted
 ``host.py``             the torch-free process that forks one child per launch
 ``findings.py``         what the child reported, in lines of source and indices
 ``operations.py``       floating-point operations, from the machine code that ran
 ``trace.py``            the child's report as counters, lines, launches
-this file               the arena that both processes see, and one run of a kernel
+this file               the arena that both processes see, and one run of a convolution
+``any_kernel.py``       one run of any other kernel
 ======================  =====================================================================
-
-Any kernel, not of a convolution, is run by `convlab.run.any_kernel`.
 """
 
 import json
@@ -24,21 +24,21 @@ from pathlib import Path
 
 import torch
 
-from ..machine import child, toolchain
+from ..machine import child
 from ..machine.device import available_bytes
-from ..words.errors import BuildError, LaunchError
+from ..words.errors import LaunchError
 from ..words.format import FLOAT32, Format
 from . import findings as _findings
 from .findings import INCLUDE, Array, Finding
+from .library import RUNTIME, build, runtime
 from .rewrite import rewrite
 from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "TIME_LIMIT", "Arena", "Array", "Finding",
-    "Trace", "compiler", "perform", "rewrite", "simulate",
+    "Trace", "build", "perform", "rewrite", "runtime", "simulate",
 ]  # fmt: skip
 
-RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 SM = 90  # the simulated GPU's compute capability, and
 SMEM = 227 << 10  # the bytes of shared memory a block may opt into: an H200's
 TIME_LIMIT = 120.0  # seconds that one simulated launch may take unless told otherwise
@@ -46,22 +46,6 @@ STALL_LIMIT = 20.0  # of them, without one block that comes to its end; more whe
 # Names of the indices of a convolution's tensors, in torch's order; others have none.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
 _host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"], kept=False)
-
-
-def compiler() -> Path:
-    """Return the g++ that builds for the simulator, or raise a `BuildError` that says how to get one.
-
-    clang will not do: it splits a float4 into four accesses and moves basic blocks, so that counts
-    would be others than a GPU's.
-    """
-    found = toolchain.require_host_compiler()
-    release = toolchain.gcc_release(found)
-    if release is None or release < toolchain.OLDEST_GCC:
-        raise BuildError(
-            f"{toolchain.version(found)} ({found}) cannot build for the simulator, which needs g++ "
-            f"{toolchain.OLDEST_GCC} or later: set CXX to one, as in CXX=g++"
-        )
-    return found
 
 
 class Arena:

@@ -1,8 +1,6 @@
 """Which addresses the lanes of a warp touch: recorded on the simulator, as data and drawn.
 
-Only the block that is asked for runs, on tensors of zeros that take no memory until they are
-touched: the addresses of a convolution do not depend on its data, so that the headline problems
-can be looked into on a laptop.
+Only the block that is asked for runs, so that the headline problems can be looked into on a laptop.
 """
 
 from __future__ import annotations
@@ -13,15 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .. import sim
-from ..run import build as builds
 from ..run.kernel import Kernel, load
-from ..run.launch import integers
 from ..show.plot import Chart
+from ..sim import Trace
 from ..words.errors import ProblemError, UnsupportedError
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import figures
+from .counting import simulate
 
 REQUESTS = 50_000  # of a warp that are kept
 _BLOCK_REQUESTS = 400_000  # of a whole block
@@ -68,11 +65,9 @@ def accesses(
     LaunchError
         The block did something that a GPU would not forgive.
     """
-    kernel, problem = _kernel(kernel), named_problem(problem)
-    trace = _record(kernel, problem, block, warp, REQUESTS)
-    if not trace.complete:
-        raise ProblemError(_too_many(kernel, problem, block, warp))
-    return _frame(kernel, trace)
+    record = _Record(kernel, problem, block, warp)
+    record.must_be_complete()
+    return record.frame
 
 
 def access_map(
@@ -109,12 +104,9 @@ def access_map(
     UnsupportedError, LaunchError
         As for `accesses`.
     """
-    kernel, problem = _kernel(kernel), named_problem(problem)
-    trace = _record(kernel, problem, block, warp, REQUESTS)
-    frame = _frame(kernel, trace)
-    source = kernel.source.splitlines()
-    number = _find_line(frame, line, source, f"warp {warp} of block {tuple(block)}")
-    rows = frame[frame["line"] == number]
+    record = _Record(kernel, problem, block, warp)
+    number = record.line(line)
+    rows = record.frame[record.frame["line"] == number]
     rows = rows[rows["launch"] == rows["launch"].iloc[0]]
     if array is not None:
         if array not in set(rows["array"]):
@@ -124,11 +116,10 @@ def access_map(
     times = int(rows["execution"].max()) + 1
     chosen = rows[rows["execution"] == execution]
     if chosen.empty:
-        if not trace.complete:
-            raise ProblemError(_too_many(kernel, problem, block, warp))
+        record.must_be_complete()
         raise ProblemError(
-            f"warp {warp} of block {tuple(block)} comes to line {number} {times} times: give an "
-            f"execution from 0 to {times - 1}, not {execution}"
+            f"{record.who} comes to line {number} {times} times: give an execution from 0 to "
+            f"{times - 1}, not {execution}"
         )
     requests = [
         figures.Request(
@@ -137,13 +128,12 @@ def access_map(
         )
         for (space, kind, name), part in chosen.groupby(["space", "kind", "array"], sort=False)
     ]  # fmt: skip
-    text = " ".join(source[number - 1].split())
+    text = " ".join(record.source[number - 1].split())
     text = text if len(text) <= 70 else text[:69] + "…"
     where = f"block {tuple(block)}, warp {warp}, execution {execution} of {times}"
-    if len(trace.launches) > 1:
-        launch = int(rows["launch"].iloc[0])
-        where += f", launch {launch} ({rows['kernel'].iloc[0]})"
-    return figures.requests(requests, f"{kernel.name}:{number}  {text}", where)
+    if len(record.trace.launches) > 1:
+        where += f", launch {rows['launch'].iloc[0]} ({rows['kernel'].iloc[0]})"
+    return figures.requests(requests, f"{record.kernel.name}:{number}  {text}", where)
 
 
 def footprint(
@@ -170,110 +160,99 @@ def footprint(
     UnsupportedError, LaunchError
         As for `accesses`.
     """
-    kernel, problem = _kernel(kernel), named_problem(problem)
-    trace = _record(kernel, problem, block, -1, _BLOCK_REQUESTS)
-    if not trace.complete:
-        raise ProblemError(_too_many(kernel, problem, block, -1))
-    x = _touched(trace, "x", "load", problem.x_shape)
-    y = _touched(trace, "y", "store", problem.y_shape)
+    record = _Record(kernel, problem, block, None)
+    record.must_be_complete()
+    name, problem = record.kernel.name, record.problem
+    x = _touched(record.trace, "x", "load", problem.x_shape)
+    y = _touched(record.trace, "y", "store", problem.y_shape)
     if x is None and y is None:
-        raise ProblemError(
-            f"block {tuple(block)} of {kernel.name} loads nothing of x and stores nothing to y"
+        raise ProblemError(f"block {tuple(block)} of {name} loads nothing of x and stores nothing to y")
+    return figures.footprint(x, y, problem.padding, f"{name}, block {tuple(block)}")
+
+
+class _Record:
+    """The requests of one warp, or for None of all warps, of one block of each launch."""
+
+    def __init__(self, kernel: Kernel | str | Path, problem: Problem | str, block: Block,
+                 warp: int | None) -> None:  # fmt: skip
+        kernel = kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
+        self.kernel, self.problem = kernel, named_problem(problem)
+        self.source = kernel.source.splitlines()
+        self.who = f"{'the warps' if warp is None else f'warp {warp}'} of block {tuple(block)}"
+        self.limit = REQUESTS if warp is not None else _BLOCK_REQUESTS
+        reason = kernel.unsupported(self.problem)
+        if reason is not None:
+            raise UnsupportedError(f"{kernel.name} cannot do {self.problem.label}: {reason}")
+        if len(block) != 3 or min(*block, warp or 0) < 0:
+            raise ProblemError(
+                f"block {block}, warp {warp}: give the block as (x, y, z), and the warp from 0"
+            )
+        self.trace = simulate(
+            kernel, self.problem, record=(*block, -1 if warp is None else warp, self.limit)
         )
-    pad = (problem.padding[0], problem.padding[1])
-    return figures.footprint(x, y, pad, f"{kernel.name}, block {tuple(block)}")
+        launches = self.trace.launches
+        if not any(all(b < g for b, g in zip(block, n["grid"], strict=True)) for n in launches):
+            grids = " and ".join(f"{n['grid']} ({n['kernel']})" for n in launches)
+            raise ProblemError(
+                f"no launch has a block {tuple(block)}: their grids are {grids or 'none'}"
+            )
+        warps = max(math.ceil(math.prod(n["block"]) / 32) for n in launches)
+        if warp is not None and warp >= warps:
+            raise ProblemError(
+                f"a block of {kernel.name} has {warps} warps: give one below, not {warp}"
+            )
+        self.frame = self._frame()
 
+    def must_be_complete(self) -> None:
+        """Raise if there were more requests than are kept."""
+        if not self.trace.complete:
+            raise ProblemError(
+                f"{self.who}: more than {self.limit:,} memory requests in {self.kernel.name} on "
+                f"{self.problem.label}, more than are kept: take fewer channels or a smaller filter"
+            )
 
-def _kernel(kernel: Kernel | str | Path) -> Kernel:
-    return kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
+    def _frame(self) -> pd.DataFrame:
+        path, counts, rows = self.kernel.path, {}, []
+        own = path.name if path else self.kernel.name.partition("@")[0] + ".cu"
+        for request in self.trace.accesses:
+            line = request["line"] if Path(request["file"]).name == own else 0
+            launch, size = request["launch"], request["bytes"]
+            named = self.trace.launches[launch]["kernel"]
+            key = (launch, line, request["space"], request["kind"], request["array"])
+            execution = counts[key] = counts.get(key, -1) + 1
+            element = request["element"] or 4  # of shared memory: most hold floats
+            rows += [
+                (launch, named, *key[1:], execution, lane, byte // element, byte, size)
+                for lane, byte in request["lanes"].items()
+            ]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
 
-
-def _record(kernel: Kernel, problem: Problem, block: Block, warp: int, limit: int) -> sim.Trace:
-    """Run one block of each launch and keep the requests of one warp (-1: of all)."""
-    reason = kernel.unsupported(problem)
-    if reason is not None:
-        raise UnsupportedError(f"{kernel.name} cannot do {problem.label}: {reason}")
-    if len(block) != 3 or min(*block, warp + 1) < 0:
-        raise ProblemError(
-            f"block {block}, warp {warp}: give the block as (x, y, z), and the warp from 0"
-        )
-    shapes = {"x": problem.x_shape, "w": problem.w_shape}
-    shapes |= {"bias": (problem.K,)} if problem.bias else {}
-    shapes |= {"y": problem.y_shape}
-    trace = sim.simulate(
-        kernel.build().library, builds.sim_runtime(), integers(problem),
-        sim.Arena(shapes, sparse=shapes), label=kernel.name,
-        source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
-        time_limit=kernel.time_limit, record=(*block, warp, limit),
-    )  # fmt: skip
-    if not any(all(b < g for b, g in zip(block, n["grid"], strict=True)) for n in trace.launches):
-        grids = " and ".join(f"{n['grid']} ({n['kernel']})" for n in trace.launches)
-        raise ProblemError(
-            f"no launch has a block {tuple(block)}: their grids are {grids or 'none'}"
-        )
-    warps = max(math.ceil(math.prod(n["block"]) / 32) for n in trace.launches)
-    if warp >= warps:
-        raise ProblemError(
-            f"a block of {kernel.name} has {warps} warps: give one below, not {warp}"
-        )
-    return trace
-
-
-def _too_many(kernel: Kernel, problem: Problem, block: Block, warp: int) -> str:
-    who = "the warps" if warp < 0 else f"warp {warp}"
-    limit = _BLOCK_REQUESTS if warp < 0 else REQUESTS
-    return (
-        f"{who} of block {tuple(block)} make more than {limit:,} memory requests in {kernel.name} "
-        f"on {problem.label}, more than are kept: take fewer channels or a smaller filter"
-    )
-
-
-def _frame(kernel: Kernel, trace: sim.Trace) -> pd.DataFrame:
-    own, counts, rows = _own_file(kernel), {}, []
-    for request in trace.accesses:
-        line = request["line"] if Path(request["file"]).name == own else 0
-        launch, size = request["launch"], request["bytes"]
-        named = trace.launches[launch]["kernel"]
-        key = (launch, line, request["space"], request["kind"], request["array"])
-        execution = counts[key] = counts.get(key, -1) + 1
-        element = request["element"] or 4  # all buffers of a convolution hold floats
-        rows += [
-            (launch, named, *key[1:], execution, lane, byte // element, byte, size)
-            for lane, byte in request["lanes"].items()
-        ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _own_file(kernel: Kernel) -> str:
-    return kernel.path.name if kernel.path else kernel.name.partition("@")[0] + ".cu"
-
-
-def _find_line(frame: pd.DataFrame, line: int | str, source: list[str], who: str) -> int:
-    there = sorted(set(frame["line"]) - {0})
-    for number in there:
-        if number == line or (isinstance(line, str) and line in source[number - 1]):
-            return number
-    shown = "\n".join(f"  {number}: {source[number - 1].strip()}" for number in there)
-    what = f"line {line}" if isinstance(line, int) else f"no line that holds {line!r}"
-    says = f"{who} accesses no memory at {what}" if isinstance(line, int) else (
-        f"{who} accesses memory at {what}"
-    )  # fmt: skip
-    if isinstance(line, int) and not 0 < line <= len(source):
-        says = f"the source has {len(source)} lines, and none {line}"
-    raise ProblemError(f"{says}; it does at:\n{shown}" if there else f"{says}, nor at any other")
+    def line(self, wanted: int | str) -> int:
+        """The number of the line that is meant, at which the warp accesses memory."""
+        there = sorted(set(self.frame["line"]) - {0})
+        for number in there:
+            if number == wanted or (isinstance(wanted, str) and wanted in self.source[number - 1]):
+                return number
+        says = f"{self.who} accesses memory at no line that holds {wanted!r}"
+        if isinstance(wanted, int):
+            says = f"{self.who} accesses no memory at line {wanted}"
+            if not 0 < wanted <= len(self.source):
+                says = f"the source has {len(self.source)} lines, and none {wanted}"
+        shown = "".join(f"\n  {number}: {self.source[number - 1].strip()}" for number in there)
+        raise ProblemError(f"{says}; it does at:{shown}" if there else f"{says}, nor at any other")
 
 
 def _touched(
-    trace: sim.Trace, array: str, kind: str, shape: tuple[int, ...]
+    trace: Trace, array: str, kind: str, shape: tuple[int, ...]
 ) -> figures.Touched | None:
     """How often each pixel of the first image that is touched was, over all channels."""
     counts: dict[int, int] = {}
     for request in trace.accesses:
         if (request["array"], request["kind"]) != (array, kind):
             continue
-        width = request["bytes"] // 4
+        size = request["element"] or 4
         for byte in request["lanes"].values():
-            for element in range(byte // 4, byte // 4 + max(width, 1)):
+            for element in range(byte // size, byte // size + max(request["bytes"] // size, 1)):
                 counts[element] = counts.get(element, 0) + 1
     if not counts:
         return None
@@ -281,12 +260,11 @@ def _touched(
     n, c, h, w = np.unravel_index(index, shape)
     times = np.array(list(counts.values()))
     first = n == n.min()
-    grid = np.zeros((int(h[first].max()) - int(h[first].min()) + 1,
-                     int(w[first].max()) - int(w[first].min()) + 1))  # fmt: skip
-    corner = int(h[first].min()), int(w[first].min())
-    np.add.at(grid, (h[first] - corner[0], w[first] - corner[1]), times[first])
+    top, left = int(h[first].min()), int(w[first].min())
+    grid = np.zeros((int(h[first].max()) - top + 1, int(w[first].max()) - left + 1))
+    np.add.at(grid, (h[first] - top, w[first] - left), times[first])
     return figures.Touched(
-        grid, corner, (shape[2], shape[3]), image=int(n.min()), images=len(set(n.tolist())),
+        grid, (top, left), (shape[2], shape[3]), image=int(n.min()), images=len(set(n.tolist())),
         channels=len(set(c.tolist())), elements=len(index), accesses=int(times.sum()),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ what it worked out by hand. Style and colours are those of `plot.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,13 +45,7 @@ def roofline(
 ) -> Chart | None:
     """Draw a roofline (Williams, Waterman, Patterson, CACM 2009) with some kernels on it.
 
-    Parameters
-    ----------
-    points : kernels, and the intensity that the problem itself has ("floor").
-    bandwidth : bytes a second.
-    peaks : flops a second of each unit, by a name: {"fp32": 51e12}.
-    title : the heading.
-    axes : to draw into; a new chart, which is returned, without.
+    From bytes a second and the flops a second of each unit, by a name: {"fp32": 51e12}.
     """
     chart = None
     if axes is None:
@@ -106,15 +100,7 @@ def line_costs(
     axes: Axes | None = None,
     most: int = 8,
 ) -> Chart | None:
-    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least.
-
-    Parameters
-    ----------
-    lines : rows with line, space, kind, units, ideal_units, share (0 to 1 of its space).
-    source : the file's lines, quoted beside the bars.
-    axes : to draw into; a new chart, which is returned, without.
-    most : lines shown.
-    """
+    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least."""
     chart = None
     rows = sorted(lines, key=lambda row: -row["units"])[:most]
     if axes is None:
@@ -157,69 +143,28 @@ class Request:
     array: str = ""
 
 
-def access_map(
-    addresses: Mapping[int, int] | Sequence[int], width: int = 4, name: str = "", title: str = ""
-) -> Chart:
-    """Draw which bytes of global memory the lanes of a warp touch in one request.
-
-    Parameters
-    ----------
-    addresses : the byte address (or offset in the array) of each lane; lanes that are idle are
-        left out of the mapping.
-    width : bytes that a lane moves: 4, 8 or 16.
-    name : of the array.
-    title : the heading.
-
-    Returns
-    -------
-    Chart
-        A row for each 128-byte line that is touched, a cell for each 4-byte word, shaded by lane
-        ("+": several lanes want it); 32-byte sectors that must move are framed.
-    """
-    return requests([Request(_lanes(addresses), width, array=name)], title, brief=True)
-
-
-def bank_grid(
-    addresses: Mapping[int, int] | Sequence[int], width: int = 4, name: str = "", title: str = ""
-) -> Chart:
-    """Draw which banks of shared memory the lanes of a warp meet in one request.
-
-    Parameters
-    ----------
-    addresses : the byte offset of each lane in shared memory; idle lanes are left out.
-    width : bytes that a lane moves.
-    name, title : of the array; the heading.
-
-    Returns
-    -------
-    Chart
-        A column for each of the 32 banks, a row for each wavefront: words of one bank lie one
-        below the other, framed where there are more than need be; lanes that share a word are one
-        cell (a broadcast), marked with "+". Of 16 bytes, half a warp is served at a time.
-    """
-    return requests([Request(_lanes(addresses), width, "shared", array=name)], title, brief=True)
-
-
-def requests(
-    shown: Sequence[Request], title: str = "", where: str = "", brief: bool = False
-) -> Chart:
+def requests(shown: Sequence[Request], title: str = "", where: str = "") -> Chart:
     """Draw some requests below each other: lines of global memory, banks of shared memory.
+
+    Of global memory each 128-byte line that is touched is a row, with a cell for each 4-byte word,
+    shaded by lane ("+": several lanes want it); the 32-byte sectors that must move are framed. Of
+    shared memory each of the 32 banks is a column, and each wavefront a row: words of one bank lie
+    one below the other, framed where there are more than need be; lanes that share a word are one
+    cell (a broadcast). Of 16 bytes, half a warp is served at a time.
 
     Parameters
     ----------
     shown : what each of them touches.
     title, where : two lines of heading.
-    brief : leave the kind and the array out of each panel's title, and put the heading there.
     """
     drawn = [_Lines(r) if r.space == "global" else _Banks(r) for r in shown]
     heights = [1.0 + (0.28 if each.rows <= 12 else 0.18) * each.rows for each in drawn]
-    heading = "\n".join(part for part in (title, where) if part and not brief)
+    heading = "\n".join(part for part in (title, where) if part)
     chart = Chart(8, sum(heights) + 0.4 + 0.2 * heading.count("\n"))
     panels = chart.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, each, request in zip(panels, drawn, shown, strict=True):
         each.draw(axes)
-        named = title if brief else f"{request.kind} of {request.array or request.space}"
-        text = f"{named}: {each.summary}" if named else each.summary
+        text = f"{request.kind} of {request.array or request.space}: {each.summary}"
         axes.set_title(text.replace("$", r"\$"), fontsize=10)
     if heading:
         chart.suptitle(heading.replace("$", r"\$"), fontsize=10, family="monospace")
@@ -391,73 +336,6 @@ def footprint(
 
 def _times(count: float) -> str:
     return "once" if count == 1 else f"{count:.3g} times"
-
-
-def tile_and_halo(
-    image: tuple[int, int],
-    outputs: tuple[int, int],
-    corner: tuple[int, int],
-    tile: tuple[int, int],
-    filter_size: tuple[int, int],
-    stride: tuple[int, int] = (1, 1),
-    padding: tuple[int, int] = (0, 0),
-    dilation: tuple[int, int] = (1, 1),
-    title: str = "",
-) -> Chart:
-    """Draw the output tile of a block beside the input, halo included, that it reads.
-
-    Parameters
-    ----------
-    image, outputs : (H, W) and (P, Q).
-    corner, tile : (p, q) of the tile's first output, and its size.
-    filter_size, stride, padding, dilation : pairs (height, width).
-    title : the heading.
-
-    Returns
-    -------
-    Chart
-        Left the input (zeros of the padding outside its frame) with what the tile reads, right
-        the output with the tile; the title tells how much is read more than once.
-    """
-    chart = Chart(8, 3.9)
-    left, right = chart.subplots(1, 2)
-    first = [c * s - p for c, s, p in zip(corner, stride, padding, strict=True)]
-    extent = [
-        (t - 1) * s + (f - 1) * d + 1
-        for t, s, f, d in zip(tile, stride, filter_size, dilation, strict=True)
-    ]
-    core = [t * s for t, s in zip(tile, stride, strict=True)]
-    half = [(f - 1) * d // 2 for f, d in zip(filter_size, dilation, strict=True)]
-    _frame(left, image, padding, "w (column)", "h (row)", "input")
-    _frame(right, outputs, (0, 0), "q (column)", "p (row)", "output")
-    left.add_patch(Rectangle((first[1], first[0]), extent[1], extent[0], facecolor=_ORANGE,
-                             alpha=0.45, edgecolor=_INK, label="tile and halo"))  # fmt: skip
-    left.add_patch(Rectangle((first[1] + half[1], first[0] + half[0]), min(core[1], extent[1]),
-                             min(core[0], extent[0]), fill=False, edgecolor=_INK, linestyle="--",
-                             label="without halo"))  # fmt: skip
-    right.add_patch(Rectangle((corner[1], corner[0]), tile[1], tile[0], facecolor=_BLUE,
-                              alpha=0.6, edgecolor=_INK, label="tile"))  # fmt: skip
-    for axes in (left, right):
-        axes.legend(fontsize=8, loc="upper right")
-    more = extent[0] * extent[1] / max(core[0] * core[1], 1)
-    text = f"{extent[0]} x {extent[1]} inputs for {tile[0]} x {tile[1]} outputs, {more:.2f} times"
-    chart.suptitle(f"{title}: {text}" if title else text, fontsize=10)
-    return chart
-
-
-def _frame(axes: Axes, size: tuple[int, int], pad: tuple[int, int], x: str, y: str, title: str):
-    axes.add_patch(Rectangle((0, 0), size[1], size[0], fill=False, edgecolor=_INK, linewidth=1.5))
-    axes.set_xlim(-pad[1] - 1, size[1] + pad[1] + 1)
-    axes.set_ylim(size[0] + pad[0] + 1, -pad[0] - 1)
-    axes.set_aspect("equal")
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    axes.set_title(title, fontsize=9)
-    axes.tick_params(labelsize=8)
-
-
-def _lanes(addresses: Mapping[int, int] | Iterable[int]) -> dict[int, int]:
-    return dict(addresses if isinstance(addresses, Mapping) else enumerate(addresses))
 
 
 def _lane_image(axes: Axes, grid: np.ndarray) -> None:

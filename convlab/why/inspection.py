@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from ..machine.device import Ceilings, Gpu
 from ..show.plot import Chart
+from ..show.result import WIDTH, Result, Several, Table
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
-from .occupancy import Gpu
-from .predict import Prediction
-from .table import html_table, records, shown, static_shown, text
+from .model import WORDS, Prediction
+
+_SHARE = "{:.0%}"
 
 
 @dataclass(frozen=True, repr=False)
-class Inspection:
+class Inspection(Result):
     """What was found about one kernel on one problem.
 
     Attributes
     ----------
     kernel, problem, gpu
         Of what, on what, and the GPU that occupancy and prediction are for.
-    small
-        The problem that was simulated (and counted by ncu) in the place of a larger one.
     frame
-        One row for each quantity: quantity, unit, problem ("whole" or "small"), simulated,
-        predicted, measured, least. NaN where it is not known.
+        One row for each quantity: quantity, unit, simulated, predicted, measured, least. NaN where
+        it is not known.
     static
         One row for each ``__global__`` function: function, registers, static_shared,
         dynamic_shared, spill_bytes, stack, block, blocks_per_sm, occupancy, limited_by.
     sass
-        Rows of function, where ("all" or "hot loop"), kind, count, per_ffma.
+        Rows of function, where, kind, count, per_ffma. Instructions in the code ("all", "hot
+        loop"), and those that warps execute on this problem ("executed", the model's count).
     lines
         What the simulator counted by source line, as rows; see `Listing.rows`.
     measured
-        On a GPU: ms, ncu's totals on the small problem as "counters", on the whole one as "whole",
-        and "functions", a frame. Else None.
+        On a GPU: ms, ncu's totals as "counters", and "functions", a frame. Else None.
     predicted
-        A `predict.Prediction`, or None.
+        A `model.Prediction`, or None.
     findings
-        What the simulator warned of.
+        What the simulator found wrong.
     notes
         Lines: what is missing and what to do about it; what was assumed.
+    source, made, ceilings
+        The kernel's lines; machine instructions by line; what the roofline is drawn from.
     """
 
     kernel: str
     problem: Problem
-    small: Problem
     gpu: Gpu
     frame: pd.DataFrame
     static: pd.DataFrame
@@ -63,9 +63,72 @@ class Inspection:
     predicted: Prediction | None
     findings: tuple[Any, ...]
     notes: tuple[str, ...]
-    source: tuple[str, ...] = field(repr=False, default=())
-    made: Mapping[int, int] = field(repr=False, default_factory=dict)  # instructions by line
-    peaks: tuple[float, dict[str, float]] | None = field(repr=False, default=None)
+    source: tuple[str, ...] = ()
+    made: Mapping[int, int] = field(default_factory=dict)
+    ceilings: Ceilings | None = None
+
+    @property
+    def peaks(self) -> tuple[float, dict[str, float]] | None:
+        """Bytes a second, and flops a second of each unit."""
+        best = self.ceilings
+        if best is None:
+            return None
+        units = {"fp32": best.fp32_flops, "TF32": best.tf32_flops}
+        return best.copy_bytes_per_s, {n: v for n, v in units.items() if n == "fp32" or v > units["fp32"]}
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran, on the simulator or on a GPU."""
+        return bool(self.frame[["simulated", "measured"]].notna().any(axis=None))
+
+    @property
+    def ms(self) -> float | None:
+        """The measured time."""
+        return (self.measured or {}).get("ms")
+
+    @property
+    def dram_bytes(self) -> tuple[float, str] | None:
+        """The bytes through DRAM, and whether they are "measured" or "predicted"."""
+        moved = (self.measured or {}).get("counters", {}).get("dram_bytes")
+        if moved:
+            return moved, "measured"
+        return (self.predicted.dram_bytes, "predicted") if self.predicted else None
+
+    @property
+    def sentence(self) -> str:
+        """What limits the kernel, in short."""
+        what = f"{self.kernel} on {self.problem.label}"
+        if self.predicted is None or self.predicted.slowest is None:
+            return f"{what}, {self.gpu.name}: no verdict, see the notes"
+        seen = f", measured: {self.ms:.3g} ms" if self.ms else ""
+        return (
+            f"{what}: limited by {WORDS[self.predicted.slowest.limited_by][1]}, says a model of "
+            f"{self.gpu.name} ({self.predicted.ms:.3g} ms{seen})"
+        )
+
+    @property
+    def verdict(self) -> str:
+        """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
+        if self.predicted is None:
+            return "no verdict: see the notes"
+        seen = f", measured: {self.ms:.3g} ms" if self.ms else ""
+        return (
+            f"the model's verdict: {self.predicted.verdict}; it predicts {self.predicted.ms:.3g} ms"
+            f"{seen}"
+        )
+
+    @property
+    def row(self) -> dict[str, str]:
+        """It in the table of a set."""
+        model = self.predicted
+        least = self.frame.set_index("quantity")["least"].get("time")
+        return {
+            "problem": self.problem.label,
+            "floor, ms": least,
+            "model, ms": model.ms if model else None,
+            "measured, ms": self.ms,
+            "limited by": WORDS[model.slowest.limited_by][1] if model and model.slowest else "-",
+        }
 
     def listing(self) -> Listing:
         """Return the source, line by line, with what each line cost."""
@@ -86,45 +149,74 @@ class Inspection:
                 shares[line] = shares.get(line, 0.0) + count / whole
         return shares
 
-    @property
-    def verdict(self) -> str:
-        """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
-        if self.predicted is None:
-            return "no verdict: see the notes"
-        seen = (self.measured or {}).get("ms")
-        off = f"; it predicts {self.predicted.ms:.3g} ms, measured: {seen:.3g} ms" if seen else ""
-        return f"the model's verdict: {self.predicted.verdict}{off}"
-
     def costly(self, most: int = 5) -> pd.DataFrame:
         """Return the source lines that cost most: of instructions issued, sectors, wavefronts."""
-        issued, rows = self.issued, {}
-        for line, share in issued.items():
-            rows[line] = {"line": line, "issued": share, "sectors": 0.0, "wavefronts": 0.0}
-        names = {"global": "sectors", "shared": "wavefronts"}
+        shares = {"issued": self.issued, "sectors": {}, "wavefronts": {}}
         for row in self.lines.to_dict("records"):
-            at = rows.setdefault(row["line"], {"line": row["line"], "issued": 0.0, "sectors": 0.0,
-                                               "wavefronts": 0.0})  # fmt: skip
-            at[names[row["space"]]] += row["share"]
-        frame = pd.DataFrame(
-            [row | {"source": self._quoted(row["line"])} for row in rows.values()],
-            columns=["line", "issued", "sectors", "wavefronts", "source"],
-        )
-        cost = frame[["issued", "sectors", "wavefronts"]].max(axis=1)
+            of = shares["sectors" if row["space"] == "global" else "wavefronts"]
+            of[row["line"]] = of.get(row["line"], 0.0) + row["share"]
+        frame = pd.DataFrame(shares, dtype=float).fillna(0.0).rename_axis("line").reset_index()
+        frame["source"] = [self._quoted(line) for line in frame["line"]]
+        cost = frame[list(shares)].max(axis=1)
         return frame.loc[cost.sort_values(ascending=False, kind="stable").index[:most]]
 
     def _quoted(self, line: int) -> str:
         return self.source[line - 1].strip() if 0 < line <= len(self.source) else ""
 
-    def _costly_text(self) -> pd.DataFrame:
-        frame = self.costly()
-        for name in ("issued", "sectors", "wavefronts"):
-            frame[name] = [f"{share:.0%}" if share else "-" for share in frame[name]]
-        frame["line"] = frame["line"].map(str)
-        frame["source"] = [s if len(s) <= 70 else f"{s[:69]}…" for s in frame["source"]]
-        return frame
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The quantities of which anything is known, the functions, the lines that cost most."""
+        numbers = ["simulated", "predicted", "measured"]
+        known = self.frame[self.frame[numbers].notna().any(axis=1)]
+        columns = [n for n in (*numbers, "least") if known[n].notna().any()]
+        names = {
+            "function": "function", "registers": "registers", "shared": "shared B",
+            "spill_bytes": "spills B", "block": "block", "blocks_per_sm": "blocks/SM",
+            "occupancy": ("occupancy", _SHARE), "limited_by": "limited by",
+        }  # fmt: skip
+        shares = {name: (name, _SHARE) for name in ("issued", "sectors", "wavefronts")}
+        static = self.static.copy()
+        if len(static):
+            static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
+        costly = self.costly()
+        costly[list(shares)] = costly[list(shares)].replace(0.0, float("nan"))
+        return (
+            Table(known[["quantity", "unit", *columns]], left=("unit",)),
+            Table(static, names, left=("limited by",)),
+            Table(
+                costly.astype({"line": str}), {"line": "line", **shares, "source": "source"},
+                left=("source",), title="what lines cost: instructions issued, sectors of global "
+                "memory, wavefronts of shared",
+            ),
+        )  # fmt: skip
 
-    def plot(self, path: str | Path | None = None) -> Chart:
-        """Draw the roofline and the dearest lines; write the figure if a path is given."""
+    @property
+    def details(self) -> Sequence[str]:
+        """The verdict, what warps execute, the prediction's parts, and the findings."""
+        lines = [self.verdict, *self._mixes()]
+        lines += str(self.predicted).splitlines() if self.predicted else []
+        lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
+        return [part for line in lines for part in textwrap.wrap(
+            line, WIDTH, subsequent_indent="    ", drop_whitespace=True
+        )]  # fmt: skip
+
+    def _mixes(self) -> list[str]:
+        """For each function what comes with a multiply-add, and the loop that has the most."""
+        lines = []
+        looped = {p.name: p.looped for p in self.predicted.parts} if self.predicted else {}
+        for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
+            if where == "hot loop":
+                share = f" ({looped[name]:.0%} of what it executes)" if name in looped else ""
+                mix = ", ".join(f"{row.count:,.0f} {row.kind}" for row in _rows(rows))
+                lines.append(f"the loop of {name} with the most multiply-adds{share}: {mix}")
+            elif where == "executed" and rows["per_ffma"].notna().any():
+                mix = ", ".join(f"{row.per_ffma:.2g} {row.kind}" for row in _rows(rows)
+                                if row.kind != "FFMA" and row.per_ffma >= 0.005)  # fmt: skip
+                lines.append(f"{name} executes with each FFMA: {mix}")
+        return lines
+
+    def figure(self) -> Chart:
+        """Draw the roofline and the lines that cost most."""
         chart = Chart(11, 4.4)
         left, right = chart.subplots(1, 2, width_ratios=(5, 4))
         if self.peaks is None:
@@ -137,79 +229,62 @@ class Inspection:
         else:
             right.text(0.5, 0.5, "no counts by line", ha="center")
         chart.suptitle(f"{self.kernel} on {self.problem.label}", fontsize=11)
-        if path is not None:
-            chart.save(path)
         return chart
 
     def _points(self) -> list[figures.Point]:
+        """The problem's own intensity, the model's point, and the measured one."""
         flops = self.problem.flops
-        least = flops / max(self.problem.min_bytes, 1)
-        points = [figures.Point("each byte once", least, 0, "floor")]
+        points = [figures.Point("each byte once", flops / max(self.problem.min_bytes, 1), 0, "floor")]
         model = self.predicted
         if model is not None and model.dram_bytes:
             rate = flops / (model.ms / 1e3)
             points.append(figures.Point(self.kernel, flops / model.dram_bytes, rate, "predicted"))
-        seen = self.measured or {}
-        moved = seen.get("whole", {}).get("dram_bytes") or (model and model.dram_bytes)
-        if seen.get("ms") and moved:
-            points.append(figures.Point(self.kernel, flops / moved, flops / seen["ms"] * 1e3))
+        if self.ms and self.dram_bytes:
+            moved, kind = self.dram_bytes
+            kind = "measured" if kind == "measured" else "measured time, a model's bytes"
+            points.append(figures.Point(self.kernel, flops / moved, flops / self.ms * 1e3, kind))
         return points
 
-    def __str__(self) -> str:
-        out = [f"{self.kernel} on {self.problem.label}, {self.gpu.name}"]
-        if self.small != self.problem:
-            out.append(f"  small: {self.small}")
-        out += textwrap.wrap(self.verdict, 100, initial_indent="  ", subsequent_indent="    ")
-        out += ["", *text(shown(self.frame))]
-        if len(self.static):
-            out += ["", *text(static_shown(self.static))]
-        out += self._mixes()
-        if len(self.costly()):
-            out += ["", "the dearest lines, shares of all: instructions issued, sectors of global "
-                    "memory, wavefronts of shared"]  # fmt: skip
-            out += text(self._costly_text(), left=("line", "source"))
-        if self.predicted is not None:
-            out += ["", str(self.predicted)]
-        out += [""] + [line for note in self.notes for line in textwrap.wrap(note, 100)]
-        out += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
-        return "\n".join(out).rstrip()
-
-    __repr__ = __str__
-
-    def _mixes(self) -> list[str]:
-        lines = []
-        for name in dict.fromkeys(self.sass.get("function", ())):
-            rows = self.sass[(self.sass.function == name) & (self.sass["where"] == "hot loop")]
-            if len(rows):
-                mix = ", ".join(f"{row.count} {row.kind}" for row in rows.itertuples(index=False))
-                lines += textwrap.wrap(f"hot loop of {name}: {mix}", 100, subsequent_indent="  ")
-        return lines
-
-    def _repr_html_(self) -> str:
-        head = f"{self.kernel} on {self.problem.label}, {self.gpu.name}"
-        small = f" (small: {self.small})" if self.small != self.problem else ""
-        parts = [f"<b>{html.escape(head)}</b>{html.escape(small)}<br>{html.escape(self.verdict)}"]
-        for frame in (shown(self.frame), static_shown(self.static), self._costly_text()):
-            if len(frame):
-                parts.append(html_table(frame, ("quantity", "unit", "function", "source")))
-        found = [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
-        predicted = str(self.predicted).splitlines()[:1] if self.predicted else []
-        below = [*self._mixes(), *predicted, *self.notes, *found]
-        parts.append(f"<small>{'<br>'.join(map(html.escape, below))}</small>")
-        return f'<div style="font-size:12px;line-height:1.3">{"".join(parts)}</div>'
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold; a number that is not known is None."""
-        measured = None
-        if self.measured is not None:
-            measured = {k: v for k, v in self.measured.items() if k != "functions"}
+    @property
+    def about(self) -> dict[str, Any]:
+        """What JSON has beside the quantities."""
+        measured = {k: v for k, v in (self.measured or {}).items() if k != "functions"}
         return {
-            "kernel": self.kernel, "problem": str(self.problem), "small": str(self.small),
-            "gpu": self.gpu.name, "quantities": records(self.frame),
-            "functions": records(self.static), "sass": records(self.sass),
-            "lines": records(self.lines), "issued": self.issued, "verdict": self.verdict,
-            "measured": measured,
+            "kernel": self.kernel, "problem": str(self.problem), "gpu": self.gpu.name,
+            "functions": self.static, "sass": self.sass, "lines": self.lines,
+            "issued": self.issued, "verdict": self.verdict, "measured": measured or None,
             "predicted": self.predicted.to_dict() if self.predicted else None,
             "findings": [{"line": f.line, "kind": f.kind, "text": f.text} for f in self.findings],
-            "notes": list(self.notes),
         }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Inspections(Several):
+    """What was found about one kernel on several problems: a row for each, and each by itself.
+
+    Attributes
+    ----------
+    results
+        An `Inspection` for each problem that the kernel can do; also by index and in a loop.
+    refused
+        Lines: the other problems, and why.
+    """
+
+    refused: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What limits the kernel, and on how many of the problems."""
+        limits = Counter(result.row["limited by"] for result in self.results)
+        text = ", ".join(f"{limit} on {count}" for limit, count in limits.most_common())
+        first = self.results[0]
+        return f"{first.kernel} on {len(self)} problems, a model of {first.gpu.name}: {text}"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The notes of all, each once, and what was refused."""
+        return (*super().notes, *self.refused)
+
+
+def _rows(frame: pd.DataFrame) -> Any:
+    return frame.itertuples(index=False, name="Row")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 _UNITS = {"global": "sectors", "shared": "wavefronts"}
 _COLORS = {"global": "0,114,178", "shared": "230,159,0"}
+_HEADS = ("SASS", "issued", "requests", "each takes", "at least", "share")
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,88 +37,63 @@ class Listing:
     issued: Mapping[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        head = (
-            f"{'line':>4} {'SASS':>5} {'issued':>6} {'requests':>12} {'per req':>7} {'least':>6} "
-            f"{'share':>6}"
-        )
+        form = "{:>4} {:>5} {:>6} {:>12} {:>7} {:>6} {:>6}  {}"
         lines = [
             f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request; "
             "share of them",
-            head,
+            form.format("line", "SASS", "issued", "requests", "per req", "least", "share", ""),
         ]
         quiet = 0
         for number, text in enumerate(self.source, 1):
             costs = self._at(number)
-            if not costs and not self.findings.get(number) and not self.instructions.get(number):
+            made = self.instructions.get(number, "")
+            if not costs and not made and not self.findings.get(number):
                 quiet += 1
                 continue
             if quiet:
                 lines.append(f"{'':>4}  ({quiet} line{'s' * (quiet > 1)} that cost nothing)")
                 quiet = 0
-            made = self.instructions.get(number)
-            for i, row in enumerate(costs or [None]):
-                left = f"{number:>4} {made or '':>5} {self._issued(number):>6}"
-                left = left if i == 0 else " " * 17
-                lines.append(f"{left} {self._cells(row)}  {text if i == 0 else ''}".rstrip())
+            front = (number, made, self._issued(number)), text
+            for row in costs or [None]:
+                cells = ("",) * 4
+                if row:
+                    each, least = (f"{_each(row, key):.2f}" for key in ("units", "ideal_units"))
+                    each += row["space"][0]
+                    cells = f"{row['requests']:,.0f}", each, least, f"{row['share']:.0%}"
+                lines.append(form.format(*front[0], *cells, front[1]))
+                front = ("", "", ""), ""
             lines += [f"{'':>10} ^ {finding}" for finding in self.findings.get(number, ())]
-        return "\n".join(lines)
+        return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        heads = (
-            "",
-            "SASS",
-            "issued",
-            "what",
-            "requests",
-            "per request",
-            "least",
-            "share",
-            self.name,
-        )
-        out = [
-            # no colours of its own but the bars: legible in a light and in a dark theme
-            '<table style="border-collapse:collapse;font:12px monospace"><tr>',
-            *(f'<th style="text-align:{"left" if head == self.name else "right"}">'
-              f"{html.escape(head)}</th>" for head in heads),
-            "</tr>",
-        ]  # fmt: skip
-        for number, text in enumerate(self.source, 1):
-            costs = self._at(number)
-            for i, row in enumerate(costs or [None]):
-                out.append(self._html_row(number if i == 0 else None, text if i == 0 else "", row))
-            for finding in self.findings.get(number, ()):
-                out.append(
-                    '<tr><td colspan="8"></td>'
-                    '<td style="text-align:left;white-space:pre;color:#D55E00">'
-                    f"^ {html.escape(finding)}</td></tr>"
-                )
-        return "".join(out) + "</table>"
+        """The source first, which folds in a narrow page, and is indented without any styles too.
 
-    def _html_row(self, number: int | None, text: str, row: Mapping[str, Any] | None) -> str:
-        cells = [str(number or ""), str(self.instructions.get(number, "")) if number else "",
-                 self._issued(number) if number else ""]  # fmt: skip
-        style = ""
+        No colours of its own but the bars: legible in a light and in a dark theme.
+        """
+        rows = [(self.name, "", _HEADS)]
+        for number, text in enumerate(self.source, 1):
+            line, made = f"{number:>4}  {text}", f"{self.instructions.get(number, '')}"
+            front = [made, self._issued(number)]
+            for row in self._at(number) or [None]:
+                rows.append((line, _bar(row), [*front, *self._words(row)]))
+                line, front = "", ["", ""]
+            rows += [(f"      ^ {found}", "", []) for found in self.findings.get(number, ())]
+        shown = (
+            f"<tr>{_cell(line, style)}{''.join(_cell(cell, align='right') for cell in cells)}</tr>"
+            for line, style, cells in rows
+        )
+        return f'<table style="border-collapse:collapse;font-size:12px">{"".join(shown)}</table>'
+
+    def _words(self, row: Mapping[str, Any] | None) -> list[str]:
         if row is None:
-            cells += [""] * 5
-        else:
-            color, share = _COLORS[row["space"]], row["share"]
-            style = (
-                f"background:linear-gradient(90deg,rgba({color},.45) {100 * share:.0f}%,"
-                f"transparent {100 * share:.0f}%)"
-            )
-            unit = _UNITS[row["space"]]
-            cells += [
-                f"{row['kind']} {row['array']} ({row['space']})", f"{row['requests']:,.0f}",
-                f"{_ratio(row, 'units'):.2f} {unit}", f"{_ratio(row, 'ideal_units'):.2f}",
-                f"{share:.0%}",
-            ]  # fmt: skip
-        cell = '<td style="text-align:right;white-space:pre;padding:0 6px">{}</td>'
-        return (
-            "<tr>" + "".join(cell.format(html.escape(value)) for value in cells)
-            + f'<td style="text-align:left;white-space:pre;{style}">{html.escape(text)}</td></tr>'
-        )  # fmt: skip
+            return [""] * 4
+        return [
+            f"{row['requests']:,.0f} {row['kind']}s of {row['array']}",
+            f"{_each(row, 'units'):.2f} {_UNITS[row['space']]}",
+            f"{_each(row, 'ideal_units'):.2f}", f"{row['share']:.0%}",
+        ]  # fmt: skip
 
     def _at(self, number: int) -> list[Mapping[str, Any]]:
         return [row for row in self.rows if row["line"] == number]
@@ -125,17 +102,24 @@ class Listing:
         share = self.issued.get(number, 0.0)
         return f"{share:.1%}" if share >= 0.0005 else ""
 
-    @staticmethod
-    def _cells(row: Mapping[str, Any] | None) -> str:
-        if row is None:
-            return " " * 34
-        return (
-            f"{row['requests']:>12,.0f} {_ratio(row, 'units'):>6.2f}{row['space'][0]} "
-            f"{_ratio(row, 'ideal_units'):>6.2f} {row['share']:>6.0%}"
-        )
+
+def _cell(text: str, style: str = "", align: str = "left") -> str:
+    """A cell: blanks that no page drops, and alignment also as an attribute, which GitHub keeps."""
+    shown = re.sub(" (?= )", "&nbsp;", html.escape(text))
+    shown = f"<code>{shown}</code>" if align == "left" else shown
+    style = f"text-align:{align};padding:0 6px{style}"
+    return f'<td align="{align}" style="{style}">{shown}</td>'
 
 
-def _ratio(row: Mapping[str, Any], key: str) -> float:
+def _bar(row: Mapping[str, Any] | None) -> str:
+    """The style of a source line's cell: shaded as far as the line's share."""
+    if row is None:
+        return ""
+    color, share = _COLORS[row["space"]], f"{100 * row['share']:.0f}%"
+    return f";background:linear-gradient(90deg,rgba({color},.45) {share},transparent {share})"
+
+
+def _each(row: Mapping[str, Any], key: str) -> float:
     return row[key] / row["requests"] if row["requests"] else 0.0
 
 

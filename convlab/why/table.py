@@ -1,122 +1,90 @@
-"""What an inspection found, as tables: quantities, functions, instructions."""
+"""What an inspection found, as frames: quantities, functions, instructions."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from ..right.check import plain
+from ..machine.device import Gpu
+from ..sim import Trace
 from ..words.problem import Problem
-from .executed import find_function
-from .occupancy import Gpu, occupancy
-from .predict import Prediction, Run
+from .model import Prediction
+from .occupancy import occupancy
 from .sass import Function
 
 Dims = tuple[int, int, int]
-
-COLUMNS = ("quantity", "unit", "problem", "simulated", "predicted", "measured", "least")
+COLUMNS = ("quantity", "unit", "simulated", "predicted", "measured", "least")
 
 
 def quantities(
     problem: Problem,
-    small: Problem,
-    runs: Sequence[Run],
-    flops: float | None,
+    counted: Trace | None,
     model: Prediction | None,
     measured: Mapping[str, Any] | None,
     floor_seconds: float,
 ) -> pd.DataFrame:
-    """Return one row for each quantity, NaN where it is not known.
-
-    Parameters
-    ----------
-    problem, small : the one that was asked for, and the one that was simulated and counted.
-    runs : the simulator's; the first one counts.
-    flops : that the simulator counted, or None.
-    model : a prediction, or None.
-    measured : as in `Inspection.measured`, or None.
-    floor_seconds : of the problem on this GPU, NaN if not known.
-    """
+    """Return one row for each quantity, NaN where it is not known."""
     seen = measured or {}
-    whole, counted = seen.get("whole", {}), seen.get("counters", {})
-    sim = dict(runs[0].counters) if runs else {}
-    lines = runs[0].lines if runs else ()
+    ms, theirs = seen.get("ms"), seen.get("counters", {})
+    ours = dict(counted.counters) if counted else {}
+    lines = counted.lines if counted else ()
+    if counted and counted.flops is not None:
+        ours["flops"] = counted.flops
     rows: list[dict[str, Any]] = []
 
-    def row(quantity: str, unit: str, which: str, **values: float | None) -> None:
+    def row(quantity: str, unit: str, **values: float | None) -> None:
         known = {k: math.nan if v is None else float(v) for k, v in values.items()}
-        rows.append({"quantity": quantity, "unit": unit, "problem": which} | known)
+        rows.append({"quantity": quantity, "unit": unit} | known)
 
-    ms = seen.get("ms")
-    row("time", "ms", "whole", predicted=model and model.ms, measured=ms,
-        least=1e3 * floor_seconds)  # fmt: skip
-    rate = model and problem.flops / (model.ms * 1e9)
-    row("rate", "TFLOP/s", "whole", predicted=rate, measured=ms and problem.flops / (ms * 1e9))
-    moved = whole.get("dram_bytes")
-    row("DRAM traffic", "MB", "whole", predicted=model and model.dram_bytes / 1e6,
+    def both(of: str, over: float | str = 1) -> dict[str, float | None]:
+        """A counter of the simulator's and the hardware's, over a number or another counter."""
+        sides = {"simulated": ours, "measured": theirs}
+        below = {name: side.get(over) if isinstance(over, str) else over
+                 for name, side in sides.items()}  # fmt: skip
+        return {name: side[of] / below[name] if side.get(of) is not None and below[name] else None
+                for name, side in sides.items()}  # fmt: skip
+
+    row("time", "ms", predicted=model and model.ms, measured=ms, least=1e3 * floor_seconds)
+    row("rate", "TFLOP/s", predicted=model and problem.flops / (model.ms * 1e9),
+        measured=ms and problem.flops / (ms * 1e9))  # fmt: skip
+    moved = theirs.get("dram_bytes")
+    row("DRAM traffic", "MB", predicted=model and model.dram_bytes / 1e6,
         measured=moved and moved / 1e6, least=problem.min_bytes / 1e6)  # fmt: skip
-    modelled = 64e-9 * sum(part.ffma for part in model.parts) if model else None
-    if modelled and not sim.get("library_bytes"):
-        row("operations, from the SASS", "GFLOP", "whole", predicted=modelled,
-            least=problem.flops / 1e9)  # fmt: skip
-    row("DRAM bandwidth", "GB/s", "whole", measured=moved and ms and moved / (ms * 1e6))
-
+    row("DRAM bandwidth", "GB/s", measured=moved and ms and moved / (ms * 1e6))
     for kind in ("load", "store"):
         requests, sectors = f"global_{kind}_requests", f"global_{kind}_sectors"
-        least = _least(lines, "global", kind)
-        row(f"global {kind}s", "requests", "small", simulated=sim.get(requests),
-            measured=counted.get(requests))  # fmt: skip
-        row(f"sectors per {kind}", "", "small", simulated=_over(sim, sectors, requests),
-            measured=_over(counted, sectors, requests), least=least)  # fmt: skip
-    least_mb = small.min_bytes / 1e6
-    row("global traffic, in sectors", "MB", "small", simulated=_traffic(sim),
-        measured=_traffic(counted), least=least_mb)  # fmt: skip
-    asked = _traffic(sim)
-    row("reuse: operations per byte of that", "flop/B", "small",
-        simulated=asked and small.flops / (asked * 1e6),
-        least=small.flops / max(small.min_bytes, 1))  # fmt: skip
-    if sim.get("library_bytes"):
-        row("cuBLAS's traffic, a model's", "MB", "small", simulated=sim["library_bytes"] / 1e6)
-    row("shared memory", "requests", "small", simulated=sim.get("shared_requests") or None,
-        measured=counted.get("shared_requests") or None)  # fmt: skip
-    row("wavefronts per request", "", "small",
-        simulated=_over(sim, "shared_wavefronts", "shared_requests"),
-        measured=_over(counted, "shared_wavefronts", "shared_requests"),
-        least=_least(lines, "shared", None))  # fmt: skip
-    more = [line["units"] - line["ideal_units"] for line in lines if line["space"] == "shared"]
-    row("bank conflicts", "wavefronts", "small", simulated=sum(more) if more else None,
-        least=0 if more else None)  # fmt: skip
-    row(
-        "operations",
-        "MFLOP",
-        "small",
-        simulated=flops and flops / 1e6,
-        measured=counted.get("flops") and counted["flops"] / 1e6,
-        least=small.flops / 1e6,
-    )
-    lanes = sum(line["lanes"] for line in lines)
-    requests = sum(line["requests"] for line in lines)
-    active = lanes / requests if requests else None
-    row("active lanes per request", "of 32", "small", simulated=active)
-    row("barriers", "of blocks", "small", simulated=sim.get("barriers"))
+        row(f"global {kind}s", "requests", **both(requests))
+        row(f"sectors per {kind}", "", **both(sectors, requests),
+            least=_least(lines, "global", kind))  # fmt: skip
+    for side in (ours, theirs):
+        if "global_load_sectors" in side:
+            side["traffic"] = 32 * (side["global_load_sectors"] + side["global_store_sectors"])
+    row("global traffic, in sectors", "MB", **both("traffic", 1e6), least=problem.min_bytes / 1e6)
+    row("reuse: operations per byte of that", "flop/B",
+        simulated=problem.flops / ours["traffic"] if ours.get("traffic") else None,
+        least=problem.flops / max(problem.min_bytes, 1))  # fmt: skip
+    if ours.get("library_bytes"):
+        row("cuBLAS's traffic, a model's", "MB", simulated=ours["library_bytes"] / 1e6)
+    if any(side.get("shared_requests") for side in (ours, theirs)):
+        row("shared memory", "requests", **both("shared_requests"))
+        row("wavefronts per request", "", **both("shared_wavefronts", "shared_requests"),
+            least=_least(lines, "shared", None))  # fmt: skip
+    conflicts = [r["units"] - r["ideal_units"] for r in lines if r["space"] == "shared"]
+    if conflicts:
+        row("bank conflicts", "wavefronts", simulated=sum(conflicts), least=0)
+    ffma = 64e-9 * sum(part.ffma for part in model.parts) if model else None
+    row("operations", "GFLOP", **both("flops", 1e9), least=problem.flops / 1e9,
+        predicted=None if ours.get("library_bytes") else ffma)  # fmt: skip
+    lanes, requests = (sum(line[key] for line in lines) for key in ("lanes", "requests"))
+    row("active lanes per request", "of 32", simulated=lanes / requests if requests else None)
+    row("barriers", "of blocks", simulated=ours.get("barriers"))
     functions = seen.get("functions")
     if functions is not None and "active_warps_pct" in functions:
-        row("achieved occupancy", "%", "small", measured=functions["active_warps_pct"].mean())
+        row("achieved occupancy", "%", measured=functions["active_warps_pct"].mean())
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _over(counters: Mapping[str, float], a: str, b: str) -> float | None:
-    return counters[a] / counters[b] if a in counters and counters.get(b) else None
-
-
-def _traffic(counters: Mapping[str, float]) -> float | None:
-    """Megabytes in 32-byte sectors, loads and stores."""
-    parts = [counters.get(f"global_{kind}_sectors") for kind in ("load", "store")]
-    return None if None in parts else 32 * sum(parts) / 1e6
 
 
 def _least(lines: Sequence[Mapping[str, Any]], space: str, kind: str | None) -> float | None:
@@ -125,18 +93,16 @@ def _least(lines: Sequence[Mapping[str, Any]], space: str, kind: str | None) -> 
     return sum(row["ideal_units"] for row in chosen) / requests if requests else None
 
 
-def static_table(functions: Sequence[Function], launches: Sequence[Mapping[str, Any]], gpu: Gpu,
-                 block: Dims | None, shared: int,
-                 lines: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:  # fmt: skip
-    """Return one row for each function that was launched, for each if no launch is known."""
-    launched = {}
-    for entry in launches:
-        match = find_function(functions, entry["kernel"], lines, entry["block"])
-        if match is not None:
-            launched.setdefault(match.symbol, entry)
+def static_table(
+    launched: Sequence[tuple[Function, Sequence[Mapping[str, Any]]]],
+    gpu: Gpu,
+    block: Dims | None,
+    shared: int,
+) -> pd.DataFrame:
+    """Return one row for each function, with the launch that it had, or else may have."""
     rows = []
-    for f in functions:
-        entry = launched.get(f.symbol, {"block": block, "shared_bytes": shared})
+    for f, launches in launched:
+        entry = launches[0] if launches else {"block": block, "shared_bytes": shared}
         shape, dynamic = entry["block"], entry["shared_bytes"]
         held = None
         if shape:
@@ -155,76 +121,21 @@ def static_table(functions: Sequence[Function], launches: Sequence[Mapping[str, 
     return pd.DataFrame(rows)
 
 
-def sass_table(functions: Sequence[Function]) -> pd.DataFrame:
-    """Return how many instructions of each kind the functions and their hot loops have."""
-    rows = []
-    for f in functions:
-        for where, loop in (("all", None), ("hot loop", f.hot_loop)):
-            if where == "all" or loop is not None:
-                mix = f.mix(loop)
-                ffma = mix.get("FFMA", 0)
-                rows += [
-                    {"function": f.name, "where": where, "kind": kind, "count": count,
-                     "per_ffma": count / ffma if ffma else math.nan}
-                    for kind, count in mix.items()
-                ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["function", "where", "kind", "count", "per_ffma"])
+def sass_table(functions: Sequence[Function], model: Prediction | None) -> pd.DataFrame:
+    """Return how many instructions of each kind the functions and their hot loops have.
 
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as what JSON can hold."""
-    return [{k: plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if value is None or pd.isna(value):
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
-
-
-def shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The quantities of which anything is known, as text."""
-    numbers = ["simulated", "predicted", "measured", "least"]
-    known = frame[frame[numbers[:3]].notna().any(axis=1)]
-    known = known[["quantity", "unit", "problem", *(n for n in numbers if known[n].notna().any())]]
-    return known.apply(lambda column: column.map(_cell))
-
-
-def static_shown(static: pd.DataFrame) -> pd.DataFrame:
-    """The functions, as text."""
-    if not len(static):
-        return static
-    table = static.copy()
-    table["occupancy"] = [("-" if pd.isna(v) else f"{v:.0%}") for v in table["occupancy"]]
-    names = {"static_shared": "static B", "dynamic_shared": "dynamic B", "spill_bytes": "spills B",
-             "blocks_per_sm": "blocks/SM", "limited_by": "limited by"}  # fmt: skip
-    return table.apply(lambda column: column.map(_cell)).drop(columns="stack").rename(columns=names)
-
-
-def html_table(frame: pd.DataFrame, left: Sequence[str] = ()) -> str:
-    """Return a frame of text as HTML: some columns to the left, with their blanks, others right.
-
-    A page's own style for tables (JupyterLab's: all to the right, blanks as one) goes otherwise.
+    And, where the model tells, how many of each kind warps execute ("executed").
     """
-
-    def cell(value: str, name: str) -> str:
-        side = "left" if name in left else "right"
-        return f'<div style="text-align:{side};white-space:pre">{html.escape(value)}</div>'
-
-    cells = pd.DataFrame({cell(n, n): [cell(v, n) for v in frame[n]] for n in frame})
-    return cells.to_html(index=False, border=0, escape=False)
-
-
-def text(frame: pd.DataFrame, left: Sequence[str] = ()) -> list[str]:
-    """Lay a frame of text out in columns, the first and those of `left` to the left."""
-    columns = [[name, *frame[name]] for name in frame] if len(frame) else []
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        "  ".join(
-            cell.rjust(width) if i and name not in left else cell.ljust(width)
-            for i, (name, cell, width) in enumerate(zip(frame, cells, widths, strict=True))
-        ).rstrip()
-        for cells in zip(*columns, strict=True)
-    ]
+    rows = []
+    parts = {part.name: part for part in model.parts} if model else {}
+    for f in functions:
+        mixes = {"all": f.mix()} | ({"hot loop": f.mix(f.hot_loop)} if f.hot_loop else {})
+        mixes |= {"executed": parts[f.name].mix} if f.name in parts else {}
+        for where, mix in mixes.items():
+            ffma = mix.get("FFMA", 0)
+            rows += [
+                {"function": f.name, "where": where, "kind": kind, "count": count,
+                 "per_ffma": count / ffma if ffma else math.nan}
+                for kind, count in mix.items()
+            ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["function", "where", "kind", "count", "per_ffma"])

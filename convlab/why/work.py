@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..machine.device import Gpu
 from .latency import stalls
-from .occupancy import Gpu
 from .sass import Function, Instruction
 
 SCHEDULERS = 4  # of an SM
-INTEGER_LANES = (
-    64  # of an SM, for additions, shifts, logic and comparisons; compute capability < 10
-)
+# Of an SM, for additions, shifts, logic and comparisons; compute capability below 10.
+INTEGER_LANES = 64
+_FP32 = ("FFMA", "FADD FMUL")
 L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load: see latency.py
 
 
@@ -40,15 +40,16 @@ class Hits:
     from_dram: float = 0.5
 
     @classmethod
-    def of(cls, counters: Mapping[str, float]) -> Hits:
-        """Those of a simulated run; what is assumed where it was not counted."""
-        requests = counters.get("global_load_requests", 0) + counters.get(
-            "global_store_requests", 0
-        )
+    def of(cls, counters: Mapping[str, float], dram_bytes: float) -> Hits:
+        """Those of a simulated run, whose launches load and store so much for the first time.
+
+        What is assumed where it was not counted.
+        """
+        requests = sum(counters.get(f"global_{kind}_requests", 0) for kind in ("load", "store"))
         first = counters.get("block_sectors", 0)
         if not requests or not first:
             return cls()
-        return cls(min(1.0, first / requests), min(1.0, counters["launch_sectors"] / first))
+        return cls(min(1.0, first / requests), min(1.0, dram_bytes / 32 / first))
 
     @property
     def cycles(self) -> float:
@@ -78,40 +79,31 @@ class Work:
     """What a warp of one function does, phase by phase."""
 
     phases: tuple[Phase, ...]
-    instructions: float
-    ffma: float
+    mix: dict[str, float]  # the instructions that it executes, by kind
     tensor_flops: float  # in operations that go at the datasheet's TF32 rate
 
     @classmethod
     def of(cls, function: Function, times: Mapping[int, float], lines: Sequence[Mapping[str, Any]],
            gpu: Gpu, hits: Hits, warps: float) -> Work:  # fmt: skip
-        """Divide counts of a launch among its warps.
-
-        Parameters
-        ----------
-        function, times : how often its instructions run (`executed.executions`).
-        lines : what the simulator counted on its lines.
-        gpu : on which.
-        hits : of its loads.
-        warps : of the launch.
-        """
+        """Divide what a function did among its warps: its instructions and its counted lines."""
         waits = stalls(function, times, hits.cycles)
         at = _phase_of(function)
         phases = [Phase() for _ in range(max(at.values(), default=0) + 1)]
         lanes = gpu.limits.fp32_lanes / SCHEDULERS
-        n = ffma = tensor = 0.0
+        mix: dict[str, float] = {}
+        tensor = 0.0
         for i in function.instructions:
             ran = times.get(i.address, 0.0) / warps
             if not ran or i.opcode == "NOP":
                 continue
-            n, phase = n + ran, phases[at[i.address]]
+            phase = phases[at[i.address]]
+            mix[i.kind] = mix.get(i.kind, 0.0) + ran
             tensor += ran * i.tensor_flops / _tensor_rate(i, gpu)
             phase.alone += ran * (1 + waits.get(i.address, 0.0))
             phase.add("issue", ran)
             if i.is_integer:
                 phase.add("integer", ran * 32 / (INTEGER_LANES / SCHEDULERS))
-            if i.kind in ("FFMA", "FADD FMUL"):
-                ffma += ran
+            if i.kind in _FP32:
                 phase.add("fp32", ran * 32 / lanes)
         for row in lines:
             for address, share in _shares(function, times, row):
@@ -121,7 +113,17 @@ class Work:
                 else:
                     requests = row["requests"] / warps * share
                     phases[at[address]].add("L1", SCHEDULERS * max(requests, units / 4))
-        return cls(tuple(phases), n, ffma, tensor)
+        return cls(tuple(phases), mix, tensor)
+
+    @property
+    def instructions(self) -> float:
+        """All that it executes."""
+        return sum(self.mix.values())
+
+    @property
+    def ffma(self) -> float:
+        """The additions, products and multiply-adds among them."""
+        return sum(self.mix.get(kind, 0.0) for kind in _FP32)
 
     def busy(self, resource: str) -> float:
         """The cycles for which a warp keeps a resource of its scheduler."""
@@ -153,12 +155,8 @@ class Work:
 def throughput(customers: float, demand: float, think: float) -> float:
     """Return how many rounds a cycle are done: mean value analysis with one queue and a delay.
 
-    Parameters
-    ----------
-    customers : how many go round; a fraction is between two whole numbers, less than one a part
-        of one.
-    demand : cycles of the queue's server that a round takes.
-    think : cycles that it takes elsewhere.
+    A round takes `demand` cycles of the queue's server and `think` elsewhere. A fraction of a
+    customer lies between two whole numbers, and less than one is a part of one.
     """
     if demand <= 0:
         return customers / max(think, 1.0)
@@ -198,10 +196,7 @@ def _shares(function: Function, times: Mapping[int, float], row: Mapping[str, An
     Where nvcc made 128-bit reads of shared memory of the source's 32-bit ones, half as many
     wavefronts do: it merges neighbouring words, which the lanes that share them get in two.
     """
-    access = (row["space"], row["kind"])
-    made = [i for i in function.instructions if i.access == access and i.line is not None]
-    near = min((abs(i.line - row["line"]) for i in made), default=99)
-    copies = [i for i in made if abs(i.line - row["line"]) == near <= 3]
+    copies = function.made_of(row)
     moved = {i: i.width * times.get(i.address, 0.0) for i in copies}
     whole = sum(moved.values())
     source = 8 * row["bytes"] / row["lanes"] if row["lanes"] else 32

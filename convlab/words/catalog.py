@@ -144,7 +144,8 @@ def find(name_or_path: str | Path) -> Path:
     ----------
     name_or_path
         A path, or the stem of a file in `kernels/` or in a directory that the environment
-        variable CONVLAB_KERNELS lists; the beginning of a stem will do if only one fits.
+        variable CONVLAB_KERNELS lists; its number will do, what comes before the first "_",
+        or the beginning of a stem, if only one fits.
 
     Raises
     ------
@@ -162,9 +163,11 @@ def find(name_or_path: str | Path) -> Path:
         hint = f"did you mean {known[near[0]]}?" if near else _known_names(catalog())
         raise CatalogError(f"there is no file {text}; {hint}")
     paths = catalog()
-    matches = [p for p in paths if p.stem == text] or [
-        p for p in paths if text and p.stem.startswith(text)
-    ]
+    matches = (
+        [p for p in paths if p.stem == text]
+        or [p for p in paths if p.stem.partition("_")[0] == text]
+        or [p for p in paths if text and p.stem.startswith(text)]
+    )
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -68,10 +68,10 @@ class Problem:
             if getattr(self, key) < least:
                 raise ProblemError(f"{key} is {getattr(self, key)}; it must be at least {least}")
         for key, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
-            pair = _pair(getattr(self, key), key)
-            _set(self, key, pair)
-            if min(pair) < least:
-                raise ProblemError(f"{key} is {pair}; both parts must be at least {least}")
+            sizes = pair(getattr(self, key), key)
+            _set(self, key, sizes)
+            if min(sizes) < least:
+                raise ProblemError(f"{key} is {sizes}; both parts must be at least {least}")
         _set(self, "groups", _integer(self.groups, "groups"))
         _set(self, "bias", bool(self.bias))
         if self.groups < 1:
@@ -370,6 +370,21 @@ def problems(set_name: str) -> list[Problem]:
     return list(_sets()[set_name])
 
 
+def members(asked: Problem | str | Iterable[Problem | str]) -> list[Problem] | None:
+    """Return the problems that a set's name, or an iterable, means; None if it means just one.
+
+    Raises
+    ------
+    ProblemError
+        One of an iterable's is not known.
+    """
+    if isinstance(asked, str):
+        return problems(asked) if asked in PROBLEM_SETS else None
+    if isinstance(asked, Problem) or not isinstance(asked, Iterable):
+        return None
+    return [problem(each) for each in asked]
+
+
 def _set(instance: Problem, key: str, value: object) -> None:
     object.__setattr__(instance, key, value)  # the way round `frozen`, while it is being made
 
@@ -381,7 +396,8 @@ def _integer(value: object, key: str) -> int:
         raise ProblemError(f"{key} must be an integer, not {value!r}") from None
 
 
-def _pair(value: object, key: str) -> Pair:
+def pair(value: object, key: str) -> Pair:
+    """Return what one int or a (height, width) pair means; `key` names it in the message."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         parts = tuple(value)
         if len(parts) not in (1, 2):

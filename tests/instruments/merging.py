@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .sass import Function, Instruction
+from convlab.why.sass import Function, Instruction
 
 
 @dataclass(frozen=True)
 class Merge:
     """Accesses of one source line that nvcc joined.
 
-    `space` and `kind` are as in `convlab.run.launch.Launch.lines`; `source` and `made` are bytes for
+    `space` and `kind` are as in `SimLaunch.lines`; `source` and `made` are bytes for
     each lane, of one access of the source and of the widest machine instruction made of it.
     """
 
@@ -38,7 +38,7 @@ def merges(functions: Sequence[Function], lines: Sequence[Mapping[str, Any]]) ->
     Parameters
     ----------
     functions : with instructions and their source lines: those that were launched.
-    lines : `convlab.run.launch.Launch.lines`.
+    lines : `SimLaunch.lines`.
     """
     found = []
     for row in lines:

@@ -1,8 +1,8 @@
 """Fit the time model's constants to measured times, and show its error on what it has not seen.
 
-    python tests/calibrate_model.py [tests/measured_h200.json] [--write convlab/why/README.md]
+    python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/why/README.md]
 
-The times are made on a GPU by ``python tests/ncu_agreement.py --no-counters --json FILE``, with
+The times are made on a GPU by ``python -m tests.instruments.ncu_agreement --no-counters --json FILE``, with
 ``--kernel NAME`` for more (with a tunable: ``03_smem_tile@TILE=8``); prediction needs no GPU.
 Held-out errors are of constants fitted without the rung, without the problem, or without both.
 """
@@ -17,12 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from convlab import load, problem
-from convlab import why as explain  # noqa: E402
-from convlab.fast.bench import write_between  # noqa: E402
-from convlab.why.predict import FITTED, Constants, Part  # noqa: E402
+from convlab import why as explain
+from convlab.fast.bench import write_between
+from convlab.why.model import FITTED, Constants, Part
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 GRID = [
@@ -121,7 +119,7 @@ def table(all_points: Sequence[Point], document: dict, source: str) -> str:
     lines = ["| error of the model, as a factor | constants | typical | largest | within 1.5 |",
              "|---|---|---|---|---|"]  # fmt: skip
     lines += [
-        summary("as it stands in predict.py", [p.error(FITTED) for p in all_points], used),
+        summary("as it stands in model.py", [p.error(FITTED) for p in all_points], used),
         summary("fitted to all of these", [p.error(best) for p in all_points], fitted),
         summary("each rung by the others",
                 held_out(all_points, lambda a, b: a.rung == b.rung), "refitted"),
@@ -148,7 +146,8 @@ def table(all_points: Sequence[Point], document: dict, source: str) -> str:
             cells.append(text)
         lines.append(f"| {label} | {' | '.join(cells)} |")
     where = f"{document['device']}; {document['date']}"
-    lines += ["", f"Measured on {where} (`{source}`); by `python tests/calibrate_model.py`."]
+    lines += ["", f"Measured on {where} (`{source}`); by "
+              "`python -m tests.instruments.calibrate_model`."]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -159,7 +158,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
     document = json.loads(given.measured.read_text())
-    text = table(points(document), document, f"tests/{given.measured.name}")
+    text = table(points(document), document, f"tests/instruments/{given.measured.name}")
     print(text)
     if given.write:
         write_between(given.write, "times", text)

@@ -1,17 +1,16 @@
 """Does the simulator count what the hardware counts? For every rung, on a GPU with ncu.
 
-    python tests/ncu_agreement.py [--kernel NAME ...] [--no-times] [--json FILE] [--write FILE]
+    python -m tests.instruments.ncu_agreement [--kernel NAME ...] [--no-times] [--json FILE] [--write FILE]
 
 Prints two Markdown tables: simulated against ncu's counters on three small problems, each
 difference marked "ok" up to 5% (wavefronts: 15%), and predicted against measured times. --write
-puts the first into a file; the second is written by tests/calibrate_model.py, which reads the --json
-(tests/measured_h200.json) and shows the errors on what the model was not fitted to, too.
+puts the first into a file; the second is written by tests/instruments/calibrate_model.py, which reads
+the --json (measured_h200.json) and shows the errors on what the model was not fitted to, too.
 
 The simulator counts the source's accesses. Where nvcc joined some (a float4 for four floats, which
 the widths in its machine code tell), the launch is counted once more with these joined; a
 difference that is then within its limit is "explained", and the column "why" says by what.
 
-With --write, each table goes between the markers ``ncu`` and ``times`` of a file.
 """
 
 from __future__ import annotations
@@ -21,27 +20,21 @@ import datetime
 import json
 import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from convlab import load, problem
 from convlab import why as explain
 from convlab.fast import measure
 from convlab.fast.bench import write_between
 from convlab.machine import device
-from convlab.right import reference
-from convlab.run import build
-from convlab.run.runnable import Launch
-from convlab.why import merging, ncu, sass
-from convlab.why.executed import find_function
+from convlab.sim import Trace
+from convlab.why import counting, flow, ncu
 from convlab.words import catalog
 from convlab.words.errors import ConvlabError
+from tests.instruments import merging
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",
@@ -73,35 +66,30 @@ def own_functions(source: str) -> list[str]:
     return re.findall(r"__global__\s+(?:static\s+)?\w+\s+(\w+)\s*\(", blank)
 
 
+def only(counters: ncu.Counters, functions: Sequence[str]) -> ncu.Counters:
+    """The counters of some functions alone: without a library's kernels."""
+    own = counters.frame["function"].map(lambda name: name.partition("<")[0] in functions)
+    return ncu.Counters(counters.frame[own].reset_index(drop=True))
+
+
 def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
-    launch = load(name, engine="sim").prepare(small, *reference.inputs(small))
-    launch()
-    source = counted(launch)
-    joined = merging.merges(launched(name, launch.launches, launch.lines), launch.lines)
-    if joined:
-        launch.as_compiled({(m.line, m.space, m.kind): m.made for m in joined})
-    return source, counted(launch), joined
-
-
-def counted(launch: Launch) -> dict[str, float]:
-    """A launch's counters, and the operations of its own kernels: ncu leaves a library's out."""
-    if launch.flops is None:
-        return dict(launch.counters)
-    return launch.counters | {"flops": launch.flops - launch.counters["library_flops"]}
-
-
-def launched(name: str, launches: Sequence[Mapping[str, Any]],
-             lines: Sequence[Mapping[str, Any]]) -> list[sass.Function]:  # fmt: skip
-    """The machine code, for the GPU that is here, of the functions that were launched."""
     kernel = load(name, engine="sim")
-    source = build.Source(kernel.source, name.partition("@")[0], kernel.path)
-    with tempfile.TemporaryDirectory() as folder:
-        cubin, log = build.cubin(source, explain.find_gpu(None).arch, Path(folder), kernel.defines)
-        functions = list(sass.resources(log).values())
-        sass.disassemble(cubin, source.label, functions)
-    found = [find_function(functions, entry["kernel"], lines, entry["block"]) for entry in launches]
-    return [f for f in functions if any(f is other for other in found)]
+    first = second = counting.simulate(kernel, small, seed=0)
+    pairs = flow.launched(explain.compiled(kernel, device.find_gpu()), first.lines, first.launches)
+    joined = merging.merges([function for function, _ in pairs], first.lines)
+    if joined:
+        offsets = [(offset, m.made) for m in joined
+                   for offset in first.offsets_of(m.line, m.space, m.kind)]  # fmt: skip
+        second = counting.simulate(kernel, small, seed=0, joined=offsets)
+    return counted(first), counted(second), joined
+
+
+def counted(trace: Trace) -> dict[str, float]:
+    """A run's counters, and the operations of its own kernels: ncu leaves a library's out."""
+    if trace.flops is None:
+        return dict(trace.counters)
+    return trace.counters | {"flops": trace.flops - trace.counters["library_flops"]}
 
 
 def agreement(names: list[str]) -> list[dict]:
@@ -116,7 +104,7 @@ def agreement(names: list[str]) -> list[dict]:
             print(f"{name}, {label}", file=sys.stderr)
             try:
                 ours = simulate(name, small)
-                theirs = ncu.only(ncu.profile(cuda, small), own_functions(cuda.source))
+                theirs = only(ncu.profile(cuda, small), own_functions(cuda.source))
             except ConvlabError as error:
                 rows.append({"kernel": name, "problem": label, "quantity": str(error)})
                 continue
@@ -273,9 +261,9 @@ def main() -> int:
     names = given.kernel or [path.stem for path in catalog.catalog()]
     where = (
         f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
-        "`python tests/ncu_agreement.py --write convlab/why/README.md`."
+        "`python -m tests.instruments.ncu_agreement --write convlab/why/README.md`."
     )
-    results = {"gpu": explain.find_gpu(None).name, "date": str(datetime.date.today()),
+    results = {"gpu": device.find_gpu().name, "date": str(datetime.date.today()),
                "device": f"{here}; torch {torch.__version__}", "counters": [], "times": []}  # fmt: skip
     for marker, kind, wanted, collect, table in (
         ("ncu", "counters", not given.no_counters, agreement, agreement_table),

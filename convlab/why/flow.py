@@ -9,7 +9,7 @@ the first runs T // U times and the copies run where T % U reaches them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -42,12 +42,8 @@ def executions(
 ) -> dict[int, float]:
     """Return how often warps run each instruction, by its address.
 
-    Parameters
-    ----------
-    function : with instructions and their source lines.
-    lines : what the simulator counted on this function's lines (`Launch.lines`).
-    executed : how often threads came to a line (`Launch.executed`); may be empty.
-    warps : of all launches of the function.
+    From what was counted on the function's own lines (`SimLaunch.lines`), how often threads came
+    to a line (`SimLaunch.executed`, perhaps of none), and the warps of all its launches.
     """
     return _Flow(function, lines, executed, warps).result
 
@@ -87,13 +83,7 @@ class _Flow:
 
     def _copies(self, row: Mapping[str, Any]) -> tuple[list[Instruction], float] | None:
         """The loads or stores that came of a counted line, and the bits a lane that they moved."""
-        if row["kind"] == "atomic" or not row["lanes"]:
-            return None
-        access = (row["space"], row["kind"])
-        made = [i for i in self.function.instructions if i.access == access and i.line is not None]
-        # compilers put a statement of several lines on different ones of them
-        near = min((abs(i.line - row["line"]) for i in made), default=99)
-        copies = [i for i in made if abs(i.line - row["line"]) == near <= 3]
+        copies = self.function.made_of(row) if row["lanes"] else []
         return (copies, row["requests"] * 8 * row["bytes"] / row["lanes"]) if copies else None
 
     def _lines(self, loop: Loop) -> set[int]:
@@ -205,30 +195,25 @@ def _division(function: Function) -> set[int]:
     return calls | {i.address for i in function.instructions if i.address > max(leaves)}
 
 
-def by_function(
+def launched(
     functions: Sequence[Function], lines: Rows, launches: Rows
-) -> Iterator[tuple[Function, list[Mapping[str, Any]], list[Mapping[str, Any]]]]:
-    """Yield (function, its lines, its launches) for each function that was launched.
+) -> list[tuple[Function, list[Mapping[str, Any]]]]:
+    """Return the functions that some launches mean, each once, with its launches."""
+    meant: dict[tuple[str, tuple[int, ...]], Function | None] = {}
+    found: dict[str, tuple[Function, list[Mapping[str, Any]]]] = {}
+    for entry in launches:
+        key = entry["kernel"], entry["block"]
+        if key not in meant:
+            meant[key] = find_function(functions, entry["kernel"], lines, entry["block"])
+        if (function := meant[key]) is not None:
+            found.setdefault(function.symbol, (function, []))[1].append(entry)
+    return list(found.values())
 
-    Where no launches are known: for each name, the instance that `find_function` takes.
-    """
-    chosen: dict[str, Function] = {}
-    if launches:
-        for entry in launches:
-            match = find_function(functions, entry["kernel"], lines, entry["block"])
-            if match is not None:
-                chosen.setdefault(match.symbol, match)
-    else:
-        for name in dict.fromkeys(f.name.partition("<")[0] for f in functions):
-            chosen[name] = find_function(functions, name, lines)
-    for function in chosen.values():
-        own = {i.line for i in function.instructions if i.access}
-        owned = [row for row in lines if any(abs(row["line"] - line) <= 1 for line in own if line)]
-        mine = [
-            entry for entry in launches
-            if find_function(functions, entry["kernel"], lines, entry["block"]) is function
-        ]  # fmt: skip
-        yield function, owned, mine
+
+def lines_of(function: Function, lines: Rows) -> list[Mapping[str, Any]]:
+    """Return what was counted on a function's own lines."""
+    own = {i.line for i in function.instructions if i.access and i.line}
+    return [row for row in lines if any(abs(row["line"] - line) <= 1 for line in own)]
 
 
 def find_function(
