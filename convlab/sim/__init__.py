@@ -2,16 +2,16 @@
 
 ======================  =====================================================================
 ``rewrite.py``          CUDA C++ to C++, line for line
-``library.py``          that, compiled
 ``include/``            what the rewritten source is compiled against
 ``runtime/``            CUDA threads as fibers, blocks over the cores, memory traffic counted
 ``host.py``             the torch-free process that forks one child per launch
 ``findings.py``         what the child reported, in lines of source and indices
 ``operations.py``       floating-point operations, from the machine code that ran
 ``trace.py``            the child's report as counters, lines, launches
-this file               the arena that both processes see, and one run of a convolution
-``any_kernel.py``       one run of any other kernel
+this file               the arena that both processes see, and one run of a kernel
 ======================  =====================================================================
+
+Any kernel, not of a convolution, is run by `convlab.run.any_kernel`.
 """
 
 import json
@@ -30,13 +30,13 @@ from ..words.errors import LaunchError
 from ..words.format import FLOAT32, Format
 from . import findings as _findings
 from .findings import INCLUDE, Array, Finding
-from .library import RUNTIME, build, runtime
+from .library import RUNTIME, build, compiler, runtime
 from .rewrite import rewrite
 from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "TIME_LIMIT", "Arena", "Array", "Finding",
-    "Trace", "build", "perform", "rewrite", "runtime", "simulate",
+    "Trace", "build", "compiler", "perform", "rewrite", "runtime", "simulate",
 ]  # fmt: skip
 
 SM = 90  # the simulated GPU's compute capability, and
