@@ -14,7 +14,7 @@ import pytest
 import convlab
 from convlab import sim
 from convlab.machine import toolchain
-from convlab.run import any_kernel
+from convlab.sim import any_kernel
 from convlab.right import reference
 from convlab.sim import operations
 from convlab.why import sass

@@ -12,7 +12,7 @@ from sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 import convlab
 from convlab import sim
-from convlab.run import any_kernel
+from convlab.sim import any_kernel
 from convlab.fast import bench
 from convlab.machine import toolchain
 from convlab.words.errors import LaunchError
