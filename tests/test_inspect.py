@@ -360,6 +360,7 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     def none(*arguments, **options):
         raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
 
+    explain._functions.cache_clear()  # what was compiled before is remembered
     monkeypatch.setattr(explain.builds, "cubin", none)
     found = convlab.inspect("01_direct", SMALL)
     assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)

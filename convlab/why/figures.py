@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from ..show.plot import Chart, colors
 
@@ -51,7 +51,7 @@ def roofline(
     if axes is None:
         chart = Chart(6.4, 4.2)
         axes = chart.subplots()
-    top = max(peaks.values())
+    bandwidth, peaks = bandwidth / 1e12, {name: peak / 1e12 for name, peak in peaks.items()}
     xs = [p.intensity for p in points if p.intensity > 0]
     xs += [peak / bandwidth for peak in peaks.values()]
     low, high = min(xs) / 4, max(xs) * 8
@@ -60,35 +60,38 @@ def roofline(
         x = [low, ridge, high] if ridge > low else [low, high]
         y = [min(peak, bandwidth * at) for at in x]
         axes.plot(x, y, color=_INK, linewidth=1.6, linestyle="-" if i == 0 else "--")
-        axes.annotate(f"{name} {peak / 1e12:.3g} TFLOP/s", (high, peak), xytext=(-3, 3),
+        axes.annotate(f"{name} {peak:.3g} TFLOP/s", (high, peak), xytext=(-3, 3),
                       textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
-    axes.annotate(f"{bandwidth / 1e12:.3g} TB/s", (low, bandwidth * low), xytext=(14, 0),
+    axes.annotate(f"{bandwidth:.3g} TB/s", (low, bandwidth * low), xytext=(14, 0),
                   textcoords="offset points", fontsize=8)  # fmt: skip
     shade = colors([point.label for point in points if point.kind != "floor"])
     for point in points:
         if point.kind == "floor":
             axes.axvline(point.intensity, color=_BLUE, linewidth=1, linestyle=":")
-            axes.annotate(point.label, (point.intensity, 0.84), xytext=(3, 0), fontsize=8,
+            axes.annotate(point.label, (point.intensity, 0.98), xytext=(3, 0), fontsize=8,
                           xycoords=("data", "axes fraction"), textcoords="offset points",
-                          color=_BLUE, rotation=90, va="top")  # fmt: skip
+                          color=_BLUE, va="top")  # fmt: skip
             continue
         hollow = point.kind == "predicted"
         axes.plot(
             point.intensity,
-            point.rate,
+            point.rate / 1e12,
             "D" if hollow else "o",
             markersize=8,
             color="white" if hollow else shade[point.label],
             markeredgecolor=shade[point.label] if hollow else _INK,
             markeredgewidth=1.5,
         )
-        axes.annotate(f"{point.label}\n({point.kind})", (point.intensity, point.rate),
-                      xytext=(8, -4), textcoords="offset points", fontsize=8, va="top")  # fmt: skip
-    rates = [p.rate for p in points if p.kind != "floor" and p.rate > 0]
+        axes.annotate(f"{point.label}\n({point.kind})", (point.intensity, point.rate / 1e12),
+                      xytext=(8, 4 if hollow else -4), textcoords="offset points", fontsize=8,
+                      va="bottom" if hollow else "top")  # fmt: skip
+    rates = [p.rate / 1e12 for p in points if p.kind != "floor" and p.rate > 0]
     axes.set(xscale="log", yscale="log", xlim=(low, high),
-             ylim=(min([*rates, bandwidth * low]) / 3, top * 3))  # fmt: skip
+             ylim=(min([*rates, bandwidth * low]) / 3, max(peaks.values()) * 3))  # fmt: skip
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
     axes.set_xlabel("operations per byte of DRAM traffic (flop/byte)", fontsize=9)
-    axes.set_ylabel("rate (flop/s)", fontsize=9)
+    axes.set_ylabel("rate (TFLOP/s)", fontsize=9)
     axes.set_title(title, fontsize=10)
     _plain(axes)
     return chart
@@ -122,6 +125,7 @@ def line_costs(
     axes.set_yticks(range(len(rows)), labels, fontsize=7.5, family="monospace")
     axes.set_ylim(max(len(rows), 1) - 0.4, -0.6)
     axes.set_xlim(0, 1.15 * max([row["units"] for row in rows], default=1))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel("sectors or wavefronts; black: the least", fontsize=9)
     if seen:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
