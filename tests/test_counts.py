@@ -13,6 +13,7 @@ import pytest
 
 import convlab
 from convlab import sim
+from convlab.machine import toolchain
 from convlab.run import any_kernel
 from convlab.right import reference
 from convlab.sim import operations
@@ -313,8 +314,8 @@ def test_flops_of_a_library():
 
 def test_flops_are_not_known_without_objdump_or_counts(monkeypatch):
     assert prepared("01_direct", "N=1,C=1,H=8,W=8,K=1,R=3,S=3", trace=False)[1].flops is None
-    which = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "objdump" else which(name))
+    find = toolchain.find
+    monkeypatch.setattr(toolchain, "find", lambda n: None if n == "objdump" else find(n))
     operations._blocks.cache_clear()
     assert prepared("01_direct", "N=1,C=1,H=8,W=8,K=1,R=3,S=3")[1].flops is None
     operations._blocks.cache_clear()

@@ -364,7 +364,7 @@ FATAL: dict[str, tuple[str, str, int | None]] = {
     "exit": (source(host="exit(0);"), r"ended the simulator's process \(exit status 0\)", None),
     "killed": (source("#include <csignal>", "raise(SIGKILL);").replace(
         '#include "convlab.cuh"', '#include <csignal>\n#include "convlab.cuh"').replace(
-        "    #include <csignal>\n", ""), r"ended the simulator's process \(exit status -9\)", None),
+        "    #include <csignal>\n", ""), "SIGKILL, sent from outside", None),
     "exception": (source(host="throw 1;"), "abort", None),
     "host-null-pointer": (source(host="y = nullptr; y[0] = x[0];"), "null pointer", HOST_LINE),
     "threads-2048": (source("y[i] = 0;", block=2048), "invalid configuration argument", None),

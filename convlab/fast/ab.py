@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -234,17 +234,13 @@ def _measured(
     notes: list[str],
 ) -> list[Paired]:
     """Time both, in the worker process if that can be."""
+    if isolate and not worker.can_cross(*kernels):
+        notes.append("measured in this process: a callable that pickle cannot send was given")
+        isolate = False
     if not isolate:
         return paired.measure_pair(*kernels, problem, **options)
-    if not worker.can_cross(*kernels):
-        notes.append("measured in this process: a callable that pickle cannot send was given")
-        return paired.measure_pair(*kernels, problem, **options)
     limit = _SPARE_SECONDS + 5 * options["limit_seconds"] * len(options["modes"])
-    return _isolated(paired.measure_pair, *kernels, problem, time_limit=limit, **options)
-
-
-def _isolated(function: Callable[..., Any], *args: Any, time_limit: float, **kwargs: Any) -> Any:
-    return worker.call(function, *args, time_limit=time_limit, **kwargs)
+    return worker.call(paired.measure_pair, *kernels, problem, time_limit=limit, **options)
 
 
 def _counted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
@@ -24,12 +25,13 @@ from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedEr
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from .compare import build_all
-from .measure import measure, simulated
+from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
 _MEASURED = {
     "time_ms": "time ms",
+    "with_prepare_ms": "with prep. ms",
     "spread_pct": ("± %", "{:.1f}"),
     "samples": "samples",
     "traffic_mb": "traffic MB",
@@ -104,7 +106,7 @@ class Sweep(Result):
     def tables(self) -> Sequence[Table]:
         """A row for each valid point."""
         columns = {"problem": "problem"} | {name: name for name in self.tunables} | _MEASURED
-        return (Table(self.frame, columns),)
+        return (Table(self.frame.dropna(axis=1, how="all"), columns),)
 
     @property
     def details(self) -> Sequence[str]:
@@ -247,28 +249,25 @@ def measure_point(
         if not report.ok:
             return {"kind": "wrong", "reason": "; ".join(report.failures)}
         if kernel.simulated:  # the check's own run was counted
-            timing = simulated(kernel, report.counters, report.host_seconds)
-        elif isolate:
-            timing = worker.call(
-                measure, kernel, problem, seed=seed, limit_seconds=limit_seconds,
-                time_limit=_SPARE_SECONDS + 3 * limit_seconds,
-            )  # fmt: skip
+            counters = report.counters or {}
+            return {
+                "traffic_mb": (report.traffic_bytes or math.nan) / 1e6,
+                "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
+                "host_seconds": counters.get("seconds", report.host_seconds),
+            }
+        options = {"seed": seed, "limit_seconds": limit_seconds}
+        if isolate:
+            limit = _SPARE_SECONDS + 3 * limit_seconds
+            timing = worker.call(measure, kernel, problem, time_limit=limit, **options)
         else:
-            timing = measure(kernel, problem, seed=seed, limit_seconds=limit_seconds)
-    except UnsupportedError as error:
-        return {"kind": "declined", "reason": _reason(error)}
-    except BuildError as error:
-        return {"kind": "does not build", "reason": _reason(error)}
+            timing = measure(kernel, problem, **options)
     except ConvlabError as error:
-        return {"kind": "failed", "reason": _reason(error)}
-    if not kernel.simulated:
-        return {
-            "time_ms": 1e3 * timing.seconds, "spread_pct": 100 * timing.spread,
-            "samples": timing.samples, "stable": timing.stable,
-        }  # fmt: skip
+        kinds = {UnsupportedError: "declined", BuildError: "does not build"}
+        return {"kind": kinds.get(type(error), "failed"), "reason": _reason(error)}
     return {
-        "traffic_mb": timing.traffic_bytes / 1e6, "shared_wavefronts": timing.shared_wavefronts,
-        "host_seconds": timing.host_seconds,
+        "time_ms": 1e3 * timing.seconds, "spread_pct": 100 * timing.spread,
+        "samples": timing.samples, "stable": timing.stable,
+        "with_prepare_ms": 1e3 * (timing.seconds + timing.prepare_seconds),
     }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ import functools
 import os
 import re
 import shutil
-import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -293,7 +292,7 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
 
     Copy: a device-to-device copy far larger than the L2, counting the bytes read and those
     written. Arithmetic: an 8192 x 8192 x 8192 GEMM of torch's (cuBLAS), smaller if memory is
-    short, with TF32 off and on. Medians of several.
+    short, with TF32 off and on. The best of several.
 
     Raises LaunchError if there is no GPU or not even a small copy fits its memory.
     """
@@ -340,9 +339,9 @@ def _measured_ceilings(index: int) -> Ceilings:
                 f"no room to measure ceilings: {free / 2**20:.0f} MiB free on cuda:{index}, "
                 "256 MiB needed; end other programs that use this GPU"
             )
-        source = torch.zeros(copied, dtype=torch.uint8, device=f"cuda:{index}")
+        source = torch.empty(copied, dtype=torch.uint8, device=f"cuda:{index}").random_()
         target = torch.empty_like(source)
-        copy_seconds = _median_seconds(lambda: target.copy_(source), samples=9)
+        copy_seconds = _least_seconds(lambda: target.copy_(source), samples=25)
         del source, target
 
         a = torch.randn(size, size, device=f"cuda:{index}")
@@ -354,14 +353,18 @@ def _measured_ceilings(index: int) -> Ceilings:
         try:
             for precision in ("ieee", "tf32"):
                 settings.fp32_precision = precision
-                flops[precision] = 2 * size**3 / _median_seconds(lambda: torch.mm(a, b, out=c))
+                flops[precision] = 2 * size**3 / _least_seconds(lambda: torch.mm(a, b, out=c))
         finally:
             settings.fp32_precision = before
     return Ceilings(2 * copied / copy_seconds, flops["ieee"], max(flops.values()))
 
 
-def _median_seconds(run: Callable[[], object], samples: int = 5) -> float:
-    """Time a call on the current stream after two calls of warm-up: the median, in seconds."""
+def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:
+    """Time a call on the current stream after two calls of warm-up: the least, in seconds.
+
+    A ceiling is the best that was seen: a median moves with what else the GPU did, and every
+    multiple of the floor with it.
+    """
     times = []
     for taken in range(samples + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -371,4 +374,4 @@ def _median_seconds(run: Callable[[], object], samples: int = 5) -> float:
         end.synchronize()
         if taken >= 2:
             times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times)
+    return min(times)

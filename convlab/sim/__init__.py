@@ -30,13 +30,13 @@ from ..words.errors import LaunchError
 from ..words.format import FLOAT32, Format
 from . import findings as _findings
 from .findings import INCLUDE, Array, Finding
-from .library import RUNTIME, build, runtime
+from .library import RUNTIME, build, compiler, runtime
 from .rewrite import rewrite
 from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "TIME_LIMIT", "Arena", "Array", "Finding",
-    "Trace", "build", "perform", "rewrite", "runtime", "simulate",
+    "Trace", "build", "compiler", "perform", "rewrite", "runtime", "simulate",
 ]  # fmt: skip
 
 SM = 90  # the simulated GPU's compute capability, and
@@ -102,9 +102,9 @@ class Arena:
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
         for name, shape in shapes.items():
             offset, size = self.buffers[name]
-            tensor = torch.frombuffer(
-                memory, dtype=torch.uint8, count=max(size, 1), offset=offset
-            )[:size]
+            tensor = torch.frombuffer(memory, dtype=torch.uint8, count=max(size, 1), offset=offset)[
+                :size
+            ]
             if not isinstance(shape, int):
                 lies = stored[name]
                 inner = lies.in_memory(shape)
@@ -173,9 +173,7 @@ def simulate(
     return perform(request, arena, label, source)
 
 
-def perform(
-    request: dict[str, object], arena: Arena, label: str, source: Path | str
-) -> Trace:
+def perform(request: dict[str, object], arena: Arena, label: str, source: Path | str) -> Trace:
     """Have the host carry out a request, see ``host.py``; errors as of `simulate`."""
     request |= {
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),

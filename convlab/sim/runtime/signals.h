@@ -1,4 +1,13 @@
 // What the operating system interrupts: crashes, and the end of the time.
+#pragma once
+
+#include "memory.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <ucontext.h>
+
+namespace {
 
 // A code address as the hooks would pass it: one past an instruction, as return addresses are.
 uintptr_t code_address(const mcontext_t& machine) {
@@ -99,3 +108,5 @@ void catch_signals_here() {  // on a stack of their own: the fiber's may be what
     stack_t stack{malloc(kStack), 0, kStack};
     sigaltstack(&stack, nullptr);
 }
+
+}  // namespace

@@ -1,4 +1,27 @@
 // What the parts of the runtime know: the simulated GPU's limits, buffers, cells, fibers, launches.
+#pragma once
+
+#define SIM_RUNTIME
+#include "cublas_v2.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <pthread.h>
+#include <set>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+#define CALLER uintptr_t(__builtin_return_address(0))  // where in the kernel, or in host code
+__thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
+__thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
+extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
+
+namespace {
 
 constexpr size_t kStack = 64 << 10;          // bytes of stack a CUDA thread has
 const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
@@ -254,3 +277,5 @@ struct Other {  // the second access of a race
     uintptr_t pc = 0;
     uint3 block{}, thread{};
 };
+
+}  // namespace
