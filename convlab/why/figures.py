@@ -69,8 +69,9 @@ def roofline(
             *at, "D" if hollow else "o", markersize=8, color="white" if hollow else color,
             markeredgecolor=color if hollow else INK, markeredgewidth=1.5,
         )  # fmt: skip
-        axes.annotate(f"{point.label}\n({point.kind})", at, (8, 4 if hollow else -4),
-                      va="bottom" if hollow else "top", **_BESIDE)  # fmt: skip
+        beside = ((8, 4), "left", "bottom") if hollow else ((-8, -4), "right", "top")
+        axes.annotate(f"{point.label}\n({point.kind})", at, beside[0], ha=beside[1], va=beside[2],
+                      **_BESIDE)  # fmt: skip
     axes.set(
         xscale="log", yscale="log", xlim=(low, high),
         ylim=(min([*rates, bandwidth * low]) / 3, max(peaks.values()) * 3),
