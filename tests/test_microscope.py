@@ -16,9 +16,8 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.sim import any_kernel
 from convlab.right import reference
-from convlab.sim import findings
+from convlab.sim import any_kernel, findings
 from convlab.sim.findings import Array, index
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 

@@ -241,7 +241,7 @@ def run(
     Raises
     ------
     subprocess.TimeoutExpired
-        If it did not end within so many seconds.
+        If it did not end within so many seconds; it has what was printed by then.
     """
     ours, theirs = Pipe()
     with ours:
@@ -253,11 +253,11 @@ def run(
             )  # fmt: skip
         try:
             out, err = process.communicate(timeout=limit)
-        except BaseException:
+        except BaseException as error:
             ours.close()
-            _wait(process)
-            process.stdout.close()
-            process.stderr.close()
+            out, err = process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise subprocess.TimeoutExpired(command, limit, out, err) from None
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
