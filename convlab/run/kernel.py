@@ -47,14 +47,8 @@ class Kernel(Runnable):
         The file's name without ending, and its tunables: "03_smem_tile@C_TILE=4".
     path : Path or None
         The file; None when made from a string.
-    engine : str
-        "cuda" or "sim".
-    defines : dict
-        The tunables that were set.
-    time_limit : float
-        Seconds that one call may take on the simulator, or the first one on a GPU.
-    workspace_limit, isolate, trace, sample
-        As `load` was told.
+    engine, defines, workspace_limit, time_limit, isolate, trace, sample
+        As `load` was told; "auto" and no time limit are resolved.
     """
 
     def __init__(
@@ -201,14 +195,8 @@ class Kernel(Runnable):
     ) -> Launch:
         """Validate, allocate the output and the workspace, and return what launches.
 
-        Parameters
-        ----------
-        problem : the problem that the tensors belong to.
-        x : (N, C, H, W) of the dtype of `format`, on `device`; any strides.
-        w : (K, C/groups, R, S).
-        bias : (K,) or None.
-        allocate : makes y and the workspace on a GPU from (shape, dtype, device), contiguous; a
-            checker passes its own, with guard zones. The simulator guards its buffers itself.
+        See `Runnable.prepare`. Tensors may have any strides; the simulator guards its buffers
+        itself, and does not use `allocate`.
 
         Raises
         ------
@@ -356,12 +344,12 @@ def load(
     trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
         several times as fast.
     sample : on the simulator, run only so many whole blocks of each launch (2 or more), chosen at
-        random, the same ones each time, and scale all that is counted to what all blocks would
-        have: for problems too large to run whole. ``Launch.sampling`` tells the standard error.
-        y is then no result, so that the kernel cannot be called, nor checked; findings that need
-        all blocks (never written, uninitialised reads of global memory) are off, and products of
-        cuBLAS are counted, not computed. Blocks must not wait for each other. x, w and bias must
-        fit into memory, twice; of y and the workspace only what is touched must.
+        random, the same ones each time, and scale the counts to all blocks: for problems too large
+        to run whole. ``Launch.sampling`` tells the standard error. y is then no result, so that
+        the kernel cannot be called, nor checked; findings that need all blocks (never written,
+        uninitialised reads of global memory) are off, and products of cuBLAS are counted, not
+        computed. Blocks must not wait for each other. x, w and bias must fit into memory, twice;
+        of y and the workspace only what is touched must.
 
     Raises
     ------
@@ -389,10 +377,7 @@ def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
 
     Raises
     ------
-    BuildError
-        If the text does not compile or has no entry point.
-    ProblemError
-        If an argument is no such thing.
+    BuildError, ProblemError
     """
     text = valid.text(source, "source").removeprefix("\ufeff")
     kernel = Kernel(valid.file_name(name, "name"), None, text, Options(**options))
