@@ -15,8 +15,9 @@ from ..right.report import Report
 from ..run import worker
 from ..run.fit import fit
 from ..run.function import Function
-from ..run.kernel import compile, resolve
+from ..run.kernel import ENGINES, compile, resolve
 from ..run.runnable import Runnable
+from ..words import arguments
 from ..words.errors import ConvlabError, ProblemError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -99,14 +100,18 @@ def ab(
     ConvlabError
         A simulated kernel against one on a GPU; or a file that was edited meanwhile.
     """
-    modes = (mode,) if isinstance(mode, str) else tuple(mode)
-    if not modes or not set(modes) <= set(MODES):
+    modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
+    if not modes or not all(each in MODES for each in modes):
         raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {mode!r}")
-    if not 0 < threshold < 1 or not (target is None or target > 0) or not limit_seconds > 0:
-        raise ProblemError("threshold lies between 0 and 1; target and limit_seconds are above 0")
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(check, "check")
+    arguments.flag(isolate, "isolate")
+    threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
+    target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
+    seed = arguments.whole(seed, "seed")
     rounds = {
-        "seed": seed, "modes": modes, "limit_seconds": limit_seconds,
-        "target": threshold / 2 if target is None else target,
+        "seed": seed, "modes": modes, "limit_seconds": limit_seconds, "target": target
     }  # fmt: skip
     sides = _sides(a, b, engine)
     asked = members(problem)

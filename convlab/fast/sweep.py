@@ -17,10 +17,11 @@ from ..machine.progress import bar as progress_bar
 from ..right.check import check
 from ..run import worker
 from ..run.fit import fit
-from ..run.kernel import Kernel, resolve
+from ..run.kernel import ENGINES, Kernel, resolve
 from ..show import charts
 from ..show.plot import COST_LABELS, Chart
 from ..show.result import Result, Table
+from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -198,9 +199,18 @@ def sweep(
     CatalogError, ProblemError
         No such kernel, tunable or problem, or an empty grid.
     """
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(progress, "progress")
+    arguments.flag(isolate, "isolate")
+    seed = arguments.whole(seed, "seed")
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
+    if not (executor is None or isinstance(executor, Executor)):
+        raise ProblemError(f"executor is a concurrent.futures.Executor, not {executor!r}")
     kernel = resolve(kernel, engine)
     if not isinstance(kernel, Kernel):
         raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
+    if not isinstance(tunables, Mapping):
+        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {tunables!r}")
     grid = {name: _values(name, values) for name, values in tunables.items()}
     if not grid:
         raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")
@@ -272,10 +282,10 @@ def measure_point(
 
 
 def _values(name: str, values: Iterable[int]) -> list[int]:
-    chosen = list(dict.fromkeys([values] if isinstance(values, int) else values))
-    if not chosen or not all(isinstance(value, int) for value in chosen):
-        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {chosen}")
-    return chosen
+    given = [values] if isinstance(values, int) else arguments.several(values, f"{name}'s values")
+    if not given or not all(isinstance(value, int) for value in given):
+        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {given}")
+    return list(dict.fromkeys(given))
 
 
 def _spelt(point: Mapping[str, int]) -> str:
