@@ -14,7 +14,7 @@ from ..right.check import check as check_right
 from ..right.report import Report
 from ..run import worker
 from ..run.fit import fit
-from ..run.function import Function
+from ..run.function import Function, declared
 from ..run.kernel import ENGINES, compile, resolve
 from ..run.runnable import Runnable
 from ..words import arguments
@@ -194,16 +194,11 @@ def _sides(a: Any, b: Any, engine: str) -> tuple[Runnable, Runnable]:
             sides[i] = resolve(side, engine)
     # baselines and callables go where the other one is
     known = [side for side in sides if isinstance(side, Runnable)]
-    off_gpu = engine == "sim" or not torch.cuda.is_available() or any(s.simulated for s in known)
+    off_gpu = not torch.cuda.is_available() or any(side.simulated for side in known)
+    where = "sim" if off_gpu else engine
     for i, side in enumerate(sides):
-        if isinstance(side, Runnable):
-            continue
-        if callable(side):
-            where = "cpu" if off_gpu else f"cuda:{torch.cuda.current_device()}"
-            precision = getattr(side, "precision", "fp32")
-            sides[i] = Function(side, torch.device(where), precision)
-        else:
-            sides[i] = resolve(side, "sim" if off_gpu else engine)
+        if not isinstance(side, Runnable):
+            sides[i] = Function.of(side, where) if callable(side) else resolve(side, where)
     if sides[0].device != sides[1].device:
         raise ConvlabError(
             f"A runs on {sides[0].device} and B on {sides[1].device}: a simulated kernel or one "
@@ -224,7 +219,7 @@ def _checked(
 ) -> tuple[Report, Runnable]:
     """Check a side; a callable that names no class and is not fp32 may be tf32."""
     report = check_right(kernel, problem, seed=seed, isolate=isolate)
-    if report.ok or not isinstance(kernel, Function) or hasattr(kernel.function, "precision"):
+    if report.ok or not isinstance(kernel, Function) or declared(kernel.function):
         return report, kernel
     coarse = replace(kernel, precision="tf32")
     again = check_right(coarse, problem, seed=seed, isolate=isolate)

@@ -234,7 +234,7 @@ def _time_in_rounds(
 
 def _prepare_seconds(kernel: Runnable, problem: Problem, data: Inputs) -> float:
     """What laying out the filter takes by itself; NaN if the kernel takes it as it is."""
-    launch = kernel.prepare(problem, *data)
-    if launch.plan is None:
+    launch = None if kernel.library else kernel.prepare(problem, *data)
+    if launch is None or launch.plan is None:
         return math.nan
     return stopwatch.lone_seconds(launch.prepare_filter, kernel)

@@ -75,7 +75,7 @@ class Sweep(Result):
     @property
     def cost(self) -> str:
         """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if self.engine == "cuda" else "traffic_mb"
+        return {"cuda": "time_ms"}.get(self.engine, "traffic_mb")
 
     @property
     def cost_label(self) -> str:
