@@ -6,17 +6,14 @@ of each iteration of a loop. `tests/instruments/ncu_agreement.py` compares with 
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
 import convlab
 from convlab import sim
 from convlab.machine import toolchain
-from convlab.run import any_kernel
 from convlab.right import reference
-from convlab.sim import operations
+from convlab.sim import any_kernel, operations
 from convlab.why import sass
 from convlab.words.errors import LaunchError, ProblemError
 from tests.instruments import merging, ncu_agreement

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convlab.run import any_kernel
+from convlab.sim import any_kernel
 from convlab.words.errors import BuildError, LaunchError
 
 TILE = """#pragma once

@@ -1,6 +1,6 @@
 """The simulator as a microscope: mistakes are found at their line, whatever the schedule.
 
-The kernels here are no convolutions: `convlab.run.any_kernel.run` takes any self-contained CUDA C++. Each is
+The kernels here are no convolutions: `convlab.sim.any_kernel.run` takes any self-contained CUDA C++. Each is
 right as it stands, and then wrong in ways that are edited in; the edit is where it must be found.
 """
 
@@ -16,9 +16,8 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.run import any_kernel
 from convlab.right import reference
-from convlab.sim import findings
+from convlab.sim import any_kernel, findings
 from convlab.sim.findings import Array, index
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 

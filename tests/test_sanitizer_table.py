@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 
-import planted
 import pytest
-import sanitizer_table as table
-import test_microscope
-from sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 import convlab
 from convlab import sim
-from convlab.run import any_kernel
 from convlab.fast import bench
 from convlab.machine import toolchain
+from convlab.sim import any_kernel
 from convlab.words.errors import LaunchError
+from tests import planted, test_microscope
+from tests.instruments import sanitizer_table as table
+from tests.instruments.sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 ALL = {bug.name: bug for bug in table.bugs()}
 # What a report must tell apart, a planted bug of it, and the kind that the simulator calls it.

@@ -39,7 +39,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float*, const fl
 """
 
 
-WHERE = ["host"]
+WHERE = ["host", "static"]
 
 
 def kernel(host: str = "", inside: str = "", static: str = "", **options) -> convlab.Kernel:

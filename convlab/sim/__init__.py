@@ -2,16 +2,16 @@
 
 ======================  =====================================================================
 ``rewrite.py``          CUDA C++ to C++, line for line
+``library.py``          that, compiled
 ``include/``            what the rewritten source is compiled against
 ``runtime/``            CUDA threads as fibers, blocks over the cores, memory traffic counted
 ``host.py``             the torch-free process that forks one child per launch
 ``findings.py``         what the child reported, in lines of source and indices
 ``operations.py``       floating-point operations, from the machine code that ran
 ``trace.py``            the child's report as counters, lines, launches
-this file               the arena that both processes see, and one run of a kernel
+this file               the arena that both processes see, and one run of a convolution
+``any_kernel.py``       one run of any other kernel
 ======================  =====================================================================
-
-Any kernel, not of a convolution, is run by `convlab.run.any_kernel`.
 """
 
 import json

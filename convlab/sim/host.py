@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-import child  # ../machine/child.py, which runs this
+import child_process as child  # ../machine/child_process.py, which runs this
 
 abi = child.load(Path(__file__).parents[1] / "machine" / "abi.py")
 

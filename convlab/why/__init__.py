@@ -21,9 +21,10 @@ from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_
 from ..run import build as builds
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
+from ..run.runnable import Runnable
 from ..sim import Trace
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
-from ..words.problem import PROBLEM_SETS, Problem, problems
+from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint
@@ -38,7 +39,7 @@ __all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 
 def inspect(
-    kernel: Kernel | str | Path,
+    kernel: Runnable | str | Path,
     problem: Problem | str | Iterable[Problem | str] = "square",
     *,
     gpu: Gpu | str | None = None,
@@ -77,12 +78,10 @@ def inspect(
     if engine not in ENGINES:
         raise ProblemError(f"no engine {engine!r}: choose from {', '.join(ENGINES)}")
     gpu = find_gpu(gpu)
-    kernel = kernel if isinstance(kernel, Kernel) else _load(kernel, engine)
-    if isinstance(problem, str) and problem in PROBLEM_SETS:
-        problem = problems(problem)
-    one = isinstance(problem, (str, Problem))
+    kernel = _kernel(kernel, engine)
+    several = members(problem)
     found, refused = [], []
-    for asked in map(named_problem, [problem] if one else problem):
+    for asked in [named_problem(problem)] if several is None else several:
         reason = kernel.unsupported(asked)
         if reason is None:
             found.append(_inspect(kernel, asked, gpu, engine, block, shared, seed))
@@ -90,7 +89,7 @@ def inspect(
             refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
     if not found:
         raise UnsupportedError("; ".join(refused) or "no problems are given")
-    return found[0] if one else Inspections(tuple(found), tuple(refused))
+    return found[0] if several is None else Inspections(tuple(found), tuple(refused))
 
 
 def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dims | None,
@@ -137,10 +136,13 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     )  # fmt: skip
 
 
-def _load(name: str | Path, engine: str) -> Kernel:
-    if ":" in str(name):
-        raise ProblemError(f"{name} is a library's: inspect looks into .cu files")
-    return load(name, engine=engine)
+def _kernel(thing: Runnable | str | Path, engine: str) -> Kernel:
+    if isinstance(thing, Kernel):
+        return thing
+    name = thing.name if isinstance(thing, Runnable) else str(thing)
+    if isinstance(thing, Runnable) or ":" in name:
+        raise ProblemError(f"{name} is a library's, or a function: inspect looks into .cu files")
+    return load(thing, engine=engine)
 
 
 def _first_line(error: Exception) -> str:
@@ -192,7 +194,7 @@ def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int],
 
 
 def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
-    """What a GPU can do, and whether that was measured: else its datasheet's, which nothing reaches."""
+    """What a GPU can do, and whether that was measured: nothing reaches a datasheet's rates."""
     here = describe()
     if here is not None and here.name == gpu.driver_name:
         return ceilings(), True

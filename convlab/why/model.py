@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..machine.device import Ceilings, Gpu
+from ..show.result import short
 from ..sim import Trace
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
@@ -154,11 +155,11 @@ class Prediction:
         return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {text}"
 
     def __str__(self) -> str:
-        lines = [f"about {self.ms:.3g} ms on {self.gpu} for {self.problem.label} (a model's)"]
+        lines = [f"about {short(self.ms)} ms on {self.gpu} for {self.problem.label} (a model's)"]
         for part in self.parts:
             terms = sorted(part.terms.items(), key=lambda term: -term[1])
-            shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in terms[:4] if t)
-            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms; busy with {shown}")
+            shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in terms[:4] if t)
+            lines.append(f"  {part.name}: {short(1e3 * part.seconds)} ms; busy with {shown}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

@@ -105,8 +105,9 @@ def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> Counters:
         ]  # fmt: skip
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": path, "TMPDIR": folder}
         try:
-            done = child.run(command, TIME_LIMIT, os.environ | {"PYTHONPATH": path, "TMPDIR": folder})
+            done = child.run(command, TIME_LIMIT, environment)
         except subprocess.TimeoutExpired:
             raise LaunchError(
                 f"ncu did not finish within {TIME_LIMIT:g} s; give a smaller problem"

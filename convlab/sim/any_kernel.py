@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .. import sim
 from ..machine.compile import Source
 from ..words.errors import ProblemError
+from . import TIME_LIMIT, Arena, Array, Trace, build, perform, runtime
 
 
 def run(
@@ -23,8 +23,8 @@ def run(
     shared: int = 0,
     trace: bool = True,
     schedule: int = 0,
-    time_limit: float = sim.TIME_LIMIT,
-) -> sim.Trace:
+    time_limit: float = TIME_LIMIT,
+) -> Trace:
     """Launch a kernel of a self-contained CUDA C++ text on the simulator.
 
     Parameters
@@ -64,7 +64,7 @@ def run(
         f'const unsigned* shape) {{ return sim::call({entry}, "{entry}", a, shape); }}\n'
     )
     whole = Source(text + wrapper, name, path)
-    built = sim.build(whole, trace=trace, entry="sim_entry")
+    built = build(whole, trace=trace, entry="sim_entry")
     given: list[object] = []
     arrays: dict[str, torch.Tensor] = {}
     known: dict[int, str] = {}  # by what was given: twice the same is one buffer
@@ -85,16 +85,16 @@ def run(
                 f"{label} is a {type(value).__name__}: give numpy arrays, torch tensors, None or "
                 "numbers"
             )
-    arena = sim.Arena({key: a.numel() * a.element_size() for key, a in arrays.items()})
+    arena = Arena({key: a.numel() * a.element_size() for key, a in arrays.items()})
     for key, tensor in arrays.items():
-        arena.arrays[key] = sim.Array(tuple(tensor.shape), tensor.element_size())
+        arena.arrays[key] = Array(tuple(tensor.shape), tensor.element_size())
         arena.tensors[key].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
     request = {
-        "library": str(built.library), "runtime": str(sim.runtime()), "arguments": given,
+        "library": str(built.library), "runtime": str(runtime()), "arguments": given,
         "shape": [*_three(grid, "grid"), *_three(block, "block"), int(shared)],
         "trace": trace, "schedule": schedule, "time_limit": time_limit,
     }  # fmt: skip
-    done = sim.perform(request, arena, entry, path or text)
+    done = perform(request, arena, entry, path or text)
     for key, tensor in arrays.items():
         tensor.copy_(arena.tensors[key].view(tensor.dtype).view(tensor.shape))
     return done
