@@ -11,21 +11,21 @@ import torch
 
 from ..machine.device import ceilings, describe, floor_seconds
 from ..right.check import check as check_right
-from ..right.report import Report
+from ..right.report import Report, traffic_bytes
 from ..run import worker
 from ..run.fit import fit
 from ..run.function import Function, declared
 from ..run.kernel import ENGINES, compile, resolve
-from ..run.runnable import Runnable
+from ..run.runnable import Runnable, run
 from ..words import arguments
 from ..words.errors import ConvlabError, ProblemError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import paired
-from .measure import Timing, measure_all, simulated
+from .measure import shared_inputs
 from .paired import MODES, Paired
 from .ratio import THRESHOLD
-from .verdict import AB, ABs
+from .verdict import AB, ABs, Counters
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
@@ -249,14 +249,15 @@ def _counted(
     seed: int,
     reports: Sequence[Report],
     notes: list[str],
-) -> tuple[Timing, Timing]:
+) -> tuple[Counters, Counters]:
     """Return the simulator's counters, from the checks if there were any."""
-    timings = [
-        simulated(kernel, report.counters, report.host_seconds)
-        for kernel, report in zip(kernels, reports, strict=False)
-    ]
-    timings = timings or measure_all(kernels, problem, seed=seed)
-    for timing in timings:
-        if timing.traffic_bytes is None:
-            notes.append(f"{timing.kernel} does not run on the simulator, so it has no counters")
-    return timings[0], timings[-1]
+    counted = [report.counters for report in reports]
+    if not counted:
+        for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
+            launch = kernel.prepare(problem, *given)
+            run(launch)
+            counted.append(launch.counters)
+    for kernel, counters in zip(kernels, counted, strict=False):
+        if traffic_bytes(counters) is None:
+            notes.append(f"{kernel.name} does not run on the simulator, so it has no counters")
+    return counted[0], counted[-1]
