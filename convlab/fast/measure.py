@@ -110,7 +110,7 @@ def measure_all(
     device = devices.pop()
     if device.type != "cuda":
         raise ConvlabError(f"nothing is timed on {device}: what is simulated has counters instead")
-    reference.forget()  # its memory is wanted
+    reference.make_room(problem, device)
     data = shared_inputs(kernels, problem, seed)
     return _time_in_rounds(kernels, problem, data, seed, target, limit_seconds, progress)
 
