@@ -212,7 +212,8 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         counted = ncu.profile(kernel, problem, seed=seed)
         seen["counters"], seen["functions"] = ncu.derived(counted.totals), counted.frame
     except ConvlabError as error:
-        notes.append(f"hardware counters are missing: {_first_line(error)}")
+        lacks = "hardware counters are missing" if seen else "not measured"
+        notes.append(f"{lacks}: {_first_line(error)}")
     return seen or None
 
 
