@@ -159,7 +159,7 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         return None, error.findings if isinstance(error, LaunchError) else ()
     if counted.sampling:
         notes.append(_sampled(counted.sampling))
-    if counted.flops is None and twin.trace:
+    if counted.flops is None and counted.lines:
         notes.append("operations are not counted: no objdump; install binutils")
     return counted, counted.findings
 
