@@ -25,6 +25,7 @@ from convlab.words.errors import (
     BuildError,
     ConvlabError,
     LaunchError,
+    ProblemError,
     UnsupportedError,
     WrongResult,
 )
@@ -461,6 +462,29 @@ def test_kernel_that_does_not_build_is_the_callers_to_hear_of():
         check(kernel, PLAIN)
 
 
+HOSTILE = {
+    "check": ({"time_limit": float("nan")}, {"time_limit": 0}, {"count": -1}, {"count": "2"},
+              {"seed": None}, {"seed": 2.5}, {"sample": -3}, {"raises": "no"}, {"isolate": None},
+              {"scale": 1}),
+    "compare": ({"limit_seconds": float("inf")}, {"limit_seconds": "3"}, {"engine": "gpu"},
+                {"seed": "0"}, {"progress": 2}, {"baselines": 3}),
+    "ab": ({"threshold": float("nan")}, {"threshold": True}, {"target": -1}, {"mode": 3},
+           {"mode": []}, {"limit_seconds": None}, {"seed": []}, {"check": 1}, {"engine": None}),
+    "sweep": ({"tunables": [("A", 1)]}, {"tunables": {"THREADS": 3.5}}, {"executor": 3},
+              {"limit_seconds": -1}, {"seed": {}}, {"engine": "auto "}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, each) for name, some in HOSTILE.items() for each in some], ids=str
+)
+def test_arguments_that_make_no_sense_are_problem_errors(name, options):
+    needed = {"ab": {"a": "01", "b": "01"}, "sweep": {"kernel": "01", "tunables": {"THREADS": [64]}}}
+    needed = needed.get(name, {"kernel": "01"} if name == "check" else {"kernels": "01"})
+    with pytest.raises(ProblemError):
+        getattr(convlab, name)(**needed | {"problems" if name == "sweep" else "problem": PLAIN} | options)
+
+
 # Where it runs ---------------------------------------------------------------------------------
 
 
@@ -567,7 +591,8 @@ def test_command_line_checks_generated_problems(capfd, monkeypatch):
     assert "1 fixed and 6 generated problems, seed 3" in capfd.readouterr().out
     assert __main__.main([*arguments, "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
-    assert len(document["reports"]) == 7 and document["sets"][0]["kernel"] == "01_direct"
+    (found,) = document["reports"]
+    assert len(found["reports"]) == 7 and found["kernel"] == "01_direct"
 
 
 def test_fit_shrinks_for_the_simulator_and_says_so():

@@ -15,7 +15,7 @@ from convlab.words.problem import PROBLEM_SETS
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
-COMMANDS = ["list", "check", "compare", "diff", "bench", "bench-build", "doctor"]
+COMMANDS = ["list", "check", "compare", "diff", "bench", "doctor"]
 WRONG = """\
 // title: All ones
 #include "convlab.cuh"
@@ -335,7 +335,6 @@ USAGE = {
     "no file to write": (["bench", "01", "--problem", SMALL, "--write", "none.md"], "none.md"),
     "no markers": (["bench", "01", "--problem", SMALL, "--write", "empty.md"],
                    "empty.md must have one line <!-- bench: begin -->"),
-    "no place for builds": (["bench-build", "--write", "empty.md"], "<!-- build: begin -->"),
     "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
              "empty.md"),
 }  # fmt: skip

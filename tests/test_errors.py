@@ -364,7 +364,7 @@ FATAL: dict[str, tuple[str, str, int | None]] = {
     "exit": (source(host="exit(0);"), r"ended the simulator's process \(exit status 0\)", None),
     "killed": (source("#include <csignal>", "raise(SIGKILL);").replace(
         '#include "convlab.cuh"', '#include <csignal>\n#include "convlab.cuh"').replace(
-        "    #include <csignal>\n", ""), r"ended the simulator's process \(exit status -9\)", None),
+        "    #include <csignal>\n", ""), "SIGKILL, sent from outside", None),
     "exception": (source(host="throw 1;"), "abort", None),
     "host-null-pointer": (source(host="y = nullptr; y[0] = x[0];"), "null pointer", HOST_LINE),
     "threads-2048": (source("y[i] = 0;", block=2048), "invalid configuration argument", None),
@@ -493,7 +493,7 @@ import sys, torch, convlab
 from convlab import sim
 good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
-print(sim._host.process.pid, flush=True)
+print(sim._host._process.pid, flush=True)
 if sys.argv[1:]:
     endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
     endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))

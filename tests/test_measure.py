@@ -9,19 +9,21 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 import threading
 
 import pandas as pd
 import pytest
 import torch
-from test_check import PLAIN, Fake, shifted, tf32
+from test_check import PLAIN, Fake, FakeLaunch, shifted, tf32, zeros
 
 import convlab
 from convlab.fast import measure, stopwatch
 from convlab.fast.compare import Comparison, compare
 from convlab.machine import device
 from convlab.machine.device import Ceilings, Datasheet, floor_seconds
+from convlab.right import reference
 from convlab.right.check import check
 from convlab.run.data import inputs
 from convlab.run.fit import SIM_MACS
@@ -343,3 +345,85 @@ def test_ceilings_and_times_on_a_gpu():
     first, second = measure.measure_all(kernels, problem, limit_seconds=1.0)
     assert first.samples >= 10 and 0.8 < first.seconds / second.seconds < 1.25
     assert first.seconds > 0.8 * floor_seconds(problem, "tf32", peaks)
+
+
+# Sets, and how it reads ----------------------------------------------------------------------
+
+
+def test_a_set_has_a_column_for_each_problem_and_a_summary():
+    other = dataclasses.replace(PLAIN, N=1, name="other")
+    result = compare([Fake(name="01_a"), Fake(shifted, name="02_b")], [PLAIN, other])
+    assert list(result.frame["problem"]) == ["plain", "plain", "other", "other"] and not result.ok
+    assert result.sentence == "2 problems, all right on 0"
+    cells = result.tables[0].cells
+    assert list(cells) == ["kernel", "class", "plain", "other"] and cells["other"][1] == "wrong"
+    text = str(result)
+    assert "plain: 1 of 2 right; least traffic: 01_a" in text and "02_b: wrong: " in text
+    assert result[0].ok is False and len(json.dumps(result.to_dict(), allow_nan=False)) > 1000
+    labels = [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
+    assert labels[0] == "plain: Fake 01_a" and labels[3] == "other: Fake 02_b"
+    assert [each.problem.name.split(" ")[0] for each in compare(Fake(), "headline")] == [
+        "square", "rect", "wide"]  # fmt: skip
+
+
+def test_the_truth_is_computed_once_for_a_comparison(monkeypatch):
+    asked = []
+    truth = reference.truth
+    monkeypatch.setattr(reference, "truth", lambda *a, **o: asked.append(a) or truth(*a, **o))
+    reference.forget()
+    assert compare([Fake(name=f"0{i}_a") for i in range(4)], PLAIN).ok and len(asked) == 1
+
+
+def test_no_bar_where_there_is_no_terminal(capfd):
+    assert compare(Fake(), PLAIN, progress=True).ok and capfd.readouterr() == ("", "")
+
+
+def test_an_unsteady_time_is_told_in_the_page_too(comparison):
+    rows = timed_rows().assign(engine="cuda", note=["unsteady: 3 samples", "", "", "", ""])
+    found = dataclasses.replace(comparison, frame=rows, failures=())
+    assert "01_direct: unsteady: 3 samples" in found._repr_html_()
+    assert "01_direct: unsteady: 3 samples" in str(found)
+
+
+def test_no_number_is_told_with_an_exponent(comparison):
+    rows = timed_rows().assign(engine="cuda", note="")
+    rows["time_ms"] = [54_712.3, 12_000.0, 1e6, 999.96, 1.0]
+    rows["x_floor"] = rows.time_ms / rows.floor_ms
+    found = dataclasses.replace(comparison, frame=rows, failures=())
+    assert "54,712" in str(found) and not re.search(r"\de\+", str(found))
+    texts = [text.get_text() for text in found.plot().axes[1].texts]
+    assert "54,712 ms, 4,522x floor" in texts and not any("e+" in text for text in texts)
+
+
+@pytest.mark.parametrize("times", [[61.0, 30, 25, 17.1, 1.0], [61e3, 30, 25, 17.1, 1.0]])
+def test_values_stand_at_their_bars_and_ticks_apart(times):
+    rows = timed_rows().assign(time_ms=times)
+    chart = charts.error_and_cost(rows, "square")
+    chart.draw_without_rendering()
+    for note, time in zip(chart.axes[1].texts, times, strict=True):
+        assert note.xy[0] == time  # below the floor or above it
+    for axes in chart.axes:
+        shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if tick.label1.get_text()]
+        low, high = axes.get_xlim()
+        boxes = [label.get_window_extent() for label in shown if low <= label.get_position()[0] <= high]
+        for left, right in itertools.pairwise(sorted(boxes, key=lambda box: box.x0)):
+            assert left.x1 <= right.x0
+
+
+class Prepared(FakeLaunch):
+    """Lays its filter out."""
+
+    plan = torch.zeros(4, dtype=torch.uint8)
+
+
+def test_a_time_with_the_filters_preparation_is_told_beside_the_one_without(
+    comparison, monkeypatch
+):
+    monkeypatch.setattr(stopwatch, "lone_seconds", lambda work, kernel: 2e-3)
+    assert math.isnan(measure._prepare_seconds(Fake(), PLAIN, inputs(PLAIN, 0, "cpu")))
+    kernel = Fake()
+    kernel.prepare = lambda *tensors: Prepared(kernel, tensors[0], tensors[1:], zeros)
+    assert measure._prepare_seconds(kernel, PLAIN, inputs(PLAIN, 0, "cpu")) == 2e-3
+    rows = timed_rows().assign(engine="cuda", note="", with_prepare_ms=[63.0, *[math.nan] * 4])
+    (table,) = dataclasses.replace(comparison, frame=rows).tables
+    assert table.cells["with prep. ms"] == ["63", "-", "-", "-", "-"]

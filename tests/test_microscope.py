@@ -1,6 +1,6 @@
 """The simulator as a microscope: mistakes are found at their line, whatever the schedule.
 
-The kernels here are no convolutions: `convlab.sim.run` takes any self-contained CUDA C++. Each is
+The kernels here are no convolutions: `convlab.sim.any_kernel.run` takes any self-contained CUDA C++. Each is
 right as it stands, and then wrong in ways that are edited in; the edit is where it must be found.
 """
 
@@ -17,7 +17,7 @@ import torch
 import convlab
 from convlab import sim
 from convlab.right import reference
-from convlab.sim import findings
+from convlab.sim import any_kernel, findings
 from convlab.sim.findings import Array, index
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 
@@ -128,7 +128,7 @@ class Example:
     def run(self, source: str | None = None, **options: object) -> tuple[sim.Trace, tuple]:
         arguments = self.arguments()
         options = {"grid": self.grid, "block": self.block} | options
-        return sim.run(source or self.source, self.entry, *arguments, **options), arguments
+        return any_kernel.run(source or self.source, self.entry, *arguments, **options), arguments
 
 
 def whole(*shape: int) -> np.ndarray:
@@ -264,7 +264,7 @@ def test_all_findings_of_one_run_are_told():
     }
     """
     with pytest.raises(LaunchError) as caught:
-        sim.run(source, "many", whole(64), whole(64), grid=1, block=32)
+        any_kernel.run(source, "many", whole(64), whole(64), grid=1, block=32)
     told = {(f.kind, f.line, f.count) for f in caught.value.findings}
     assert told == {
         ("global out of bounds", 5, 8), ("global out of bounds", 6, 8),
@@ -283,20 +283,20 @@ def test_warp_without_syncwarp_is_a_race_and_with_it_is_not():
     }
     """
     y = whole(64)
-    assert sim.run(source, "lanes", y, 1, grid=1, block=64).findings == []
+    assert any_kernel.run(source, "lanes", y, 1, grid=1, block=64).findings == []
     assert (y == np.arange(64) ^ 1).all()
     with pytest.raises(LaunchError, match="race: ") as caught:
-        sim.run(source, "lanes", y, 0, grid=1, block=64)
+        any_kernel.run(source, "lanes", y, 0, grid=1, block=64)
     assert {caught.value.findings[0].line, caught.value.findings[0].other_line} == {4, 6}
 
 
 def test_blocks_that_store_the_same_value_are_a_warning():
     source = "__global__ void same(int* y, int v) {\n    y[0] = v ? 7 : blockIdx.x;\n}"
     y = np.zeros(1, np.int32)
-    (finding,) = sim.run(source, "same", y, 1, grid=8, block=1).findings
+    (finding,) = any_kernel.run(source, "same", y, 1, grid=8, block=1).findings
     assert (finding.kind, finding.line, finding.error, y[0]) == ("written twice", 2, False, 7)
     with pytest.raises(LaunchError, match="race: store to y\\[0\\].*another thread"):
-        sim.run(source, "same", y, 0, grid=8, block=1)
+        any_kernel.run(source, "same", y, 0, grid=8, block=1)
 
 
 LAST_BLOCK = """
@@ -326,11 +326,11 @@ def test_fence_and_atomic_order_blocks():
 
     for schedule in range(4):
         given = arguments()
-        trace = sim.run(LAST_BLOCK, "last_block", *given, grid=40, block=32, schedule=schedule)
+        trace = any_kernel.run(LAST_BLOCK, "last_block", *given, grid=40, block=32, schedule=schedule)
         assert trace.findings == [] and given[-1][0] == x.sum()
     with pytest.raises(LaunchError, match="race: load of part.*of another block"):
         careless = LAST_BLOCK.replace("__threadfence();", "")
-        sim.run(careless, "last_block", *arguments(), grid=40, block=32)
+        any_kernel.run(careless, "last_block", *arguments(), grid=40, block=32)
 
 
 def test_early_exit_before_a_barrier_is_a_warning():
@@ -341,7 +341,7 @@ def test_early_exit_before_a_barrier_is_a_warning():
         y[threadIdx.x] = 1;
     }
     """
-    (finding,) = sim.run(source, "leaves", whole(40), 40, grid=1, block=64).findings
+    (finding,) = any_kernel.run(source, "leaves", whole(40), 40, grid=1, block=64).findings
     assert (finding.kind, finding.line, finding.error) == ("barrier after exit", 4, False)
     assert finding.text.startswith("24 of the block's 64 threads")
 
@@ -375,7 +375,7 @@ __global__ void shuffles(int* y, unsigned mask) {
 )
 def test_shuffle_from_a_lane_outside_the_mask(edit, threads, count):
     y, source = np.zeros(threads, np.int32), SHUFFLES.replace("EDIT", edit)
-    found = sim.run(source, "shuffles", y, 0xFF, grid=1, block=threads).findings
+    found = any_kernel.run(source, "shuffles", y, 0xFF, grid=1, block=threads).findings
     if not count:
         assert found == []
         return
@@ -388,7 +388,7 @@ def test_shuffle_from_a_lane_outside_the_mask(edit, threads, count):
 def test_reductions_of_a_partial_warp_take_the_lanes_there_are():
     y = np.zeros(40, np.int32)
     edit = "v = __reduce_add_sync(0xffffffffu, v);"
-    sim.run(SHUFFLES.replace("EDIT", edit), "shuffles", y, 0, grid=1, block=40)
+    any_kernel.run(SHUFFLES.replace("EDIT", edit), "shuffles", y, 0, grid=1, block=40)
     assert set(y[:32]) == {sum(range(100, 132))} and set(y[32:]) == {sum(range(132, 140))}
 
 
@@ -411,7 +411,7 @@ def test_headers_of_another_checkout_are_not_the_kernels_lines(monkeypatch):
 def test_endless_loop_is_told_where(body, line):
     source = f"__global__ void endless(float* y, int step) {{\n    {body}\n}}"
     with pytest.raises(LaunchError, match="did not finish within 0.5 s") as caught:
-        sim.run(source, "endless", whole(16), 0, grid=1, block=1, time_limit=0.5)
+        any_kernel.run(source, "endless", whole(16), 0, grid=1, block=1, time_limit=0.5)
     if "while" in body or "+=" in body:  # an empty loop may be left out, or be one jump
         assert caught.value.findings[0].kind == "endless loop"
         assert caught.value.findings[0].line in (line, line - 1)
@@ -442,7 +442,7 @@ def test_lines_sum_up_to_the_counters():
 
 def test_footprints_by_hand():
     source = "__global__ void twice(const float* x, float* y) { y[threadIdx.x] = x[0] + x[64]; }"
-    counters = sim.run(source, "twice", whole(128), whole(32), grid=1, block=32).counters
+    counters = any_kernel.run(source, "twice", whole(128), whole(32), grid=1, block=32).counters
     # two sectors of x and four of y, each once
     assert counters["block_sectors"] == counters["launch_sectors"] == 6
 
@@ -500,17 +500,17 @@ def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):
     path = tmp_path / "scale.cu"
     path.write_text("__global__ void scale(double* x, double by) { x[threadIdx.x] *= by; }")
     x = np.ones((2, 3)).T  # not contiguous
-    sim.run(path, "scale", x, 2.5, grid=1, block=6)
+    any_kernel.run(path, "scale", x, 2.5, grid=1, block=6)
     assert (x == 2.5).all()
     with pytest.raises(ProblemError, match="by is a str"):
-        sim.run(path, "scale", x, "2", grid=1, block=6)
+        any_kernel.run(path, "scale", x, "2", grid=1, block=6)
     with pytest.raises(ProblemError, match="block is"):
-        sim.run(path, "scale", x, 2, grid=1, block=())
+        any_kernel.run(path, "scale", x, 2, grid=1, block=())
     with pytest.raises(LaunchError, match="another number of parameters"):
-        sim.run(path, "scale", x, grid=1, block=6)
+        any_kernel.run(path, "scale", x, grid=1, block=6)
     with pytest.raises(LaunchError, match="1 to 1024 threads"):
-        sim.run(path, "scale", x, 2, grid=1, block=1025)
+        any_kernel.run(path, "scale", x, 2, grid=1, block=1025)
     with pytest.raises(LaunchError, match="null pointer"):
-        sim.run(path, "scale", None, 2, grid=1, block=1)
+        any_kernel.run(path, "scale", None, 2, grid=1, block=1)
     with pytest.raises(BuildError):
-        sim.run(path, "scales", x, 2, grid=1, block=1)
+        any_kernel.run(path, "scales", x, 2, grid=1, block=1)

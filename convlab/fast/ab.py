@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from ..right.report import Report
 from ..run import worker
 from ..run.fit import fit
 from ..run.function import Function
-from ..run.kernel import compile, resolve
+from ..run.kernel import ENGINES, compile, resolve
 from ..run.runnable import Runnable
+from ..words import arguments
 from ..words.errors import ConvlabError, ProblemError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -99,14 +100,18 @@ def ab(
     ConvlabError
         A simulated kernel against one on a GPU; or a file that was edited meanwhile.
     """
-    modes = (mode,) if isinstance(mode, str) else tuple(mode)
-    if not modes or not set(modes) <= set(MODES):
+    modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
+    if not modes or not all(each in MODES for each in modes):
         raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {mode!r}")
-    if not 0 < threshold < 1 or not (target is None or target > 0) or not limit_seconds > 0:
-        raise ProblemError("threshold lies between 0 and 1; target and limit_seconds are above 0")
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(check, "check")
+    arguments.flag(isolate, "isolate")
+    threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
+    target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
+    seed = arguments.whole(seed, "seed")
     rounds = {
-        "seed": seed, "modes": modes, "limit_seconds": limit_seconds,
-        "target": threshold / 2 if target is None else target,
+        "seed": seed, "modes": modes, "limit_seconds": limit_seconds, "target": target
     }  # fmt: skip
     sides = _sides(a, b, engine)
     asked = members(problem)
@@ -234,17 +239,13 @@ def _measured(
     notes: list[str],
 ) -> list[Paired]:
     """Time both, in the worker process if that can be."""
+    if isolate and not worker.can_cross(*kernels):
+        notes.append("measured in this process: a callable that pickle cannot send was given")
+        isolate = False
     if not isolate:
         return paired.measure_pair(*kernels, problem, **options)
-    if not worker.can_cross(*kernels):
-        notes.append("measured in this process: a callable that pickle cannot send was given")
-        return paired.measure_pair(*kernels, problem, **options)
     limit = _SPARE_SECONDS + 5 * options["limit_seconds"] * len(options["modes"])
-    return _isolated(paired.measure_pair, *kernels, problem, time_limit=limit, **options)
-
-
-def _isolated(function: Callable[..., Any], *args: Any, time_limit: float, **kwargs: Any) -> Any:
-    return worker.call(function, *args, time_limit=time_limit, **kwargs)
+    return worker.call(paired.measure_pair, *kernels, problem, time_limit=limit, **options)
 
 
 def _counted(

@@ -22,8 +22,9 @@ from ..right import reference
 from ..right.check import check
 from ..right.report import Report
 from ..run.fit import fit
-from ..run.kernel import resolve
+from ..run.kernel import ENGINES, resolve
 from ..run.runnable import Runnable, explained
+from ..words import arguments
 from ..words.catalog import catalog
 from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import Problem, members
@@ -81,6 +82,10 @@ def compare(
     LaunchError
         `scale` is None and memory is short. A single kernel's failure is a row, not an exception.
     """
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(progress, "progress")
+    seed = arguments.whole(seed, "seed")
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     asked = members(problem)
     options = (scale, seed, limit_seconds, progress)
     if asked is None:
@@ -158,7 +163,7 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_E
         kernels = catalog()
     elif isinstance(kernels, (str, Path, Runnable)):
         kernels = [kernels]
-    kernels = list(kernels)
+    kernels = arguments.several(kernels, "kernels")
     named = [asked for asked in kernels if isinstance(asked, str) and ":" in asked]
     entries: list[_Entry] = []
     for asked in kernels:
@@ -172,8 +177,8 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_E
             "a simulated kernel cannot be compared with one on a GPU: load all with one engine"
         )
     if baselines is None:
-        baselines = BASELINES if on_gpu else ()
-    for name in (*named, *baselines):
+        baselines = BASELINES if on_gpu else []
+    for name in (*named, *arguments.several(baselines, "baselines")):
         _add(entries, resolve(name, "sim" if simulated else engine))
     return entries
 

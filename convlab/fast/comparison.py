@@ -132,6 +132,12 @@ class Comparisons(Several):
     results: tuple[Comparison, ...]
 
     @property
+    def sentence(self) -> str:
+        """On how many problems all is right."""
+        good = sum(result.ok for result in self.results)
+        return f"{len(self)} problems, all right on {good}"
+
+    @property
     def tables(self) -> Sequence[Table]:
         """The costs, each with its multiple of the floor."""
         return (self.matrix("kernel"),)
@@ -143,10 +149,10 @@ class Comparisons(Several):
             unit = result.cost.rpartition("_")[2].replace("mb", "MB")
             for row in result.frame.to_dict("records"):
                 cells = rows.setdefault((row[name], row["class"]), {})
-                text = f"{short(row[result.cost])} {unit} ({row['x_floor']:.2g}x)"
+                text = f"{short(row[result.cost])} {unit} ({_twice(row['x_floor'])}x)"
                 if not row["right"]:
                     text = "does not do it" if row["right"] is None else "wrong"
-                cells[result.problem.label] = text
+                cells[result.problem.label.split(" (scaled")[0]] = text
         labelled = [{"kernel": k, "class": c} | cells for (k, c), cells in rows.items()]
         return Table(pd.DataFrame(labelled).fillna(""))
 
@@ -157,6 +163,14 @@ class Comparisons(Several):
 
     def figure(self) -> Chart:
         """Draw errors beside costs, the kernels of one problem under those of another."""
-        rows = self.frame
-        rows = rows.assign(title=rows["problem"] + ": " + rows["title"])
+        titled = []
+        for i, result in enumerate(self.results, 1):
+            name = result.problem.name.split(" (scaled")[0] or f"problem {i}"
+            titled.append(result.frame.assign(title=f"{name}: " + result.frame["title"]))
+        rows = pd.concat(titled, ignore_index=True)
         return charts.error_and_cost(rows, self.sentence, self.notes)
+
+
+def _twice(value: float) -> str:
+    """Two digits of a number, or all before the point."""
+    return f"{value:.2g}" if value < 100 else short(value)

@@ -155,7 +155,7 @@ def simulated(
         kernel.name,
         kernel.engine,
         traffic_bytes=traffic_bytes(counters),
-        shared_wavefronts=counters["shared_wavefronts"],
+        shared_wavefronts=counters.get("shared_wavefronts"),
         host_seconds=counters.get("seconds", host_seconds),
         counters=dict(counters),
     )

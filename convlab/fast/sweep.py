@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
@@ -16,20 +17,22 @@ from ..machine.progress import bar as progress_bar
 from ..right.check import check
 from ..run import worker
 from ..run.fit import fit
-from ..run.kernel import Kernel, resolve
+from ..run.kernel import ENGINES, Kernel, resolve
 from ..show import charts
 from ..show.plot import COST_LABELS, Chart
 from ..show.result import Result, Table
+from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from .compare import build_all
-from .measure import measure, simulated
+from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
 _MEASURED = {
     "time_ms": "time ms",
+    "with_prepare_ms": "with prep. ms",
     "spread_pct": ("± %", "{:.1f}"),
     "samples": "samples",
     "traffic_mb": "traffic MB",
@@ -104,7 +107,7 @@ class Sweep(Result):
     def tables(self) -> Sequence[Table]:
         """A row for each valid point."""
         columns = {"problem": "problem"} | {name: name for name in self.tunables} | _MEASURED
-        return (Table(self.frame, columns),)
+        return (Table(self.frame.dropna(axis=1, how="all"), columns),)
 
     @property
     def details(self) -> Sequence[str]:
@@ -196,9 +199,18 @@ def sweep(
     CatalogError, ProblemError
         No such kernel, tunable or problem, or an empty grid.
     """
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(progress, "progress")
+    arguments.flag(isolate, "isolate")
+    seed = arguments.whole(seed, "seed")
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
+    if not (executor is None or isinstance(executor, Executor)):
+        raise ProblemError(f"executor is a concurrent.futures.Executor, not {executor!r}")
     kernel = resolve(kernel, engine)
     if not isinstance(kernel, Kernel):
         raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
+    if not isinstance(tunables, Mapping):
+        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {tunables!r}")
     grid = {name: _values(name, values) for name, values in tunables.items()}
     if not grid:
         raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")
@@ -247,36 +259,33 @@ def measure_point(
         if not report.ok:
             return {"kind": "wrong", "reason": "; ".join(report.failures)}
         if kernel.simulated:  # the check's own run was counted
-            timing = simulated(kernel, report.counters, report.host_seconds)
-        elif isolate:
-            timing = worker.call(
-                measure, kernel, problem, seed=seed, limit_seconds=limit_seconds,
-                time_limit=_SPARE_SECONDS + 3 * limit_seconds,
-            )  # fmt: skip
+            counters = report.counters or {}
+            return {
+                "traffic_mb": (report.traffic_bytes or math.nan) / 1e6,
+                "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
+                "host_seconds": counters.get("seconds", report.host_seconds),
+            }
+        options = {"seed": seed, "limit_seconds": limit_seconds}
+        if isolate:
+            limit = _SPARE_SECONDS + 3 * limit_seconds
+            timing = worker.call(measure, kernel, problem, time_limit=limit, **options)
         else:
-            timing = measure(kernel, problem, seed=seed, limit_seconds=limit_seconds)
-    except UnsupportedError as error:
-        return {"kind": "declined", "reason": _reason(error)}
-    except BuildError as error:
-        return {"kind": "does not build", "reason": _reason(error)}
+            timing = measure(kernel, problem, **options)
     except ConvlabError as error:
-        return {"kind": "failed", "reason": _reason(error)}
-    if not kernel.simulated:
-        return {
-            "time_ms": 1e3 * timing.seconds, "spread_pct": 100 * timing.spread,
-            "samples": timing.samples, "stable": timing.stable,
-        }  # fmt: skip
+        kinds = {UnsupportedError: "declined", BuildError: "does not build"}
+        return {"kind": kinds.get(type(error), "failed"), "reason": _reason(error)}
     return {
-        "traffic_mb": timing.traffic_bytes / 1e6, "shared_wavefronts": timing.shared_wavefronts,
-        "host_seconds": timing.host_seconds,
+        "time_ms": 1e3 * timing.seconds, "spread_pct": 100 * timing.spread,
+        "samples": timing.samples, "stable": timing.stable,
+        "with_prepare_ms": 1e3 * (timing.seconds + timing.prepare_seconds),
     }  # fmt: skip
 
 
 def _values(name: str, values: Iterable[int]) -> list[int]:
-    chosen = list(dict.fromkeys([values] if isinstance(values, int) else values))
-    if not chosen or not all(isinstance(value, int) for value in chosen):
-        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {chosen}")
-    return chosen
+    given = [values] if isinstance(values, int) else arguments.several(values, f"{name}'s values")
+    if not given or not all(isinstance(value, int) for value in given):
+        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {given}")
+    return list(dict.fromkeys(given))
 
 
 def _spelt(point: Mapping[str, int]) -> str:

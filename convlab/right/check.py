@@ -19,6 +19,7 @@ from ..run import worker
 from ..run.fit import fit
 from ..run.kernel import resolve
 from ..run.runnable import Runnable, explained
+from ..words import arguments
 from ..words.errors import LaunchError, UnsupportedError, WrongResult
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -98,18 +99,25 @@ def check(
         It failed to run on the one problem given, or memory is short.
     WrongResult
         See `raises`.
+    ProblemError
+        No such problem; arguments that make no sense.
     """
+    for name, value in (("isolate", isolate), ("progress", progress), ("raises", raises)):
+        arguments.flag(value, name)
+    seed = arguments.whole(seed, "seed")
+    sample, count = (arguments.whole(v, n, 0) for v, n in ((sample, "sample"), (count, "count")))
+    time_limit = arguments.real(time_limit, "time_limit", above=0)
     kernel = resolve(kernel)
     kernel.must_run_whole()
     built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and not kernel.simulated and not kernel.library
 
     def one(problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = ()) -> Report:
-        arguments = (kernel, problem, seed, sample, notes)
-        if isolate and worker.can_cross(*arguments):
-            return worker.call(examine, *arguments, time_limit=time_limit)
+        given = (kernel, problem, seed, sample, notes)
+        if isolate and worker.can_cross(*given):
+            return worker.call(examine, *given, time_limit=time_limit)
         with explained(kernel.name):
-            return examine(*arguments)
+            return examine(*given)
 
     def fitted(problem: Problem) -> Report:
         problem, note = fit(problem, [kernel], scale)

@@ -27,7 +27,7 @@ from ..words.errors import BuildError, LaunchError, ProblemError, UnsupportedErr
 from ..words.format import Format
 from ..words.problem import Problem
 from . import build as builds
-from . import op
+from . import op, worker
 from .baselines import baseline
 from .launch import CudaLaunch, SimLaunch
 from .runnable import Allocate, Launch, Runnable, empty
@@ -346,8 +346,6 @@ class Kernel(Runnable):
             trial = (build.library, problem, self.workspace_limit, offsets)
             if trial in _tried or builds.is_good(build):
                 return
-            from . import worker  # stands after this module; not needed by kernels that are good
-
             printed = io.StringIO()  # it works on other data: what it prints is of no interest
             try:
                 with contextlib.redirect_stdout(printed):

@@ -146,7 +146,8 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
     room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: it declined
     if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
         axes.set_xscale("log")
-        axes.set_xlim(least / 2, largest * (2 * largest / least) ** room)
+        left = min(least, rows[cost].min()) / 2
+        axes.set_xlim(left, largest * (largest / left) ** room)
         axes.set_xlabel(f"{COST_LABELS[cost]}, log scale")
         axes.xaxis.set_major_locator(LogLocator(numticks=6))
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -47,14 +47,30 @@ _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-pthread"]
 _RUNTIME_LIBRARY = "libconvlab_simulator.so"
 
 
+def compiler() -> Path:
+    """Return the g++ that builds for the simulator, or raise a `BuildError` that says how to get one.
+
+    clang will not do: it splits a float4 into four accesses and moves basic blocks, so that counts
+    would be others than a GPU's.
+    """
+    found = toolchain.require_host_compiler()
+    release = toolchain.gcc_release(found)
+    if release is None or release < toolchain.OLDEST_GCC:
+        raise BuildError(
+            f"{toolchain.version(found)} ({found}) cannot build for the simulator, which needs g++ "
+            f"{toolchain.OLDEST_GCC} or later: set CXX to one, as in CXX=g++"
+        )
+    return found
+
+
 def build(
     source: Source, flags: Sequence[str] = (), *, trace: bool = True, entry: str = "conv2d"
 ) -> Build:
     """Compile a source for the simulator; ``entry`` is the C function it must have."""
-    compiler = toolchain.require_host_compiler()
+    gcc = compiler()
     linked = runtime()
     flags = [*(FLAGS if trace else UNTRACED_FLAGS), *flags]
-    parts = [*flags, toolchain.identity(compiler), str(linked)]
+    parts = [*flags, toolchain.identity(gcc), str(linked)]
 
     def make(folder: Path) -> Made:
         copies = _rewritten(source, folder / "headers")
@@ -101,10 +117,10 @@ def runtime() -> Path:
 
 @functools.cache
 def _runtime_recipe():
-    compiler = toolchain.require_host_compiler()
+    gcc = compiler()
     source = Source(RUNTIME.read_text(), "simulator", RUNTIME)
     rewriting = Path(__file__).with_name("rewrite.py").read_text()  # decides what kernels become
-    parts = [*_RUNTIME_FLAGS, toolchain.identity(compiler), rewriting]
+    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), rewriting]
 
     def make(folder: Path) -> Made:
         return compile_library(

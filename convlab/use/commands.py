@@ -171,8 +171,6 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         option = add("bench", "Kernels over several problems, as README's table has it.",
                      kernels=several, default="headline", plot=False)  # fmt: skip
         option("--write", **write)
-        option = add("bench-build", "How long a build takes, next to load_inline.", plot=False)
-        option("--write", **write)
     add("doctor", "What this machine has, and what to do about what is missing.", **telling)
     return top
 
@@ -389,16 +387,6 @@ def _benched(arguments: argparse.Namespace) -> Told:
     return Told("\n\n".join([*map(str, results), table]), document, ok)
 
 
-def _builds_benched(arguments: argparse.Namespace) -> Told:
-    if arguments.write is not None:
-        bench.between(arguments.write, "build")
-    frame = bench.bench_build(arguments.engine)
-    if arguments.write is not None:
-        bench.write_between(arguments.write, "build", bench.build_markdown(frame))
-    shown = frame.to_string(index=False, formatters={"seconds": "{:.3f}".format})
-    return Told(shown, {"rows": frame.to_dict("records")})
-
-
 def _examined(arguments: argparse.Namespace) -> Told:
     rows = doctor.examine()
     marks = {True: "ok", False: "MISSING", None: "-"}
@@ -417,6 +405,5 @@ _ONE: Mapping[str, Callable[[argparse.Namespace], Any]] = {
     "sweep": _swept,
     "diff": _differing,
     "bench": _benched,
-    "bench-build": _builds_benched,
     "doctor": _examined,
 }

@@ -133,7 +133,7 @@ def access_map(
     where = f"block {tuple(block)}, warp {warp}, execution {execution} of {times}"
     if len(record.trace.launches) > 1:
         where += f", launch {rows['launch'].iloc[0]} ({rows['kernel'].iloc[0]})"
-    return figures.requests(requests, f"{record.kernel.name}:{number}  {text}", where)
+    return figures.requests(requests, f"{record.kernel.name}:{number}  {text}\n{where}")
 
 
 def footprint(
@@ -166,7 +166,9 @@ def footprint(
     x = _touched(record.trace, "x", "load", problem.x_shape)
     y = _touched(record.trace, "y", "store", problem.y_shape)
     if x is None and y is None:
-        raise ProblemError(f"block {tuple(block)} of {name} loads nothing of x and stores nothing to y")
+        raise ProblemError(
+            f"block {tuple(block)} of {name} loads nothing of x and stores nothing to y"
+        )
     return figures.footprint(x, y, problem.padding, f"{name}, block {tuple(block)}")
 
 

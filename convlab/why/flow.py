@@ -42,12 +42,8 @@ def executions(
 ) -> dict[int, float]:
     """Return how often warps run each instruction, by its address.
 
-    Parameters
-    ----------
-    function : with instructions and their source lines.
-    lines : what the simulator counted on this function's lines (`Launch.lines`).
-    executed : how often threads came to a line (`Launch.executed`); may be empty.
-    warps : of all launches of the function.
+    From what was counted on the function's own lines (`SimLaunch.lines`), how often threads came
+    to a line (`SimLaunch.executed`, perhaps of none), and the warps of all its launches.
     """
     return _Flow(function, lines, executed, warps).result
 

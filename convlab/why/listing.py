@@ -10,7 +10,7 @@ from typing import Any
 
 _UNITS = {"global": "sectors", "shared": "wavefronts"}
 _COLORS = {"global": "0,114,178", "shared": "230,159,0"}
-_HEADS = ("SASS", "issued", "requests", "each takes", "at least", "share")
+_HEADS = ("SASS", "issued", "access", "requests", "each takes", "least", "share")
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,13 +84,13 @@ class Listing:
             f"<tr>{_cell(line, style)}{''.join(_cell(cell, align='right') for cell in cells)}</tr>"
             for line, style, cells in rows
         )
-        return f'<table style="border-collapse:collapse;font-size:12px">{"".join(shown)}</table>'
+        return f'<table style="border-collapse:collapse;font-size:11px">{"".join(shown)}</table>'
 
     def _words(self, row: Mapping[str, Any] | None) -> list[str]:
         if row is None:
-            return [""] * 4
+            return [""] * 5
         return [
-            f"{row['requests']:,.0f} {row['kind']}s of {row['array']}",
+            f"{row['kind']} {row['array'].removeprefix('extern ')}", _count(row["requests"]),
             f"{_each(row, 'units'):.2f} {_UNITS[row['space']]}",
             f"{_each(row, 'ideal_units'):.2f}", f"{row['share']:.0%}",
         ]  # fmt: skip
@@ -106,8 +106,10 @@ class Listing:
 def _cell(text: str, style: str = "", align: str = "left") -> str:
     """A cell: blanks that no page drops, and alignment also as an attribute, which GitHub keeps."""
     shown = re.sub(" (?= )", "&nbsp;", html.escape(text))
-    shown = f"<code>{shown}</code>" if align == "left" else shown
-    style = f"text-align:{align};padding:0 6px{style}"
+    if align == "left":  # it may fold; numbers may not
+        shown = f'<code style="font-size:11px;white-space:normal">{shown}</code>'
+    fold = "normal" if align == "left" else "nowrap"
+    style = f"text-align:{align};white-space:{fold};padding:0 4px{style}"
     return f'<td align="{align}" style="{style}">{shown}</td>'
 
 
@@ -117,6 +119,10 @@ def _bar(row: Mapping[str, Any] | None) -> str:
         return ""
     color, share = _COLORS[row["space"]], f"{100 * row['share']:.0f}%"
     return f";background:linear-gradient(90deg,rgba({color},.45) {share},transparent {share})"
+
+
+def _count(requests: float) -> str:
+    return f"{requests:,.0f}" if requests < 1e7 else f"{requests / 1e6:,.0f} M"
 
 
 def _each(row: Mapping[str, Any], key: str) -> float:

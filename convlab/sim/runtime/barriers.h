@@ -1,4 +1,9 @@
 // Where threads wait for each other: barriers, warp operations, and who never comes.
+#pragma once
+
+#include "findings.h"
+
+namespace {
 
 int Worker::barrier(int predicate, int* how_many, uintptr_t pc) {
     fibers[current].state = State::at_barrier;
@@ -180,3 +185,5 @@ void Worker::deadlock(int from) {
     live = waiting = 0;
     abandoned = true;
 }
+
+}  // namespace

@@ -1,4 +1,9 @@
 // The shadow: is an access ordered after those that it conflicts with, was the word ever written?
+#pragma once
+
+#include "access.h"
+
+namespace {
 
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     Mark m{};
@@ -177,3 +182,5 @@ void Worker::wait(unsigned newest) {
     }
     mine.resize(kept);
 }
+
+}  // namespace

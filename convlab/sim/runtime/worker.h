@@ -1,4 +1,9 @@
 // One OS thread: the block it runs, its fibers, its counters. Each part of it is in the file named.
+#pragma once
+
+#include "types.h"
+
+namespace {
 
 struct Worker {
     Launch* launch = nullptr;
@@ -148,3 +153,5 @@ struct Worker {
     void run(Launch* l);
     Counters totals() const;
 };
+
+}  // namespace
