@@ -19,12 +19,17 @@
 #define TILE_W 128   // output columns of a block
 #endif
 #ifndef ROWS
-#define ROWS 16      // output rows of a thread
+#define ROWS 32      // output rows of a thread
 #endif
-constexpr int kThreads = 256;
-static_assert(TILE_W == 32 || TILE_W == 64 || TILE_W == 128 || TILE_W == 256,
-              "TILE_W: 32, 64, 128 or 256");
-static_assert(ROWS >= 1 && ROWS <= 32, "ROWS: 1 to 32");
+#ifndef THREADS
+#define THREADS 256
+#endif
+constexpr int kThreads = THREADS;
+static_assert(kThreads == 64 || kThreads == 128 || kThreads == 256 || kThreads == 512,
+              "THREADS: 64, 128, 256 or 512");
+static_assert(TILE_W >= 32 && TILE_W % 32 == 0 && kThreads % TILE_W == 0,
+              "TILE_W: 32, 64, ... THREADS");
+static_assert(ROWS >= 1 && ROWS <= 64, "ROWS: 1 to 64");
 
 // The staged tile. Its rows begin `shift` columns before the first that is needed, where that makes
 // them begin at a multiple of 16 bytes in x.
