@@ -35,9 +35,8 @@ static_assert(kTM == 4 || kTM == 8 || kTM == 16, "TM: 4, 8 or 16");
 
 // A row (c, r, s) of the im2col matrix, for all pixels: what it adds to a pixel's first element in
 // x, and the bits that must be set in the pixel's mask for it to lie inside the image.
-struct alignas(16) Row {
-    int64_t offset;
-    unsigned needs, unused;
+struct alignas(16) Row {   // read in one piece
+    int64_t offset, needs;
 };
 
 // kBK rows further is c, r, s further, but for carries.
@@ -121,8 +120,8 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
     const auto write_rows = [&](int tile) {
         if (threadIdx.x >= kBK) return;
         const int64_t offset = c * HW + int64_t(r) * conv.dilation_h * conv.W + s * conv.dilation_w;
-        const unsigned needs = c < C_group ? 1u << r | 1u << (conv.R + s) : 1u << 31;   // never set
-        s_rows[tile % 2][threadIdx.x] = {offset, needs, 0};
+        const int needs = c < C_group ? 1 << r | 1 << (conv.R + s) : 1 << 31;   // never set
+        s_rows[tile % 2][threadIdx.x] = {offset, needs};
         s += step.s;
         r += step.r + (s >= conv.S);
         c += step.c + (r >= conv.R);
@@ -144,15 +143,16 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
                 const int m = column_x + i % kPieces * columns * kWidth;
                 copy_async<4 * kWidth>(&s_x[stage][(first + i / kPieces) * row_step + row_x][m],
                                        x_pixel[i % kPieces] + row.offset,
-                                       (row.needs & ~mask[i % kPieces]) == 0);
+                                       (unsigned(row.needs) & ~mask[i % kPieces]) == 0);
             }
         }
         const bool inside = int64_t(tile) * kBK + kk_w < gemm_k;
+        const float* w_k = w_thread + tile * kBK;
         #pragma unroll
-        for (int k = 0; k < kBN; k += k_step)
-            copy_async<4>(&s_w[stage][kk_w][k_w + k], w_thread + k * gemm_k,
-                          inside && k0 + k_w + k < K_group);
-        w_thread += kBK;
+        for (int k = 0; k < kBN; k += k_step) {
+            copy_async<4>(&s_w[stage][kk_w][k_w + k], w_k, inside && k0 + k_w + k < K_group);
+            w_k += k_step * gemm_k;
+        }
     };
 
     #pragma unroll

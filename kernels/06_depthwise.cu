@@ -16,7 +16,7 @@
 #include "convlab_async.cuh"
 
 #ifndef TILE_W
-#define TILE_W 128   // output columns of a block
+#define TILE_W 256   // output columns of a block
 #endif
 #ifndef ROWS
 #define ROWS 32      // output rows of a thread
