@@ -53,7 +53,7 @@ __device__ __forceinline__ void stage(const ConvProblem& conv, const Staging& st
 
 // A filter of kR x kS with stride and dilation 1, all known to the compiler; 0 x 0: any.
 template <int kR, int kS, int kTileW, int kThreads>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 768 / kThreads)
 conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__ g_x,
                     const float* __restrict__ g_w, const float* __restrict__ g_bias,
                     float* __restrict__ g_y) {
@@ -74,7 +74,7 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
     const int p0 = rest % ceil_div(conv.P, tile_h) * tile_h;
     rest /= ceil_div(conv.P, tile_h);
     const int group = rest % conv.groups;
-    const int64_t n = rest / conv.groups;
+    const int n = rest / conv.groups;
     const int h0 = p0 * conv.stride_h - conv.pad_h;   // the input tile's corner: may be negative
     const int w0 = q0 * conv.stride_w - conv.pad_w;
 
@@ -87,7 +87,7 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
     float r_acc[kRows][kK] = {};
     for (int c0 = 0; c0 < C_group; c0 += staging.c_tile) {
         const int channels = min_of(staging.c_tile, C_group - c0);
-        const float* x_c0 = g_x + (n * conv.C + group * C_group + c0) * conv.H * conv.W;
+        const float* x_c0 = g_x + (int64_t(n) * conv.C + group * C_group + c0) * conv.H * conv.W;
         if (staging.vectors) stage<4, kThreads>(conv, staging, channels, x_c0, s_x, h0, w0);
         else stage<1, kThreads>(conv, staging, channels, x_c0, s_x, h0, w0);
         for (int i = threadIdx.x; i < channels * RS * kK; i += kThreads) {   // lanes along w's rows
@@ -98,41 +98,45 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
         __pipeline_wait_prior(0);
         __syncthreads();
 
+        #pragma unroll 1
         for (int c = 0; c < channels; ++c) {
             const float* s_c = s_thread + c * staging.extent_h * staging.pitch;
             if constexpr (kR > 0) {
-                float4 r_w[kR][kS];
                 #pragma unroll
-                for (int tap = 0; tap < kR * kS; ++tap) r_w[tap / kS][tap % kS] = s_w[c * RS + tap];
-                #pragma unroll
-                for (int row = 0; row < kRows + kR - 1; ++row) {   // of the input
+                for (int s = 0; s < kS; ++s) {
+                    float4 r_w[kR];
                     #pragma unroll
-                    for (int s = 0; s < kS; ++s) {
+                    for (int r = 0; r < kR; ++r) r_w[r] = s_w[c * RS + r * kS + s];
+                    #pragma unroll
+                    for (int row = 0; row < kRows + kR - 1; ++row) {   // of the input
                         const float r_x = s_c[row * staging.pitch + s];
                         #pragma unroll
                         for (int r = 0; r < kR; ++r) {
                             const int j = row - r;   // of the output
                             if (j < 0 || j >= kRows) continue;
-                            r_acc[j][0] += r_x * r_w[r][s].x;
-                            r_acc[j][1] += r_x * r_w[r][s].y;
-                            r_acc[j][2] += r_x * r_w[r][s].z;
-                            r_acc[j][3] += r_x * r_w[r][s].w;
+                            r_acc[j][0] += r_x * r_w[r].x;
+                            r_acc[j][1] += r_x * r_w[r].y;
+                            r_acc[j][2] += r_x * r_w[r].z;
+                            r_acc[j][3] += r_x * r_w[r].w;
                         }
                     }
                 }
             } else {
-                for (int tap = 0; tap < RS; ++tap) {
-                    const int r = tap / conv.S, s = tap % conv.S;
-                    const float4 r_w = s_w[c * RS + tap];
-                    const float* s_tap =
-                        s_c + r * conv.dilation_h * staging.pitch + s * conv.dilation_w;
-                    #pragma unroll
-                    for (int j = 0; j < kRows; ++j) {
-                        const float r_x = s_tap[j * conv.stride_h * staging.pitch];
-                        r_acc[j][0] += r_x * r_w.x;
-                        r_acc[j][1] += r_x * r_w.y;
-                        r_acc[j][2] += r_x * r_w.z;
-                        r_acc[j][3] += r_x * r_w.w;
+                const int step = conv.stride_h * staging.pitch;   // from one output's rows on
+                for (int r = 0; r < conv.R; ++r) {
+                    #pragma unroll 1
+                    for (int s = 0; s < conv.S; ++s) {
+                        const float4 r_w = s_w[c * RS + r * conv.S + s];
+                        const float* s_tap =
+                            s_c + r * conv.dilation_h * staging.pitch + s * conv.dilation_w;
+                        #pragma unroll
+                        for (int j = 0; j < kRows; ++j) {
+                            const float r_x = s_tap[j * step];
+                            r_acc[j][0] += r_x * r_w.x;
+                            r_acc[j][1] += r_x * r_w.y;
+                            r_acc[j][2] += r_x * r_w.z;
+                            r_acc[j][3] += r_x * r_w.w;
+                        }
                     }
                 }
             }
@@ -145,12 +149,10 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
         if (q >= conv.Q || k0 + i >= K_group) continue;
         const int k = group * K_group + k0 + i;
         const float r_bias = g_bias ? g_bias[k] : 0.0f;
-        float* y_k = g_y + (n * conv.K + k) * conv.P * conv.Q + q;
+        float* y_p = g_y + ((int64_t(n) * conv.K + k) * conv.P + p0 + row0) * conv.Q + q;
         #pragma unroll
-        for (int j = 0; j < kRows; ++j) {
-            const int p = p0 + row0 + j;
-            if (p < conv.P) y_k[int64_t(p) * conv.Q] = r_acc[j][i] + r_bias;
-        }
+        for (int j = 0; j < kRows; ++j, y_p += conv.Q)
+            if (p0 + row0 + j < conv.P) *y_p = r_acc[j][i] + r_bias;
     }
 }
 
