@@ -53,7 +53,7 @@ __device__ __forceinline__ void stage(const ConvProblem& conv, const Staging& st
 
 // A filter of kR x kS with stride and dilation 1, all known to the compiler; 0 x 0: any.
 template <int kR, int kS, int kTileW, int kThreads>
-__global__ void __launch_bounds__(kThreads, 768 / kThreads)
+__global__ void __launch_bounds__(kThreads, kTileW == 32 ? 4 : 12)
 conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__ g_x,
                     const float* __restrict__ g_w, const float* __restrict__ g_bias,
                     float* __restrict__ g_y) {
