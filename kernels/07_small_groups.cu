@@ -30,6 +30,7 @@ struct Staging {
     int extent_h, pitch;   // rows of a channel, and floats from one to the next
     int shift;
     bool vectors;          // copy 16 bytes at a time
+    int lanes;             // that copy a row together, a power of 2
     int c_tile;            // channels staged at a time; 0: not even one fits
     int bytes;             // shared memory in all
 };
@@ -38,15 +39,18 @@ struct Staging {
 template <int kVector, int kThreads>
 __device__ __forceinline__ void stage(const ConvProblem& conv, const Staging& staging, int channels,
                                       const float* x_c0, float* s_x, int h0, int w0) {
-    const int lane = threadIdx.x % 32;
-    for (int row = threadIdx.x / 32; row < channels * staging.extent_h; row += kThreads / 32) {
-        const int h = h0 + row % staging.extent_h;
-        const float* x_row = x_c0 + (int64_t(row / staging.extent_h) * conv.H + h) * conv.W;
-        for (int column = lane * kVector; column < staging.pitch; column += 32 * kVector) {
+    const int lane = threadIdx.x % staging.lanes, team = threadIdx.x / staging.lanes;
+    const int teams = kThreads / staging.lanes;   // a team to a row
+    int c = team / staging.extent_h, i = team % staging.extent_h;
+    for (int row = team; row < channels * staging.extent_h; row += teams) {
+        const int h = h0 + i;
+        const float* x_row = x_c0 + (int64_t(c) * conv.H + h) * conv.W;
+        for (int column = lane * kVector; column < staging.pitch; column += staging.lanes * kVector) {
             const int w = w0 - staging.shift + column;
             const bool inside = h >= 0 && h < conv.H && w >= 0 && w < conv.W;
             copy_async<4 * kVector>(s_x + row * staging.pitch + column, x_row + w, inside);
         }
+        for (i += teams; i >= staging.extent_h; i -= staging.extent_h) ++c;
     }
     __pipeline_commit();
 }
@@ -173,7 +177,9 @@ static Staging staging_for(const ConvProblem& conv, int tile_w, int tile_h, cons
     if (channel > smem) return {};
     const int64_t fit = max_of(int64_t(1), 48 * 1024 / channel);
     const int c_tile = int(min_of(min_of(fit, int64_t(kCTile)), int64_t(conv.C / conv.groups)));
-    return {int(extent_h), int(pitch), shift, vectors, c_tile, int(c_tile * channel)};
+    int lanes = 32;
+    while (lanes > 4 && lanes / 2 * (vectors ? 4 : 1) >= pitch) lanes /= 2;
+    return {int(extent_h), int(pitch), shift, vectors, lanes, c_tile, int(c_tile * channel)};
 }
 
 // False if the tile does not fit into shared memory; else launches, and says in `error` how it went.
