@@ -69,6 +69,7 @@ namespace {
 extern "C" {
 #include "host.h"
 #include "cuda_api.h"
+#include "tensor.h"
 #include "cublas.h"
 #include "hooks.h"
 }
