@@ -299,9 +299,7 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
     assert torch.equal(y.isnan(), truth.isnan())
     assert torch.equal(y[truth.isinf()], truth[truth.isinf()])
     finite = truth.isfinite()
-    torch.testing.assert_close(
-        y[finite], truth[finite], rtol=0, atol=WORST[kernel.precision]
-    )
+    torch.testing.assert_close(y[finite], truth[finite], rtol=0, atol=WORST[kernel.precision])
 
 
 def test_inputs_are_left_alone(kernel: Kernel) -> None:
