@@ -61,11 +61,11 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
-        "again:\n"
+        "again_%=:\n"
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra over;\n"
-        "bra again;\n"
-        "over:\n"
+        "@done bra over_%=;\n"
+        "bra again_%=;\n"
+        "over_%=:\n"
         "}" :: "r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
