@@ -115,6 +115,14 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                                 unsigned(column * conv.stride_w + plane % conv.stride_w)
                           : 0;
     }
+    // A tap (r, s) is the staged tile moved by so many pixels, and into another plane.
+    unsigned* s_tap = s_where + tiling.quad;
+    for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads) {
+        const int down = i / conv.S * conv.dilation_h, right = i % conv.S * conv.dilation_w;
+        const int plane = down % conv.stride_h * conv.stride_w + right % conv.stride_w;
+        s_tap[i] = plane * tiling.plane + down / conv.stride_h * tiling.pitch +
+                   right / conv.stride_w;
+    }
     if (threadIdx.x == 0) {
         for (int i = 0; i < tiling.stages; ++i) {
             mbarrier_init(&x_full[i], kLoaders / 32);
@@ -253,27 +261,32 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             mbarrier_wait(&x_full[stage], stage_parity);
             const uint64_t x_stage = x_first + unsigned(stage * 2 * tiling.quad);
             for (int r = 0; r < conv.R; ++r) {
-                // Input row p * stride_h + r * dilation_h is in plane row `row`, `down` rows on.
-                const int row = r * conv.dilation_h % conv.stride_h;
-                const int down = r * conv.dilation_h / conv.stride_h;
-                const uint64_t x_row =
-                    x_stage + unsigned(row * conv.stride_w * tiling.plane + down * tiling.pitch);
                 mbarrier_wait(&w_full[slot], slot_parity);
-                uint64_t w_tap = w_first + unsigned(slot * slice_bytes / 16);
-                int plane = 0, right = 0;      // the same for columns
-                #pragma unroll 1
-                for (int s = 0; s < conv.S; ++s) {
-                    wgmma_fence();
-                    wgmma_m64n256k8_tf32(r_acc, w_tap,
-                                         x_row + unsigned(plane * tiling.plane + right),
-                                         accumulate);
-                    wgmma_commit();
-                    wgmma_wait<1>();           // the tap before this one
-                    if (s == 0) release(stage);
+                const uint64_t w_slot = w_first + unsigned(slot * slice_bytes / 16);
+                auto tap = [&](int s) {
+                    wgmma_m64n256k8_tf32(r_acc, w_slot + unsigned(s * (kTapBytes / 16)),
+                                         x_stage + s_tap[r * conv.S + s], accumulate);
                     accumulate = 1;
-                    w_tap += kTapBytes / 16;
-                    plane += conv.dilation_w;
-                    while (plane >= conv.stride_w) plane -= conv.stride_w, ++right;
+                };
+                // One group of products runs while the next is issued. Groups of three keep the
+                // tensor cores busier than single ones.
+                #pragma unroll 1
+                for (int s = 0; s < conv.S;) {
+                    if (s + 3 <= conv.S) {
+                        wgmma_fence();
+                        tap(s), tap(s + 1), tap(s + 2);
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (s == 0) release(stage);
+                        s += 3;
+                    } else {
+                        wgmma_fence();
+                        tap(s);
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (s == 0) release(stage);
+                        s += 1;
+                    }
                 }
                 last_stage = stage, last_slot = slot;
                 if (++slot == tiling.slots) slot = 0, slot_parity ^= !tiling.resident;
@@ -399,7 +412,7 @@ static Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors)
     auto fits = [&](int stages, int64_t slots, bool rows_out) {
         const int64_t barriers = ceil_div((2 * stages + 2 * slots + 1) * 8, int64_t(128)) * 128;
         const int64_t y_bytes = 8 * 8 * (rows_out ? kRowPitch : kPitch) * 4;
-        const int64_t where_bytes = ceil_div(4 * t.quad, 128) * 128;
+        const int64_t where_bytes = ceil_div(4 * (t.quad + conv.R * conv.S), 128) * 128;
         const int64_t bytes =
             barriers + where_bytes + stages * stage_bytes + slots * slice_bytes + y_bytes;
         if (bytes > smem) return false;
