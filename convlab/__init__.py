@@ -8,16 +8,21 @@
 >>> convlab.ab("03_smem_tile", "03_smem_tile@TILE=8", "wide").verdict
 >>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
 
-In a notebook, ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab`` (`convlab.magics`).
+In a notebook, ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab`` (`convlab.use.magics`).
 Importing compiles nothing and touches no GPU.
 """
 
 from . import nn
-from .ab import ab
-from .check import check
-from .compare import compare
-from .device import describe
-from .errors import (
+from .fast.ab import ab
+from .fast.compare import compare
+from .fast.sweep import sweep
+from .machine.device import describe
+from .right.check import check
+from .right.reference import baseline
+from .run.kernel import Kernel, compile, load
+from .show.sliders import sliders
+from .why import access_map, inspect
+from .words.errors import (
     BuildError,
     CatalogError,
     ConvlabError,
@@ -26,17 +31,12 @@ from .errors import (
     UnsupportedError,
     WrongResult,
 )
-from .explain import access_map, inspect
-from .kernel import Kernel, compile, load
-from .problem import Problem, problem, problems
-from .reference import baseline
-from .sliders import sliders
-from .sweep import sweep
+from .words.problem import Problem, problem, problems
 
 
 def load_ipython_extension(shell: object) -> None:
     """Register the notebook's magics: ``%load_ext convlab``."""
-    from .magics import register  # IPython is there when this is called
+    from .use.magics import register  # IPython is there when this is called
 
     register(shell)
 

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import bench, commands
-from .errors import (
+from .fast import bench
+from .right.report import Report
+from .use import commands
+from .words.errors import (
     BuildError,
     CatalogError,
     ConvlabError,
@@ -22,8 +24,7 @@ from .errors import (
     ProblemError,
     UnsupportedError,
 )
-from .problem import PROBLEM_SETS, problem, problems
-from .report import Report
+from .words.problem import PROBLEM_SETS, problem, problems
 
 RIGHT, WRONG, USAGE = 0, 1, 2
 

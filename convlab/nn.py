@@ -1,146 +1,47 @@
-"""Kernels inside a model: a custom op with gradients, ``Conv2d``, ``replace``, ``problems``.
+"""Kernels inside a model: ``conv2d`` with gradients, ``Conv2d``, ``replace``, ``problems``.
 
-A kernel computes the forward pass only. The gradients are torch's own
-(``aten.convolution_backward``), on a GPU in the arithmetic that torch chooses for them: cuDNN with
-TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
+A kernel computes the forward pass only. The gradients are torch's own, on a GPU in the arithmetic
+that torch chooses for them: cuDNN with TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
 
-Importing this module registers the op ``convlab::conv2d``, so that models which use it can be
-compiled, exported and differentiated (``torch.func.grad`` excepted: no op of torch.library has it).
+What of torch works:
+
+===============================  ==============================================================
+backward, double backward        works
+forward_ad, func.jvp, jacfwd     works
+func.grad, vjp, jacrev, hessian  works
+vmap                             works; over filters, one call of the kernel each
+func.functional_call             works
+compile                          works, derivatives and transforms inside it too
+export                           works; saved, it loads a kernel that was given by name or path
+fx.symbolic_trace                works; the convolution stays one node
+jit.trace, jit.script            works; a scripted model cannot be saved
+autocast                         works, in float32: the kernels know nothing less
+other dtypes                     refused with a ProblemError
+meta and fake tensors            works
+channels_last and other strides  works; y is contiguous
+checkpoint                       works
+DistributedDataParallel          works
+pickle, deepcopy, torch.save     works; a copy shares the kernel, a pickle holds it
+CUDA graphs                      works, once the kernel ran before the capture; on a GPU
+===============================  ==============================================================
 """
 
 import copy
-import functools
-import itertools
-import os
-import weakref
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .errors import ProblemError
-from .problem import Problem, same_padding
+from .run.op import convolve, key_of, name_of, padded
+from .words.errors import ProblemError
+from .words.problem import Problem
 
 DEFAULT_KERNEL = "03_smem_tile"
 
-# An op's schema carries tensors, numbers and strings, so a kernel travels through it as a string:
-# a name or path as itself, loaded at the first call; an object as "#<serial> <name>", looked up
-# here. The serial is never used again, so two objects of one name stay apart, and a stale key finds
-# nothing rather than another kernel. Weak: whoever uses the object (a Conv2d, the caller of conv2d)
-# keeps it alive; this table does not.
-_kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
-_serials = itertools.count(1)
-
-
-def _key_of(kernel) -> str:
-    """The string that stands for a kernel in the op's arguments."""
-    if isinstance(kernel, (str, os.PathLike)):
-        text = os.fspath(kernel)
-        is_path = text.endswith(".cu") or os.path.dirname(text) != ""
-        return os.path.abspath(text) if is_path else text
-    for key, held in _kernels.items():  # a handful
-        if held is kernel:
-            return key
-    if not callable(kernel):
-        raise ProblemError(
-            f"kernel={kernel!r} is no kernel: give a name, the path of a .cu file, "
-            "or what convlab.load or convlab.compile returns"
-        )
-    key = f"#{next(_serials)} {_name_of(kernel)}"
-    _kernels[key] = kernel
-    return key
-
-
-# Under torch.compile it is called while tracing, and its answer guarded by the object's identity.
-# (torch.compiler.assume_constant_result does this, and imports the whole compiler: 0.6 s.)
-_key_of._dynamo_marked_constant = True
-
-
-def _name_of(kernel) -> str:
-    if isinstance(kernel, (str, os.PathLike)):
-        return os.fspath(kernel)
-    return getattr(kernel, "name", type(kernel).__name__)
-
-
-def _find(key: str, device: torch.device) -> Callable:
-    """The kernel behind a key; one given by name runs where the tensors are."""
-    if not key.startswith("#"):
-        return _load(key, "cuda" if device.type == "cuda" else "sim")
-    kernel = _kernels.get(key)
-    if kernel is None:
-        raise ProblemError(
-            f"the kernel {key.split(' ', 1)[1]!r} that this graph was traced with no longer "
-            "exists: keep the object alive, or give the kernel by name"
-        )
-    return kernel
-
-
-@functools.lru_cache(maxsize=256)
-def _load(name: str, engine: str) -> Callable:
-    from .kernel import load  # here, so that a model can be built where nothing can be compiled
-
-    return load(name, engine=engine)
-
-
-# --- the op ---------------------------------------------------------------------------------
-
-
-@torch.library.custom_op("convlab::conv2d", mutates_args=())
-def _op(
-    x: Tensor, w: Tensor, bias: Tensor | None, kernel: str,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
-) -> Tensor:  # fmt: skip
-    _require_float32(x, w, bias)
-    with torch.no_grad():
-        y = _find(kernel, x.device)(
-            x.detach(), w.detach(), None if bias is None else bias.detach(),
-            tuple(stride), tuple(padding), tuple(dilation), groups,
-        )  # fmt: skip
-    return y.contiguous()
-
-
-@_op.register_fake
-def _(x, w, bias, kernel, stride, padding, dilation, groups):
-    _require_float32(x, w, bias)
-    y = torch.ops.aten.convolution(
-        x, w, bias, stride, padding, dilation, False, [0, 0], groups
-    )  # torch's own check of the shapes; its strides are another matter
-    return torch.empty(y.shape, dtype=x.dtype, device=x.device)
-
-
-def _save(ctx, inputs, output) -> None:
-    x, w, bias, _, ctx.stride, ctx.padding, ctx.dilation, ctx.groups = inputs
-    ctx.bias_shape = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, w)
-
-
-def _backward(ctx, g_y: Tensor):
-    """Gradients of x, w and bias; differentiable again, since aten's backward is."""
-    x, w = ctx.saved_tensors
-    g_x, g_w, g_bias = torch.ops.aten.convolution_backward(
-        g_y, x, w, ctx.bias_shape, ctx.stride, ctx.padding, ctx.dilation,
-        False, [0, 0], ctx.groups, list(ctx.needs_input_grad[:3]),
-    )  # fmt: skip
-    return g_x, g_w, g_bias, None, None, None, None, None
-
-
-_op.register_autograd(_backward, setup_context=_save)
-for _device_type in ("cuda", "cpu"):
-    _op.register_autocast(_device_type, cast_inputs=torch.float32)
-
-
-def _require_float32(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-    for what, tensor in (("x", x), ("w", w), ("bias", bias)):
-        if tensor is not None and tensor.dtype != torch.float32:
-            raise ProblemError(
-                f"{what} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
-                "in float32: convert it with .float(), or leave this layer to torch.nn.Conv2d"
-            )
-
-
-# --- the function ---------------------------------------------------------------------------
+torch.fx.wrap("convolve")  # a traced model keeps it whole
 
 
 def conv2d(
@@ -189,42 +90,7 @@ def conv2d(
     UnsupportedError
         The kernel's header says that it cannot do this problem.
     """
-    return _run(x, w, bias, stride, padding, dilation, groups, _key_of(kernel))
-
-
-def _run(x, w, bias, stride, padding, dilation, groups, key: str) -> Tensor:
-    if x.dim() not in (3, 4) or w.dim() != 4:
-        raise ProblemError(
-            f"x has shape {tuple(x.shape)} and w {tuple(w.shape)}: "
-            "x must be (N, C, H, W) or (C, H, W), w must be (K, C/groups, R, S)"
-        )
-    stride, dilation = _pair("stride", stride), _pair("dilation", dilation)
-    if padding == "same":
-        if stride != (1, 1):
-            raise ProblemError("padding='same' needs stride 1: give the padding as numbers")
-        before_h, after_h = same_padding(w.shape[2], dilation[0])
-        before_w, after_w = same_padding(w.shape[3], dilation[1])
-        if (before_h, before_w) != (after_h, after_w):  # an even extent: one more at the end
-            x = F.pad(x, (0, after_w - before_w, 0, after_h - before_h))
-        padding = (before_h, before_w)
-    else:
-        padding = (0, 0) if padding == "valid" else _pair("padding", padding)
-    batch = x.unsqueeze(0) if x.dim() == 3 else x
-    y = _op(batch, w, bias, key, stride, padding, dilation, groups)
-    return y.squeeze(0) if x.dim() == 3 else y
-
-
-def _pair(what: str, value) -> tuple[int, int]:
-    if isinstance(value, (tuple, list)):
-        if len(value) == 2:
-            return tuple(value)
-    elif not isinstance(value, str):
-        return (value, value)
-    also = ", 'same' or 'valid'" if what == "padding" else ""
-    raise ProblemError(f"{what}={value!r}: give an int or a (height, width) pair{also}")
-
-
-# --- the module -----------------------------------------------------------------------------
+    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel))
 
 
 class Conv2d(nn.Conv2d):
@@ -251,6 +117,8 @@ device, dtype
     CatalogError, BuildError, UnsupportedError, LaunchError
         At the forward pass: no such kernel; it does not compile, cannot do this problem, fails.
     """
+
+    __jit_unused_properties__ = ["kernel"]
 
     def __init__(
         self,
@@ -282,19 +150,16 @@ device, dtype
     @kernel.setter
     def kernel(self, kernel) -> None:
         # Past Module.__setattr__, which would take a callable that is a Module for a child.
-        self.__dict__.update(_kernel=kernel, _kernel_key=_key_of(kernel))
+        self.__dict__.update(_kernel=kernel, _kernel_key=key_of(kernel))
 
+    @torch.jit.ignore
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
-        return _run(
-            input, weight, bias, self.stride, padding, self.dilation, self.groups, self._kernel_key
-        )
+        input, padding = _outer(self, input)
+        numbers = self.stride, padding, self.dilation, self.groups
+        return convolve(input, weight, bias, *numbers, self._kernel_key)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, kernel={_name_of(self._kernel)}"
+        return f"{super().extra_repr()}, kernel={name_of(self._kernel)}"
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
@@ -346,7 +211,7 @@ def replace(
         ``kernel`` is no kernel, or a layer has a forward of its own, which would go on running.
         Nothing is replaced then.
     """
-    _key_of(kernel)  # raises before anything is changed
+    key_of(kernel)  # raises before anything is changed
     layers = [
         (name, module)
         for name, module in model.named_modules()
@@ -411,21 +276,20 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
     return found
 
 
+def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
+    """The image with what a ``padding_mode`` puts around it, and the padding that is left."""
+    if layer.padding_mode == "zeros":
+        return x, layer.padding
+    return F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), (0, 0)
+
+
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     """The problem that a layer computes for an input, named after the layer."""
-    N, C, H, W = x.shape if x.dim() == 4 else (1, *x.shape)
-    padding = layer.padding
-    if layer.padding_mode != "zeros":
-        left, right, top, bottom = layer._reversed_padding_repeated_twice
-        H, W, padding = H + top + bottom, W + left + right, 0
-    elif padding == "same":
-        sizes = zip(layer.kernel_size, layer.dilation, strict=True)
-        (top, bottom), (left, right) = (same_padding(size, step) for size, step in sizes)
-        H, W, padding = H + bottom - top, W + right - left, (top, left)
-    return Problem.from_shapes(
-        (N, C, H, W), layer.weight.shape, None if layer.bias is None else layer.bias.shape,
-        layer.stride, padding, layer.dilation, layer.groups, name,
-    )  # fmt: skip
+    x, padding = _outer(layer, x if x.dim() == 4 else x.unsqueeze(0))
+    x, padding = padded(x, layer.weight, layer.stride, padding, layer.dilation)
+    bias_shape = None if layer.bias is None else layer.bias.shape
+    numbers = layer.stride, padding, layer.dilation, layer.groups
+    return Problem.from_shapes(x.shape, layer.weight.shape, bias_shape, *numbers, name)
 
 
 def _class_for(layer: nn.Module) -> type:

@@ -60,7 +60,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     if (conv.N == 0) return nullptr;
     const int64_t outputs = int64_t(conv.N) * conv.K * conv.P * conv.Q;
     const int64_t blocks = ceil_div(outputs, int64_t(kThreads));
-    if (blocks > INT32_MAX) return "01_direct: more outputs than threads in a grid (2^31 blocks)";
+    if (const char* error = too_many(blocks)) return error;
     conv2d_direct<<<unsigned(blocks), kThreads, 0, stream>>>(conv, x, w, bias, y);
     return launch_error();
 }

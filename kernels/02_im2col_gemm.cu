@@ -35,7 +35,6 @@ static_assert(kBK >= 1, "BK: at least 1");
 static_assert(kBK * (kBM + kBN + 4) * sizeof(float) <= 48 * 1024, "tiles: at most 48 KB");
 
 constexpr int kLoweringThreads = 256;
-constexpr int kMaxGrid = 65535;   // of a grid's y and z
 
 // g_col: (C*R*S, pitch). Its column m is pixel `first + m` of y's pixels, all images end to end.
 __global__ void __launch_bounds__(kLoweringThreads)

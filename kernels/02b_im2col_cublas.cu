@@ -5,6 +5,7 @@
 //       the product goes through the workspace, and one more kernel does both.
 // mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
 //       GEMM: cuBLAS's, the batch being the groups. to_nchw: thread -> one pixel, one k.
+// parent: 02_im2col_gemm
 // precision: fp32
 // supports: C * R * S <= 2147483647 * groups
 // limits: y is written, read and written again on top of im2col's traffic. Workspace is shared by
@@ -12,6 +13,7 @@
 #include <cublas_v2.h>
 #include "convlab.cuh"
 #include "convlab_cublas.cuh"
+#include "im2col.cuh"
 
 #ifndef THREADS
 #define THREADS 256
@@ -19,34 +21,7 @@
 constexpr int kThreads = THREADS;
 static_assert(kThreads > 0 && kThreads % 32 == 0 && kThreads <= 1024, "THREADS: 32, 64, ... 1024");
 
-constexpr int kMaxGrid = 65535;                 // of a grid's y and z
 constexpr int64_t kMaxPixels = 8 * 1024 * 1024; // of a chunk; far below what overflows an int
-
-// g_col: (C*R*S, pitch). Its column m is pixel `first + m` of y's pixels, all images end to end.
-__global__ void __launch_bounds__(kThreads)
-im2col(ConvProblem conv, const float* __restrict__ g_x, float* __restrict__ g_col,
-       int64_t first, int pixels, int pitch) {
-    const int m = int(blockIdx.x * kThreads + threadIdx.x);
-    if (m >= pixels) return;
-    const int64_t PQ = int64_t(conv.P) * conv.Q;
-    const int n = int((first + m) / PQ);
-    const int p = int((first + m) % PQ / conv.Q);
-    const int q = int((first + m) % PQ % conv.Q);
-
-    for (int c = blockIdx.y; c < conv.C; c += gridDim.y) {
-        const float* x_c = g_x + (int64_t(n) * conv.C + c) * conv.H * conv.W;    // (H, W)
-        float* col = g_col + int64_t(c) * conv.R * conv.S * pitch + m;
-        for (int r = 0; r < conv.R; ++r) {
-            const int h = p * conv.stride_h - conv.pad_h + r * conv.dilation_h;
-            for (int s = 0; s < conv.S; ++s) {
-                const int w = q * conv.stride_w - conv.pad_w + s * conv.dilation_w;
-                const bool inside = h >= 0 && h < conv.H && w >= 0 && w < conv.W;
-                *col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
-                col += pitch;   // rows are ordered (c, r, s), as the filter is
-            }
-        }
-    }
-}
 
 // y[n, k, p, q] = bias[k] + product[k, m],  m -> (n, p, q);  g_product: (K, pitch).
 // A (K, N*P*Q) matrix is not y seen differently: where N > 1, n has to move in front of k.
@@ -67,12 +42,8 @@ static int64_t floats_per_pixel(const ConvProblem& conv) {
     return int64_t(conv.C) * conv.R * conv.S + conv.K;
 }
 
-// Pixels that fit into `bytes`, 0 if not even one; whole 128-byte lines.
 static int pixels_per_chunk(const ConvProblem& conv, size_t bytes) {
-    const int64_t all = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(32)) * 32;
-    const int64_t fit = int64_t(bytes / sizeof(float)) / floats_per_pixel(conv);
-    const int64_t pixels = min_of(min_of(fit, all), kMaxPixels);
-    return int(pixels < 32 ? pixels : pixels / 32 * 32);
+    return columns_that_fit(conv, bytes, floats_per_pixel(conv), kMaxPixels);
 }
 
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
@@ -90,15 +61,14 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     if (pitch == 0) return "02b_im2col_cublas: the workspace is too small for one pixel";
     const int K_group = conv.K / conv.groups;
     const int64_t gemm_k = int64_t(conv.C / conv.groups) * conv.R * conv.S;
-    if (gemm_k > INT32_MAX) return "02b_im2col_cublas: C/groups*R*S passes 2^31; use 01_direct";
     float* col = static_cast<float*>(workspace);                           // (C*R*S, pitch)
     float* product = col + int64_t(conv.C) * conv.R * conv.S * pitch;      // (K, pitch)
 
     const int64_t all = int64_t(conv.N) * conv.P * conv.Q;
     for (int64_t first = 0; first < all; first += pitch) {
         const int pixels = int(min_of(int64_t(pitch), all - first));
-        const dim3 lowering(ceil_div(pixels, kThreads), min_of(conv.C, kMaxGrid));
-        im2col<<<lowering, kThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);
+        const dim3 lowering(ceil_div(pixels, kLoweringThreads), min_of(conv.C, kMaxGrid));
+        im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);
 
         // For each group: (K_group, gemm_k) x (gemm_k, pixels) -> (K_group, pixels). A row of col
         // or of product is `pitch` long, also in the last chunk, which has fewer pixels.

@@ -31,13 +31,13 @@ struct ConvProblem {
 //   CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit);
 //       optional: the bytes of workspace wanted, at most `limit`; or, where `limit` is too small
 //       to work at all, the least that would do.
+//
+//   CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* problem);
+//   CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const float* w, void* plan,
+//                                            cudaStream_t stream);
+//       optional, both or none: lay a filter out, once, into as many bytes as the first says;
+//       conv2d then gets `plan` in the place of w. 0 bytes: it takes w as it is.
 #define CONVLAB_ENTRY extern "C" __attribute__((visibility("default")))
-
-// The text of the last launch's error, or null. Ends every entry point.
-inline const char* launch_error() {
-    cudaError_t error = cudaGetLastError();
-    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
-}
 
 // a / b rounded up, for a >= 0 and b > 0; a + b may overflow, this does not.
 template <typename T>
@@ -48,3 +48,38 @@ __host__ __device__ constexpr T min_of(T a, T b) { return a < b ? a : b; }
 
 template <typename T>
 __host__ __device__ constexpr T max_of(T a, T b) { return a < b ? b : a; }
+
+// The text of the last launch's error, or null. Ends every entry point.
+inline const char* launch_error() {
+    cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+// How far a grid goes: x to 2^31 - 1, y and z to 65535 each.
+constexpr int kMaxGrid = 65535;
+
+// A text if `blocks` are more than a grid's x holds, else null.
+inline const char* too_many(int64_t blocks) {
+    return blocks > INT32_MAX ? "more blocks than a grid has (2^31); use 02_im2col_gemm" : nullptr;
+}
+
+// `blocks` blocks for each image; the images are folded over y and z. See image_of_block.
+inline dim3 grid_of_images(int64_t blocks, int images) {
+    const int rows = min_of(images, kMaxGrid);
+    return dim3(unsigned(blocks), rows, ceil_div(images, rows));
+}
+
+// The image n that a block of such a grid belongs to. The last blocks may be past the last image.
+__device__ inline int64_t image_of_block() {
+    return int64_t(blockIdx.z) * gridDim.y + blockIdx.y;
+}
+
+// Lets a block of the kernel have this much dynamic shared memory: over 48 KB it has to be asked
+// for. Returns null, or a text if the device has less.
+template <typename Kernel>
+const char* ask_for_shared_memory(Kernel* kernel, int bytes) {
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) ==
+        cudaSuccess) return nullptr;
+    cudaGetLastError();   // told here, not after the next launch
+    return "a block's tiles do not fit into shared memory; make them smaller, or use 01_direct";
+}

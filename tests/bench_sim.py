@@ -23,7 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import convlab
-from convlab import bench, reference
+from convlab.fast import bench
+from convlab.right import reference
 
 PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"  # 18.9 million multiply-adds
 RUNGS = ("01_direct", "02_im2col_gemm", "03_smem_tile")
@@ -97,7 +98,7 @@ def main(arguments: list[str]) -> int:
         bench.between(given.write, "speed")  # told now, not after seconds
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
-        convlab.build.sim_runtime()
+        convlab.run.build.sim_runtime()
         plain = loops(problem)
         rows = [
             "| rung | no hooks, s | everything on, s | times plain loops | build, s |",

@@ -25,12 +25,12 @@ from typing import Any
 import torch
 
 import convlab
-from convlab import paired
-from convlab.bench import write_between
-from convlab.check import resolve
-from convlab.clock import Clock
-from convlab.paired import MODES
-from convlab.ratio import THRESHOLD
+from convlab.fast import paired
+from convlab.fast.bench import write_between
+from convlab.fast.paired import MODES
+from convlab.fast.ratio import THRESHOLD
+from convlab.machine.clock import Clock
+from convlab.right.check import resolve
 
 CASES = (
     ("01_direct", "N=1,C=32,H=14,W=14,K=32,R=1,S=1"),

@@ -1,14 +1,18 @@
-"""What all tests share: the `gpu` mark, and a build cache of the tests' own."""
+"""What all tests share: the `gpu` mark, and an order in which two processes end together."""
 
 import pytest
 import torch
 
+# What takes longest begins first; each of the last is one group, tens of seconds long.
+HEAVY = ("test_browser", "test_notebooks", "test_mutants", "test_counts", "test_sim", "test_kernels")
 
 torch.set_num_threads(1)  # truths are small here, and the simulator has use for the cores
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `gpu` where there is no GPU."""
+    """Put what takes long first; skip what is marked `gpu` where there is no GPU."""
+    rank = {name: place for place, name in enumerate(HEAVY)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(HEAVY)))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs an NVIDIA GPU")

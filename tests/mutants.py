@@ -34,9 +34,9 @@ from planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 import convlab
 from convlab import sim
-from convlab.build import ninja_on_path
-from convlab.errors import BuildError, LaunchError, UnsupportedError
-from convlab.kernel import WORKSPACE_LIMIT
+from convlab.run.build import ninja_on_path
+from convlab.run.kernel import WORKSPACE_LIMIT
+from convlab.words.errors import BuildError, LaunchError, UnsupportedError
 
 
 @dataclass(frozen=True)

@@ -469,7 +469,8 @@ CUBLAS = _of(
        ("const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;",
         "const int64_t n = m / PQ, pq = m % PQ;"), workspace_limit=CHUNKED),
     _m("last_chunk_as_full", "the last chunk is taken to be as full as the others",
-       ("int(min_of(int64_t(pitch), all - first))", "pitch"), sim=FAULT, at=(_WRITE, _Y_STORE)),
+       ("int(min_of(int64_t(pitch), all - first))", "pitch"), sim=FAULT, at=(_WRITE, _Y_STORE),
+       inline="im2col.cuh"),
     _m("stream_not_set", "the library's handle is not put on the caller's stream", (_STREAM, ""),
        **_HANDLE, sim=None, cuda=WRONG, shipped=True,
        why="the simulator has no streams: a launch is over when it returns"),
@@ -478,8 +479,7 @@ CUBLAS = _of(
        cuda=WRONG, shipped=True, why="the simulator's cuBLAS computes in fp32 whatever the mode"),
 )  # fmt: skip
 
-_IMAGES = "    for (int image = blockIdx.z; image < chunk.images; image += gridDim.z)"
-_Y = "y + (n * conv.K + k) * PQ + m, int(PQ), conv.K * PQ, chunk.images"
+_Y = "y + (n * conv.K + k) * PQ + m, int(PQ), conv.K * PQ, images"
 
 BATCHED = _of(
     "02c_im2col_batched",
@@ -487,55 +487,109 @@ BATCHED = _of(
        ("int(gemm_k), 0}", "int(gemm_k), K_group * gemm_k}"), sim=FAULT, at=(_CALL,), **_HANDLE),
     _m("group_filter_dropped", "each group uses the first group's filters",
        ("w + k * gemm_k", "w")),
-    _m("batch_of_columns", "images' matrices are taken to lie one group apart",
-       ("conv.groups * gemm_k * chunk.pixels", "gemm_k * chunk.pixels")),
+    _m("batch_of_columns", "images' matrices are taken to lie one after the other",
+       ("pitch, PQ}", "pitch, conv.groups * gemm_k * PQ}"), sim=FAULT, at=(_CALL,), **_HANDLE),
     _m("batch_of_y", "images of y are taken to lie one group apart",
-       (_Y, _Y.replace("conv.K * PQ, chunk", "K_group * PQ, chunk"))),
+       (_Y, _Y.replace("conv.K * PQ, images", "K_group * PQ, images"))),
     _m("pixels_by_height", "a pixel's row is taken from P",
-       ("/ conv.Q);", "/ conv.P);")),
+       ("% PQ / conv.Q);", "% PQ / conv.P);"), inline="im2col.cuh"),
     _m("plane_bias_transposed", "the bias of plane n * K + k is taken to be that of k * N + n",
        ("g_bias[plane % conv.K]", "g_bias[plane / conv.N]")),
     _m("bias_per_chunk", "the bias is added once for every image",
        ("    if (bias) {\n", "    if (bias) for (int i = 0; i < conv.N; ++i) {\n")),
     _m("bias_pixels_short", "the bias misses the last pixel",
        ("if (pq >= PQ)", "if (pq >= PQ - 1)")),
-    _m("images_past_grid", "images past the 65535 of a grid's z have no thread",
-       (_IMAGES, "    if (const int image = blockIdx.z; image < chunk.images)")),
-    _m("grid_too_large", "the grid's z is the number of images, however many",
-       ("min_of(chunk.images, kMaxGrid));\n", "chunk.images);\n"), sim=FAULT,
-       at=("im2col<<<lowering",)),
-    _m("image_offset_dropped", "every chunk lowers the first images",
-       ("int64_t(first_image) * conv.C + plane", "plane"), workspace_limit=CHUNKED),
-    _m("pixel_offset_dropped", "every chunk lowers the first pixels",
-       ("(first_pixel + m) / conv.Q", "m / conv.Q"), ("(first_pixel + m) % conv.Q", "m % conv.Q"),
-       workspace_limit=CHUNKED),
+    _m("image_offset_dropped", "every chunk lowers the first image",
+       ("conv, x, col, first, int", "conv, x, col, m, int"), workspace_limit=CHUNKED),
+    _m("pixel_offset_dropped", "every chunk lowers the first pixels of its image",
+       ("conv, x, col, first, int", "conv, x, col, n * PQ, int"), workspace_limit=CHUNKED),
     _m("chunk_of_y_dropped", "every chunk is written to the start of its image",
        (_Y, _Y.replace(" * PQ + m,", " * PQ,")), workspace_limit=CHUNKED),
     _m("rows_of_y", "y's rows are taken to be as long as the chunk has pixels",
-       (_Y, _Y.replace("int(PQ),", "chunk.pixels,")), workspace_limit=CHUNKED, shipped=True),
-    _m("unfinished_image", "the rest of an image that is not a full chunk is left out",
-       ("m < PQ; m += most.pixels", "m + most.pixels <= PQ; m += most.pixels"),
-       workspace_limit=CHUNKED),
+       (_Y, _Y.replace("int(PQ),", "int(pixels / images),")), workspace_limit=CHUNKED,
+       shipped=True),
+    _m("chunk_past_image", "a chunk that is a part of an image runs on into the next",
+       ("pitch < PQ ? PQ - m : all - first", "all - first"), workspace_limit=CHUNKED),
 )  # fmt: skip
 
-_EXTENT_H = "int64_t(tile - 1) * conv.stride_h + int64_t(conv.R - 1) * conv.dilation_h + 1"
-_EXTENT_W = "int64_t(tile - 1) * conv.stride_w + int64_t(conv.S - 1) * conv.dilation_w + 1"
-_FILL = """                s_x[row * staging.pitch + column] =
-                    inside ? x_c0[(int64_t(c) * conv.H + h) * conv.W + w] : 0.0f;
-"""
-_FILL_INSIDE = """                if (inside)
-                    s_x[row * staging.pitch + column] =
-                        x_c0[(int64_t(c) * conv.H + h) * conv.W + w];
-"""
-_BEFORE = "        __syncthreads();\n\n        const float4* s_tap"
-_OPT_IN = """    const cudaError_t status = cudaFuncSetAttribute(   // 48 KB unless asked for
-        conv2d_smem_tile<tile, k_tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, staging.bytes);
-"""
-_C_TILE = "int(min_of(min_of(fit, int64_t(kCTile)), int64_t(conv.C / conv.groups)))"
-
-_STAGED = ("s_x[row", "s_w[tap", "r_x = s_row[w", "r_w = s_tap[")  # stores, loads
+_TAIL = "        if (k0 + j >= K_group) continue;\n"
+_CLAMP = "min_of(j, K_group - k0 - 1) * C_group * RS"
 _PIXEL = "g_y[((n * conv.K"
 
+CHANNELS = _of(
+    "01b_register_channels",
+    _m("k_tile_dropped", "each tile of channels uses the group's first filters",
+       ("int64_t(group * K_group + k0) * C_group", "int64_t(group * K_group) * C_group")),
+    _m("group_dropped", "each group reads the first group's channels",
+       (" + group * C_group) * HW", ") * HW")),
+    _m("filters_unchecked", "filters past the group's last are read", (_CLAMP, "j * C_group * RS"),
+       sim=FAULT, cuda=None, why=LUCK, at=("w_tap[r_offset[j]]",)),
+    _m("filters_overlap", "a filter is taken to be R * S long, whatever the channels",
+       (_CLAMP, "min_of(j, K_group - k0 - 1) * RS")),
+    _m("store_k_unchecked", "channels past the group's last are written",
+       (_TAIL, ""), sim=FAULT, at=(_PIXEL,)),
+    _m("channels_end_to_end", "a tile of channels is written end to end, not plane by plane",
+       ("((n * conv.K + k) * conv.P + p) * conv.Q + q", "(n * conv.K + k0) * conv.P * conv.Q + j"),
+       sim=FAULT, cuda=WRONG, at=("g_y[(",)),
+    _m("bias_of_first", "every channel of the tile gets the first one's bias",
+       ("g_bias[k]", "g_bias[k - j]")),
+    _m("one_tile_of_channels", "the grid forgets that there are several tiles of channels",
+       ("* conv.groups *\n                           ceil_div(conv.K / conv.groups, kKTile);",
+        "* conv.groups;")),
+)  # fmt: skip
+
+_EXTENT_H = "(kTile - 1) * conv.stride_h + (conv.R - 1) * conv.dilation_h + 1"
+_EXTENT_W = "(kTile - 1) * conv.stride_w + (conv.S - 1) * conv.dilation_w + 1"
+_ONE_BEFORE = "        __syncthreads();\n\n        for (int r = 0;"
+_ONE_AFTER = "        __syncthreads();   // all have read the tile before the next is loaded\n"
+_ONE_FILL = """                s_x[row * staging.extent_w + column] =
+                    inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
+"""
+_ONE_STAGED = ("s_x[row", "r_x = s_x[")  # store, load
+_ASK = "    if (const char* error = ask_for_shared_memory(%s, staging.bytes)) return error;\n"
+
+INPUT = _of(
+    "01c_smem_input",
+    _m("no_barrier_before", "no barrier between loading the tile and using it",
+       (_ONE_BEFORE, "\n        for (int r = 0;"), at=_ONE_STAGED, sim=FAULT, cuda=WRONG),
+    _m("no_barrier_after", "no barrier between using the tile and loading the next",
+       (_ONE_AFTER, ""), cuda=None, why=OVERLAP, at=_ONE_STAGED, sim=FAULT),
+    _m("border_skipped", "padding is skipped in the tile, not set to zero",
+       (_ONE_FILL, _ONE_FILL.replace("s_x[", "if (inside) s_x[").replace("inside ? ", "")
+        .replace(" : 0.0f", "")),
+       shipped=True, at=_ONE_STAGED[1:], sim=FAULT, cuda=WRONG),
+    _m("halo_rows_short", "the last row of the halo is not loaded",
+       ("row < staging.extent_h", "row < staging.extent_h - 1"), at=_ONE_STAGED[1:],
+       sim=FAULT, cuda=WRONG),
+    _m("extent_without_dilation", "the tile's extent ignores the dilation",
+       (_EXTENT_W, _EXTENT_W.replace(" * conv.dilation_w", "")), at=_ONE_STAGED[1:],
+       sim=FAULT, cuda=WRONG),
+    _m("channel_dropped", "every channel's products use the filter's first channel",
+       ("(c * RS + r * conv.S + s)", "(r * conv.S + s)")),
+    _m("filters_unchecked", "filters past the group's last are read", (_CLAMP, "j * C_group * RS"),
+       sim=FAULT, cuda=None, why=LUCK, at=("w_tap[r_offset[j]]",)),
+    _m("not_opted_in", "over 48 KB of shared memory without asking for it",
+       (_ASK % "conv2d_smem_input", ""), sim=FAULT, shipped=True, at=("<<<grid",)),
+    _m("images_past_grid", "images past the 65535 of a grid's y have no block",
+       ("int64_t(blockIdx.z) * gridDim.y + blockIdx.y", "blockIdx.y"), inline="convlab.cuh"),
+    _m("grid_too_large", "the grid's y is the number of images, however many",
+       ("rows = min_of(images, kMaxGrid)", "rows = images"), inline="convlab.cuh", sim=FAULT,
+       at=("<<<grid",)),
+)  # fmt: skip
+
+_FILL = """                    s_x_c[row * staging.pitch + column] =
+                        inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
+"""
+_FILL_INSIDE = """                    if (inside)
+                        s_x_c[row * staging.pitch + column] = x_c[int64_t(h) * conv.W + w];
+"""
+_BEFORE = "        __syncthreads();\n\n        const float4* s_tap"
+_C_TILE = "min_of(min_of(fit, kCTile), conv.C / conv.groups)"
+_SUPPORTS = """// supports: 4 * ((15 * stride_h + (R - 1) * dilation_h + 1)
+//       * (15 * stride_w + (S - 1) * dilation_w + 1) + 36 * R * S) <= smem
+"""
+
+_STAGED = ("s_x_c[row", "s_w[tap", "r_x = s_row[w", "r_w = s_tap[")  # stores, loads
 TILE = _of(
     "03_smem_tile",
     # -- barriers
@@ -564,8 +618,8 @@ TILE = _of(
        ("q0 * conv.stride_w - conv.pad_w;", "q0 - conv.pad_w;"), shipped=True, sim=FAULT,
        at=_STAGED[2:3]),
     _m("extent_plain", "the tile's extent is TILE + R - 1 whatever stride and dilation",
-       (_EXTENT_H, "tile + conv.R - 1"), (_EXTENT_W, "tile + conv.S - 1"), shipped=True, sim=FAULT,
-       at=_STAGED[2:3]),
+       (_EXTENT_H, "kTile + conv.R - 1"), (_EXTENT_W, "kTile + conv.S - 1"), shipped=True,
+       sim=FAULT, at=_STAGED[2:3]),
     _m("extent_without_stride", "the tile's extent ignores the stride",
        (_EXTENT_W, _EXTENT_W.replace(" * conv.stride_w", "")), at=_STAGED[2:3],
        sim=FAULT, cuda=WRONG),
@@ -575,21 +629,21 @@ TILE = _of(
        ("column < staging.extent_w", "column < staging.extent_w - 1"), at=_STAGED[2:3],
        sim=FAULT, cuda=WRONG),
     _m("halo_rows_short", "the last row of the halo is not loaded",
-       ("row < channels * staging.extent_h", "row < channels * staging.extent_h - 1"),
-       at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
+       ("row < staging.extent_h", "row < staging.extent_h - 1"), at=_STAGED[2:3],
+       sim=FAULT, cuda=WRONG),
     _m("halo_not_loaded", "each thread loads one element: there are more than threads",
-       ("column < staging.extent_w;", "column < tile;"), shipped=True, at=_STAGED[2:3],
+       ("column < staging.extent_w;", "column < kTile;"), shipped=True, at=_STAGED[2:3],
        sim=FAULT, cuda=WRONG),
     _m("right_unchecked", "w >= W is not asked: the next row is read", (" && w < conv.W", ""),
-       sim=FAULT, at=("inside ? x_c0",)),
-    _m("top_unchecked", "h < 0 is not asked", ("h >= 0 && ", ""), sim=FAULT, at=("inside ? x_c0",)),
+       sim=FAULT, at=("inside ? x_c[",)),
+    _m("top_unchecked", "h < 0 is not asked", ("h >= 0 && ", ""), sim=FAULT, at=("inside ? x_c[",)),
     _m("x_channels_dropped", "every tile of channels loads the first channels of x",
        (" + group * C_group + c0)", " + group * C_group)")),
     _m("w_channels_dropped", "every tile of channels loads the filter's first channels",
        (" * C_group + c0) * RS", " * C_group) * RS")),
     _m("channel_tail", "the last tile of channels is taken to be full",
        ("min_of(staging.c_tile, C_group - c0)", "staging.c_tile"), sim=FAULT,
-       at=("s_w[tap", "inside ? x_c0")),
+       at=("s_w[tap", "inside ? x_c[")),
     _m("group_dropped", "each group loads the first group's channels",
        (" + group * C_group + c0)", " + c0)")),
     _m("k_tile_dropped", "each tile of channels loads the group's first filters",
@@ -597,22 +651,22 @@ TILE = _of(
     _m("filters_unchecked", "filters past the group's last are read",
        ("k0 + k < K_group ? w_k[tap] : 0.0f", "w_k[tap]"), sim=FAULT, cuda=None, why=LUCK),
     _m("filters_stale", "filters past the group's last are skipped, not set to zero, and stored",
-       ("s_w[tap * w_pitch + k] = k0 + k < K_group ? w_k[tap] : 0.0f;",
-        "if (k0 + k < K_group) s_w[tap * w_pitch + k] = w_k[tap];"),
-       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT, shipped=True,
+       ("s_w[tap * kWPitch + k] = k0 + k < K_group ? w_k[tap] : 0.0f;",
+        "if (k0 + k < K_group) s_w[tap * kWPitch + k] = w_k[tap];"),
+       (_TAIL, ""), sim=FAULT, shipped=True,
        at=(_STAGED[3], _PIXEL)),
     _m("filter_pitch", "the staged filter is written without its padding, read with it",
-       ("s_w[tap * w_pitch + k]", "s_w[tap * k_tile + k]"), at=_STAGED[3:], sim=FAULT, cuda=WRONG),
+       ("s_w[tap * kWPitch + k]", "s_w[tap * kKTile + k]"), at=_STAGED[3:], sim=FAULT, cuda=WRONG),
     _m("tile_pitch", "the staged tile is written with rows of its extent, read with its pitch",
-       ("s_x[row * staging.pitch + column]", "s_x[row * staging.extent_w + column]"),
+       ("s_x_c[row * staging.pitch + column]", "s_x_c[row * staging.extent_w + column]"),
        at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
     _m("misaligned", "the tile that is read as float4 starts after one of any length",
-       ("    float* s_w = reinterpret_cast<float*>(s_mem);       // (c_tile, R, S, w_pitch)\n", ""),
-       ("    float* s_x = s_w + staging.c_tile * RS * w_pitch;   // (c_tile, extent_h, pitch)\n",
+       ("    float* s_w = reinterpret_cast<float*>(s_mem);       // (c_tile, R, S, kWPitch)\n", ""),
+       ("    float* s_x = s_w + staging.c_tile * RS * kWPitch;   // (c_tile, extent_h, pitch)\n",
         ("    float* s_x = reinterpret_cast<float*>(s_mem);\n"
         "    float* s_w = s_x + staging.c_tile * staging.extent_h * staging.pitch;\n")),
        ("const float4* s_tap = s_mem;", "const float4* s_tap = reinterpret_cast<float4*>(s_w);"),
-       ("extent_w + (32 + tile - extent_w % 32) % 32", "extent_w"), sim=FAULT, at=_STAGED[3:]),
+       ("extent_w + (32 + kTile - extent_w % 32) % 32", "extent_w"), sim=FAULT, at=_STAGED[3:]),
     # -- computing and storing
     _m("padding_ignored", "the padding is accepted and ignored",
        (" - conv.pad_h", "", 2), (" - conv.pad_w", "", 2), shipped=True),
@@ -623,33 +677,31 @@ TILE = _of(
     _m("stride_in_corner_only", "the stride moves the tile, not the pixels in it",
        ("q * conv.stride_w - conv.pad_w + s", "q0 * conv.stride_w + q - q0 - conv.pad_w + s")),
     _m("bias_within_group", "the bias is indexed within the group",
-       ("g_bias[k]", "g_bias[k0 + i]")),
+       ("g_bias[k]", "g_bias[k0 + j]")),
     _m("store_k_unchecked", "channels past the group's last are written",
-       ("            if (k0 + i >= K_group) continue;\n", ""), sim=FAULT, at=(_PIXEL,)),
+       (_TAIL, ""), sim=FAULT, at=(_PIXEL,)),
     _m("store_q_unchecked", "pixels past the row's end are written: they are the next row's",
-       ("if (p < conv.P && q < conv.Q)", "if (p < conv.P)"), sim=FAULT, at=(_PIXEL,)),
+       ("if (p >= conv.P || q >= conv.Q)", "if (p >= conv.P)"), sim=FAULT, at=(_PIXEL,)),
     _m("store_p_off_by_one", "one row past the image's last is written",
-       ("if (p < conv.P && q", "if (p <= conv.P && q"), sim=FAULT, at=(_PIXEL,)),
+       ("if (p >= conv.P || q", "if (p > conv.P || q"), sim=FAULT, at=(_PIXEL,)),
     _m("image_dropped", "every image is written to the first",
        ("((n * conv.K + k) * conv.P + p)", "(int64_t(k) * conv.P + p)"), sim=FAULT, cuda=WRONG),
     _m("images_unchecked", "blocks past the last image are not stopped",
        ("    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier\n",
-        ""), sim=FAULT, at=("inside ? x_c0",)),
+        ""), sim=FAULT, at=("inside ? x_c[",)),
     # -- host
     _m("tail_tile_missing", "the grid is rounded down: the last tiles are not written",
-       ("int64_t(ceil_div(conv.P, tile))", "int64_t(max_of(1, conv.P / tile))")),
+       ("int64_t(ceil_div(conv.P, kTile))", "int64_t(max_of(1, conv.P / kTile))")),
     _m("tiles_by_height", "tiles are counted by P where a row of them has Q",
-       ("tiles_q = ceil_div(conv.Q, tile)", "tiles_q = ceil_div(conv.P, tile)")),
+       ("tiles_q = ceil_div(conv.Q, kTile)", "tiles_q = ceil_div(conv.P, kTile)")),
     _m("not_opted_in", "over 48 KB of shared memory without asking for it",
-       (_OPT_IN, "    const cudaError_t status = cudaSuccess;\n"), sim=FAULT, shipped=True,
-       at=("k_tile><<<grid",)),
+       (_ASK % "conv2d_smem_tile", ""), sim=FAULT, shipped=True, at=("<<<grid",)),
     _m("all_channels_in_one_tile", "all channels of the group in one tile: fits for few",
-       (_C_TILE, "conv.C / conv.groups"), sim=FAULT, shipped=True, at=("cudaFuncSetAttribute(",)),
+       (_C_TILE, "conv.C / conv.groups"), sim=FAULT, shipped=True, inline="convlab.cuh",
+       at=("cudaFuncSetAttribute(",)),
     _m("refusal_unsaid", "where no tile fits, nothing is launched and nothing said",
-       (("launch<8, 4>(conv, smem, x, w, bias, y, stream, &error) ||\n        "
-        "launch<4, 4>(conv, smem, x, w, bias, y, stream, &error)"), "false"),
-       ('return "03_smem_tile: one channel\'s tile does not fit into shared memory; use 01_direct"',
-        "return nullptr"), shipped=True),
+       (_SUPPORTS, "// supports: everything\n"),
+       ("staging.bytes)) return error;", "staging.bytes)) return nullptr;"), shipped=True),
 )  # fmt: skip
 
-MUTANTS = (*DIRECT, *GEMM, *CUBLAS, *BATCHED, *TILE)
+MUTANTS = (*DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE)

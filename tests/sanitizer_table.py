@@ -38,11 +38,13 @@ import torch
 from planted import FAULT, KERNELS, MUTANTS, Mutant
 
 import convlab
-from convlab import bench, device, sanitizer, sim, toolchain
-from convlab.build import ninja_on_path
-from convlab.errors import BuildError, LaunchError
-from convlab.kernel import WORKSPACE_LIMIT
-from convlab.launch import integers
+from convlab import sim
+from convlab.fast import bench
+from convlab.machine import device, toolchain
+from convlab.run.build import ninja_on_path
+from convlab.run.kernel import WORKSPACE_LIMIT
+from convlab.run.launch import integers
+from convlab.words.errors import BuildError, LaunchError
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKER = "sanitizer"
@@ -327,7 +329,7 @@ def make(bug: Bug, folder: Path, arch: str) -> Path | str:
 def ask(tool: str, program: Path, bug: Bug, limit: float = SECONDS) -> str:
     """Run a bug's program under a tool; what it said of it."""
     command = [
-        str(sanitizer.find()), "--tool", tool, "--show-backtrace", "no", "--print-limit", "1000",
+        str(toolchain.find("compute-sanitizer")), "--tool", tool, "--show-backtrace", "no", "--print-limit", "1000",
         str(program), *bug.arguments,
     ]  # fmt: skip
     process = subprocess.Popen(
@@ -422,7 +424,7 @@ def table(chosen: Sequence[Bug]) -> str:
 
 def provenance(command: str) -> str:
     """Where, when and by what the table was made."""
-    tool, words = sanitizer.find(), ["?"]
+    tool, words = toolchain.find("compute-sanitizer"), ["?"]
     if tool is not None:
         out = subprocess.run(
             [tool, "--version"], capture_output=True, text=True, check=False
@@ -448,7 +450,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"no bug is named {', '.join(sorted(unknown))}")
     chosen = [bug for bug in everything if not options.only or bug.name in options.only]
-    if not torch.cuda.is_available() or sanitizer.find() is None:
+    if not torch.cuda.is_available() or toolchain.find("compute-sanitizer") is None:
         print("needs an NVIDIA GPU and compute-sanitizer (pip install nvidia-cuda-sanitizer-api)",
               file=sys.stderr)  # fmt: skip
         return 1

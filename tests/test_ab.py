@@ -21,15 +21,16 @@ from test_check import PLAIN, Fake, shifted, tf32
 from torch.nn import functional as F
 
 import convlab
-from convlab import clock, paired, ratio
 from convlab.__main__ import main
-from convlab.errors import ConvlabError, LaunchError, ProblemError
-from convlab.function import Function
-from convlab.problem import Problem
-from convlab.ratio import Ratio, autocorrelation_time, estimate, settled
-from convlab.worker import can_cross
+from convlab.fast import paired, ratio
+from convlab.fast.ratio import Ratio, autocorrelation_time, estimate, settled
+from convlab.machine import clock
+from convlab.run.function import Function
+from convlab.run.worker import can_cross
+from convlab.words.errors import ConvlabError, LaunchError, ProblemError
+from convlab.words.problem import Problem
 
-abing = sys.modules["convlab.ab"]  # convlab.ab is the function
+abing = sys.modules["convlab.fast.ab"]  # convlab.ab is the function
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
 SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
 
@@ -653,9 +654,9 @@ def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
 def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     frame = swept.frame.copy()
     frame.attrs["tunables"] = tunables
-    chart = convlab.plot.sweep_chart(frame, "03", swept.notes)
+    chart = convlab.show.plot.sweep_chart(frame, "03", swept.notes)
     assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
-    assert convlab.plot.sweep_chart(pd.DataFrame())._repr_png_()
+    assert convlab.show.plot.sweep_chart(pd.DataFrame())._repr_png_()
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import convlab
-from convlab import explain
-from convlab.errors import ProblemError
-from convlab.explain import figures
-from convlab.problem import Problem
-from convlab.reference import inputs
+from convlab import why as explain
+from convlab.right.reference import inputs
+from convlab.why import figures
+from convlab.words.errors import ProblemError
+from convlab.words.problem import Problem
 
 PROBLEM = Problem(N=2, C=3, H=20, W=40, K=5, R=3, S=3, padding=1)
 
@@ -172,9 +172,10 @@ def test_the_footprint_is_the_tile_and_its_halo() -> None:
 
 
 def test_figures_of_plain_data() -> None:
-    wide = figures.bank_grid([0] * 32, 16)  # half a warp at a time
-    assert wide.axes[0].get_title() == "2 wavefronts, 2 would do"
-    scattered = figures.access_map([4096 * lane for lane in range(32)])
+    wide = figures.Request(dict.fromkeys(range(32), 0), 16, "shared")  # half a warp at a time
+    assert "2 wavefronts, 2 would do" in figures.requests([wide]).axes[0].get_title()
+    lanes = {lane: 4096 * lane for lane in range(32)}
+    scattered = figures.requests([figures.Request(lanes)])
     assert len(scattered.axes[0].get_yticks()) == 32
     part = figures.Touched(np.ones((2, 3)), (4, 5), (9, 9), elements=6, accesses=6)
     chart = figures.footprint(part, None, title="mine")

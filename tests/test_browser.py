@@ -126,7 +126,6 @@ def address(folder: Path, tools: tuple[str, str]) -> Iterator[str]:
         "JUPYTERLAB_SETTINGS_DIR": str(own / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(own / "workspaces"),
         "IPYTHONDIR": str(own / "ipython"),
-        "CONVLAB_CACHE": str(folder / "cache"),
         "CUDA_VISIBLE_DEVICES": "",  # the simulator, whatever this machine has
     }
     log = (folder / "lab.log").open("w+")

@@ -17,9 +17,10 @@ import pytest
 import torch
 
 import convlab
-from convlab import build, toolchain
-from convlab.errors import BuildError
-from convlab.kernel import load
+from convlab.machine import toolchain
+from convlab.run import build
+from convlab.run.kernel import load
+from convlab.words.errors import BuildError
 
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
@@ -501,7 +502,7 @@ def test_a_launch_that_cannot_be_read_names_its_line() -> None:
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Change where tools are looked for; they are looked for anew before and after."""
-    looked_up = (toolchain.host_compiler, toolchain.ninja, toolchain.cuda)
+    looked_up = (toolchain.cuda, toolchain.version)
     with monkeypatch.context() as patch:
         for tool in looked_up:
             tool.cache_clear()
@@ -528,10 +529,7 @@ def test_no_ninja(fill: Path, tools: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 def test_no_nvcc(fill: Path, tools: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        tools.delenv(name, raising=False)
-    tools.setenv("PATH", str(tmp_path))
-    tools.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    tools.setattr(toolchain, "toolkits", lambda: iter(()))
     message = failure(fill, "nvcc", tmp_path)
     assert "no nvcc" in message and "CUDA_HOME" in message and 'engine="sim"' in message
 

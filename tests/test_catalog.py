@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convlab import catalog as module
-from convlab.catalog import Header, catalog, find, parse_header
-from convlab.errors import CatalogError
-from convlab.problem import Problem
+from convlab.words import catalog as module
+from convlab.words.catalog import Header, catalog, find, parse_header
+from convlab.words.errors import CatalogError
+from convlab.words.problem import Problem
 
 SOURCE = """\
 // title: Direct

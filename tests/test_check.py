@@ -13,14 +13,21 @@ import torch
 from torch.nn import functional as F
 
 import convlab
-from convlab import __main__, examine, guards, tally
-from convlab import build as builds
-from convlab.check import check, fit, run
-from convlab.errors import BuildError, ConvlabError, LaunchError, UnsupportedError, WrongResult
-from convlab.problem import Problem, problems
-from convlab.report import Reports
+from convlab import __main__
+from convlab.right import examine, guards, tally
+from convlab.right.check import check, fit, run
+from convlab.right.report import Reports
+from convlab.run import build as builds
+from convlab.words.errors import (
+    BuildError,
+    ConvlabError,
+    LaunchError,
+    UnsupportedError,
+    WrongResult,
+)
+from convlab.words.problem import Problem, problems
 
-checking = sys.modules["convlab.check"]  # convlab.check is the function
+checking = sys.modules["convlab.right.check"]  # convlab.check is the function
 
 CPU = torch.device("cpu")
 AWKWARD = len(problems("awkward"))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from convlab.catalog import catalog
-from convlab.problem import PROBLEM_SETS
+from convlab.words.catalog import catalog
+from convlab.words.problem import PROBLEM_SETS
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
@@ -279,7 +279,7 @@ USAGE = {
     "abbreviation": (["check", "01", "--prob", SMALL], "unrecognized arguments: --prob"),
     "engine": (["check", "01", "--engine", "simm"], "did you mean sim?"),
     "kernel": (["check", "01_dircet"], "did you mean 01_direct"),
-    "ambiguous kernel": (["check", "02"], "02_im2col_gemm"),
+    "ambiguous kernel": (["check", "0"], "02_im2col_gemm"),
     "path": (["compare", "nowhere/mine.cu"], "there is no file nowhere/mine.cu"),
     "problem": (["check", "01", "--problem", "sqare"], "did you mean square?"),
     "spec": (["compare", "01", "--problem", "N=1,C=3"], "lacks H, W, K, R, S"),

@@ -1,22 +1,23 @@
 """What the simulator counts where the lanes of a warp go different ways, against counts by hand.
 
 The expectations are what a GPU does: lanes that part meet again behind the branch, and at the end
-of each iteration of a loop. `tests/ncu_agreement.py` compares with a real one.
+of each iteration of a loop. `tests/instruments/ncu_agreement.py` compares with a real one.
 """
 
 from __future__ import annotations
 
 import shutil
 
-import ncu_agreement
 import numpy as np
 import pytest
 
 import convlab
-from convlab import reference, sim
-from convlab.errors import LaunchError, ProblemError
-from convlab.explain import merging, sass
+from convlab import sim
+from convlab.right import reference
 from convlab.sim import operations
+from convlab.why import sass
+from convlab.words.errors import LaunchError, ProblemError
+from tests.instruments import merging, ncu_agreement
 
 # Each kernel is run by one warp; t is its lane. x[8 * i] is a sector of its own for each i.
 LANES = range(32)
@@ -401,5 +402,5 @@ def test_inspect_shows_operations():
     problem, launch = prepared("01_direct", spec)
     frame = convlab.inspect("01_direct", spec, engine="sim").frame
     (row,) = frame[frame.quantity == "operations"].to_dict("records")
-    assert row["simulated"] == launch.flops / 1e6 and row["least"] == problem.flops / 1e6
+    assert row["simulated"] == launch.flops / 1e9 and row["least"] == problem.flops / 1e9
     assert 0.85 * row["least"] < row["simulated"] < row["least"]  # taps in the padding are left out

@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 
 import convlab
-from convlab import faults
-from convlab.catalog import KERNEL_DIR
-from convlab.errors import (
+from convlab.run import faults
+from convlab.run.kernel import Kernel, load
+from convlab.words.catalog import KERNEL_DIR
+from convlab.words.errors import (
     BuildError,
     CatalogError,
     ConvlabError,
@@ -28,7 +29,6 @@ from convlab.errors import (
     ProblemError,
     UnsupportedError,
 )
-from convlab.kernel import Kernel, load
 
 ROOT = Path(__file__).resolve().parent.parent
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -554,7 +554,6 @@ def test_findings_of_a_fault_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
     source = (KERNEL_DIR / "01_direct.cu").read_text().replace("if (h < 0 || h >= conv.H) continue;", "")
     broken = convlab.compile(source, name="no_top", engine="sim")
     monkeypatch.setattr(broken, "engine", "cuda")
-    monkeypatch.setattr(faults, "Sanitized", lambda kernel, problem: None)
     conv = convlab.problem("N=1,C=2,H=6,W=6,K=2,R=3,S=3,padding=1")
     subject = faults.Subject("call", (broken,), conv)
     error = subject.error("illegal address", "CUDA error")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convlab import sim
-from convlab.errors import BuildError, LaunchError
+from convlab.words.errors import BuildError, LaunchError
 
 TILE = """#pragma once
 #include "deeper/turn.cuh"

@@ -1,24 +1,29 @@
 """Why a kernel is slow: occupancy, ncu's tables, the model, and what `inspect` shows of them."""
 
+import html
 import json
 import math
 import subprocess
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import convlab
-from convlab import explain, kernel, reference, toolchain
-from convlab.explain import figures, ncu, predict, sass
+from convlab import why as explain
 from convlab.__main__ import main
-from convlab.errors import BuildError, LaunchError, ProblemError, UnsupportedError
-from convlab.explain.listing import Listing, with_shares
-from convlab.explain.occupancy import GPUS, Gpu, find_gpu, occupancy
+from convlab.machine import toolchain
+from convlab.run import data, kernel
+from convlab.why import counting, figures, model, ncu, sass
+from convlab.why.listing import Listing, with_shares
+from convlab.why.occupancy import GPUS, Gpu, find_gpu, occupancy
+from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
+from convlab.words.format import FLOAT32
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
 needs_tools = pytest.mark.skipif(
-    toolchain.cuda() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
 )
 
 # ---- occupancy ------------------------------------------------------------------------------
@@ -87,13 +92,13 @@ int main() {
 
 
 @pytest.mark.skipif(
-    not any(p.exists() for p in HEADER) or toolchain.host_compiler() is None,
+    not any(p.exists() for p in HEADER) or toolchain.find("c++") is None,
     reason="needs the toolkit's cuda_occupancy.h and a C++ compiler",
 )
 def test_occupancy_agrees_with_nvidias_own_code(tmp_path) -> None:
     header = next(p for p in HEADER if p.exists())
     (tmp_path / "ask.cpp").write_text(ASK)
-    command = [toolchain.host_compiler(), "-w", f"-I{header.parent}", "ask.cpp", "-o", "ask"]
+    command = [toolchain.find("c++"), "-w", f"-I{header.parent}", "ask.cpp", "-o", "ask"]
     subprocess.run(command, cwd=tmp_path, check=True)
     cases = [
         (gpu, threads, registers, shared)
@@ -222,7 +227,7 @@ def test_no_refusal_without_an_error() -> None:
 
 
 def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
-    monkeypatch.setattr(ncu, "find", lambda: None)
+    monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(LaunchError, match="CUDA toolkit"):
         ncu.profile(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))
 
@@ -230,21 +235,20 @@ def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
 # ---- the model ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("set_name", ["headline", "kernelbench", "resnet50", "awkward"])
-def test_stand_ins_are_small_and_keep_the_geometry(set_name: str) -> None:
-    for problem in convlab.problems(set_name):
-        first, *more = predict.stand_ins(problem)
-        assert first.macs <= predict.MACS
-        same = ("R", "S", "stride", "padding", "dilation")
-        assert all(getattr(first, key) == getattr(problem, key) for key in same)
-        if problem.macs <= predict.MACS:
-            assert first == problem and not more
-        for half in more:
-            assert 0 < half.C < first.C and half.K == first.K and half.y_shape == first.y_shape
+@pytest.mark.parametrize("name", ["01_direct", "02_im2col_gemm", "03_smem_tile"])
+def test_of_a_large_problem_some_blocks_are_simulated(name: str) -> None:
+    kernel, problem = convlab.load(name, engine="sim"), convlab.problem("wide")
+    seen = counting.count(kernel, problem)
+    assert 8 <= seen.sampling["sampled"] < seen.sampling["blocks"] / 10
+    assert seen.counters["global_store_sectors"] >= problem.gemm_m * problem.K / 8
+    again = counting.count(kernel, problem).counters
+    keys = [key for key in again if key not in ("seconds", "launch_sectors")]
+    assert all(again[key] == seen.counters[key] for key in keys)
+    assert counting.count(kernel, convlab.problem(SMALL)).sampling is None
 
 
-def counted(problem, scale: float) -> predict.Run:
-    """A run of a made-up kernel: loads go with the channels, stores with the outputs."""
+def counted(problem, scale: float) -> SimpleNamespace:
+    """Counts of a made-up kernel: loads go with the channels, stores with the outputs."""
     loads, stores = problem.macs * scale / 32, problem.gemm_m * problem.K / 32
 
     def row(line: int, kind: str, array: str, requests: float) -> dict:
@@ -252,9 +256,12 @@ def counted(problem, scale: float) -> predict.Run:
                 "requests": requests, "units": 4 * requests, "ideal_units": 4 * requests,
                 "lanes": 32 * requests, "bytes": 128 * requests}  # fmt: skip
 
-    launch = {"kernel": "f", "grid": (1000, 1, 1), "block": (256, 1, 1), "shared_bytes": 0}
+    blocks = -(-problem.gemm_m * problem.K // 256)
+    launch = {"kernel": "f", "grid": (blocks, 1, 1), "block": (256, 1, 1), "shared_bytes": 0}
     lines = [row(3, "load", "x", loads), row(5, "store", "y", stores)]
-    return predict.Run(problem, {"global_load_requests": loads}, lines, [launch])
+    return SimpleNamespace(
+        counters={"global_load_requests": loads}, lines=lines, launches=[launch], executed={}
+    )
 
 
 def function(registers: int = 32) -> sass.Function:
@@ -265,22 +272,22 @@ def function(registers: int = 32) -> sass.Function:
     return sass.Function("f", registers=registers, instructions=body)
 
 
-def test_counts_are_extrapolated_to_the_whole_problem() -> None:
+def test_the_model_counts_what_warps_execute() -> None:
     wide, gpu = convlab.problem("wide"), GPUS["H200"]
-    runs = [counted(small, 1) for small in predict.stand_ins(wide)]
-    model = predict.predict(wide, gpu, [function()], runs)
-    (part,) = model.parts
-    assert part.ffma == pytest.approx(wide.macs / 32, rel=1e-6)
-    whole = predict.predict(wide, gpu, [function()], [counted(wide, 1)])
-    assert model.dram_bytes == pytest.approx(whole.dram_bytes, rel=0.01)
+    predicted = model.predict(wide, gpu, [function()], counted(wide, 1))
+    (part,) = predicted.parts
+    assert part.ffma == part.mix["FFMA"] == pytest.approx(wide.macs / 32, rel=1e-6)
+    assert part.mix["LDG.32"] == part.mix["branch"] == part.mix["FFMA"]
+    assert part.looped == pytest.approx(1, abs=0.01) and part.instructions == sum(part.mix.values())
+    stated = sum(FLOAT32.bytes(wide)[name] for name in ("x", "y"))
+    assert predicted.dram_bytes == pytest.approx(stated, rel=0.01)
 
 
 def test_fewer_warps_hide_less_and_more_instructions_take_longer() -> None:
     problem, gpu = convlab.problem("wide"), GPUS["H200"]
 
     def ms(registers: int, scale: float = 1) -> float:
-        run = counted(problem, scale)
-        return predict.predict(problem, gpu, [function(registers)], [run]).ms
+        return model.predict(problem, gpu, [function(registers)], counted(problem, scale)).ms
 
     assert ms(255) > 1.5 * ms(32)
     assert ms(32, 3) == pytest.approx(3 * ms(32), rel=0.2)
@@ -288,9 +295,9 @@ def test_fewer_warps_hide_less_and_more_instructions_take_longer() -> None:
 
 def test_a_prediction_is_labelled_a_model() -> None:
     problem = convlab.problem("wide")
-    model = predict.predict(problem, GPUS["L4"], [function()], [counted(problem, 1)])
-    assert "a model's" in str(model) and model.to_dict()["model"] is True
-    assert model.parts[0].limited_by in model.parts[0].terms
+    predicted = model.predict(problem, GPUS["L4"], [function()], counted(problem, 1))
+    assert "a model's" in str(predicted) and predicted.to_dict()["model"] is True
+    assert predicted.parts[0].limited_by in predicted.parts[0].terms
 
 
 # ---- inspect --------------------------------------------------------------------------------
@@ -304,7 +311,7 @@ def found() -> explain.Inspection:
 def test_inspect_shows_what_the_simulator_counted(found) -> None:
     table = found.frame.set_index("quantity")
     launch = convlab.load("03", engine="sim").prepare(
-        found.problem, *reference.inputs(found.problem)
+        found.problem, *data.inputs(found.problem)
     )
     launch()
     assert table.loc["global stores", "simulated"] == launch.counters["global_store_requests"]
@@ -325,9 +332,7 @@ def test_inspect_renders_in_a_notebook_and_as_json(found) -> None:
 @needs_tools
 def test_the_verdict_names_what_limits_and_says_that_it_is_a_models(found) -> None:
     assert found.verdict.startswith("the model's verdict: conv2d_smem_tile<16, 32>, 100%")
-    assert found.verdict in found._repr_html_().replace("&#x27;", "'").replace("&lt;", "<").replace(
-        "&gt;", ">"
-    )
+    assert found.verdict in " ".join(html.unescape(found._repr_html_()).split())
     assert sum(found.issued.values()) == pytest.approx(1, abs=0.1)
     costly = found.costly(3)
     assert len(costly) == 3 and costly[["issued", "sectors", "wavefronts"]].max(axis=None) <= 1
@@ -427,7 +432,7 @@ def test_the_listing_in_a_notebook(listing: Listing) -> None:
 
 @needs_tools
 def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
-    document = json.loads((Path(__file__).parent / "measured_h200.json").read_text())
+    document = json.loads((Path(__file__).parent / "instruments" / "measured_h200.json").read_text())
     on_square = [row for row in document["times"] if row["problem"] == "square"]
     measured = {row["kernel"]: row["measured_ms"]
                 for row in sorted(on_square, key=lambda row: row["measured_ms"])
@@ -446,6 +451,11 @@ def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
 # ---- figures of plain data ------------------------------------------------------------------
 
 
+def title_of(addresses, width: int, space: str) -> str:
+    lanes = addresses if isinstance(addresses, dict) else dict(enumerate(addresses))
+    return figures.requests([figures.Request(lanes, width, space)]).axes[0].get_title()
+
+
 @pytest.mark.parametrize(
     "addresses, width, says",
     [
@@ -456,8 +466,8 @@ def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
     ],
     ids=["aligned", "shifted", "strided", "two lanes"],
 )
-def test_access_map_counts_sectors(addresses, width: int, says: str) -> None:
-    assert says in figures.access_map(addresses, width, "x").axes[0].get_title()
+def test_a_map_counts_sectors(addresses, width: int, says: str) -> None:
+    assert says in title_of(addresses, width, "global")
 
 
 @pytest.mark.parametrize(
@@ -471,13 +481,8 @@ def test_access_map_counts_sectors(addresses, width: int, says: str) -> None:
     ],
     ids=["in a row", "every other", "one bank", "broadcast", "float4"],
 )
-def test_bank_grid_counts_wavefronts(addresses, width: int, says: str) -> None:
-    assert figures.bank_grid(addresses, width).axes[0].get_title() == says
-
-
-def test_tile_and_halo_tells_what_is_read_twice() -> None:
-    chart = figures.tile_and_halo((34, 34), (32, 32), (16, 0), (16, 16), (3, 3), padding=(1, 1))
-    assert "18 x 18 inputs for 16 x 16 outputs, 1.27 times" in chart.get_suptitle()
+def test_a_map_counts_wavefronts(addresses, width: int, says: str) -> None:
+    assert title_of(addresses, width, "shared") == f"load of shared: {says}"
 
 
 def test_a_roofline_of_plain_numbers() -> None:

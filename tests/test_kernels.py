@@ -17,12 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import convlab
-from convlab import build, reference, toolchain
-from convlab.catalog import catalog, parse_header
-from convlab.device import available_bytes
-from convlab.errors import BuildError, LaunchError, UnsupportedError
-from convlab.kernel import Kernel, load, tunables
-from convlab.problem import Problem, problems
+from convlab.machine import toolchain
+from convlab.machine.device import available_bytes
+from convlab.right import reference
+from convlab.run import build
+from convlab.run.kernel import Kernel, load, tunables
+from convlab.words.catalog import catalog, parse_header
+from convlab.words.errors import BuildError, LaunchError, UnsupportedError
+from convlab.words.problem import Problem, problems
 
 RUNGS = catalog()
 PLAIN = Problem(2, 6, 13, 18, 10, 3, 3, (1, 2), 1, groups=2, bias=True, name="plain")

@@ -16,10 +16,10 @@ from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
 import convlab
-from convlab import kernel as kernels
-from convlab.catalog import KERNEL_DIR
-from convlab.errors import BuildError, CatalogError, LaunchError, ProblemError
-from convlab.magics import Results
+from convlab.run import kernel as kernels
+from convlab.use.magics import Results
+from convlab.words.catalog import KERNEL_DIR
+from convlab.words.errors import BuildError, CatalogError, LaunchError, ProblemError
 
 DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
@@ -175,7 +175,8 @@ def test_help_and_lists(run: Run) -> None:
         ("%convlab ab mine cudnn:t", {"cudnn:tf32", "cudnn:tf32:channels_last"}),
         ("%convlab sweep mine TH", {"THREADS="}),
         ("%convlab check mine@TH", {"mine@THREADS="}),
-        ("import convlab\n%convlab compare 01", {"01_direct"}),
+        ("import convlab\n%convlab compare 01_", {"01_direct"}),
+        ("import convlab\n%convlab compare 01c", {"01c_smem_input"}),
         ("%%kernel mine --e", {"--engine"}),
     ],
 )

@@ -18,14 +18,16 @@ import torch
 from test_check import PLAIN, Fake, shifted, tf32
 
 import convlab
-from convlab import device, measure, plot, stopwatch
-from convlab.compare import Comparison, compare
-from convlab.device import Ceilings, Datasheet, floor_seconds
-from convlab.errors import BuildError, ConvlabError, LaunchError
-from convlab.problem import Problem
+from convlab.fast import measure, stopwatch
+from convlab.fast.compare import Comparison, compare
+from convlab.machine import device
+from convlab.machine.device import Ceilings, Datasheet, floor_seconds
+from convlab.show import plot
+from convlab.words.errors import BuildError, ConvlabError, LaunchError
+from convlab.words.problem import Problem
 
-checking = sys.modules["convlab.check"]  # convlab.check is the function
-comparing = sys.modules["convlab.compare"]  # convlab.compare is the function
+checking = sys.modules["convlab.right.check"]  # convlab.check is the function
+comparing = sys.modules["convlab.fast.compare"]  # convlab.compare is the function
 
 SIM_COLUMNS = [
     "kernel", "title", "class", "engine", "right", "error", "bound", "traffic_mb", "floor_mb",

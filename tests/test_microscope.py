@@ -15,10 +15,11 @@ import pytest
 import torch
 
 import convlab
-from convlab import reference, sim
-from convlab.errors import BuildError, LaunchError, ProblemError
+from convlab import sim
+from convlab.right import reference
 from convlab.sim import findings
 from convlab.sim.findings import Array, index
+from convlab.words.errors import BuildError, LaunchError, ProblemError
 
 REDUCTION = """
 __global__ void reduction(const float* x, float* y, int n) {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from convlab.explain import executed, latency, sass, work
-from convlab.explain.occupancy import GPUS
+from convlab.why import flow, latency, sass, work
+from convlab.why.occupancy import GPUS
 
 
 def row(line: int, space: str, kind: str, requests: int, width: int) -> dict:
@@ -83,7 +83,7 @@ def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies
     ]
     function = sass.Function("f", instructions=body)
     counted = [row(2, "global", "load", 100 * trips, 4)]
-    times = executed.executions(function, counted, {1: 32 * 100, 2: 32 * 100 * trips}, warps=1)
+    times = flow.executions(function, counted, {1: 32 * 100, 2: 32 * 100 * trips}, warps=1)
     assert times[0] == 100
     assert times[16 * 2] == times[16 * 6] == 100 * main
     assert tuple(times[16 * n] for n in (8, 10, 12)) == tuple(100 * c for c in copies)
@@ -104,9 +104,9 @@ def test_the_instance_of_a_template_is_told_by_what_was_counted() -> None:
     small = instance("_Z4tileILi8ELi32EEvPKf", 8, 64)
     counted = [row(1, "shared", "load", 100, 4), row(2, "shared", "load", 800, 16)]
     functions = [one, eight, small]
-    found = executed.find_function(functions, "tile<size, k>", counted, (16, 16, 1))
+    found = flow.find_function(functions, "tile<size, k>", counted, (16, 16, 1))
     assert found is eight
-    assert executed.find_function(functions, "tile<size, k>", counted, (8, 8, 1)) is small
+    assert flow.find_function(functions, "tile<size, k>", counted, (8, 8, 1)) is small
 
 
 @pytest.mark.parametrize(

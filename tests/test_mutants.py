@@ -13,9 +13,11 @@ import pytest
 from planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
 import convlab
-from convlab import build as builds
-from convlab import catalog, reference, sim
-from convlab.errors import LaunchError
+from convlab import sim
+from convlab.right import reference
+from convlab.run import build as builds
+from convlab.words import catalog
+from convlab.words.errors import LaunchError
 
 NAMES = {mutant.name: mutant for mutant in MUTANTS}
 RUNGS = [path.stem for path in catalog.catalog()]

@@ -5,6 +5,7 @@ plumbing, and quickly; those at the end run real kernels.
 """
 
 import copy
+import functools
 import gc
 import io
 import pickle
@@ -23,7 +24,9 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import convlab.nn
-from convlab.errors import CatalogError, ProblemError, UnsupportedError
+from convlab.run import op
+from convlab.words.errors import CatalogError, ProblemError, UnsupportedError
+from tests.instruments.torch_features import FEATURES, table
 
 REPOSITORY = Path(__file__).parent.parent
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -203,6 +206,34 @@ def test_backward_in_another_thread(kernel):
     assert x.grad is not None
 
 
+# --- what of torch works ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.gpu if "CUDA" in name else ()) for name in FEATURES
+])  # fmt: skip
+def test_feature_of_torch(name, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    FEATURES[name][1]()
+
+
+def test_table_of_features_is_the_docstrings():
+    """Else: ``python -m tests.instruments.torch_features``."""
+    assert convlab.nn.__doc__.endswith(table())
+
+
+def test_a_kernel_called_by_itself_has_derivatives_too():
+    kernel = convlab.load("01_direct", engine="sim")
+    x, w = normal(1, 2, 5, 5), normal(3, 2, 3, 3)
+    y, tangent = torch.func.jvp(lambda x: kernel(x, w, padding=1), (x,), (normal(*x.shape),))
+    torch.testing.assert_close(y, F.conv2d(x, w, padding=1))
+    torch.testing.assert_close(tangent, F.conv2d(normal(*x.shape), w, padding=1))
+    torch.testing.assert_close(
+        torch.func.grad(lambda w: kernel(x, w).square().sum())(w),
+        torch.func.grad(lambda w: F.conv2d(x, w).square().sum())(w),
+    )
+
+
 # --- the op ---------------------------------------------------------------------------------
 
 
@@ -225,7 +256,7 @@ def test_opcheck(kernel, x_shape, w_shape, bias, options, layout):
     for tensor in tensors:
         if tensor is not None:
             tensor.requires_grad_()
-    torch.library.opcheck(OP, (*tensors, convlab.nn._key_of(kernel), *options))
+    torch.library.opcheck(OP, (*tensors, op.key_of(kernel), *options))
 
 
 def test_output_is_fresh_and_contiguous(kernel):
@@ -349,11 +380,11 @@ def test_two_kernels_of_one_name_stay_apart():
     torch.testing.assert_close(
         2 * convlab.nn.conv2d(x, w, kernel=a), convlab.nn.conv2d(x, w, kernel=b)
     )
-    assert convlab.nn._key_of(a) == convlab.nn._key_of(a) != convlab.nn._key_of(b)
+    assert op.key_of(a) == op.key_of(a) != op.key_of(b)
 
 
 def test_kernels_do_not_leak():
-    before = set(convlab.nn._kernels)
+    before = set(op._kernels)
     for _ in range(20):
         kernel = FakeKernel()
         layer = convlab.nn.Conv2d(1, 1, 1, kernel=kernel)
@@ -361,18 +392,18 @@ def test_kernels_do_not_leak():
         convlab.nn.conv2d(normal(1, 1, 2, 2), normal(1, 1, 1, 1), kernel=kernel)
     del kernel
     gc.collect()
-    assert len(set(convlab.nn._kernels) - before) == 1  # the last layer's
+    assert len(set(op._kernels) - before) == 1  # the last layer's
     layer(normal(1, 1, 2, 2))
     del layer
     gc.collect()
-    assert set(convlab.nn._kernels) <= before
+    assert set(op._kernels) <= before
 
 
 def test_a_kernel_that_is_gone_is_not_mistaken_for_another():
-    key = convlab.nn._key_of(FakeKernel("gone"))
+    key = op.key_of(FakeKernel("gone"))
     gc.collect()
     held = [FakeKernel("gone") for _ in range(3)]
-    assert key not in [convlab.nn._key_of(kernel) for kernel in held]
+    assert key not in [op.key_of(kernel) for kernel in held]
     with pytest.raises(ProblemError, match="gone.*keep the object alive"):
         OP(normal(1, 1, 2, 2), normal(1, 1, 1, 1), None, key, [1, 1], [0, 0], [1, 1], 1)
 
@@ -384,7 +415,7 @@ def test_a_name_is_loaded_once_and_lazily(monkeypatch):
         loaded.append((name, engine))
         return FakeKernel(name)
 
-    monkeypatch.setattr(convlab.nn, "_load", convlab.nn.functools.cache(load))
+    monkeypatch.setattr(op, "_load", functools.cache(load))
     layers = [convlab.nn.Conv2d(1, 1, 1, kernel=k) for k in ("a", "a", "b")]
     assert loaded == []
     for layer in layers * 2:
@@ -394,9 +425,9 @@ def test_a_name_is_loaded_once_and_lazily(monkeypatch):
 
 def test_a_relative_path_is_fixed_when_given(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert convlab.nn._key_of("my.cu") == str(tmp_path / "my.cu")
-    assert convlab.nn._key_of(tmp_path / "my.cu") == str(tmp_path / "my.cu")
-    assert convlab.nn._key_of("01_direct") == "01_direct"
+    assert op.key_of("my.cu") == str(tmp_path / "my.cu")
+    assert op.key_of(tmp_path / "my.cu") == str(tmp_path / "my.cu")
+    assert op.key_of("01_direct") == "01_direct"
 
 
 def test_kernel_can_be_assigned():
@@ -422,8 +453,9 @@ def test_module_survives_a_reload():
     """%autoreload of a notebook runs the module's text again. In a process of its own: the classes
     of this one stay what they are."""
     script = (
-        "import importlib, torch, convlab.nn; importlib.reload(convlab.nn);"
+        "import importlib, torch, convlab.nn; from convlab.run import op;"
         "layer = convlab.nn.Conv2d(1, 1, 1, kernel=lambda x, w, *rest: x * w);"
+        "importlib.reload(op); importlib.reload(convlab.nn);"
         "layer(torch.ones(1, 1, 2, 2)).sum().backward();"
         "assert layer.weight.grad.item() == 4"
     )
@@ -520,9 +552,9 @@ def test_wrong_dtype(kernel, dtype):
     [
         ((4, 4), {}, "x has shape"),
         ((1, 1, 2, 4, 4), {}, "x has shape"),
-        ((1, 2, 4, 4), dict(stride=(1, 1, 1)), "stride=.*pair$"),
-        ((1, 2, 4, 4), dict(dilation="same"), "dilation=.*pair$"),
-        ((1, 2, 4, 4), dict(padding="full"), "padding=.*'same' or 'valid'"),
+        ((1, 2, 4, 4), dict(stride=(1, 1, 1)), "stride must be .*pair"),
+        ((1, 2, 4, 4), dict(dilation="same"), "dilation must be an integer"),
+        ((1, 2, 4, 4), dict(padding="full"), "padding is 'full'.*'valid' or 'same'"),
         ((1, 2, 4, 4), dict(padding="same", stride=2), "needs stride 1"),
     ],
 )
@@ -807,7 +839,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
 @pytest.fixture(params=ENGINES)
 def real(request):
     """(load, device) of an engine; without cuDNN, whose backward may be in TF32 or Winograd's."""
-    from convlab import kernel as module
+    from convlab.run import kernel as module
     engine = request.param
     if engine == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")

@@ -51,21 +51,12 @@ def solutions(name: str) -> list[str]:
     scope="module",
     params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names()],
 )
-def run(request: pytest.FixtureRequest, cache: Path) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Run a notebook from a fresh kernel, on the simulator whatever this machine has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         with executed(request.param, timeout=120) as (notebook, client):
             yield Run(request.param, copy.deepcopy(notebook), client)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Builds of these tests' own, shared by the notebooks as they are by a reader's."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("notebooks-cache")
-        patch.setenv("CONVLAB_CACHE", str(folder))
-        yield folder
 
 
 @pytest.fixture(params=names())
@@ -101,7 +92,7 @@ def test_last_cell_tells_where_and_when(run: Run) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", names())
-def test_runs_on_the_gpu(name: str, cache: Path) -> None:
+def test_runs_on_the_gpu(name: str) -> None:
     with executed(name, timeout=600) as (notebook, _):
         assert {out.get("name", "stdout") for out in outputs(notebook)} == {"stdout"}
         assert "NVIDIA" in printed(notebook.cells[-1])

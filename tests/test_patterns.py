@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convlab import reference
-from convlab.patterns import words
-from convlab.problem import Problem, problem
-from convlab.shapes import MAX_MACS, across, generated, shrink
-from convlab.tally import Tally, poison
+from convlab.right import reference
+from convlab.right.patterns import words
+from convlab.right.shapes import MAX_MACS, across, generated, shrink
+from convlab.right.tally import Tally, poison
+from convlab.words.problem import Problem, problem
 
 PROBLEM = problem("N3 C4 H20 W37 K8 R3 S3 p1 g2 bias")  # P=20, Q=37
 PIXELS = problem("N2 C3 H9 W9 K5 R3 S3 p1")  # P = Q: a transposed image keeps its shape
@@ -214,7 +214,7 @@ def test_places_said_are_true(data, problem):
 
 def test_words_are_a_function_of_the_mask(monkeypatch):
     evidence = []
-    monkeypatch.setattr("convlab.patterns.words", lambda e: evidence.append(e) or [])
+    monkeypatch.setattr("convlab.right.patterns.words", lambda e: evidence.append(e) or [])
     said(PROBLEM, put((..., COLUMNS % 16 >= 14)))
     (e,) = evidence
     assert words(e) == words(dataclasses.replace(e))

@@ -11,8 +11,8 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from convlab import plot
-from convlab.catalog import catalog as kernel_files
+from convlab.show import plot
+from convlab.words.catalog import catalog as kernel_files
 
 RUNGS = [path.stem for path in kernel_files()]
 

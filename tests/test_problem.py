@@ -10,8 +10,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from convlab.errors import ProblemError
-from convlab.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
+from convlab.words.errors import ProblemError
+from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
 
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
@@ -251,7 +251,7 @@ def test_is_a_value():
     assert Problem(1, 2, 3, 3, 2, 2, 2, [2], (1,), 1).stride == (2, 2)
 
 
-@pytest.mark.parametrize("module", ["problem", "catalog", "errors", "toolchain"])
+@pytest.mark.parametrize("module", ["words/problem", "words/catalog", "words/errors", "machine/toolchain"])
 def test_import_needs_the_standard_library_only(module):
     source = (Path(__file__).parent.parent / "convlab" / f"{module}.py").read_text()
     for node in ast.walk(ast.parse(source)):

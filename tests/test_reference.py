@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from test_problem import arguments
 
-from convlab import reference
-from convlab.errors import LaunchError, ProblemError
-from convlab.problem import Problem, problem, problems
-from convlab.reference import (
+from convlab.right import reference
+from convlab.run import baselines
+from convlab.right.reference import (
     BASELINES,
     baseline,
     elementwise_bound,
@@ -22,6 +21,8 @@ from convlab.reference import (
     tolerance,
     truth,
 )
+from convlab.words.errors import LaunchError, ProblemError
+from convlab.words.problem import Problem, problem, problems
 
 AWKWARD = problems("awkward")
 SMALL = problem("awkward.everything")
@@ -226,7 +227,7 @@ def test_elementwise_bound(p):
 @pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])
 @pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
 def test_baseline_on_the_cpu(name, p, monkeypatch):
-    monkeypatch.setattr(reference, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
+    monkeypatch.setattr(baselines, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
     runnable = baseline(name, "cpu")
     x, w, bias = inputs(p)
     assert runnable.unsupported(p) is None

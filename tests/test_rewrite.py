@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convlab.catalog import catalog
-from convlab.errors import BuildError
 from convlab.sim import rewrite
+from convlab.words.catalog import catalog
+from convlab.words.errors import BuildError
 
 LAUNCH = re.compile(
     r"::sim::launch\(\"[^\"]*\", \[&\]\(auto f\) -> decltype\(f\((?P<name>.*?)\)\) "

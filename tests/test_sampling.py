@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import convlab
-from convlab import build as builds
 from convlab import sim
 from convlab.__main__ import main
-from convlab.errors import LaunchError, ProblemError
-from convlab.launch import integers
-from convlab.problem import Problem
-from convlab.reference import inputs
+from convlab.right.reference import inputs
+from convlab.run import build as builds
+from convlab.run.launch import integers
+from convlab.words.errors import LaunchError, ProblemError
+from convlab.words.problem import Problem
 
 # Blocks at the borders differ from those inside: rows and columns of tiles are cut off.
 UNEVEN = Problem(N=4, C=6, H=61, W=75, K=20, R=3, S=3, stride=1, padding=2, dilation=1)
@@ -206,7 +206,7 @@ def test_inspect_of_a_sample_is_of_the_problem_itself() -> None:
         convlab.inspect(convlab.load("01", engine="sim", sample=sample), problem, engine="sim")
         for sample in (None, 64)
     )
-    assert whole.small == sampled.small == problem
+    assert whole.problem == sampled.problem == problem
     note = next(note for note in sampled.notes if "blocks simulated" in note)
     assert note.startswith("64 of 512 blocks simulated, at random")
     assert re.search(r"load sectors \d\.\d%", note) and "blocks simulated" not in str(whole)

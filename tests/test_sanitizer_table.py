@@ -11,8 +11,10 @@ import test_microscope
 from sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 import convlab
-from convlab import bench, sanitizer, sim
-from convlab.errors import LaunchError
+from convlab import sim
+from convlab.fast import bench
+from convlab.machine import toolchain
+from convlab.words.errors import LaunchError
 
 ALL = {bug.name: bug for bug in table.bugs()}
 # What a report must tell apart, a planted bug of it, and the kind that the simulator calls it.
@@ -188,7 +190,7 @@ def test_a_tool_is_run_and_ended(tmp_path, monkeypatch: pytest.MonkeyPatch) -> N
     )
     tool.chmod(0o755)
     (tmp_path / "said").write_text(RACECHECK)
-    monkeypatch.setattr(sanitizer, "find", lambda: str(tool))
+    monkeypatch.setattr(toolchain, "find", lambda name: tool)
     bug = ALL["scan-no_barrier_before"]
     assert table.ask("racecheck", tmp_path / "said", bug) == table.verdict(RACECHECK, bug.lines)
     assert table.ask("memcheck", tmp_path / "said", bug, 0.2) == "killed after 0.2 s"
@@ -201,7 +203,7 @@ def test_where_it_is_written() -> None:
 
 @pytest.mark.gpu
 def test_end_to_end(tmp_path, capsys: pytest.CaptureFixture) -> None:
-    if sanitizer.find() is None:
+    if toolchain.find("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not installed")
     kept = tmp_path / "rows.json"
     names = ["01_top_unchecked", "scan-no_barrier_before"]

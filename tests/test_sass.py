@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from convlab import build, catalog, toolchain
-from convlab.explain import executed, sass
-from convlab.errors import BuildError
+from convlab.machine import toolchain
+from convlab.run import build
+from convlab.why import flow, sass
+from convlab.words import catalog
+from convlab.words.errors import BuildError
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
 SAMPLE = """
@@ -152,7 +154,7 @@ def test_how_often_instructions_run_follows_from_the_lines_requests(mul: sass.Fu
         row(17, "shared", "load", 1000 + 4 * 1000, 4),  # of four scalar loads nvcc made one
         row(22, "global", "store", 1, 4),  # a statement that goes over two lines
     ]  # fmt: skip
-    times = executed.executions(mul, lines, {}, warps=1)
+    times = flow.executions(mul, lines, {}, warps=1)
     ffma = sum(times[i.address] for i in mul.instructions if i.kind == "FFMA")
     assert ffma == pytest.approx(2 * 1000)
     # the inner loop, the outer one's own five, what stands outside all loops
@@ -163,20 +165,20 @@ def test_how_often_instructions_run_follows_from_the_lines_requests(mul: sass.Fu
 def test_a_launch_finds_its_function(mul: sass.Function) -> None:
     small, other = sass.Function("_Z3mulILi2EEvPKfPf"), sass.Function("_Z5emptyv")
     functions = [small, other, mul]
-    assert executed.find_function(functions, "_Z3mulILi2EEvPKfPf") is small
-    assert executed.find_function(functions, "void mul<2>(const float *, float *)") is small
-    assert executed.find_function(functions, "mul") is mul  # the busiest of the instances
-    assert executed.find_function(functions, "cublasSgemm") is None
+    assert flow.find_function(functions, "_Z3mulILi2EEvPKfPf") is small
+    assert flow.find_function(functions, "void mul<2>(const float *, float *)") is small
+    assert flow.find_function(functions, "mul") is mul  # the busiest of the instances
+    assert flow.find_function(functions, "cublasSgemm") is None
 
 
 def test_without_nvdisasm_it_says_what_to_do(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sass, "tool", lambda name: None)
+    monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(BuildError, match="pip install -r requirements.txt"):
         sass.disassemble(tmp_path / "none.cubin", "x.cu", [])
 
 
 needs_tools = pytest.mark.skipif(
-    toolchain.cuda() is None or sass.tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
 )
 
 

@@ -21,8 +21,8 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.errors import BuildError, LaunchError
-from convlab.problem import Problem
+from convlab.words.errors import BuildError, LaunchError
+from convlab.words.problem import Problem
 
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -1677,11 +1677,11 @@ def test_aarch64(tmp_path):
     assert "size_t(1) << 40" in types and "size_t(1) << 30" in types
     types = types.replace("size_t(1) << 40", "1 << 28").replace("size_t(1) << 30", "1 << 24")
     (folder / "types.h").write_text(types)
-    flags = ["-std=c++17", "-w", f"-I{sim.INCLUDE}", f"-I{convlab.build.KERNEL_DIR}"]
+    flags = ["-std=c++17", "-w", f"-I{sim.INCLUDE}", f"-I{convlab.run.build.KERNEL_DIR}"]
     units = {
         "runtime": ["runtime/runtime.cpp", "-O2"],
         "driver": ["driver.cpp"],
-        "kernel": ["kernel.cpp", *convlab.build.SIM_FLAGS],
+        "kernel": ["kernel.cpp", *convlab.run.build.SIM_FLAGS],
     }
 
     def tool(*command: str) -> subprocess.CompletedProcess:

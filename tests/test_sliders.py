@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 from run_notebooks import Interpreter, clean
 
 import convlab
-from convlab.errors import ProblemError
+from convlab.words.errors import ProblemError
 
 CELL = """import sys; sys.path.insert(0, "..")
 import matplotlib.pyplot as plt, convlab

@@ -28,17 +28,17 @@ def spins():
         pass
 
 
-def interrupts_parent():
-    os.kill(os.getppid(), signal.SIGINT)
+def interrupts(pid):
+    os.kill(pid, signal.SIGINT)
     while True:
         signal.pause()
 
 
-def hangs_with_child(path):
+def hangs_with_child(pid, path):
     child = subprocess.Popen(["sleep", "1000"])
     with open(path, "w") as file:
         file.write(str(child.pid))
-    os.kill(os.getppid(), signal.SIGINT)
+    os.kill(pid, signal.SIGINT)
     child.wait()
 
 
@@ -59,7 +59,7 @@ def tells_surroundings():
 
 
 def nested(function):
-    from convlab import worker
+    from convlab.run import worker
 
     return os.getpid(), worker.call(function)
 

@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..device import available_bytes
-from ..errors import LaunchError, ProblemError
+from ..machine.device import available_bytes
+from ..words.errors import LaunchError, ProblemError
 from . import findings as _findings
 from .findings import DIMENSIONS, INCLUDE, Array, Finding
 from .rewrite import rewrite
@@ -183,7 +183,7 @@ def simulate(
     time_limit : seconds.
     joined : (code offset, bytes) of instructions whose successive accesses to neighbouring
         addresses are counted as one of so many bytes: see `Trace.offsets_of` and
-        `convlab.explain.merging`.
+        `convlab.why.merging`.
     sample : run only so many blocks of each launch, chosen at random from a seed: (blocks, seed).
         All counts are scaled to those of all blocks, and ``Trace.sampling`` tells the standard
         error of that. y is of no use then, nor is the workspace.
@@ -247,7 +247,7 @@ def run(
     --------
     >>> run(text, "add_one", x, len(x), grid=4, block=256).findings  # doctest: +SKIP
     """
-    from .. import build as builds  # which imports this package
+    from ..run import build as builds  # which imports this package
 
     path = Path(source) if isinstance(source, Path) or str(source).endswith(".cu") else None
     text = str(source) if path is None else path.read_text()

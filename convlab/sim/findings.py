@@ -192,7 +192,7 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
 
 
 def lines(sites: Sequence[list[str]], library: Path, base: int) -> list[dict[str, object]]:
-    """The traffic of each source line, space and kind of access; see `convlab.launch.Launch`."""
+    """The traffic of each source line, space and kind of access; see `convlab.run.launch.Launch`."""
     place = places(library, base, [int(s[0], 16) for s in sites])
     rows: dict[tuple, dict[str, object]] = {}
     for pc, space, kind, array, requests, units, ideal, lanes, size in sites:

@@ -9,7 +9,7 @@ kept, so that the compiler's messages and the line table still name the lines of
 
 import re
 
-from ..errors import BuildError
+from ..words.errors import BuildError
 
 _BLANK = re.compile(
     r"""//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | (?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'""",

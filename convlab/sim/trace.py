@@ -41,8 +41,8 @@ class Trace:
         ``library_flops``: 2mnk of each of cuBLAS's products.
     launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
     findings : list of `Finding`: errors first, then warnings.
-    lines : list of dict, see `convlab.launch.Launch`.
-    sampling : dict or None, see `convlab.launch.Launch`. In a sampled run ``launch_sectors`` is
+    lines : list of dict, see `convlab.run.launch.Launch`.
+    sampling : dict or None, see `convlab.run.launch.Launch`. In a sampled run ``launch_sectors`` is
         NaN: what blocks have in common cannot be told from some of them.
     accesses : list of dict, see `simulate`'s `record`; ``complete`` is False where its limit ended
         the list.
@@ -109,7 +109,7 @@ class Trace:
 
     @cached_property
     def flops(self) -> float | None:
-        """Floating-point operations that ran, see `convlab.launch.Launch`; read when asked for."""
+        """Floating-point operations that ran, see `convlab.run.launch.Launch`; read when asked for."""
         counted = _operations.count(self._library, self._steps) if self._steps else None
         return None if counted is None else counted + self.counters.get("library_flops", 0)
 

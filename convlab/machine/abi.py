@@ -1,0 +1,85 @@
+"""The C entry points of a built kernel file, called: the one place that knows their signatures.
+
+They are declared in ``kernels/convlab.cuh``. This module needs ctypes alone, for it is used in
+processes that have neither torch nor convlab (the simulator's, compute-sanitizer's).
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+# The integers of ConvProblem, in its order.
+FIELDS = (
+    "N", "C", "H", "W", "K", "R", "S", "P", "Q", "stride_h", "stride_w", "pad_h", "pad_w",
+    "dilation_h", "dilation_w", "groups",
+)  # fmt: skip
+Address = int | None  # of memory; None: a null pointer
+_SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
+# Result and arguments of each entry point; all but the first are optional in a file.
+_SIGNATURES = {
+    "conv2d": (ctypes.c_char_p, [_POINTER] * 6 + [_SIZE, _POINTER]),
+    "conv2d_workspace": (_SIZE, [_POINTER, _SIZE]),
+    "conv2d_plan": (_SIZE, [_POINTER]),
+    "conv2d_prepare": (ctypes.c_char_p, [_POINTER] * 4),
+    "convlab_launch_error": (ctypes.c_char_p, []),  # put there by the build for CUDA
+}
+
+
+class Entry:
+    """A library's entry points, for one problem. Loading it runs its static initialisers.
+
+    Parameters
+    ----------
+    library : its path.
+    problem : the integers of ConvProblem, in the order of `FIELDS`.
+    """
+
+    def __init__(self, library: str, problem: Sequence[int]) -> None:
+        self._library = ctypes.CDLL(library)
+        self._problem = (ctypes.c_int * len(FIELDS))(*problem)
+        self._found = {name: self._find(name) for name in _SIGNATURES}
+
+    def _find(self, name: str):
+        try:
+            function = self._library[name]  # an object of its own, with a signature of its own
+        except AttributeError:
+            return None
+        function.restype, function.argtypes = _SIGNATURES[name]
+        return function
+
+    def workspace(self, limit: int) -> int:
+        """The bytes of workspace wanted; more than `limit` where that is too little to work."""
+        function = self._found["conv2d_workspace"]
+        return function(self._problem, limit) if function else 0
+
+    def plan(self) -> int:
+        """The bytes that the filter takes as `prepare` lays it out; 0: conv2d takes it as it is."""
+        function = self._found["conv2d_plan"]
+        return function(self._problem) if function else 0
+
+    def prepare(self, w: Address, plan: Address, stream: Address = None) -> str | None:
+        """Lay the filter out into `plan`; conv2d gets that in w's place. Return an error's text."""
+        return self._call("conv2d_prepare", self._problem, w, plan, stream)
+
+    def conv2d(
+        self,
+        x: Address,
+        w: Address,
+        bias: Address,
+        y: Address,
+        workspace: Address,
+        workspace_bytes: int,
+        stream: Address = None,
+    ) -> str | None:
+        """Launch the kernel; return an error's text, or None."""
+        return self._call(
+            "conv2d", self._problem, x, w, bias, y, workspace, workspace_bytes, stream
+        )
+
+    def _call(self, name: str, *arguments: object) -> str | None:
+        function, last_error = self._found[name], self._found["convlab_launch_error"]
+        if function is None:
+            return f"the file has conv2d_plan, but no {name}"
+        refused = function(*arguments)
+        launched = last_error() if last_error else None  # read even where it refused: else the
+        error = refused or launched  # next kernel would be blamed for it
+        return error.decode(errors="replace") if error else None

@@ -1,0 +1,312 @@
+"""The tools that convlab uses: where they are, and which they are; and where builds are kept.
+
+Needs the standard library only. A toolkit is looked for once in a process.
+"""
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sysconfig
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..words.errors import BuildError
+
+INSTALL = "pip install -r requirements.txt"
+CACHE = "CONVLAB_CACHE"
+OLDEST_GCC = 11
+_VARIABLES = {"c++": "CXX"}  # that name a tool
+_CUDA_TOOLS = ("nvcc", "nvdisasm", "cuobjdump", "cu++filt", "ncu", "compute-sanitizer")
+# Where NVIDIA's own installers put ncu, apart from the toolkit; the newest goes first.
+_NCU = (
+    ("/usr/local", "cuda*/bin"),
+    ("/usr/local", "cuda*/nsight-compute-*"),
+    ("/opt/nvidia/nsight-compute", "*"),
+    ("/usr/lib", "nsight-compute*"),
+)
+
+
+# ---- one finder of tools ----------------------------------------------------------------------
+
+
+def find(name: str) -> Path | None:
+    """A tool by the name of its executable, or None if it is not there.
+
+    Looked for by the variable that names it ($CXX), in the CUDA toolkit (what belongs to one), on
+    PATH, and among the wheels of the running environment, which need not be activated.
+    """
+    if name == "nvcc":
+        return (toolkit := cuda()) and toolkit.nvcc
+    places = [os.environ.get("PATH", "")]
+    if name in _CUDA_TOOLS:
+        homes = [toolkit.home for toolkit in [cuda()] if toolkit] + [Path("/usr/local/cuda")]
+        places = [*(str(home / "bin") for home in homes), *places]
+        places += [str(root / "cu13" / "bin") for root in _wheels()]
+        if name == "ncu":
+            places += [str(f) for root, pattern in _NCU
+                       for f in sorted(Path(root).glob(pattern), reverse=True)]  # fmt: skip
+    else:
+        places.append(sysconfig.get_path("scripts") or "")
+    wanted = os.environ.get(_VARIABLES.get(name, ""), name)
+    found = shutil.which(wanted, path=os.pathsep.join(filter(None, places)))
+    return Path(found) if found else None
+
+
+def require_host_compiler() -> Path:
+    """The host's C++ compiler, $CXX or c++, or a `BuildError` that says how to get one."""
+    found = find("c++")
+    if found is None:
+        raise BuildError(
+            f"no C++ compiler: {os.environ.get('CXX', 'c++')} is not on PATH; install g++ "
+            f"{OLDEST_GCC} or later (Debian, Ubuntu: apt-get install g++) or set CXX"
+        )
+    return found
+
+
+def identity(tool: Path) -> str:
+    """What tells one compiler from the next without running it: path, size, time of change."""
+    real = tool.resolve()
+    seen = real.stat()
+    return f"{real}:{seen.st_size}:{seen.st_mtime_ns}"
+
+
+@functools.cache
+def version(tool: Path) -> str:
+    """The version that a tool prints of itself, in one line."""
+    try:
+        out = subprocess.run(
+            [str(tool), "--version"], capture_output=True, text=True, timeout=20
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    lines = [line for line in out.splitlines() if line.strip()]
+    release = [line for line in lines if "release" in line]
+    return (release or lines or ["unknown"])[0].strip()
+
+
+def gcc_release(compiler: Path) -> int | None:
+    """The major release of a GCC: 12 of g++ 12.2; None of another compiler, such as clang."""
+    text = version(compiler)
+    found = re.search(r"\) (\d+)\.\d+", text)
+    return int(found[1]) if found and "clang" not in text.lower() else None
+
+
+# ---- the CUDA toolkit -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """A CUDA toolkit: nvcc, its headers and its libraries."""
+
+    home: Path
+    origin: str  # "CUDA_HOME", "PATH", "/usr/local" or "wheels"
+
+    @property
+    def nvcc(self) -> Path:
+        """The compiler driver."""
+        return self.home / "bin" / "nvcc"
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """Its release, (13, 0), as its headers state it; None where they do not."""
+        for header in self.home.glob("include/cuda_runtime_api.h"):
+            found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", header.read_text("utf-8", "replace"))
+            if found:
+                return int(found[1]) // 1000, int(found[1]) % 1000 // 10
+        return None
+
+    def __str__(self) -> str:
+        release = ".".join(map(str, self.release or ("?",)))
+        return f"{release} ({self.nvcc}, from {self.origin})"
+
+
+@functools.cache
+def cuda() -> Cuda | None:
+    """The CUDA toolkit to build with: the first that fits torch's CUDA; None without one.
+
+    In order: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda*, pip's wheels. A kernel and torch share
+    one CUDA runtime, so the major releases must be the same; where torch has none, any does.
+    """
+    wanted = torch_cuda()
+    return next((found for found in toolkits() if wanted is None or fits(found, wanted)), None)
+
+
+def fits(toolkit: Cuda, wanted: tuple[int, int]) -> bool:
+    """Whether a toolkit's kernels run beside a torch of this CUDA release."""
+    return toolkit.release is not None and toolkit.release[0] == wanted[0]
+
+
+def require_cuda() -> Cuda:
+    """The CUDA toolkit, or a `BuildError` that says how to get one."""
+    found = cuda()
+    if found is None:
+        raise BuildError(f'{without_cuda()}; engine="sim" needs none')
+    return found
+
+
+def without_cuda() -> str:
+    """Why there is no nvcc to build with, and which to install."""
+    wanted, there = torch_cuda(), list(toolkits())
+    if wanted is None or wanted[0] == 13:
+        advice = f"`{INSTALL}` brings one, or set CUDA_HOME to a CUDA 13 toolkit"
+    else:
+        release = ".".join(map(str, wanted))
+        advice = (
+            f"install CUDA toolkit {release}, or another {wanted[0]}.x (NVIDIA's packages for "
+            f"Debian and Ubuntu: cuda-toolkit-{release.replace('.', '-')}), and set CUDA_HOME to it"
+        )
+    if not there:
+        return f"no nvcc: {advice}"
+    return f"no nvcc that fits torch's CUDA {'.'.join(map(str, wanted))}, only {there[0]}: {advice}"
+
+
+def toolkits() -> Iterator[Cuda]:
+    """All CUDA toolkits that are there, in the order in which they are preferred."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(variable):
+            yield from _toolkit(Path(home), "CUDA_HOME")
+    if found := shutil.which("nvcc"):
+        home = Path(found).resolve().parent.parent
+        if (home / "include" / "cuda_runtime.h").exists():  # else a script that calls the real one
+            yield from _toolkit(home, "PATH")
+    for home in sorted(Path("/usr/local").glob("cuda*"), key=lambda p: (p.name != "cuda", p)):
+        yield from _toolkit(home, "PATH" if found and home.name == "cuda" else "/usr/local")
+    for root in _wheels():
+        yield from _toolkit(root / "cu13", "wheels")
+
+
+def _toolkit(home: Path, origin: str) -> Iterator[Cuda]:
+    if (home / "bin" / "nvcc").exists():
+        yield Cuda(home, origin)
+
+
+@functools.cache
+def torch_cuda() -> tuple[int, int] | None:
+    """The CUDA release that torch was built for, (13, 0), read without importing it, or None."""
+    found = importlib.util.find_spec("torch")
+    stated = Path(found.origin).with_name("version.py") if found and found.origin else None
+    if stated is None or not stated.exists():
+        return None
+    release = re.search(r"^cuda\b[^=]*= *'(\d+)\.(\d+)'", stated.read_text(), re.M)
+    return (int(release[1]), int(release[2])) if release else None
+
+
+def _wheels() -> list[Path]:
+    """The folders in which the nvidia-* wheels put theirs: each site-packages/nvidia."""
+    found = importlib.util.find_spec("nvidia")
+    return [Path(root) for root in (found.submodule_search_locations or [])] if found else []
+
+
+def _library_homes() -> list[Path]:
+    """Where CUDA's libraries and headers may be: torch's own wheels go before the toolkit."""
+    release = torch_cuda()
+    parts = ["cu13"] if release is None or release[0] >= 13 else ["cuda_runtime", "cublas"]
+    homes = [root / part for root in _wheels() for part in parts]
+    return homes + [found.home for found in [cuda()] if found]
+
+
+def cublas_include() -> Path | None:
+    """The folder of cublas_v2.h: the toolkit's, else the wheel's that torch brings; or None."""
+    for home in reversed(_library_homes()):
+        if (home / "include" / "cublas_v2.h").exists():
+            return home / "include"
+    return None
+
+
+@functools.cache
+def link_dir() -> Path:
+    """A folder of plain `libX.so` names for the linker: the wheels carry only `libX.so.13`."""
+    major = (torch_cuda() or (13, 0))[0]
+    links = {}
+    for name in ("cudart", "cublas"):
+        found = [library for home in _library_homes()
+                 for library in sorted(home.glob(f"lib*/lib{name}.so.{major}*"))]  # fmt: skip
+        if found:
+            links[f"lib{name}.so"] = found[0].resolve()
+    digest = hashlib.sha256(repr(sorted(links.items())).encode()).hexdigest()[:16]
+    final = cache_dir() / f"lib-{digest}"
+    if not final.is_dir():
+        final.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="unfinished-", dir=final.parent))
+        for name, library in links.items():
+            (made / name).symlink_to(library)
+        try:
+            made.rename(final)
+        except OSError:  # another process or thread was quicker: theirs will do
+            shutil.rmtree(made, ignore_errors=True)
+    return final
+
+
+# ---- where builds are kept --------------------------------------------------------------------
+
+
+def cache_dir() -> Path:
+    """Where builds are kept: $CONVLAB_CACHE, else convlab under the user's cache directory.
+
+    What is found there is loaded and run, so the folder must be the user's own. Where it is not,
+    or cannot be written, a private temporary one is used instead, with a warning.
+    """
+    asked = os.environ.get(CACHE)
+    try:
+        if asked:
+            folder = Path(asked).expanduser()
+        else:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "convlab"
+    except RuntimeError:  # no home directory
+        return _private("there is no home directory")
+    folder = Path(os.path.abspath(folder))
+    reason = _unusable(folder)
+    return _private(f"{folder} {reason}") if reason else folder
+
+
+def _unusable(folder: Path) -> str | None:
+    """Why builds cannot be kept in a folder, or None; it is made where it is not there."""
+    for place in (folder, *folder.parents):
+        try:
+            seen = place.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return f"cannot be used ({error.strerror})"
+        if not stat.S_ISDIR(seen.st_mode):
+            return f"cannot be used ({place} is a file)"
+        if not os.access(place, os.W_OK | os.X_OK):
+            return "cannot be written"
+        if place == folder and seen.st_uid != os.geteuid():
+            return "belongs to another user"
+        if place == folder and seen.st_mode & (stat.S_IWOTH | stat.S_IWGRP) and not _alone(seen):
+            return "can be written by others"
+        return None
+    return "cannot be used"
+
+
+def _alone(seen: os.stat_result) -> bool:
+    """Whether only the user's own group may write, which distributions make the default."""
+    return not seen.st_mode & stat.S_IWOTH and seen.st_gid == os.getegid()
+
+
+@functools.cache
+def _private(reason: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="convlab-"))
+    os.environ[CACHE] = str(folder)  # of this process and those that it starts
+    atexit.register(_forget, folder, os.getpid())
+    warnings.warn(
+        f"{reason}: builds are kept in {folder} until Python ends; set {CACHE} to a folder of your "
+        "own that can be written",
+        stacklevel=2,
+    )
+    return folder
+
+
+def _forget(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

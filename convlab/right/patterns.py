@@ -1,0 +1,356 @@
+"""What wrong outputs have in common, in words.
+
+Pure functions of what a run gave and should have given. Each sentence is a fact about these very
+outputs, "PATTERN: COUNT"; none is a guess, and right outputs get none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..words.problem import Problem
+
+_MOST = 6  # sentences
+_FEWEST = 4  # outputs that must agree before their values make a sentence
+_FIRST = 64  # outputs tried before all are
+_MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is computed anew
+_LONGEST = 1 << 16  # indices along which tiles are looked for
+_AXES = ("n", "k", "p", "q")
+_NOUNS = {"n": "images", "k": "channels", "p": "rows", "q": "columns"}
+_SHIFTS = sorted(
+    (
+        shift
+        for shift in itertools.product((-1, 0, 1), (-1, 0, 1), range(-2, 3), range(-2, 3))
+        if any(shift) and sum(map(bool, shift[:2])) + any(shift[2:]) == 1
+    ),
+    key=lambda shift: sum(map(abs, shift)),
+)
+# Normwise errors of products of rounded operands on normal data: 2.9e-4 where TF32 or fp16 is
+# rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project).
+_ROUNDINGS = ((2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Some or all outputs of one run.
+
+    Attributes
+    ----------
+    problem, precision
+        What was computed, and the class that the kernel declares.
+    where
+        (M, 4), the outputs' n, k, p and q.
+    got, truth
+        (M,) float64.
+    wrong, unwritten
+        (M,) bool; what was never written is wrong.
+    allowed, rms
+        An output may be off by `allowed * (rms + |truth|)`.
+    whole
+        Whether these are all outputs, in memory order.
+    truth_at
+        Returns the truth at other positions (L, 4).
+    bias
+        (K,) or None.
+    """
+
+    problem: Problem
+    precision: str
+    where: np.ndarray
+    got: np.ndarray
+    truth: np.ndarray
+    wrong: np.ndarray
+    unwritten: np.ndarray
+    allowed: float
+    rms: float
+    whole: bool
+    truth_at: Callable[[np.ndarray], np.ndarray]
+    bias: np.ndarray | None = None
+
+    def near(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """Which of some values would be right if that were expected of them."""
+        return np.abs(got - expected) <= self.allowed * (self.rms + np.abs(expected))
+
+
+def words(evidence: Evidence) -> list[str]:
+    """Return sentences on what is wrong and where, the most telling first; none if nothing is."""
+    if not evidence.wrong.any():
+        return []
+    with np.errstate(all="ignore"):  # NaN and inf are what one meets here
+        sentences = [*_values(evidence), *_places(evidence)][:_MOST]
+    return [line if evidence.whole else f"{line}, in a sample" for line in sentences]
+
+
+# What the wrong outputs hold ------------------------------------------------------------------
+
+
+def _values(e: Evidence) -> Iterator[str]:
+    """Say what stands where something else should, unless nothing was written at all."""
+    written = np.flatnonzero(e.wrong & ~e.unwritten)
+    never = int(e.unwritten.sum())
+    if never:
+        yield f"never written: {_share(never, int(e.wrong.sum()))}"
+    finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
+    strange = len(written) - len(finite)
+    if strange:
+        yield (
+            "NaN or inf, as made of memory that nobody wrote (workspace and surroundings hold "
+            f"NaN): {_share(strange, len(written))}"
+        )
+    if not len(finite):
+        return
+    sentences = [*_simple(e, finite), *_moved(e, finite)]
+    yield from sentences
+    if not sentences:
+        yield from _rounded(e)
+
+
+def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
+    """One number, a multiple of the truth, or the bias left out or added twice."""
+    got, truth = e.got[bad], e.truth[bad]
+    bias = np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
+    for times, text in ((-1, "is not added"), (1, "is added twice")) if e.bias is not None else ():
+        hit = e.near(got, truth + times * bias)
+        if _many(hit):
+            yield f"the bias {text}: {_share_of(hit)}"
+            return
+    alike = got == np.median(got)
+    if _many(alike) and not (truth == truth[0]).all():
+        value = got[alike][0] + 0.0  # no -0
+        every = (e.got == value).all()
+        shown = f"{value:.6g}"
+        yield f"every output is {shown}" if every else f"all alike, {shown}: {_share_of(alike)}"
+        return
+    for offset, text in ((0 * bias, ""), (bias, ", before the bias is added")):
+        large = np.abs(truth - offset) > e.rms / 10
+        if not large.any():
+            continue
+        factor = float(np.median(((got - offset)[large]) / (truth - offset)[large]))
+        hit = e.near(got, offset + factor * (truth - offset))
+        if abs(factor) > 0.01 and np.isfinite(factor) and _many(hit[large]):
+            yield f"{_factor(factor)} times what it should be{text}: {_share_of(hit)}"
+            return
+
+
+def _moved(e: Evidence, bad: np.ndarray) -> Iterator[str]:
+    """Right values in wrong places: shifted, or laid out in another order."""
+    if not e.whole and len(bad) > _MOST_LOOKUPS:
+        bad = bad[:: -(-len(bad) // _MOST_LOOKUPS)]
+    shape = np.array(e.problem.y_shape)
+
+    for shift in _SHIFTS:
+        hits, inside = _at(e, bad, lambda at, shift=shift: at + np.array(shift))
+        if hits is not None and 4 * inside >= len(bad):
+            axes = [i for i in range(4) if shift[i]]
+            theirs = ", ".join(f"{_AXES[i]}{shift[i]:+d}" for i in axes)
+            by = f"({-shift[2]}, {-shift[3]})" if axes[0] > 1 else str(-shift[axes[0]])
+            name = "(p, q)" if axes[0] > 1 else _AXES[axes[0]]
+            yield (
+                f"shifted by {by} in {name}: {_share(hits, len(bad))} hold what belongs at {theirs}"
+            )
+            return
+    for order in _ORDERS:
+        permuted = shape[list(order)]
+
+        def reread(at: np.ndarray, order=order, permuted=permuted) -> np.ndarray:
+            flat = np.ravel_multi_index(tuple(at.T), tuple(shape))
+            back = np.empty_like(at)
+            back[:, list(order)] = np.stack(np.unravel_index(flat, tuple(permuted)), axis=1)
+            return back
+
+        hits, inside = _at(e, bad, reread)
+        if hits is not None:
+            letters = ", ".join("NKPQ"[i] for i in order)
+            yield (
+                f"{_ORDERS[order]}: {_share(hits, inside)} are right if memory is read as "
+                f"({letters})"
+            )
+            return
+
+
+def _at(
+    e: Evidence, bad: np.ndarray, target: Callable[[np.ndarray], np.ndarray]
+) -> tuple[int | None, int]:
+    """Count the wrong outputs that hold the truth of another place; None if they are few.
+
+    Returns that and the number of those whose other place exists.
+    """
+    shape = np.array(e.problem.y_shape)
+    hits = inside = 0
+    for part in (bad[:: max(1, len(bad) // _FIRST)], bad):
+        at = target(e.where[part])
+        exists = ((at >= 0) & (at < shape)).all(axis=1)
+        inside = int(exists.sum())
+        hit = e.near(e.got[part][exists], e.truth_at(at[exists])) if inside else np.zeros(0, bool)
+        hits = int(hit.sum())
+        if hits < min(_FEWEST, len(bad) - 1) or hits < 1 or 2 * hits < inside:
+            return None, inside
+    if hits < _FEWEST:
+        return None, inside
+    return hits, inside
+
+
+def _rounded(e: Evidence) -> Iterator[str]:
+    """Errors of the size that coarser operands make, spread evenly: the precision class."""
+    if not np.isfinite(e.got).all() or not e.rms or 2 * e.wrong.sum() < len(e.wrong):
+        return
+    errors = e.got - e.truth
+    spread = math.sqrt(float(np.mean(np.square(errors))))
+    if not spread or np.abs(errors).max() > 8 * spread:
+        return
+    for low, high, name in _ROUNDINGS:
+        if low <= spread / e.rms <= high:
+            yield (
+                f"as if operands were rounded to {name}, where {e.precision} is declared: errors "
+                f"of {spread / e.rms:.1e} of the outputs' size, alike everywhere"
+            )
+
+
+_ORDERS = {
+    (1, 0, 2, 3): "n and k exchanged in memory, as when (K, N*P*Q) is taken for (N, K, P, Q)",
+    (0, 1, 3, 2): "p and q exchanged in memory (transposed images)",
+    (0, 2, 3, 1): "channels last in memory",
+}
+_ORDERS |= {
+    order: "another order of dimensions in memory"
+    for order in itertools.permutations(range(4))
+    if order != (0, 1, 2, 3) and order not in _ORDERS
+}
+
+
+# Where they are -------------------------------------------------------------------------------
+
+
+def _places(e: Evidence) -> list[str]:
+    """Say which outputs are wrong, if it is not all and not just one.
+
+    What holds for all wrong outputs and no others comes alone.
+    """
+    if e.wrong.all() or e.wrong.sum() < 2 or len(e.wrong) < 8:
+        return []
+    _, K, P, Q = e.problem.y_shape
+    n, k, p, q = (e.where[:, i].astype(np.int64) for i in range(4))
+    found = []
+    border = _in_padding(e)
+    if border.any() and not border.all() and not (e.wrong & ~border).any():
+        found.append((border, "their window reaches into the padding"))
+    for name, index, size in zip(_AXES, (n, k, p, q), e.problem.y_shape, strict=True):
+        found += _along(e, name, index, size)
+    exact = [(chosen, text) for chosen, text in found if chosen.sum() == e.wrong.sum()]
+    for name, index, size in (
+        ("p*Q + q", p * Q + q, P * Q),
+        ("n*P*Q + p*Q + q", (n * P + p) * Q + q, e.problem.gemm_m),
+        ("the offset in memory", ((n * K + k) * P + p) * Q + q, math.prod(e.problem.y_shape)),
+    ):
+        if exact:
+            break
+        exact = [(chosen, text) for chosen, text in _along(e, name, index, size)
+                 if chosen.sum() == e.wrong.sum()]  # fmt: skip
+    return [_only(e, text, chosen) for chosen, text in exact or found]
+
+
+def _along(
+    e: Evidence, name: str, index: np.ndarray, size: int
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Name the values of one index at which outputs are wrong: yield those outputs, or nothing."""
+    hit = np.zeros(size, dtype=bool)
+    seen = np.zeros(size, dtype=bool)
+    hit[index[e.wrong]] = True
+    seen[index] = True
+    if size < 2 or hit[seen].all():
+        return
+    for chosen, text in _rules(name, size, hit, e.problem):
+        if np.array_equal(hit[seen], chosen[seen]):
+            yield chosen[index], text
+            return
+
+
+def _rules(
+    name: str, size: int, hit: np.ndarray, problem: Problem
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield (indices, words) for each set of indices that has a name, the most telling first."""
+    index = np.arange(size)
+    at = np.flatnonzero(hit)
+    first, last = int(at[0]), int(at[-1])
+    if name == "k" and problem.groups > 1:
+        per_group = problem.K // problem.groups
+        groups = sorted({int(k) // per_group for k in at})
+        which = f"group is {groups[0]}" if len(groups) == 1 else f"group is one of {groups}"
+        if len(groups) <= 4:
+            yield np.isin(index // per_group, groups), f"the {which} (k // {per_group})"
+    if last == size - 1:
+        whole = next((t for t in (128, 64, 32, 16, 8) if first % t == 0 and size - first < t), 0)
+        end = f", past the last whole tile of {whole}" if first and whole else ""
+        text = f"{name} > 0" if first == 1 else f"{name} >= {first}"
+        if first == last and first != 1:
+            text = f"{name} is the last"
+        yield index >= first, text + end
+    if first == 0:
+        yield index <= last, f"{name} is 0" if last == 0 else f"{name} <= {last}"
+    if first == last:
+        yield index == first, f"{name} is {first}"
+    if size >= 4:
+        yield index % 2 == 1, f"{name} is odd"
+        yield index % 2 == 0, f"{name} is even"
+    noun = _NOUNS.get(name, f"values of {name}")
+    for tile in range(3, min(128, size - 1) + 1) if size <= _LONGEST else ():
+        left = np.flatnonzero(np.bincount(at % tile, minlength=tile))
+        low, high, count = int(left[0]), int(left[-1]), len(left)
+        if high - low + 1 != count or count == tile or last - first < tile - 1:
+            continue
+        many = f"{count} {noun}" if count > 1 else noun.removesuffix("s")
+        if high == tile - 1:
+            text = f"they are in the last {many} of each tile of {tile}"
+        elif low == 0:
+            text = f"they are in the first {many} of each tile of {tile}"
+        else:
+            spread = f"{low} to {high}" if count > 1 else str(low)
+            text = f"{name} % {tile} is {spread}"
+        yield np.isin(index % tile, left), text
+    yield (index >= first) & (index <= last), f"{name} is {first} to {last}"
+
+
+def _in_padding(e: Evidence) -> np.ndarray:
+    """Which outputs read at least one padding zero."""
+    outside = np.zeros(len(e.where), dtype=bool)
+    p = e.problem
+    for axis, size, taps in ((0, p.H, p.R), (1, p.W, p.S)):
+        start = e.where[:, 2 + axis] * p.stride[axis] - p.padding[axis]
+        outside |= (start < 0) | (start + p.dilation[axis] * (taps - 1) >= size)
+    return outside
+
+
+def _only(e: Evidence, text: str, chosen: np.ndarray) -> str:
+    wrong, there = int(e.wrong.sum()), int(chosen.sum())
+    of = f"all {there:,}" if wrong == there else f"{wrong:,} of {there:,}"
+    return f"wrong only where {text}: {of} outputs there"
+
+
+# Words ----------------------------------------------------------------------------------------
+
+
+def _many(hit: np.ndarray) -> bool:
+    return int(hit.sum()) >= _FEWEST and 2 * int(hit.sum()) >= len(hit)
+
+
+def _share_of(hit: np.ndarray) -> str:
+    return _share(int(hit.sum()), len(hit))
+
+
+def _share(part: int, total: int) -> str:
+    if part == total:
+        return "the wrong output" if total == 1 else f"all {total:,} wrong outputs"
+    return f"{part:,} of {total:,} wrong outputs"
+
+
+def _factor(value: float) -> str:
+    for whole in range(1, 65):
+        if abs(value * whole - round(value * whole)) < 1e-5 and round(value * whole):
+            top = round(value * whole)
+            return str(top) if whole == 1 else f"{top}/{whole}"
+    return f"{value:.5g}"

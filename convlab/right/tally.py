@@ -1,0 +1,336 @@
+"""What a run did to its buffers: outputs wrong, unwritten or moving, inputs changed.
+
+`check.py` asks the questions in order and words the answer; here tensors are compared, in pieces
+small enough that a problem which fills a GPU can still be checked on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..machine.device import available_bytes
+from ..words.problem import Problem
+from . import patterns, reference
+
+# What a whole float64 truth may cost: multiply-adds (about a second's) and outputs kept.
+TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
+TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
+# No output may be further off than this many class bounds times (rms of the truth + its own size).
+ELEMENTWISE = 6
+# A quiet NaN that no arithmetic makes: what still holds it was never written (or only added to).
+_POISON = 0x7FC0BAD5
+_CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
+_SHOWN = 4  # wrong outputs listed
+_MAP = 256  # rows and columns of a map of the error, at most
+_LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
+
+_Piece = tuple[int, Problem, tuple[torch.Tensor | None, ...]]
+
+
+def poison(launch: Any) -> bool:
+    """Fill a launch's output, and its workspace if any, with NaN; return whether there was one.
+
+    The output gets one NaN that arithmetic does not make, the workspace bytes of 0xFF.
+    """
+    workspace = getattr(launch, "workspace", None)
+    if workspace is not None and workspace.numel():
+        workspace.view(torch.uint8).fill_(0xFF)
+    y = getattr(launch, "y", None)
+    if y is None:
+        return False
+    y.view(torch.int32).fill_(_POISON)
+    return True
+
+
+def changed_inputs(
+    inputs: Sequence[torch.Tensor | None], pristine: Sequence[torch.Tensor | None]
+) -> list[str]:
+    """Compare x, w and bias with their copies bit for bit; say what changed, and put it right."""
+    lines = []
+    for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):
+        if now is None or then is None:
+            continue
+        moved = int((now.view(torch.int32) != then.view(torch.int32)).sum())
+        if moved:
+            lines.append(f"the kernel wrote to its input: {moved:,} elements of {name} changed")
+            now.copy_(then)
+    return lines
+
+
+def keep(y: torch.Tensor) -> torch.Tensor:
+    """Copy as much of an output as memory easily allows, from its start, flat."""
+    room = (available_bytes(y.device) - (1 << 30)) // y.element_size()
+    try:
+        return y.flatten()[: max(min(y.numel(), room), 0)].clone()
+    except torch.OutOfMemoryError:  # there is room, but in pieces
+        return y.flatten()[:0].clone()
+
+
+def moved(y: torch.Tensor, first: torch.Tensor) -> tuple[int, int]:
+    """Count the outputs whose bits differ from those kept; return that and the first's index."""
+    size = _CHUNK[y.device.type]
+    count, index = 0, -1
+    parts = zip(y.flatten()[: first.numel()].split(size), first.split(size), strict=True)
+    for i, (now, then) in enumerate(parts):
+        differs = now.view(torch.int32) != then.view(torch.int32)
+        if found := int(differs.sum()):
+            if not count:
+                index = i * size + int(differs.view(torch.uint8).argmax())
+            count += found
+    return count, index
+
+
+def position(index: int, problem: Problem) -> tuple[int, int, int, int]:
+    """Return (n, k, p, q) of an output's flat index."""
+    return tuple(int(i) for i in np.unravel_index(index, problem.y_shape))  # type: ignore
+
+
+class Tally:
+    """Compares one output with its truth, piece by piece, and keeps count.
+
+    Parameters
+    ----------
+    problem
+        What was computed.
+    y
+        (N, K, P, Q), the output of the kernel.
+    bound
+        The normwise bound of the kernel's class; an output fails by itself beyond
+        `ELEMENTWISE * bound * (rms of the truth + its own size)`.
+    poisoned
+        Whether `y` was filled by `poison` before the run.
+
+    Attributes
+    ----------
+    wrong, unwritten
+        Outputs found wrong, and never written.
+    worst, limit
+        The absolute error of the output that is nearest to its limit, or the farthest beyond it,
+        and that limit.
+    rms, error
+        Root mean square of the truth; normwise relative error against float64.
+    constant
+        Whether all of the truth, of more than one output, is one number.
+    pixels, channels
+        Errors in units of what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as
+        (N, K), each pooled to at most 256 x 256; NaN where an output is not a number.
+    """
+
+    def __init__(self, problem: Problem, y: torch.Tensor, bound: float, poisoned: bool) -> None:
+        self.problem, self.y, self.bound = problem, y, bound
+        self.wrong = self.unwritten = 0
+        self.worst, self.limit, self.rms, self.error = 0.0, 0.0, 0.0, 0.0
+        self.constant = False
+        self.examples: list[tuple[tuple[int, int, int, int], float, float]] = []
+        self._ratio = -1.0  # the largest so far of error over limit
+        self._known: tuple[torch.Tensor | None, torch.Tensor] | None = None  # positions, truth
+        self._pixels = torch.zeros(problem.P, problem.Q, dtype=torch.float64, device=y.device)
+        self._channels = torch.zeros(problem.N, problem.K, dtype=torch.float64, device=y.device)
+        if poisoned:
+            parts = y.view(torch.int32).flatten().split(_CHUNK[y.device.type])
+            self.unwritten = sum(int((part == _POISON).sum()) for part in parts)
+
+    @property
+    def pixels(self) -> np.ndarray:
+        """The map over p and q."""
+        return _pooled(self._pixels.cpu().numpy())
+
+    @property
+    def channels(self) -> np.ndarray:
+        """The map over n and k."""
+        return _pooled(self._channels.cpu().numpy())
+
+    def compare(self, inputs: Sequence[torch.Tensor | None], sample: int, seed: int) -> str:
+        """Compare with float64, all outputs or a sample and then all with fp32; say which."""
+        problem, kind = self.problem, self.y.device.type
+        if not self.y.numel():
+            return "no outputs, none compared"
+        if problem.macs <= TRUTH_MACS[kind] and self.y.numel() <= TRUTH_OUTPUTS[kind]:
+            truths = [
+                (first, reference.truth(part, *tensors))
+                for first, part, tensors in self._pieces(inputs)
+            ]
+            self._scale([truth for _, truth in truths])
+            square = 0.0
+            for first, truth in truths:
+                square += self._add(first, truth, self.bound)
+            self._finish(square, sum(truth.numel() for _, truth in truths))
+            if self.y.numel() <= _LOOKED_AT:
+                self._known = (None, torch.cat([truth for _, truth in truths]))
+            return f"all {self.y.numel():,} outputs against float64"
+
+        where = reference.sample(problem, sample, seed, self.y.device)
+        truth = reference.truth(problem, *inputs, where=where)
+        self._known = (where, truth)
+        self._scale([truth])
+        picked = self.y[tuple(where.unbind(1))].double()
+        errors, limits = self._errors(picked, truth, self.bound)
+        bad = ~(errors <= limits)
+        self._finish(float(errors.square().sum()), truth.numel())
+        self._nearest(errors, limits)
+        name = "cudnn:fp32" if kind == "cuda" else "torch:cpu"
+        rival = reference.baseline(name, self.y.device)
+        loose = self.bound + reference.tolerance("fp32", problem.gemm_k)
+        for first, part, tensors in self._pieces(inputs):
+            launch = rival.prepare(part, *tensors)
+            launch()
+            self._add(first, launch.y, loose)
+        if (among := int(bad.sum())) > self.wrong:  # seen by the sharper eye only
+            self.wrong = among
+            self.examples = [
+                (tuple(where[i].tolist()), float(picked[i]), float(truth[i]))
+                for i in bad.nonzero().flatten()[:_SHOWN].tolist()
+            ]
+        return (
+            f"{truth.numel():,} sampled outputs against float64 (all of them would take more than "
+            f"{TRUTH_MACS[kind]:.0e} multiply-adds), all {self.y.numel():,} against {name}"
+        )
+
+    def failures(self) -> list[str]:
+        """Say in lines of text what is wrong."""
+        total = self.y.numel()
+        lines = []
+        if self.unwritten:
+            lines.append(f"{self.unwritten:,} of {total:,} outputs were never written")
+        if self.wrong:
+            lines.append(f"{self.wrong:,} of {total:,} outputs are wrong, the first of them:")
+            for place, got, expected in self.examples:
+                at = ", ".join(map(str, place))
+                lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
+        return lines
+
+    def words(
+        self, inputs: Sequence[torch.Tensor | None], precision: str, sample: int, seed: int
+    ) -> list[str]:
+        """Say what the wrong outputs have in common (`patterns`), after `compare`."""
+        if not self.y.numel():
+            return []
+        problem, device = self.problem, self.y.device
+        if self._known is None:
+            where = reference.sample(problem, sample, seed, device)
+            self._known = (where, reference.truth(problem, *inputs, where=where))
+        where, truth = self._known
+        whole = where is None
+        y = self.y.flatten() if whole else self.y[tuple(where.unbind(1))]
+        truth = truth.flatten()
+        errors, limits = self._errors(y.double(), truth, self.bound)
+        unwritten = y.contiguous().view(torch.int32) == _POISON
+        bias = inputs[2]
+
+        def truth_at(places: np.ndarray) -> np.ndarray:
+            if whole:
+                return flat[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
+            at = torch.from_numpy(places).to(device)
+            return reference.truth(problem, *inputs, where=at).cpu().numpy()
+
+        flat = truth.cpu().numpy()
+        if whole:
+            places = np.indices(problem.y_shape, dtype=np.int64).reshape(4, -1).T
+        else:
+            places = where.cpu().numpy()
+        return patterns.words(
+            patterns.Evidence(
+                problem=problem, precision=precision, where=places,
+                got=y.double().cpu().numpy(), truth=flat,
+                wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
+                unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,
+                bias=None if bias is None else bias.double().cpu().numpy(),
+                allowed=ELEMENTWISE * self.bound, rms=self.rms,
+            )
+        )  # fmt: skip
+
+    def _pieces(self, inputs: Sequence[torch.Tensor | None]) -> Iterator[_Piece]:
+        """Cut the problem by images: yield the first image, the piece as a problem, its tensors."""
+        x, *rest = inputs
+        problem = self.problem
+        images = max(1, _CHUNK[self.y.device.type] // (problem.K * problem.P * problem.Q))
+        for first in range(0, problem.N, images):
+            part = x[first : first + images]
+            yield first, dataclasses.replace(problem, N=len(part)), (part, *rest)
+
+    def _scale(self, truths: list[torch.Tensor]) -> None:
+        square = count = 0.0
+        for truth in truths:
+            finite = truth[torch.isfinite(truth)]
+            square += float(finite.square().sum())
+            count += finite.numel()
+        self.rms = math.sqrt(square / count) if count else 0.0
+        first = truths[0].flatten()[0]
+        self.constant = self.y.numel() > 1 and all(bool((part == first).all()) for part in truths)
+
+    def _finish(self, square: float, count: int) -> None:
+        """Turn the sum of squared errors over `count` outputs into the normwise error."""
+        norm = self.rms * math.sqrt(count)
+        if norm:
+            self.error = math.sqrt(square) / norm if math.isfinite(square) else math.inf
+        else:
+            self.error = 0.0 if square == 0 else math.inf
+
+    def _errors(
+        self, y: torch.Tensor, truth: torch.Tensor, bound: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the absolute errors, 0 where both are the same inf or NaN, and their limits."""
+        errors = (y - truth).abs_()
+        strange = ~torch.isfinite(truth)
+        if strange.any():
+            same = (y == truth) | (torch.isnan(y) & torch.isnan(truth))
+            errors = torch.where(strange, torch.where(same, 0.0, math.inf), errors)
+            truth = torch.where(strange, 0.0, truth)
+        return errors, truth.abs().add_(self.rms).mul_(ELEMENTWISE * bound)
+
+    def _add(self, first: int, truth: torch.Tensor, bound: float) -> float:
+        """Compare the images from `first` on, in chunks; return their sum of squared errors."""
+        square = 0.0
+        plane = self.problem.P * self.problem.Q
+        step = max(1, _CHUNK[truth.device.type] // max(plane, 1))  # planes at once
+        images = 1 if step < self.problem.K else step // self.problem.K
+        for n in range(0, len(truth), images):
+            for k in range(0, self.problem.K, min(step, self.problem.K)):
+                part = truth[n : n + images, k : k + step]
+                square += self._add_block(first + n, k, part, bound)
+        return square
+
+    def _add_block(self, n: int, k: int, truth: torch.Tensor, bound: float) -> float:
+        planes = (slice(n, n + truth.shape[0]), slice(k, k + truth.shape[1]))
+        y = self.y[planes].to(truth.dtype)
+        errors, limits = self._errors(y, truth, bound)
+        self._nearest(errors, limits)
+        bad = ~(errors <= limits)
+        ratios = errors / limits.clamp_(min=torch.finfo(limits.dtype).tiny)
+        self._pixels = torch.maximum(self._pixels, ratios.amax((0, 1)))
+        self._channels[planes] = ratios.amax((2, 3)).double()
+        count = int(bad.sum())
+        self.wrong += count
+        left = bad.flatten().view(torch.uint8)
+        for _ in range(min(count, _SHOWN - len(self.examples))):
+            index = int(left.argmax())
+            left[index] = 0
+            at = tuple(int(i) for i in np.unravel_index(index, bad.shape))
+            self.examples.append(((at[0] + n, at[1] + k, *at[2:]), float(y[at]), float(truth[at])))
+        return float(errors.square().sum(dtype=torch.float64))
+
+    def _nearest(self, errors: torch.Tensor, limits: torch.Tensor) -> None:
+        """Keep the error that is largest against its limit; NaN is larger than all."""
+        ratios = errors / limits.clamp(min=torch.finfo(limits.dtype).tiny)
+        index = int(ratios.nan_to_num_(nan=math.inf).argmax())
+        ratio, worst = float(ratios.flatten()[index]), float(errors.flatten()[index])
+        if ratio > self._ratio:
+            self._ratio = ratio
+            self.worst = math.inf if math.isnan(worst) else worst
+            self.limit = float(limits.flatten()[index])
+
+
+def _pooled(errors: np.ndarray) -> np.ndarray:
+    """Shrink by the largest value of each block, so that one wrong pixel stays to be seen."""
+    for axis in (0, 1):
+        block = -(-errors.shape[axis] // _MAP)
+        if block > 1:
+            starts = np.arange(0, errors.shape[axis], block)
+            errors = np.maximum.reduceat(errors, starts, axis=axis)  # NaN wins, as it should
+    return errors

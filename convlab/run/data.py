@@ -1,0 +1,103 @@
+"""The tensors of a problem: normal data to run it on, and its output in pieces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+
+from ..words.errors import ProblemError
+from ..words.format import FLOAT32, Format
+from ..words.problem import Problem
+from .runnable import Inputs
+
+Device = str | torch.device
+
+
+def inputs(
+    problem: Problem,
+    seed: int = 0,
+    device: Device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    format: Format = FLOAT32,
+) -> Inputs:
+    """Return x, w and bias (or None) of normal data, the same for the same seed and device kind.
+
+    x and bias are standard normal, w is divided by sqrt(gemm_k), so that y is of order 1. In
+    another format than `FLOAT32` they are the same numbers, rounded and placed as it says.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
+
+    w = normal(*problem.w_shape) / math.sqrt(problem.gemm_k)
+    bias = normal(problem.K) if problem.bias else None
+    x = normal(*problem.x_shape)
+    if format != FLOAT32:
+        x = format.x.place(x.to(format.x.torch_dtype))
+        w = format.w.place(w.to(format.w.torch_dtype))
+        bias = None if bias is None else bias.to(format.bias.torch_dtype)
+    return x, w, bias
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Make torch's float32 products and convolutions plain fp32 inside, and restore it after.
+
+    Sets torch's per-operation `fp32_precision` (2.9 and later), which is all that its products
+    read. The older `allow_tf32` is left alone: torch raises where it is read or set through
+    `torch.backends.cudnn.flags` after the newer settings were used. Not for threads that
+    change the same settings at once.
+    """
+    backends = torch.backends
+    cpu = backends.mkldnn
+    settings = (backends.cuda.matmul, backends.cudnn.conv, cpu.matmul, cpu.conv)
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting in settings:
+            setting.fp32_precision = "ieee"
+        yield
+    finally:
+        for setting, value in zip(settings, before):
+            setting.fp32_precision = value
+
+
+def match(
+    problem: Problem, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None
+) -> None:
+    """Raise ProblemError unless the tensors have the problem's shapes and one device."""
+    shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
+    wanted = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
+    for name, shape, want in zip(("x", "w", "bias"), shapes, wanted):
+        if shape != want:
+            raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {want}")
+    for name, tensor in (("w", w), ("bias", bias)):
+        if tensor is not None and tensor.device != x.device:
+            raise ProblemError(f"{name} is on {tensor.device} and x on {x.device}; move one")
+
+
+def chunks(problem: Problem, pixels: int) -> Iterator[tuple[slice, slice]]:
+    """Yield (images, output rows) that cover the output, each of at most `pixels` if it can."""
+    rows = max(1, min(problem.P, pixels // problem.Q))
+    images = max(1, pixels // (problem.P * problem.Q)) if rows == problem.P else 1
+    for n in range(0, problem.N, images):
+        for p in range(0, problem.P, rows):
+            yield (
+                slice(n, min(n + images, problem.N)),
+                slice(p, min(p + rows, problem.P)),
+            )
+
+
+def padded(problem: Problem, x: torch.Tensor, images: slice, rows: slice) -> torch.Tensor:
+    """Return the rows of padded x that those output rows read: (n, C, rows, W + 2 pad_w)."""
+    pad_h, pad_w = problem.padding
+    first = rows.start * problem.stride[0] - pad_h
+    last = (rows.stop - 1) * problem.stride[0] - pad_h + problem.dilation[0] * (problem.R - 1)
+    top, bottom = min(max(first, 0), problem.H), min(max(last + 1, 0), problem.H)
+    above, below = min(max(-first, 0), last - first + 1), 0
+    below = last - first + 1 - above - (bottom - top)
+    return F.pad(x[images, :, top:bottom], (pad_w, pad_w, above, below))

@@ -1,0 +1,60 @@
+"""What an engine and its memory can do of a problem: all of it, or a smaller one like it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..machine.device import available_bytes
+from ..words.errors import LaunchError, ProblemError
+from ..words.format import FLOAT32
+from ..words.problem import Problem
+from .runnable import Runnable
+
+SPARE_BYTES = 4 << 30  # what a check may take beside x, w, y, and x and w once more
+SIM_MACS = 40_000_000  # what a problem is scaled down to on the simulator: about two seconds
+_SIM_MACS_PER_SECOND = 25e6  # with all traffic counted, a plain kernel, two cores
+
+
+def fit(
+    problem: Problem, runnables: Iterable[Runnable], scale: str | None = "auto"
+) -> tuple[Problem, str | None]:
+    """Shrink a problem to what the runnables' engine and memory can do; return it and a note.
+
+    Raises LaunchError if `scale` is None and memory is short: it says how much is needed.
+    """
+    runnables = list(runnables)
+    device = runnables[0].device
+    free = available_bytes(device)
+    # x, w, y once each; x and w again, to see them unchanged; workspace and comparison in chunks
+    size = FLOAT32.bytes(problem)
+    extra = size["x"] + size["w"]
+    image = size["y"] // max(problem.N, 1)
+    extra += max(min(SPARE_BYTES, 4 * problem.min_bytes), 3 * image)
+    needed = problem.min_bytes + extra
+    if scale not in ("auto", None):
+        raise ProblemError(f'scale is "auto" or None, not {scale!r}')
+    if scale is None:
+        if needed > free:
+            raise LaunchError(
+                f"{problem.label} needs about {needed / 1e9:.1f} GB on {device}, where "
+                f'{free / 1e9:.1f} GB are free; let scale="auto" shrink it, or take a smaller one'
+            )
+        return problem, None
+    simulated = any(runnable.simulated for runnable in runnables)
+    macs = SIM_MACS if simulated else max(problem.macs, 1)
+    limit = free if needed <= free else max(int(free - min(SPARE_BYTES, free // 2)) // 2, 1)
+    smaller = problem.scaled(macs, max_bytes=limit)
+    if smaller == problem:
+        return problem, None
+    if needed > free:
+        why = f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free"
+    else:
+        whole = _duration(problem.macs / _SIM_MACS_PER_SECOND)
+        why = f"all of it would take the simulator {whole}"
+    return smaller, f"scaled down to {smaller}: {why}"
+
+
+def _duration(seconds: float) -> str:
+    unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+                      if seconds >= 2 * u or u == 1)  # fmt: skip
+    return f"about {seconds / unit:.0f} {name}"

@@ -1,0 +1,214 @@
+"""One kernel bound to one problem's tensors: `Kernel.prepare` makes it, and each call runs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import sim
+from ..machine import abi
+from ..words.errors import LaunchError, ProblemError
+from ..words.problem import Problem
+from . import build as builds
+from .runnable import Allocate, Inputs, Launch
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+
+def integers(problem: Problem) -> list[int]:
+    """Return the members of ConvProblem (``kernels/convlab.cuh``) in their order."""
+    values = problem.variables()
+    return [values[field] for field in abi.FIELDS]
+
+
+class CudaLaunch(Launch):
+    """A kernel on a GPU: a call launches it on torch's current stream, and does not wait."""
+
+    runnable: Kernel
+
+    def __init__(
+        self, kernel: Kernel, problem: Problem, inputs: Inputs, allocate: Allocate
+    ) -> None:
+        super().__init__(kernel, problem, inputs)  # which keeps the memory behind the pointers
+        self._entry = abi.Entry(str(kernel.build().library), integers(problem))
+        with torch.cuda.device(inputs[0].device):
+            self._allocate(allocate)
+            self.prepare_filter()
+
+    def __call__(self) -> None:
+        if self.problem.N == 0:
+            return
+        x, w, bias = self.inputs
+        tensors = (x, w if self.plan is None else self.plan, bias, self.y, self.workspace)
+        size = 0 if self.workspace is None else self.workspace.numel()
+        with torch.cuda.device(self.y.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            self._raise(self._entry.conv2d(*map(_address, tensors), size, stream))
+
+    def prepare_filter(self) -> None:
+        if self.plan is None:
+            return
+        with torch.cuda.device(self.plan.device):
+            stream = torch.cuda.current_stream().cuda_stream
+            self._raise(self._entry.prepare(_address(self.inputs[1]), _address(self.plan), stream))
+
+    def _raise(self, error: str | None) -> None:
+        if error:
+            raise LaunchError(f"{self.runnable.name} failed: {error}")
+
+    def _allocate(self, allocate: Allocate) -> None:
+        """Make y, and the workspace and the plan that the kernel asks for."""
+        limit, device = self.runnable.workspace_limit, self.inputs[0].device
+        need, plan = self._entry.workspace(limit), self._entry.plan()
+        if need > limit:
+            raise LaunchError(
+                f"{self.runnable.name} needs {need:,} bytes of workspace for this problem, more "
+                f"than the limit of {limit:,}: load(..., workspace_limit={need})"
+            )
+        stored, shape = self.runnable.format.y, self.problem.y_shape
+        try:
+            y = allocate(stored.in_memory(shape), stored.torch_dtype, device)
+            self.y = stored.logical(y)
+            if need:
+                self.workspace = allocate((need,), torch.uint8, device)
+            if plan:
+                self.plan = allocate((plan,), torch.uint8, device)
+        except torch.OutOfMemoryError as error:
+            free = torch.cuda.mem_get_info(device)[0]
+            size = stored.itemsize * math.prod(shape)
+            raise LaunchError(
+                f"not enough GPU memory: y needs {size / 2**30:.2f} GiB and "
+                f"{self.runnable.name}'s workspace {(need + plan) / 2**30:.2f} GiB, "
+                f"{free / 2**30:.2f} GiB are free; try load(..., workspace_limit=...) with less "
+                f"than {limit / 2**30:.2f} GiB, or Problem.scaled",
+                kind="out of memory",
+            ) from error
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+class SimLaunch(Launch):
+    """A kernel on the simulator: each call takes another order of threads and blocks.
+
+    The first is the plain one; what changes from call to call is a race.
+
+    Attributes
+    ----------
+    launches : list of dict
+        ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
+    sampling : dict or None
+        Of a kernel loaded with ``sample=``: ``blocks`` of the last call's launches, how many of
+        them were ``sampled``, and ``errors``: of each counter the relative standard error
+        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)), for n of N blocks with the mean m and the
+        variance s^2 between them (W. G. Cochran, Sampling Techniques, 1977, section 2.5); 1 / n
+        stands for the blocks unlike all others that a sample can miss, as at a border. The
+        operations in `flops` are scaled too; their error is not told.
+    """
+
+    runnable: Kernel
+
+    def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs) -> None:
+        self.launches: list[dict[str, object]] = []
+        self._trace: sim.Trace | None = None
+        self._joined: list[tuple[int, int]] = []
+        self._build = kernel.build()
+        self._runs = 0
+        given = dict(zip(("x", "w", "bias"), inputs, strict=True))
+        given = {name: tensor for name, tensor in given.items() if tensor is not None}
+        shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
+        sampled = kernel.sample is not None
+        self._arena = sim.Arena(shapes | {"y": problem.y_shape}, ["y"] if sampled else [])
+        for name, tensor in given.items():
+            self._arena.tensors[name].copy_(tensor)
+        seen = tuple(self._arena.tensors.get(name) for name in ("x", "w", "bias"))
+        super().__init__(kernel, problem, seen)
+        self.y = self._arena.tensors["y"]
+        if not sampled:  # else most of its pages are never touched, and it may exceed the memory
+            self.y.fill_(math.nan)
+
+    def __call__(self) -> None:
+        if self.problem.N == 0:
+            return
+        self.counters = self._trace = self.sampling = None
+        self.launches = []
+        schedule, self._runs = self._runs, self._runs + 1  # each run takes another order
+        kernel = self.runnable
+        try:
+            self._trace = sim.simulate(
+                self._build.library,
+                builds.sim_runtime(),
+                integers(self.problem),
+                self._arena,
+                label=kernel.name,
+                source=kernel.path or kernel.source,
+                workspace_limit=kernel.workspace_limit,
+                trace=kernel.trace,
+                time_limit=kernel.time_limit,
+                schedule=schedule,
+                joined=self._joined,
+                sample=kernel.sample and (kernel.sample, 0),
+            )
+        except LaunchError as error:
+            self.findings = error.findings
+            raise
+        self.findings, self.launches = self._trace.findings, self._trace.launches
+        self.counters, self.sampling = self._trace.counters, self._trace.sampling
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        """The memory traffic of the last call by source line, space and kind of access.
+
+        Each has ``file``, ``line``, ``space`` ("global", "shared"), ``kind`` ("load", "store",
+        "atomic"), ``array`` (its name, or "several"), ``requests`` (of warps), ``units`` (32-byte
+        sectors, or wavefronts of shared memory), ``ideal_units`` (the least that the same bytes
+        could have taken), ``lanes`` (active, summed over requests) and ``bytes`` (asked for by
+        them). Empty before the first call.
+        """
+        return self._trace.lines if self._trace else []
+
+    @property
+    def flops(self) -> float | None:
+        """The floating-point operations that the last call executed, counted from its machine code.
+
+        Additions, subtractions and products are one each, a fused multiply-add two; so are, with
+        one, quotients and square roots, of which a GPU makes several. Comparisons, minima,
+        conversions, atomics and the C library's functions (``expf``) are not counted. cuBLAS's
+        products count as 2mnk, which is also ``counters["library_flops"]``. None with
+        ``trace=False``, and where there is no ``objdump`` (of binutils).
+        """
+        return self._trace.flops if self._trace else None
+
+    def as_compiled(self, widths: Mapping[tuple[int, str, str], int]) -> None:
+        """Run again in the plain order, with some accesses counted as nvcc joined them.
+
+        Parameters
+        ----------
+        widths : bytes of one machine access by (line, space, kind), as in `lines`: successive
+            accesses there to neighbouring addresses count as one of up to so many bytes. See
+            `convlab.why.merging`.
+
+        Raises
+        ------
+        ProblemError
+            Before the first call: the instructions of a line are not known yet.
+        """
+        if self._trace is None:
+            raise ProblemError("call this launch on the simulator first, then count as compiled")
+        self._joined = [
+            (offset, size)
+            for place, size in widths.items()
+            for offset in self._trace.offsets_of(*place)
+        ]
+        self._runs = 0
+        self()
+
+    @property
+    def executed(self) -> dict[int, int]:
+        """How often threads came to a line, for lines that begin a basic block."""
+        return self._trace.executed if self._trace else {}

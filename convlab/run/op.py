@@ -1,0 +1,276 @@
+"""The op ``convlab::conv2d``: a kernel as torch sees it, with derivatives, batches and shapes.
+
+A kernel computes the forward pass only. What torch derives from it (gradients, forward-mode
+tangents, either of the other) is torch's own convolution, on a GPU in the arithmetic that torch
+chooses for it: cuDNN with TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
+
+Importing this module registers the op, so that what uses it can be compiled and exported.
+"""
+
+import functools
+import itertools
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, make_dual, unpack_dual
+
+from ..words.errors import ProblemError
+from ..words.problem import Problem, pair, same_padding
+
+# An op's schema carries tensors, numbers and strings, so a kernel travels through it as a string:
+# a name or path as itself, loaded at the first call; an object as "#<serial> <name>", looked up
+# here. The serial is never used again, so two objects of one name stay apart, and a stale key finds
+# nothing rather than another kernel. Weak: whoever uses the object (a Conv2d, the caller of conv2d)
+# keeps it alive; this table does not.
+_kernels: weakref.WeakValueDictionary[str, Callable] = globals().get(  # %autoreload keeps them
+    "_kernels", weakref.WeakValueDictionary()
+)
+_serials = globals().get("_serials", itertools.count(1))
+_loaders: list[Callable] = globals().get("_loaders", [])
+
+
+def loader(load: Callable) -> Callable:
+    """Make a function the one that loads a kernel by name: it stands above this module."""
+    _loaders[:] = [load]
+    _load.cache_clear()
+    return load
+
+
+def key_of(kernel: Any) -> str:
+    """The string that stands for a kernel in the op's arguments."""
+    if isinstance(kernel, (str, os.PathLike)):
+        text = os.fspath(kernel)
+        is_path = text.endswith(".cu") or os.path.dirname(text) != ""
+        return os.path.abspath(text) if is_path else text
+    for key, held in _kernels.items():  # a handful
+        if held is kernel:
+            return key
+    if not callable(kernel):
+        raise ProblemError(
+            f"kernel={kernel!r} is no kernel: give a name, the path of a .cu file, "
+            "or what convlab.load or convlab.compile returns"
+        )
+    key = f"#{next(_serials)} {name_of(kernel)}"
+    _kernels[key] = kernel
+    return key
+
+
+# Under torch.compile it is called while tracing, and its answer guarded by the object's identity.
+# (torch.compiler.assume_constant_result does this, and imports the whole compiler: 0.6 s.)
+key_of._dynamo_marked_constant = True
+
+
+def name_of(kernel: Any) -> str:
+    """What a kernel is called where a model is printed."""
+    if isinstance(kernel, (str, os.PathLike)):
+        return os.fspath(kernel)
+    return getattr(kernel, "name", type(kernel).__name__)
+
+
+def _find(key: str, device: torch.device) -> Callable:
+    """The kernel behind a key; one given by name runs where the tensors are."""
+    if not key.startswith("#"):
+        return _load(key, "cuda" if device.type == "cuda" else "sim")
+    kernel = _kernels.get(key)
+    if kernel is None:
+        raise ProblemError(
+            f"the kernel {key.split(' ', 1)[1]!r} that this graph was traced with no longer "
+            "exists: keep the object alive, or give the kernel by name"
+        )
+    return kernel
+
+
+@functools.lru_cache(maxsize=256)
+def _load(name: str, engine: str) -> Callable:
+    return _loaders[0](name, engine=engine)
+
+
+def derives(*tensors: Tensor | None) -> bool:
+    """Whether torch asks for more than y of these: a gradient, a tangent, a `torch.func` transform."""
+    if torch._C._are_functorch_transforms_active():
+        return True
+    given = [t for t in tensors if isinstance(t, Tensor) and t.layout == torch.strided]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+        return True
+    if torch.is_inference_mode_enabled() or not torch._C._is_fwd_grad_enabled():
+        return False
+    return any(unpack_dual(t, level=0).tangent is not None for t in given if not t.is_inference())
+
+
+# --- the op ---------------------------------------------------------------------------------
+
+if "_library" in globals():  # by %autoreload
+    _library._destroy()
+_library = torch.library.Library("convlab", "FRAGMENT")
+_library.define(
+    "conv2d(Tensor x, Tensor w, Tensor? bias, str kernel, int[] stride, int[] padding, "
+    "int[] dilation, int groups) -> Tensor"
+)
+_op = torch.ops.convlab.conv2d.default
+
+
+def _theirs(x, w, bias, stride, padding, dilation, groups) -> Tensor:
+    """Torch's own convolution."""
+    plain = False, [0, 0]  # not transposed
+    return torch.ops.aten.convolution(x, w, bias, stride, padding, dilation, *plain, groups)
+
+
+def _compute(x, w, bias, kernel, stride, padding, dilation, groups) -> Tensor:
+    _require_float32(x, w, bias)
+    with torch.no_grad(), _set_fwd_grad_enabled(False):  # `derives` is to be asked once
+        y = _find(kernel, x.device)(
+            x.detach(), w.detach(), None if bias is None else bias.detach(),
+            tuple(stride), tuple(padding), tuple(dilation), groups,
+        )  # fmt: skip
+    return y.contiguous()
+
+
+def _shape_alone(x, w, bias, kernel, *numbers) -> Tensor:
+    _require_float32(x, w, bias)
+    y = _theirs(x, w, bias, *numbers)  # torch's own check of the shapes; its strides differ
+    return torch.empty(y.shape, dtype=x.dtype, device=x.device)
+
+
+class _Graph(torch.autograd.function._SingleLevelFunction):
+    """The op, recorded for the backward pass of one level of differentiation.
+
+    The dispatcher has already chosen the level (`torch.func` stacks several), which is why this is
+    not a ``torch.autograd.Function``: that one would choose again.
+    """
+
+    @staticmethod
+    def forward(keyset, x, w, bias, *rest) -> Tensor:
+        below = keyset & torch._C._after_autograd_keyset
+        with (
+            torch.enable_grad(),  # levels further out record for themselves
+            _set_fwd_grad_enabled(True),
+            torch._C._AutoDispatchBelowAutograd(),
+        ):
+            return _op.redispatch(below, x, w, bias, *rest)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        _, x, w, bias, _, *ctx.numbers = inputs
+        ctx.bias_shape = None if bias is None else list(bias.shape)
+        ctx.save_for_backward(x, w)
+
+    @staticmethod
+    def backward(ctx, g_y: Tensor):
+        """Gradients of x, w and bias; differentiable again, since aten's backward is."""
+        x, w = ctx.saved_tensors
+        *pairs, groups = ctx.numbers
+        wanted = list(ctx.needs_input_grad[1:4])
+        gradients = torch.ops.aten.convolution_backward(
+            g_y, x, w, ctx.bias_shape, *pairs, False, [0, 0], groups, wanted
+        )
+        return None, *gradients, None, None, None, None, None
+
+
+def _differentiable(keyset, x, w, bias, kernel, *numbers) -> Tensor:
+    """The op with derivatives: the tangent of x * w + b is x' * w + x * w' + b'."""
+    # torch has one level of dual numbers; what stacks them (torch.func) does so by wrapping
+    (x, t_x), (w, t_w) = unpack_dual(x, level=0), unpack_dual(w, level=0)
+    bias, t_bias = (None, None) if bias is None else unpack_dual(bias, level=0)
+    arguments = (keyset, x, w, bias, kernel, *numbers)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, w, bias)):
+        with enable_single_level_autograd_function():
+            y = _Graph.apply(*arguments)
+    else:
+        y = _Graph.forward(*arguments)
+    tangents = [] if t_bias is None else [t_bias[:, None, None].expand_as(y)]
+    tangents += [] if t_x is None else [_theirs(t_x, w, None, *numbers)]
+    tangents += [] if t_w is None else [_theirs(x, t_w, None, *numbers)]
+    return make_dual(y, sum(tangents), level=0) if tangents else y
+
+
+def _batched(info, in_dims, x, w, bias, *rest) -> tuple[Tensor, int]:
+    """`torch.vmap`: a batch of images is more images; one of filters takes a call each."""
+    if in_dims[1] is None and in_dims[2] is None:
+        images = x.movedim(in_dims[0], 0)
+        y = _op(images.flatten(0, 1), w, bias, *rest)
+        return y.unflatten(0, images.shape[:2]), 0
+    each = [
+        [t] * info.batch_size if dim is None else t.unbind(dim)
+        for t, dim in zip((x, w, bias), in_dims[:3], strict=True)
+    ]
+    return torch.stack([_op(*tensors, *rest) for tensors in zip(*each, strict=True)]), 0
+
+
+_library.impl("conv2d", _compute, "CompositeExplicitAutograd")
+_library.impl("conv2d", _differentiable, "Autograd", with_keyset=True)
+torch.library.register_fake("convlab::conv2d", _shape_alone, lib=_library)
+torch.library.register_vmap("convlab::conv2d", _batched, lib=_library)
+for _type in ("cuda", "cpu"):
+    torch.library.register_autocast("convlab::conv2d", _type, torch.float32, lib=_library)
+
+
+def _require_float32(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+    for what, tensor in (("x", x), ("w", w), ("bias", bias)):
+        if tensor is not None and tensor.dtype != torch.float32:
+            raise ProblemError(
+                f"{what} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
+                "in float32: convert it with .float(), or leave this layer to torch.nn.Conv2d"
+            )
+
+
+# --- the call -------------------------------------------------------------------------------
+
+
+def convolve(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int] | str,
+    dilation: int | Sequence[int],
+    groups: int,
+    key: str,
+) -> Tensor:
+    """Call the op as ``torch.nn.functional.conv2d`` is called; the kernel is behind the key."""
+    for what, tensor in (("x", x), ("w", w), ("bias", bias)):
+        if not isinstance(tensor, Tensor) and (what != "bias" or tensor is not None):
+            raise ProblemError(f"{what} is a {type(tensor).__name__}, not a torch.Tensor")
+        if tensor is not None and tensor.layout != torch.strided:
+            raise ProblemError(f"{what} is {tensor.layout}: pass {what}.to_dense()")
+    if x.dim() not in (3, 4) or w.dim() != 4:
+        raise ProblemError(
+            f"x has shape {tuple(x.shape)} and w {tuple(w.shape)}: "
+            "x must be (N, C, H, W) or (C, H, W), w must be (K, C/groups, R, S)"
+        )
+    images, padding = padded(x.unsqueeze(0) if x.dim() == 3 else x, w, stride, padding, dilation)
+    stride, dilation = pair(stride, "stride"), pair(dilation, "dilation")
+    if not torch.compiler.is_compiling():  # there, sizes may be symbols
+        shapes = images.shape, w.shape, None if bias is None else bias.shape
+        Problem.from_shapes(*shapes, stride, padding, dilation, groups)
+    y = _op(images, w, bias, key, stride, padding, dilation, groups)
+    return y.squeeze(0) if x.dim() == 3 else y
+
+
+def padded(
+    x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any
+) -> tuple[Tensor, tuple[int, int]]:
+    """The images (4-D) and the padding in numbers; what is odd of "same" becomes the images'."""
+    if not isinstance(padding, str):
+        return x, pair(padding, "padding")
+    if padding == "valid":
+        return x, (0, 0)
+    if padding != "same":
+        raise ProblemError(
+            f"padding is {padding!r}: give an int, a (height, width) pair, 'valid' or 'same'"
+        )
+    if pair(stride, "stride") != (1, 1):
+        raise ProblemError(
+            f'padding="same" needs stride 1, and the stride is {stride}: give the padding as numbers'
+        )
+    dilation = Problem(1, 1, 1, 1, 1, 1, 1, dilation=dilation).dilation  # which checks it
+    (top, bottom), (left, right) = map(same_padding, w.shape[2:], dilation)
+    if (top, left) != (bottom, right):  # an even extent: one more at the end
+        x = F.pad(x, (0, right - left, 0, bottom - top))
+    return x, (top, left)
+

@@ -1,0 +1,176 @@
+"""The process that untrusted kernels run in: what `machine.child` starts for `worker`.
+
+It imports nothing of convlab's, nor torch, but what the first request names, so that it starts in
+a blink where there is no GPU. A request is a pickled ``(surroundings, payload)``, the payload a
+pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
+``(returned, value or exception, lost)``; `lost`: the GPU is lost to this process, which ends itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import pickle
+import sys
+import traceback
+
+SERVING = "CONVLAB_IN_WORKER"  # set in this process's environment
+_KEPT_KERNELS = 64
+_KEPT_BYTES = 256 << 20  # of GPU memory that torch may hold on to between two requests
+
+
+class Pickler(pickle.Pickler):
+    """Refuses what must not, or cannot, cross between the processes.
+
+    Raises
+    ------
+    pickle.PicklingError
+        For a tensor, and for a function or class of ``__main__``, which is another module there.
+    """
+
+    def reducer_override(self, value: object) -> object:
+        """Look at each object that pickle has no built-in way for."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            raise pickle.PicklingError(
+                f"a tensor of shape {tuple(value.shape)} does not cross between processes: pass "
+                "a Problem and a seed (reference.inputs makes the same data there)"
+            )
+        if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
+            raise pickle.PicklingError(
+                f"{value.__qualname__} is defined in __main__ (a notebook or a script), where the "
+                "worker process cannot find it: put it in a module, or run without isolation"
+            )
+        return NotImplemented
+
+
+def dumps(value: object, pickler: type[pickle.Pickler] = Pickler) -> bytes:
+    """Pickle a value as it crosses."""
+    out = io.BytesIO()
+    pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
+    return out.getvalue()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Gives the same kernel object for the same pickle, so that it is not loaded again."""
+
+    kernels: dict[bytes, object] = {}
+
+    def persistent_load(self, key: bytes) -> object:
+        """Return the kernel that a pickle within the pickle stands for."""
+        if key not in self.kernels:
+            while len(self.kernels) >= _KEPT_KERNELS:
+                del self.kernels[next(iter(self.kernels))]
+            self.kernels[key] = pickle.loads(key)
+        return self.kernels[key]
+
+
+def _enter(surroundings: tuple[list[str], str | None, dict[str, str]]) -> None:
+    """Take over the parent's sys.path, working directory and CONVLAB_* variables."""
+    path, directory, variables = surroundings
+    sys.path[:] = path
+    if directory is not None:
+        os.chdir(directory)
+    for name in [name for name in os.environ if name.startswith("CONVLAB_")]:
+        del os.environ[name]
+    os.environ |= variables | {SERVING: "1"}
+
+
+def _open_gpu(index: int) -> None:
+    """Make the CUDA context, so that no time limit has to allow for it."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(index)
+        torch.ones(1, device="cuda").item()
+
+
+def _cuda():
+    """``torch.cuda`` where it is in use in this process, else None."""
+    torch = sys.modules.get("torch")
+    in_use = torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized()
+    return torch.cuda if in_use else None
+
+
+def _gpu_is_lost() -> bool:
+    """Whether the GPU no longer works here; takes an error that does not last off the context."""
+    if _cuda() is None:
+        return False
+    import torch
+
+    for _ in range(2):  # the first try may meet the error that is already known
+        with contextlib.suppress(Exception):
+            return torch.ones(1, device="cuda").item() != 1
+    return True
+
+
+def _run(function, args: tuple, kwargs: dict) -> bytes:
+    """Call the function; its value as a pickled reply."""
+    value = function(*args, **kwargs)
+    if (cuda := _cuda()) is not None:
+        cuda.synchronize()  # flushes device printf, and brings out late errors
+    return dumps((True, value, False))
+
+
+def _refusal(error: BaseException, lost: bool) -> bytes:
+    """The reply that carries an exception: its type and text, and a note of where it was raised."""
+    where = "".join(traceback.format_exception(error)).rstrip()
+    try:
+        error.add_note(f"In the worker process:\n{where}")
+        reply = dumps((False, error, lost))
+        pickle.loads(reply)
+    except Exception:  # an exception that does not survive pickling
+        plain = RuntimeError(f"{type(error).__qualname__}: {error}")
+        plain.add_note(f"In the worker process:\n{where}")
+        reply = dumps((False, plain, lost))
+    return reply
+
+
+def _tidy(failed: bool) -> None:
+    """Give back the GPU memory that nothing uses any more: the parent may want it."""
+    cuda = _cuda()
+    if cuda is None:
+        return
+    if failed or cuda.memory_reserved() > _KEPT_BYTES:
+        if failed or cuda.memory_allocated() > _KEPT_BYTES:
+            gc.collect()
+        cuda.empty_cache()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what kernels print goes through C's buffers
+
+
+def serve(server, device: str) -> None:
+    """Serve requests for a GPU, by its number; negative: there is none."""
+    opened = int(device) < 0
+    while True:
+        surroundings, payload = pickle.loads(server.request())
+        failed = lost = False
+        try:
+            _enter(surroundings)
+            if not opened:
+                _open_gpu(int(device))
+                opened = True
+            call = _Unpickler(io.BytesIO(payload)).load()
+            server.begun()
+            reply = _run(*call)
+        except SystemExit as error:
+            _flush()
+            os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
+        except BaseException as error:
+            failed, lost = True, not opened or _gpu_is_lost()
+            reply = _refusal(error, lost)
+        call = None
+        if not lost:
+            _tidy(failed)
+        _flush()
+        server.reply(reply)
+        if lost:
+            os._exit(0)

@@ -1,0 +1,320 @@
+"""What every answer is: rows, a sentence, notes, a figure; text, HTML and JSON follow from those.
+
+One `Table` lays rows out, in a terminal (100 columns at most), a notebook, and Markdown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ..words.problem import Problem
+
+if TYPE_CHECKING:
+    from .plot import Chart
+
+WIDTH = 100  # columns of a terminal that text may take
+GOOD, BAD = "#009E73", "#D55E00"
+_NARROWEST = 12  # what a column of names may be cut down to
+_PLAIN_CELL = "text-align:{};white-space:pre"
+
+
+class Result:
+    """The base of what `check`, `compare`, `ab`, `sweep` and `inspect` return.
+
+    A subclass is a frozen dataclass with ``repr=False``. It gives the first four, as fields or
+    properties, and `figure`; the others have a default that it may replace.
+
+    Attributes
+    ----------
+    frame
+        The rows, a DataFrame.
+    sentence
+        All of it in one line.
+    ok
+        Whether all that was asked is right.
+    notes
+        Lines: device, scaling, what was left out and why.
+    tables
+        What is shown of the rows, each a `Table`.
+    details
+        Lines under the tables, shown as they are: what is wrong, in full.
+    row
+        It as one row in the table of a set: heading to text.
+    about
+        What JSON has beside ok, sentence, rows and notes; any value that `plain` takes.
+    color
+        Of the mark beside it in a notebook.
+    """
+
+    frame: pd.DataFrame
+    sentence: str
+    ok: bool
+    notes: Sequence[str]
+
+    def figure(self) -> Chart:
+        """Draw it."""
+        raise NotImplementedError
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """No table, unless a subclass says otherwise."""
+        return ()
+
+    @property
+    def details(self) -> Sequence[str]:
+        """No lines, unless a subclass says otherwise."""
+        return ()
+
+    @property
+    def row(self) -> dict[str, str]:
+        """The problem, and the sentence without it."""
+        label = self.problem.label if hasattr(self, "problem") else ""
+        return {"problem": label, "found": self.sentence.removeprefix(f"{label}: ")}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Nothing more, unless a subclass says otherwise."""
+        return {}
+
+    @property
+    def color(self) -> str:
+        """Green if it is right."""
+        return GOOD if self.ok else BAD
+
+    def plot(self, path: str | Path | None = None) -> Chart:
+        """Draw it; write the figure if a path is given, and return it."""
+        chart = self.figure()
+        if path is not None:
+            chart.save(path)
+        return chart
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as what JSON can hold; a number that is not known is None."""
+        found = {"ok": self.ok, "sentence": self.sentence, "rows": self.frame, "notes": self.notes}
+        return plain(found | self.about)
+
+    def __str__(self) -> str:
+        lines = [self.sentence]
+        for i, table in enumerate(self.tables):
+            lines += [""] * (i > 0) + table.lines()
+        lines += self.details
+        for note in self.notes:
+            lines += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        return "\n".join(lines)
+
+    __repr__ = __str__  # what a notebook keeps as text
+
+    def _repr_html_(self) -> str:
+        details = "\n".join(self.details)
+        shown = f"<pre>{html.escape(details)}</pre>" if details else ""
+        notes = "<br>".join(map(html.escape, self.notes))
+        return (
+            f'<div style="border-left:4px solid {self.color};padding-left:8px">'
+            f"<b>{html.escape(self.sentence)}</b>"
+            f"{''.join(table.html() for table in self.tables)}{shown}<small>{notes}</small></div>"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Several(Result):
+    """What one question found over a set of problems: a row for each, and a summary.
+
+    Attributes
+    ----------
+    results
+        One for each problem, in order; also by index and in a loop.
+    """
+
+    results: tuple[Any, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of them are."""
+        return all(result.ok for result in self.results)
+
+    @property
+    def sentence(self) -> str:
+        """How many are right."""
+        good = sum(result.ok for result in self.results)
+        return f"right on {good} of {len(self.results)} problems"
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The rows of all, with the problem's name in front."""
+        frames = []
+        for result in self.results:
+            rows = result.frame.drop(columns="problem", errors="ignore")
+            rows.insert(0, "problem", result.problem.label)
+            frames.append(rows)
+        return pd.concat(frames, ignore_index=True)
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """A row for each problem."""
+        rows = pd.DataFrame([result.row for result in self.results])
+        return (Table(rows, left=("problem", "found")),)
+
+    @property
+    def details(self) -> Sequence[str]:
+        """Those that are wrong, in full."""
+        return [str(result) for result in self.results if not result.ok]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The notes of all, each once."""
+        return tuple(dict.fromkeys(note for result in self.results for note in result.notes))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Each result by itself."""
+        return {"results": self.results}
+
+    def figure(self) -> Chart:
+        """Draw the first one, unless a subclass knows better."""
+        return self.results[0].figure()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.results[index]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame as it is shown: cells that are no text yet become it (`number`).
+
+    Attributes
+    ----------
+    rows
+        The frame.
+    columns
+        Which columns, each with its heading and perhaps a format ("{:.3g}"); all, if it is empty.
+        One that the frame lacks is left out.
+    left
+        Headings of the columns that lie to the left, as the first one does; the others lie to the
+        right. Where there is too little room, these are cut.
+    title
+        A line above it.
+    """
+
+    rows: pd.DataFrame
+    columns: Mapping[str, tuple[str, str] | str] = dataclasses.field(default_factory=dict)
+    left: tuple[str, ...] = ()
+    title: str = ""
+
+    @property
+    def cells(self) -> dict[str, list[str]]:
+        """Each column's heading, and its cells as text."""
+        chosen = self.columns or {name: str(name) for name in self.rows}
+        shown = {}
+        for key, about in chosen.items():
+            heading, form = (about, "") if isinstance(about, str) else about
+            if key in self.rows:
+                shown[heading] = [number(value, form) for value in self.rows[key]]
+        return shown
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """Lay it out as text; columns beyond the width go below, after the first one again."""
+        cells = self.cells
+        if not len(self.rows) or not cells:
+            return []
+        first = next(iter(cells))
+        lefts = {first, *self.left}
+        widths = {name: max(map(len, [name, *cells[name]])) for name in cells}
+        while sum(widths.values()) + 2 * (len(widths) - 1) > width:
+            widest = max(lefts & set(cells), key=lambda name: widths[name])
+            if widths[widest] <= _NARROWEST:
+                break
+            widths[widest] -= 1
+        blocks: list[list[str]] = [[first]]
+        for name in list(cells)[1:]:
+            if sum(widths[other] + 2 for other in blocks[-1]) + widths[name] > width:
+                blocks.append([first])
+            blocks[-1].append(name)
+        lines = [self.title] if self.title else []
+        for block in blocks:
+            laid = []
+            for row in zip(*([name, *cells[name]] for name in block), strict=True):
+                texts = [
+                    _cut(text, widths[name]).ljust(widths[name])
+                    if name in lefts
+                    else text.rjust(widths[name])
+                    for name, text in zip(block, row, strict=True)
+                ]
+                laid.append("  ".join(texts).rstrip())
+            lines += [laid[0], "-" * max(map(len, laid)), *laid[1:]]
+        return lines
+
+    def html(self) -> str:
+        """Lay it out as HTML: a page's own style for tables (JupyterLab's) goes otherwise."""
+        cells = self.cells
+        if not len(self.rows) or not cells:
+            return ""
+        lefts = {next(iter(cells)), *self.left}
+
+        def cell(text: str, name: str) -> str:
+            style = _PLAIN_CELL.format("left" if name in lefts else "right")
+            return f'<div style="{style}">{html.escape(text)}</div>'
+
+        shown = {cell(name, name): [cell(t, name) for t in cells[name]] for name in cells}
+        title = f"<div>{html.escape(self.title)}</div>" if self.title else ""
+        return title + pd.DataFrame(shown).to_html(index=False, border=0, escape=False)
+
+    def markdown(self) -> str:
+        """Lay it out as Markdown."""
+        cells = self.cells
+        rows = [f"| {' | '.join(row)} |" for row in (list(cells), *zip(*cells.values()))]
+        return "\n".join([rows[0], "|" + "---|" * len(cells), *rows[1:]])
+
+
+def number(value: Any, form: str = "") -> str:
+    """Return a cell as text: four digits, thousands apart, "-" for what is not known."""
+    if isinstance(value, str):
+        return value
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if form:
+        return form.format(value)
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: no NaN, no numpy, no tuples, no classes."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, Problem):
+        return {"name": value.name, **value.variables(), "bias": value.bias}
+    if isinstance(value, pd.DataFrame):
+        return [plain(row) for row in value.to_dict("records")]
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if hasattr(value, "item"):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return [plain(entry) for entry in value] if isinstance(value, Iterable) else str(value)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,240 @@
+"""Why a kernel takes as long as it does: what nvcc made of it, what it asks of memory, and a model.
+
+`inspect` gathers whatever this machine can tell: the simulator's counters by source line,
+registers, occupancy and machine instructions from nvcc (no GPU needed), the hardware's counters
+and a time where there is a GPU, and a rough prediction of the time. What is missing is a line.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..fast.measure import measure
+from ..machine.device import Ceilings, Datasheet, ceilings, describe, floor_seconds
+from ..run import build as builds
+from ..run.fit import fit
+from ..run.kernel import ENGINES, Kernel, load
+from ..sim import Trace
+from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
+from ..words.problem import PROBLEM_SETS, Problem, problems
+from ..words.problem import problem as named_problem
+from . import ncu, sass
+from .accesses import access_map, accesses, footprint
+from .counting import count
+from .flow import launched
+from .inspection import Inspection, Inspections
+from .listing import with_shares
+from .model import OMITTED, predict
+from .occupancy import Gpu, find_gpu
+from .table import Dims, quantities, sass_table, static_table
+
+__all__ = ["access_map", "accesses", "footprint", "inspect"]
+
+
+def inspect(
+    kernel: Kernel | str | Path,
+    problem: Problem | str | Iterable[Problem | str] = "square",
+    *,
+    gpu: Gpu | str | None = None,
+    engine: str = "auto",
+    block: Dims | None = None,
+    shared: int = 0,
+    seed: int = 0,
+) -> Inspection | Inspections:
+    """Gather why a kernel takes as long as it does, from whatever this machine can tell.
+
+    Parameters
+    ----------
+    kernel : a `Kernel`, or its name or path. Of a large problem the simulator runs some blocks of
+        each launch, which stand for all: as many as ``load(..., sample=)`` says, or as it does in
+        a moment.
+    problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
+        or a list.
+    gpu : the GPU that occupancy and prediction are for: "T4", "A100", "L4", "RTX 4090", "H100",
+        "H200"; the one that is there unless told, without one an H200.
+    engine : "auto": simulated, and measured where there is a GPU; "sim" or "cuda": only that.
+    block, shared : threads of a block, and its dynamic shared memory in bytes; only used for
+        occupancy where nothing was simulated.
+    seed : of the data.
+
+    Returns
+    -------
+    Inspection, or Inspections of several problems: those that the kernel can do.
+
+    Raises
+    ------
+    CatalogError, ProblemError
+        There is no such kernel, problem or GPU.
+    UnsupportedError
+        The kernel cannot do the problem, or none of them.
+    """
+    if engine not in ENGINES:
+        raise ProblemError(f"no engine {engine!r}: choose from {', '.join(ENGINES)}")
+    gpu = find_gpu(gpu)
+    kernel = kernel if isinstance(kernel, Kernel) else _load(kernel, engine)
+    if isinstance(problem, str) and problem in PROBLEM_SETS:
+        problem = problems(problem)
+    one = isinstance(problem, (str, Problem))
+    found, refused = [], []
+    for asked in map(named_problem, [problem] if one else problem):
+        reason = kernel.unsupported(asked)
+        if reason is None:
+            found.append(_inspect(kernel, asked, gpu, engine, block, shared, seed))
+        else:
+            refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
+    if not found:
+        raise UnsupportedError("; ".join(refused) or "no problems are given")
+    return found[0] if one else Inspections(tuple(found), tuple(refused))
+
+
+def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dims | None,
+             shared: int, seed: int) -> Inspection:  # fmt: skip
+    notes: list[str] = []
+    here = describe() is not None and engine != "sim"
+    if here:
+        problem, scaled = fit(problem, [kernel.on("cuda")])
+        notes += [f"the GPU's memory is too small for more: {scaled}"] if scaled else []
+    counted, findings = None, ()
+    if engine != "cuda":
+        counted, findings = _simulated(kernel, problem, seed, notes)
+    try:
+        functions = compiled(kernel, gpu)
+    except ConvlabError as error:
+        functions = ()
+        notes.append(f"no registers or instructions: {_first_line(error)}")
+    peaks, known = _peaks(gpu)
+    measured = None
+    if here and (counted or engine == "cuda"):  # never what failed on the simulator
+        measured = _measured(kernel.on("cuda"), problem, seed, notes)
+    elif engine != "sim" and not here:
+        notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
+    model = None
+    if not (lacks := _lacking(gpu, functions, counted, known)):
+        model = predict(problem, gpu, functions, counted, known, kernel.format)
+    notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else OMITTED)
+    launches = counted.launches if counted else ()
+    lines = [row for row in counted.lines if row["line"]] if counted else []
+    pairs = launched(functions, lines, launches)
+    called = [function for function, _ in pairs] or functions
+    if functions and not launches and block is None:
+        notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
+    floor = math.nan
+    if known or gpu.datasheet:
+        floor = floor_seconds(problem, kernel.precision, known or _stated(gpu.datasheet))
+    made: dict[int, int] = {}
+    for instruction in (i for f in called for i in f.instructions if i.line):
+        made[instruction.line] = made.get(instruction.line, 0) + 1
+    return Inspection(
+        kernel.name, problem, gpu, frame=quantities(problem, counted, model, measured, floor),
+        static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
+        sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)), measured=measured,
+        predicted=model, findings=tuple(findings), notes=tuple(notes),
+        source=tuple(kernel.source.splitlines()), made=made, peaks=peaks,
+    )  # fmt: skip
+
+
+def _load(name: str | Path, engine: str) -> Kernel:
+    if ":" in str(name):
+        raise ProblemError(f"{name} is a library's: inspect looks into .cu files")
+    return load(name, engine=engine)
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[:2]).strip()
+
+
+def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
+    """What the simulator counted, or None, and what it found."""
+    twin = kernel.on("sim")
+    try:
+        counted = count(twin, problem, seed)
+    except ConvlabError as error:
+        notes.append(f"not simulated: {_first_line(error)}")
+        return None, error.findings if isinstance(error, LaunchError) else ()
+    if counted.sampling:
+        notes.append(_sampled(counted.sampling))
+    if counted.flops is None and twin.trace:
+        notes.append("operations are not counted: no objdump; install binutils")
+    return counted, counted.findings
+
+
+def _sampled(sampling: Mapping[str, Any]) -> str:
+    """In words: how many blocks stand for all, and how far off their counts may be."""
+    shown = {"load sectors": "global_load_sectors", "store sectors": "global_store_sectors",
+             "wavefronts": "shared_wavefronts"}  # fmt: skip
+    errors = ", ".join(
+        f"{what} {sampling['errors'][name]:.1%}"
+        for what, name in shown.items() if sampling["errors"].get(name)
+    )  # fmt: skip
+    count = f"{sampling['sampled']:,} of {sampling['blocks']:,} blocks simulated, at random"
+    return f"{count}, and their counts scaled; standard errors: {errors or 'none'}"
+
+
+def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
+    """Return what nvcc makes of a kernel for a GPU. Raises BuildError without nvcc or nvdisasm."""
+    source = builds.Source(kernel.source, kernel.name.partition("@")[0], kernel.path)
+    headers = tuple(source.headers().items())
+    return _functions(source, gpu.arch, tuple(kernel.defines.items()), headers)
+
+
+@functools.lru_cache(maxsize=64)  # nvcc runs once for a kernel, not once for each problem
+def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int], ...],
+               headers: tuple[tuple[Path, str], ...]) -> tuple[sass.Function, ...]:  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="convlab-") as folder:
+        cubin, log = builds.cubin(source, arch, Path(folder), dict(defines))
+        functions = tuple(sass.resources(log).values())
+        sass.disassemble(cubin, source.label, functions)
+    return functions
+
+
+def _peaks(gpu: Gpu) -> tuple[tuple[float, dict[str, float]] | None, Ceilings | None]:
+    """What the roofline is drawn from, and measured ceilings if that GPU is the one here."""
+    here = describe()
+    if here is not None and here.name == gpu.driver_name:
+        known = ceilings()
+        units = {"fp32": known.fp32_flops, "TF32": known.tf32_flops}
+        return (known.copy_bytes_per_s, units), known
+    sheet = gpu.datasheet
+    if sheet is None:
+        return None, None
+    units = {"fp32": sheet.fp32_tflops * 1e12}
+    if sheet.tf32_tflops:
+        units["TF32"] = sheet.tf32_tflops * 1e12
+    return (sheet.memory_gb_per_s * 1e9, units), None
+
+
+def _stated(sheet: Datasheet) -> Ceilings:
+    """The datasheet's rates as ceilings; nothing reaches them."""
+    flops = sheet.fp32_tflops * 1e12
+    tensor = 1e12 * (sheet.tf32_tflops or sheet.fp32_tflops)
+    return Ceilings(sheet.memory_gb_per_s * 1e9, flops, tensor)
+
+
+def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
+    seen: dict[str, Any] = {}
+    try:
+        seen["ms"] = 1e3 * measure(kernel, problem, seed=seed).seconds
+        counted = ncu.profile(kernel, problem, seed=seed)
+        seen["counters"], seen["functions"] = ncu.derived(counted.totals), counted.frame
+    except ConvlabError as error:
+        notes.append(f"hardware counters are missing: {_first_line(error)}")
+    return seen or None
+
+
+def _lacking(gpu: Gpu, functions: tuple[sass.Function, ...], counted: Trace | None,
+             known: Ceilings | None) -> list[str]:  # fmt: skip
+    """What a prediction needs and is not there."""
+    needs = {
+        "a simulated run": counted,
+        "counts by source line": not counted or any(row["line"] for row in counted.lines),
+        "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
+        f"the datasheet of {gpu.name}": gpu.datasheet or known,
+    }
+    return [name for name, there in needs.items() if not there]

@@ -1,0 +1,74 @@
+"""What the simulator counts of a kernel on a problem of any size: some blocks stand for all.
+
+Where only some blocks run, they run on zeros, which take no memory until they are touched: the
+addresses of a convolution do not depend on its data.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import sim
+from ..run import build as builds
+from ..run import data
+from ..run.kernel import Kernel
+from ..run.launch import integers
+from ..words.problem import Problem
+
+MACS = 50_000_000  # multiply-adds that are simulated in a moment
+_PROBE, _LEAST = 2, 8  # blocks: of each launch, to see how many there are; of all, that are to run
+
+
+def count(kernel: Kernel, problem: Problem, seed: int = 0) -> sim.Trace:
+    """Return what the simulator counts, of as many blocks as it does in a moment.
+
+    Parameters
+    ----------
+    kernel : of the engine "sim"; one loaded with ``sample=`` says itself how many blocks run.
+    problem : of any size; one of at most `MACS` runs whole, on data.
+    seed : of that data.
+
+    Raises
+    ------
+    LaunchError
+        As when the kernel is called.
+    """
+    if kernel.sample is not None:
+        return simulate(kernel, problem, sample=kernel.sample)
+    if problem.macs <= MACS:
+        return simulate(kernel, problem, seed=seed)
+    probe = simulate(kernel, problem, sample=_PROBE)
+    # of launches that are alike each does its share; those of many small blocks are cheap
+    fewest = min((math.prod(launch["grid"]) for launch in probe.launches), default=0)
+    blocks = max(_LEAST // max(1, len(probe.launches)), MACS * fewest // problem.macs)
+    return simulate(kernel, problem, sample=blocks) if blocks > _PROBE else probe
+
+
+def simulate(
+    kernel: Kernel,
+    problem: Problem,
+    *,
+    seed: int | None = None,
+    sample: int | None = None,
+    **options: Any,
+) -> sim.Trace:
+    """Run a kernel once on the simulator: on data of a seed, or else on zeros.
+
+    Parameters
+    ----------
+    sample : blocks of each launch that run; all of them unless told.
+    options : as for `convlab.sim.simulate`: record, joined.
+    """
+    shapes = {"x": problem.x_shape, "w": problem.w_shape}
+    shapes |= {"bias": (problem.K,)} if problem.bias else {}
+    arena = sim.Arena(shapes | {"y": problem.y_shape}, sparse=[*shapes, "y"])
+    if seed is not None:
+        for name, tensor in zip(shapes, data.inputs(problem, seed)):
+            arena.tensors[name].copy_(tensor)
+    return sim.simulate(
+        kernel.build().library, builds.sim_runtime(), integers(problem), arena, label=kernel.name,
+        source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
+        time_limit=kernel.time_limit, trace=kernel.trace, sample=sample and (sample, 0),
+        **options,
+    )  # fmt: skip

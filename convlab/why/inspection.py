@@ -1,0 +1,282 @@
+"""What `convlab.inspect` returns: tables, a figure, an annotated listing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from ..show.plot import Chart
+from ..show.result import WIDTH, Result, Several, Table
+from ..words.problem import Problem
+from . import figures
+from .listing import Listing
+from .model import WORDS, Prediction
+from .occupancy import Gpu
+
+_SHARE = "{:.0%}"
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection(Result):
+    """What was found about one kernel on one problem.
+
+    Attributes
+    ----------
+    kernel, problem, gpu
+        Of what, on what, and the GPU that occupancy and prediction are for.
+    frame
+        One row for each quantity: quantity, unit, simulated, predicted, measured, least. NaN where
+        it is not known.
+    static
+        One row for each ``__global__`` function: function, registers, static_shared,
+        dynamic_shared, spill_bytes, stack, block, blocks_per_sm, occupancy, limited_by.
+    sass
+        Rows of function, where, kind, count, per_ffma. Instructions in the code ("all", "hot
+        loop"), and those that warps execute on this problem ("executed", the model's count).
+    lines
+        What the simulator counted by source line, as rows; see `Listing.rows`.
+    measured
+        On a GPU: ms, ncu's totals as "counters", and "functions", a frame. Else None.
+    predicted
+        A `model.Prediction`, or None.
+    findings
+        What the simulator found wrong.
+    notes
+        Lines: what is missing and what to do about it; what was assumed.
+    source, made, peaks
+        The kernel's lines; machine instructions by line; bytes a second, and flops a second of
+        each unit, that the roofline is drawn from.
+    """
+
+    kernel: str
+    problem: Problem
+    gpu: Gpu
+    frame: pd.DataFrame
+    static: pd.DataFrame
+    sass: pd.DataFrame
+    lines: pd.DataFrame
+    measured: dict[str, Any] | None
+    predicted: Prediction | None
+    findings: tuple[Any, ...]
+    notes: tuple[str, ...]
+    source: tuple[str, ...] = ()
+    made: Mapping[int, int] = field(default_factory=dict)
+    peaks: tuple[float, dict[str, float]] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran, on the simulator or on a GPU."""
+        return bool(self.frame[["simulated", "measured"]].notna().any(axis=None))
+
+    @property
+    def ms(self) -> float | None:
+        """The measured time."""
+        return (self.measured or {}).get("ms")
+
+    @property
+    def dram_bytes(self) -> tuple[float, str] | None:
+        """The bytes through DRAM, and whether they are "measured" or "predicted"."""
+        moved = (self.measured or {}).get("counters", {}).get("dram_bytes")
+        if moved:
+            return moved, "measured"
+        return (self.predicted.dram_bytes, "predicted") if self.predicted else None
+
+    @property
+    def sentence(self) -> str:
+        """What limits the kernel, in short."""
+        what = f"{self.kernel} on {self.problem.label}"
+        if self.predicted is None or self.predicted.slowest is None:
+            return f"{what}, {self.gpu.name}: no verdict, see the notes"
+        seen = f", measured: {self.ms:.3g} ms" if self.ms else ""
+        return (
+            f"{what}: limited by {WORDS[self.predicted.slowest.limited_by][1]}, says a model of "
+            f"{self.gpu.name} ({self.predicted.ms:.3g} ms{seen})"
+        )
+
+    @property
+    def verdict(self) -> str:
+        """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
+        if self.predicted is None:
+            return "no verdict: see the notes"
+        seen = f", measured: {self.ms:.3g} ms" if self.ms else ""
+        return (
+            f"the model's verdict: {self.predicted.verdict}; it predicts {self.predicted.ms:.3g} ms"
+            f"{seen}"
+        )
+
+    @property
+    def row(self) -> dict[str, str]:
+        """It in the table of a set."""
+        model = self.predicted
+        least = self.frame.set_index("quantity")["least"].get("time")
+        return {
+            "problem": self.problem.label,
+            "floor, ms": least,
+            "model, ms": model.ms if model else None,
+            "measured, ms": self.ms,
+            "limited by": WORDS[model.slowest.limited_by][1] if model and model.slowest else "-",
+        }
+
+    def listing(self) -> Listing:
+        """Return the source, line by line, with what each line cost."""
+        found: dict[int, list[str]] = {}
+        for finding in self.findings:
+            found.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
+        rows = self.lines.to_dict("records")
+        return Listing(self.kernel, self.source, rows, found, self.made, self.issued)
+
+    @property
+    def issued(self) -> dict[int, float]:
+        """The share of all instructions that warps issue, by source line (the model's counts)."""
+        parts = self.predicted.parts if self.predicted else ()
+        whole = sum(part.instructions for part in parts)
+        shares: dict[int, float] = {}
+        for part in parts:
+            for line, count in part.issued.items():
+                shares[line] = shares.get(line, 0.0) + count / whole
+        return shares
+
+    def costly(self, most: int = 5) -> pd.DataFrame:
+        """Return the source lines that cost most: of instructions issued, sectors, wavefronts."""
+        shares = {"issued": self.issued, "sectors": {}, "wavefronts": {}}
+        for row in self.lines.to_dict("records"):
+            of = shares["sectors" if row["space"] == "global" else "wavefronts"]
+            of[row["line"]] = of.get(row["line"], 0.0) + row["share"]
+        frame = pd.DataFrame(shares, dtype=float).fillna(0.0).rename_axis("line").reset_index()
+        frame["source"] = [self._quoted(line) for line in frame["line"]]
+        cost = frame[list(shares)].max(axis=1)
+        return frame.loc[cost.sort_values(ascending=False, kind="stable").index[:most]]
+
+    def _quoted(self, line: int) -> str:
+        return self.source[line - 1].strip() if 0 < line <= len(self.source) else ""
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The quantities of which anything is known, the functions, the lines that cost most."""
+        numbers = ["simulated", "predicted", "measured"]
+        known = self.frame[self.frame[numbers].notna().any(axis=1)]
+        columns = [n for n in (*numbers, "least") if known[n].notna().any()]
+        names = {
+            "function": "function", "registers": "registers", "shared": "shared B",
+            "spill_bytes": "spills B", "block": "block", "blocks_per_sm": "blocks/SM",
+            "occupancy": ("occupancy", _SHARE), "limited_by": "limited by",
+        }  # fmt: skip
+        shares = {name: (name, _SHARE) for name in ("issued", "sectors", "wavefronts")}
+        static = self.static.copy()
+        if len(static):
+            static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
+        costly = self.costly()
+        costly[list(shares)] = costly[list(shares)].replace(0.0, float("nan"))
+        return (
+            Table(known[["quantity", "unit", *columns]], left=("unit",)),
+            Table(static, names, left=("limited by",)),
+            Table(
+                costly.astype({"line": str}), {"line": "line", **shares, "source": "source"},
+                left=("source",), title="what lines cost: instructions issued, sectors of global "
+                "memory, wavefronts of shared",
+            ),
+        )  # fmt: skip
+
+    @property
+    def details(self) -> Sequence[str]:
+        """The verdict, what warps execute, the prediction's parts, and the findings."""
+        lines = [self.verdict, *self._mixes()]
+        lines += str(self.predicted).splitlines() if self.predicted else []
+        lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
+        return [part for line in lines for part in textwrap.wrap(
+            line, WIDTH, subsequent_indent="    ", drop_whitespace=True
+        )]  # fmt: skip
+
+    def _mixes(self) -> list[str]:
+        """For each function what comes with a multiply-add, and the loop that has the most."""
+        lines = []
+        looped = {p.name: p.looped for p in self.predicted.parts} if self.predicted else {}
+        for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
+            if where == "hot loop":
+                share = f" ({looped[name]:.0%} of what it executes)" if name in looped else ""
+                mix = ", ".join(f"{row.count:,.0f} {row.kind}" for row in _rows(rows))
+                lines.append(f"the loop of {name} with the most multiply-adds{share}: {mix}")
+            elif where == "executed" and rows["per_ffma"].notna().any():
+                mix = ", ".join(f"{row.per_ffma:.2g} {row.kind}" for row in _rows(rows)
+                                if row.kind != "FFMA" and row.per_ffma >= 0.005)  # fmt: skip
+                lines.append(f"{name} executes with each FFMA: {mix}")
+        return lines
+
+    def figure(self) -> Chart:
+        """Draw the roofline and the lines that cost most."""
+        chart = Chart(11, 4.4)
+        left, right = chart.subplots(1, 2, width_ratios=(5, 4))
+        if self.peaks is None:
+            left.text(0.5, 0.5, f"no ceilings are known for {self.gpu.name}", ha="center")
+        else:
+            bandwidth, units = self.peaks
+            figures.roofline(self._points(), bandwidth, units, f"roofline, {self.gpu.name}", left)
+        if len(self.lines):
+            figures.line_costs(self.lines.to_dict("records"), self.source, right)
+        else:
+            right.text(0.5, 0.5, "no counts by line", ha="center")
+        chart.suptitle(f"{self.kernel} on {self.problem.label}", fontsize=11)
+        return chart
+
+    def _points(self) -> list[figures.Point]:
+        """The problem's own intensity, the model's point, and the measured one."""
+        flops = self.problem.flops
+        points = [figures.Point("each byte once", flops / max(self.problem.min_bytes, 1), 0, "floor")]
+        model = self.predicted
+        if model is not None and model.dram_bytes:
+            rate = flops / (model.ms / 1e3)
+            points.append(figures.Point(self.kernel, flops / model.dram_bytes, rate, "predicted"))
+        if self.ms and self.dram_bytes:
+            moved, kind = self.dram_bytes
+            kind = "measured" if kind == "measured" else "measured time, a model's bytes"
+            points.append(figures.Point(self.kernel, flops / moved, flops / self.ms * 1e3, kind))
+        return points
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What JSON has beside the quantities."""
+        measured = {k: v for k, v in (self.measured or {}).items() if k != "functions"}
+        return {
+            "kernel": self.kernel, "problem": str(self.problem), "gpu": self.gpu.name,
+            "functions": self.static, "sass": self.sass, "lines": self.lines,
+            "issued": self.issued, "verdict": self.verdict, "measured": measured or None,
+            "predicted": self.predicted.to_dict() if self.predicted else None,
+            "findings": [{"line": f.line, "kind": f.kind, "text": f.text} for f in self.findings],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Inspections(Several):
+    """What was found about one kernel on several problems: a row for each, and each by itself.
+
+    Attributes
+    ----------
+    results
+        An `Inspection` for each problem that the kernel can do; also by index and in a loop.
+    refused
+        Lines: the other problems, and why.
+    """
+
+    refused: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What limits the kernel, and on how many of the problems."""
+        limits = Counter(result.row["limited by"] for result in self.results)
+        text = ", ".join(f"{limit} on {count}" for limit, count in limits.most_common())
+        first = self.results[0]
+        return f"{first.kernel} on {len(self)} problems, a model of {first.gpu.name}: {text}"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """The notes of all, each once, and what was refused."""
+        return (*super().notes, *self.refused)
+
+
+def _rows(frame: pd.DataFrame) -> Any:
+    return frame.itertuples(index=False, name="Row")

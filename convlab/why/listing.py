@@ -1,0 +1,131 @@
+"""A kernel's source, line by line, with what each line cost on the simulator."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_UNITS = {"global": "sectors", "shared": "wavefronts"}
+_COLORS = {"global": "0,114,178", "shared": "230,159,0"}
+_HEADS = ("SASS", "issued", "requests", "each takes", "at least", "share")
+
+
+@dataclass(frozen=True, repr=False)
+class Listing:
+    """An annotated source: text in a terminal, a table in a notebook.
+
+    Attributes
+    ----------
+    name : of the kernel.
+    source : its lines.
+    rows : what the simulator counted by line: line, space, kind, array, requests, units (sectors
+        of global memory, wavefronts of shared memory), ideal_units, share (of all units of that
+        space, 0 to 1), lanes.
+    findings : by line, what is wrong or wasteful there.
+    instructions : by line, how many machine instructions nvcc made of it.
+    issued : by line, its share of the instructions that warps issue, as the model counts them.
+    """
+
+    name: str
+    source: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+    findings: Mapping[int, Sequence[str]]
+    instructions: Mapping[int, int]
+    issued: Mapping[int, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        form = "{:>4} {:>5} {:>6} {:>12} {:>7} {:>6} {:>6}  {}"
+        lines = [
+            f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request; "
+            "share of them",
+            form.format("line", "SASS", "issued", "requests", "per req", "least", "share", ""),
+        ]
+        quiet = 0
+        for number, text in enumerate(self.source, 1):
+            costs = self._at(number)
+            made = self.instructions.get(number, "")
+            if not costs and not made and not self.findings.get(number):
+                quiet += 1
+                continue
+            if quiet:
+                lines.append(f"{'':>4}  ({quiet} line{'s' * (quiet > 1)} that cost nothing)")
+                quiet = 0
+            front = (number, made, self._issued(number)), text
+            for row in costs or [None]:
+                cells = ("",) * 4
+                if row:
+                    each, least = (f"{_each(row, key):.2f}" for key in ("units", "ideal_units"))
+                    each += row["space"][0]
+                    cells = f"{row['requests']:,.0f}", each, least, f"{row['share']:.0%}"
+                lines.append(form.format(*front[0], *cells, front[1]))
+                front = ("", "", ""), ""
+            lines += [f"{'':>10} ^ {finding}" for finding in self.findings.get(number, ())]
+        return "\n".join(line.rstrip() for line in lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The source first, which folds in a narrow page, and is indented without any styles too.
+
+        No colours of its own but the bars: legible in a light and in a dark theme.
+        """
+        rows = [(self.name, "", _HEADS)]
+        for number, text in enumerate(self.source, 1):
+            line, made = f"{number:>4}  {text}", f"{self.instructions.get(number, '')}"
+            front = [made, self._issued(number)]
+            for row in self._at(number) or [None]:
+                rows.append((line, _bar(row), [*front, *self._words(row)]))
+                line, front = "", ["", ""]
+            rows += [(f"      ^ {found}", "", []) for found in self.findings.get(number, ())]
+        shown = (
+            f"<tr>{_cell(line, style)}{''.join(_cell(cell, align='right') for cell in cells)}</tr>"
+            for line, style, cells in rows
+        )
+        return f'<table style="border-collapse:collapse;font-size:12px">{"".join(shown)}</table>'
+
+    def _words(self, row: Mapping[str, Any] | None) -> list[str]:
+        if row is None:
+            return [""] * 4
+        return [
+            f"{row['requests']:,.0f} {row['kind']}s of {row['array']}",
+            f"{_each(row, 'units'):.2f} {_UNITS[row['space']]}",
+            f"{_each(row, 'ideal_units'):.2f}", f"{row['share']:.0%}",
+        ]  # fmt: skip
+
+    def _at(self, number: int) -> list[Mapping[str, Any]]:
+        return [row for row in self.rows if row["line"] == number]
+
+    def _issued(self, number: int) -> str:
+        share = self.issued.get(number, 0.0)
+        return f"{share:.1%}" if share >= 0.0005 else ""
+
+
+def _cell(text: str, style: str = "", align: str = "left") -> str:
+    """A cell: blanks that no page drops, and alignment also as an attribute, which GitHub keeps."""
+    shown = re.sub(" (?= )", "&nbsp;", html.escape(text))
+    shown = f"<code>{shown}</code>" if align == "left" else shown
+    style = f"text-align:{align};padding:0 6px{style}"
+    return f'<td align="{align}" style="{style}">{shown}</td>'
+
+
+def _bar(row: Mapping[str, Any] | None) -> str:
+    """The style of a source line's cell: shaded as far as the line's share."""
+    if row is None:
+        return ""
+    color, share = _COLORS[row["space"]], f"{100 * row['share']:.0f}%"
+    return f";background:linear-gradient(90deg,rgba({color},.45) {share},transparent {share})"
+
+
+def _each(row: Mapping[str, Any], key: str) -> float:
+    return row[key] / row["requests"] if row["requests"] else 0.0
+
+
+def with_shares(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with `share`: of all units of their space."""
+    whole: dict[str, float] = {}
+    for row in lines:
+        whole[row["space"]] = whole.get(row["space"], 0) + row["units"]
+    return [dict(row) | {"share": row["units"] / (whole[row["space"]] or 1)} for row in lines]

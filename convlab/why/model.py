@@ -1,0 +1,275 @@
+"""A rough prediction of a kernel's time on a GPU from its simulated traffic and its SASS: a model.
+
+The functions of a call follow one another. Each keeps the SMs busy (`work.py`: issue slots, fp32
+and integer units, shared memory, L1, and the waits between) and moves bytes:
+
+======  ==========================================================================================
+L2      the sectors that L1 does not hold, `L2_BYTES` a cycle and SM
+DRAM    each array of a function once, or what it asks for where that is less, at copy bandwidth
+tensor  HMMA and HGMMA at the datasheet's rate
+======  ==========================================================================================
+
+These go on at once, yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p).
+Two constants are fitted (`FITTED`); README.md here has their error, also on what they were not
+fitted to. Left out is what an L2 that is too small loses and fetches again: `OMITTED`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..machine.device import Ceilings
+from ..sim import Trace
+from ..words.format import FLOAT32, Format
+from ..words.problem import Problem
+from .flow import executions, launched, lines_of
+from .occupancy import Gpu, Occupancy, occupancy
+from .sass import Function, in_order
+from .work import SCHEDULERS, Hits, Work
+
+DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches (H200: 4.26 of 4.8 TB/s)
+LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches (H200: 51 of 67 TFLOP/s)
+L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20 to 40
+LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
+OMITTED = "the model's DRAM traffic leaves out what the L2 loses and fetches again: it is a least"
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is fitted to measured times, by ``tests/instruments/calibrate_model.py``.
+
+    `sustained` is the share of their cycles at the boost clock that SMs use: clocks fall under
+    load, and slots are lost to bank conflicts of registers and the like. `overlap` is the exponent
+    p above: 1 would be one after the other, infinity the longest alone.
+    """
+
+    sustained: float
+    overlap: float
+
+
+FITTED = Constants(sustained=0.82, overlap=2.5)
+# Resources in words: what limits, and in short.
+WORDS = {
+    "issue": ("the schedulers, which issue one instruction a cycle", "issue slots"),
+    "fp32": ("the fp32 units", "the fp32 units"),
+    "integer": ("integer arithmetic: indices and borders", "integer arithmetic"),
+    "shared": ("shared-memory wavefronts", "shared-memory wavefronts"),
+    "L1": ("requests to L1", "requests to L1"),
+    "L2": ("bytes between L2 and the SMs", "L2"),
+    "DRAM": ("bytes of DRAM", "DRAM"),
+    "tensor": ("the tensor cores", "the tensor cores"),
+    "waiting": ("waits that too few warps hide: latencies and barriers", "waits"),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The predicted time of one ``__global__`` function, or of the library.
+
+    `terms` has the seconds for which each resource is busy, and those in which the SMs wait though
+    none of theirs is; `sm_seconds` what the SMs take if they use every cycle of the boost clock.
+    `work` is what each of its `warps` does, None of a library's kernels; `issued` counts what warps
+    execute by source line; `looped` is the share of that in the function's hot loop.
+    """
+
+    name: str
+    terms: dict[str, float]
+    sm_seconds: float = 0.0
+    occupancy: Occupancy | None = None
+    work: Work | None = None
+    warps: float = 0.0
+    issued: Mapping[int, float] = field(default_factory=dict)
+    looped: float = 0.0
+
+    @property
+    def mix(self) -> dict[str, float]:
+        """The instructions that warps execute, by kind."""
+        return in_order({k: n * self.warps for k, n in self.work.mix.items()}) if self.work else {}
+
+    @property
+    def instructions(self) -> float:
+        """All that warps execute."""
+        return self.work.instructions * self.warps if self.work else 0.0
+
+    @property
+    def ffma(self) -> float:
+        """The additions, products and multiply-adds among them."""
+        return self.work.ffma * self.warps if self.work else 0.0
+
+    @property
+    def limited_by(self) -> str:
+        """The longest of its terms; "waiting" where the SMs are mostly idle."""
+        return max(self.terms, key=self.terms.__getitem__)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time."""
+        return self.time(FITTED)
+
+    def time(self, constants: Constants) -> float:
+        """The predicted time with other constants."""
+        sm = self.sm_seconds / (constants.sustained if self.work else 1)
+        together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
+        p = constants.overlap
+        longest = max(together)
+        if not longest:
+            return LAUNCH_SECONDS
+        return longest * sum((t / longest) ** p for t in together) ** (1 / p) + LAUNCH_SECONDS
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted time: a model's, not a measurement."""
+
+    problem: Problem
+    gpu: str
+    parts: tuple[Part, ...]
+    dram_bytes: float
+
+    @property
+    def ms(self) -> float:
+        """The whole call, in milliseconds."""
+        return 1e3 * sum(part.seconds for part in self.parts)
+
+    @property
+    def slowest(self) -> Part | None:
+        """The part that takes longest; None where there is none."""
+        return max(self.parts, key=lambda part: part.seconds, default=None)
+
+    @property
+    def verdict(self) -> str:
+        """What limits the kernel, in a sentence."""
+        slowest = self.slowest
+        if slowest is None:
+            return "the model sees no work at all"
+        terms = sorted(slowest.terms.items(), key=lambda term: -term[1])
+        (first, most), *others = [(name, t / slowest.seconds) for name, t in terms]
+        text = f"{WORDS[first][0]} ({most:.0%} of its time)"
+        text += "".join(f", then {WORDS[name][1]} ({share:.0%})" for name, share in others[:1]
+                        if share > 0.2)  # fmt: skip
+        share = 1e3 * slowest.seconds / self.ms
+        return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {text}"
+
+    def __str__(self) -> str:
+        lines = [f"about {self.ms:.3g} ms on {self.gpu} for {self.problem.label} (a model's)"]
+        for part in self.parts:
+            terms = sorted(part.terms.items(), key=lambda term: -term[1])
+            shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in terms[:4] if t)
+            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms; busy with {shown}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as what JSON can hold."""
+        return {
+            "model": True, "verdict": self.verdict, "ms": self.ms,
+            "gpu": self.gpu, "problem": str(self.problem), "dram_bytes": self.dram_bytes,
+            "parts": [
+                {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
+                 "terms_ms": {name: 1e3 * value for name, value in part.terms.items()},
+                 "executed": dict(part.mix)}
+                for part in self.parts
+            ],
+        }  # fmt: skip
+
+
+def predict(
+    problem: Problem,
+    gpu: Gpu,
+    functions: Sequence[Function],
+    counted: Trace,
+    ceilings: Ceilings | None = None,
+    format: Format = FLOAT32,
+) -> Prediction:
+    """Predict a kernel's time on a problem.
+
+    Parameters
+    ----------
+    problem : of any size.
+    gpu : on which.
+    functions : with their instructions (`sass.disassemble`), compiled for that GPU.
+    counted : what the simulator counted on the problem, perhaps of a sample of its blocks.
+    ceilings : measured ones, if that GPU is there; else shares of its datasheet are used.
+    format : of the tensors.
+    """
+    sheet = gpu.datasheet
+    bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
+    rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
+    arrays: dict[str, float] = format.bytes(problem)
+    arrays["workspace"] = _asked(counted.lines, "workspace", "store")
+    arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
+    called = []
+    for function, launches in launched(functions, counted.lines, counted.launches):
+        lines = lines_of(function, counted.lines)
+        if lines:
+            called.append((function, launches, lines, _dram(lines, arrays)))
+    moved = sum(dram for *_, dram in called)
+    hits = Hits.of(counted.counters, moved)
+    parts = [
+        _part(gpu, function, launches, lines, counted.executed, hits, dram, bandwidth)
+        for function, launches, lines, dram in called
+    ]
+    if counted.counters.get("library_bytes"):  # tiles of 128x128, at a large product's rate
+        library, busy = counted.counters["library_bytes"], problem.flops / rate
+        parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
+        moved += library
+    return Prediction(problem, gpu.name, tuple(parts), moved)
+
+
+def _asked(lines: Sequence[Mapping[str, Any]], array: str | None, kind: str) -> float:
+    """The bytes of all sectors that were asked for."""
+    return 32.0 * sum(
+        row["units"] for row in lines
+        if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"])
+    )  # fmt: skip
+
+
+def _dram(lines: Sequence[Mapping[str, Any]], arrays: Mapping[str, float]) -> float:
+    moved = 0.0
+    for kind in ("load", "store", "atomic"):
+        for array in {row["array"] for row in lines if row["space"] == "global"}:
+            asked = _asked(lines, array, kind)
+            moved += min(asked, arrays.get(array) or asked)
+    return moved
+
+
+def _part(gpu: Gpu, function: Function, launches: Sequence[Mapping[str, Any]],
+          lines: Sequence[Mapping[str, Any]], executed: Mapping[int, float], hits: Hits,
+          dram: float, bandwidth: float) -> Part:  # fmt: skip
+    """One function's part; a few blocks of an SM are whole ones, many even out."""
+    threads = math.prod(launches[0]["block"])
+    shared = function.static_shared + launches[0]["shared_bytes"]
+    held = occupancy(gpu, threads, function.registers, shared)
+    warps_each = -(-threads // 32)
+    blocks = sum(math.prod(entry["grid"]) for entry in launches)
+    warps = blocks * warps_each
+    times = executions(function, lines, executed, warps)
+    work = Work.of(function, times, lines, gpu, hits, warps)
+    per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
+    hertz = gpu.ghz * 1e9
+    seconds = work.cycles(warps_each, per_sm, min(held.blocks, per_sm) or 1) / hertz
+    of_a_scheduler = per_sm * warps_each / SCHEDULERS / (FITTED.sustained * hertz)
+    terms = {name: of_a_scheduler * work.busy(name) for name in work.resources}
+    waits = seconds / FITTED.sustained - max(terms.values(), default=0.0)
+    tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
+    terms |= {
+        "waiting": max(0.0, waits), "tensor": work.tensor_flops * warps / tensor_rate,
+        "L2": _missed(lines, hits) / (L2_BYTES * gpu.sms * hertz), "DRAM": dram / bandwidth,
+    }  # fmt: skip
+    issued: dict[int, float] = {}
+    for i in function.instructions:
+        if i.line and i.opcode != "NOP":
+            issued[i.line] = issued.get(i.line, 0.0) + times.get(i.address, 0.0)
+    hot = sum(times.get(i.address, 0.0) for i in function.body(function.hot_loop))
+    looped = hot / (work.instructions * warps or 1) if function.hot_loop else 0.0
+    return Part(function.name, terms, seconds, held, work, warps, issued, looped)
+
+
+def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits) -> float:
+    """Bytes between L2 and the SMs: what misses L1, and all stores."""
+    requests = sum(row["requests"] for row in lines
+                   if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
+    asked = _asked(lines, None, "load")
+    return min(asked, 32 * requests * hits.misses) + _asked(lines, None, "store")

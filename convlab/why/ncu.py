@@ -1,0 +1,248 @@
+"""The hardware's own counters, through NVIDIA Nsight Compute (ncu), in a process of their own.
+
+``python -m convlab.why.ncu KERNEL --problem P`` prepares one launch and runs it once between
+``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu flushes
+the caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI",
+``ncu --query-metrics``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from ..machine import child, toolchain
+from ..run.data import inputs
+from ..run.kernel import Kernel, load
+from ..words.errors import LaunchError
+from ..words.problem import Problem, problem
+from .sass import demangled
+
+# Short name: what ncu calls it. The sums are added over the functions of a call.
+SUMS: dict[str, str] = {
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "shared_load_requests": "smsp__inst_executed_op_shared_ld.sum",
+    "shared_store_requests": "smsp__inst_executed_op_shared_st.sum",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "fadd": "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+    "fmul": "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+    "instructions": "smsp__inst_executed.sum",
+    "dram_read_bytes": "dram__bytes_read.sum",
+    "dram_write_bytes": "dram__bytes_write.sum",
+    "l2_bytes": "lts__t_bytes.sum",
+    "nanoseconds": "gpu__time_duration.sum",
+}
+# These are each function's own.
+OWN: dict[str, str] = {
+    "registers": "launch__registers_per_thread",
+    "limit_registers": "launch__occupancy_limit_registers",
+    "limit_shared": "launch__occupancy_limit_shared_mem",
+    "limit_warps": "launch__occupancy_limit_warps",
+    "limit_blocks": "launch__occupancy_limit_blocks",
+    "active_warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+METRICS = SUMS | OWN
+_REFUSALS = (
+    ("ERR_NVGPUCTRPERM", "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or "
+     "let the machine's owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a "
+     "container, start it with --cap-add=SYS_ADMIN; most rented machines allow neither"),
+    ("already in use|ERR_NVGPUCTRUNAVAIL|driver resource", "another profiler (DCGM, a second "
+     "ncu) holds this GPU's counters: stop it, or `dcgmi profile --pause`"),
+    ("Failed to find metric|metrics? .* (not found|could not be found)", "this ncu does not know a "
+     "metric that is asked for: use the ncu of CUDA 12 or later"),
+    ("not supported|unsupported gpu", "this ncu does not support this GPU: use a newer one"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What ncu counted in one call of a kernel.
+
+    Attributes
+    ----------
+    totals
+        Sums over the launches of the call, by the short names of `SUMS`.
+    frame
+        A row for each launch: function, grid, block, and every metric by its short name.
+    """
+
+    totals: dict[str, float]
+    frame: pd.DataFrame
+
+
+def profile(
+    kernel: Kernel,
+    problem: Problem,
+    *,
+    seed: int = 0,
+    time_limit: float = 300.0,
+) -> Counters:
+    """Count one call of a kernel on the GPU.
+
+    Parameters
+    ----------
+    kernel : a `Kernel` of engine "cuda".
+    problem : what it computes.
+    seed : of the data.
+    time_limit : seconds for all passes.
+
+    Raises
+    ------
+    LaunchError
+        There is no ncu, it may not read the counters, or the kernel failed; one line that says
+        what to do.
+    """
+    ncu = toolchain.find("ncu")
+    if ncu is None:
+        raise LaunchError(
+            "no ncu here (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
+        )
+    with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
+        where = kernel.path
+        if where is None or where.read_text() != kernel.source:
+            where = Path(folder) / f"{kernel.name.partition('@')[0]}.cu"
+            where.write_text(kernel.source)
+        command = [
+            str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
+            "--profile-from-start", "off", "--target-processes", "application-only",
+            "--metrics", ",".join(METRICS.values()),
+            sys.executable, "-m", "convlab.why.ncu", str(where), "--problem", str(problem),
+            "--seed", str(seed), "--workspace", str(kernel.workspace_limit),
+            *(f"-D{name}={value}" for name, value in kernel.defines.items()),
+        ]  # fmt: skip
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": path, "TMPDIR": folder}
+        try:
+            done = child.run(command, time_limit, environment)
+        except subprocess.TimeoutExpired:
+            raise LaunchError(
+                f"ncu did not finish within {time_limit:g} s; give a smaller problem"
+            ) from None
+    refused = refusal(done.stdout + done.stderr)
+    if refused:
+        raise LaunchError(refused)
+    counters = read_csv(done.stdout)
+    if counters is None:
+        last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
+        raise LaunchError(f"ncu counted nothing: {last[0].strip() if last else 'no output'}")
+    return counters
+
+
+def refusal(output: str) -> str | None:
+    """Explain in one line why ncu refused, or return None if it did not."""
+    errors = "\n".join(line for line in output.splitlines() if line.startswith("==ERROR=="))
+    for pattern, advice in _REFUSALS:
+        if re.search(pattern, errors, re.I):
+            return advice
+    if errors:
+        return f"ncu failed: {errors.splitlines()[0].removeprefix('==ERROR==').strip()}"
+    return None
+
+
+def read_csv(output: str) -> Counters | None:
+    """Read what ``ncu --csv --page raw --print-units base`` printed; None if there is no table.
+
+    The table is a header, a row of units, and a row for each launch; other lines may stand around
+    it. A number is None where ncu has "n/a".
+    """
+    lines = output.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return None
+    header, units, *rows = [
+        row for row in csv.reader(io.StringIO("\n".join(lines[start:]))) if len(row) > 1
+    ]
+    if units and units[0]:  # no row of units
+        rows = [units, *rows]
+    table = []
+    for row in rows:
+        entry = dict(zip(header, row, strict=False))
+        table.append(
+            {
+                "function": demangled(entry.get("Kernel Name", "")),
+                "grid": entry.get("Grid Size", ""),
+                "block": entry.get("Block Size", ""),
+            }
+            | {name: _number(entry[metric]) for name, metric in METRICS.items() if metric in entry}
+        )
+    if not table:
+        return None
+    frame = pd.DataFrame(table)
+    totals = {name: float(frame[name].sum()) for name in SUMS if name in frame}
+    return Counters(totals, frame)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def only(counters: Counters, functions: Sequence[str]) -> Counters:
+    """Return the counters of some functions alone: without a library's kernels, say."""
+    bases = {name.partition("<")[0] for name in functions}
+    own = counters.frame["function"].map(lambda name: name.partition("<")[0] in bases)
+    frame = counters.frame[own].reset_index(drop=True)
+    return Counters({k: float(frame[k].sum()) for k in SUMS if k in frame}, frame)
+
+
+def derived(totals: Mapping[str, float]) -> dict[str, float]:
+    """Add what is shown beside the simulator's counters, under its names where it has them."""
+    found = dict(totals)
+    for side in ("requests", "wavefronts"):
+        pair = [totals.get(f"shared_{kind}_{side}") for kind in ("load", "store")]
+        if None not in pair:
+            found[f"shared_{side}"] = sum(pair)
+    if "ffma" in totals:
+        found["flops"] = 2 * totals["ffma"] + totals.get("fadd", 0) + totals.get("fmul", 0)
+    if "dram_read_bytes" in totals:
+        found["dram_bytes"] = totals["dram_read_bytes"] + totals.get("dram_write_bytes", 0)
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one launch between the profiler's start and stop: what ncu is put around."""
+    parser = argparse.ArgumentParser(prog="python -m convlab.why.ncu")
+    parser.add_argument("kernel")
+    parser.add_argument("--problem", required=True, type=problem)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workspace", type=int, default=1 << 30)
+    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE")
+    given = parser.parse_args(argv)
+    defines = {key: int(value) for key, _, value in (d.partition("=") for d in given.defines)}
+    kernel = load(given.kernel, engine="cuda", defines=defines, workspace_limit=given.workspace)
+    data = inputs(given.problem, given.seed, "cuda", format=kernel.format)
+    launch = kernel.prepare(given.problem, *data)
+    if launch.workspace is not None:
+        launch.workspace.zero_()
+    launch()  # a library makes its handle in the first call; it is not counted
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    launch()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""What nvcc made of a kernel: registers, spills, and the machine instructions (SASS) of its loops.
+
+Needs nvcc for the cubin and nvdisasm for the instructions, no GPU. The opcodes are described in
+NVIDIA's "CUDA Binary Utilities", instruction set reference.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..machine import toolchain
+from ..words.errors import BuildError
+
+# What an opcode is counted as, the first pattern that fits. Widths of loads and stores are bits.
+_KINDS: tuple[tuple[str, str], ...] = (
+    (r"LDGSTS", "LDGSTS"),
+    (r"(LDG|STG|LDS|STS|LDL|STL)\b", ""),  # with its width
+    (r"LDSM|STSM", "LDSM"),
+    (r"UTMA|UBLKCP", "TMA"),
+    (r"RED|ATOM|ATOMG|ATOMS", "atomic"),
+    (r"HGMMA|IGMMA|QGMMA|BGMMA", "HGMMA"),
+    (r"HMMA|IMMA|DMMA|BMMA|QMMA", "HMMA"),
+    (r"FFMA", "FFMA"),
+    (r"FADD|FMUL", "FADD FMUL"),
+    (r"BAR|SYNCS|DEPBAR|LDGDEPBAR", "barrier"),
+    (r"BRA|BRX|JMP|CALL|RET|EXIT|BSSY|BSYNC|WARPSYNC|BREAK", "branch"),
+    (r"U?(IMAD|IADD3?|VIADD|ISETP|LEA|SHF|LOP3|PLOP3|IABS|IMNMX|VIMNMX|ISCADD|SEL|PRMT|POPC|FLO)"
+     r"|USEL|UISETP|ULOP3|USHF|R2UR|I2F|F2I|MUFU", "integer"),
+)  # fmt: skip
+_ORDER = ("FFMA", "FADD FMUL", "HMMA", "HGMMA", "LDG", "LDGSTS", "STG", "LDS", "LDSM", "STS",
+          "TMA", "LDL", "STL", "atomic", "barrier", "integer", "branch", "other")  # fmt: skip
+_WIDE = ("LDG", "STG", "LDS", "STS", "LDL", "STL")  # told apart by width
+_ARITHMETIC = ("FFMA", "HMMA", "HGMMA")
+_INSTRUCTION = re.compile(
+    r"\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?:\{\s*)?(?P<guard>@!?U?P\w+\s+)?(?P<op>[A-Z][\w.]*)"
+    r"\s*(?P<rest>[^;]*);"
+)
+_LABEL = re.compile(r"(\.L_x?_?\w+):\s*$")
+_SECTION = re.compile(r"\s*\.section\s+\.text\.([^\s,]+)")
+_PLACE = re.compile(r'//## File "([^"]+)", line (\d+)(.*)')
+_INLINED = re.compile(r'inlined at "([^"]+)", line (\d+)')
+
+
+@functools.cache
+def _kind(opcode: str) -> str:
+    for pattern, name in _KINDS:
+        found = re.match(pattern, opcode)
+        if found:
+            return name or found[1]
+    return "other"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One machine instruction; `line` is its source line in the kernel's own file, if known."""
+
+    address: int
+    opcode: str
+    operands: str
+    line: int | None = None
+    target: int | None = None  # where a branch goes
+    guard: str = ""  # the predicate under which it runs: "@!P0"
+
+    @property
+    def kind(self) -> str:
+        """What it is counted as: "FFMA", "LDG.128", "integer", ..."""
+        name = _kind(self.opcode)
+        return name if name in _ORDER and name not in _WIDE else f"{name}.{self.width}"
+
+    @property
+    def width(self) -> int:
+        """The bits that a load or a store moves for each lane."""
+        found = re.search(r"\.(?:U|S)?(8|16|32|64|128)\b", self.opcode)
+        return int(found[1]) if found else 32
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it goes to the integer unit: not IMAD (a multiplier's), nor the uniform ones."""
+        return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
+
+    @property
+    def guard_registers(self) -> tuple[str, ...]:
+        """The predicate that its guard reads, if any."""
+        return tuple(re.findall(r"U?P\d", self.guard))
+
+    @property
+    def access(self) -> tuple[str, str] | None:
+        """("global" or "shared", "load" or "store") of what goes to memory that lanes share."""
+        spaces = {"LDG": ("global", "load"), "STG": ("global", "store"),
+                  "LDS": ("shared", "load"), "STS": ("shared", "store"),
+                  "LDGSTS": ("global", "load")}  # fmt: skip
+        return spaces.get(self.opcode.split(".")[0])
+
+    @property
+    def tensor_flops(self) -> int:
+        """Operations of a tensor core instruction on the whole warp (HGMMA: a quarter of it)."""
+        found = re.match(r"HGMMA\.64x(\d+)x(\d+)", self.opcode)
+        if found:
+            return 2 * 64 * int(found[1]) * int(found[2]) // 4
+        found = re.match(r"HMMA\.(\d\d?)(8)(\d+)\b", self.opcode)
+        return 2 * int(found[1]) * 8 * int(found[3]) if found else 0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop in machine code: instructions of `start` <= address <= `end`."""
+
+    start: int
+    end: int
+
+
+@dataclass
+class Function:
+    """One ``__global__`` function of a cubin.
+
+    `name` is readable: "conv2d_smem_tile<16, 32>"; `symbol` is the linker's.
+    """
+
+    symbol: str
+    registers: int = 0
+    static_shared: int = 0
+    stack: int = 0
+    spill_stores: int = 0  # bytes
+    spill_loads: int = 0
+    max_threads: int | None = None  # of a block: its __launch_bounds__
+    instructions: list[Instruction] = field(default_factory=list, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name as the source has it."""
+        return demangled(self.symbol)
+
+    @functools.cached_property
+    def loops(self) -> list[Loop]:
+        """Its loops, by backward branches; those that share a start are one."""
+        ends: dict[int, int] = {}
+        for i in self.instructions:
+            if i.target is not None and i.target < i.address:
+                ends[i.target] = max(ends.get(i.target, 0), i.address)
+        return [Loop(start, end) for start, end in sorted(ends.items())]
+
+    def body(self, loop: Loop | None) -> list[Instruction]:
+        """The instructions of a loop; of the whole function for None."""
+        if loop is None:
+            return self.instructions
+        return [i for i in self.instructions if loop.start <= i.address <= loop.end]
+
+    @functools.cached_property
+    def hot_loop(self) -> Loop | None:
+        """The loop with the most multiply-adds of its own, outside the loops that it contains.
+
+        Where no loop has any: the longest of those that contain none.
+        """
+
+        def rank(loop: Loop) -> tuple[int, bool, int]:
+            own = [i for i in self.body(loop) if self.loop_of(i) == loop]
+            alone = len(own) == len(self.body(loop))
+            return sum(i.kind in _ARITHMETIC for i in own), alone, len(own)
+
+        return max(self.loops, key=rank, default=None)
+
+    def loop_of(self, instruction: Instruction) -> Loop | None:
+        """The innermost loop that an instruction stands in."""
+        around = [b for b in self.loops if b.start <= instruction.address <= b.end]
+        return min(around, key=lambda loop: loop.end - loop.start, default=None)
+
+    def made_of(self, row: Mapping[str, Any]) -> list[Instruction]:
+        """The loads or stores that came of a line of the simulator's (`Launch.lines`).
+
+        Compilers put a statement of several lines on different ones of them: the nearest count.
+        """
+        access = (row["space"], row["kind"])
+        made = [i for i in self.instructions if i.access == access and i.line is not None]
+        near = min((abs(i.line - row["line"]) for i in made), default=99)
+        return [i for i in made if abs(i.line - row["line"]) == near <= 3]
+
+    def mix(self, loop: Loop | None = None) -> dict[str, int]:
+        """How many instructions of each kind, in a fixed order of kinds."""
+        return in_order(Counter(i.kind for i in self.body(loop)))
+
+
+def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of kinds of instructions in a fixed order of them."""
+
+    def place(kind: str) -> tuple[int, int]:
+        base, _, width = kind.partition(".")
+        return _ORDER.index(base), int(width or 0)
+
+    return {kind: counts[kind] for kind in sorted(counts, key=place)}
+
+
+def demangled(symbol: str) -> str:
+    """Return the readable name of a mangled function, with its integer template arguments.
+
+    Knows functions, namespaces and integer or type-free templates (Itanium C++ ABI, 5.1); what it
+    cannot read it returns as it is. A readable name or a whole signature gives the same name.
+    """
+    text = symbol.strip()
+    if not text.startswith("_Z"):
+        text = re.sub(r"^(?:void|auto)\s+", "", re.sub(r"\((?:\w+ )?\w+\)(?=-?\d)", "", text))
+        head = re.match(r"([\w:]+)(?:<([^()]*)>)?", text)
+        if head is None or head[2] is None:
+            return head[1] if head else text
+        return f"{head[1]}<{', '.join(a.strip() for a in head[2].split(','))}>"
+    at, parts = (3, []) if text[2:3] == "N" else (2, [])
+    while found := re.compile(r"L?(\d+)").match(text, at):
+        start = found.end()
+        at = start + int(found[1])
+        parts.append(text[start:at])
+        if text[2:3] != "N":
+            break
+    if not parts:
+        return symbol
+    parts = [part for part in parts if not part.startswith("_GLOBAL__N_")]
+    name, values = "::".join(parts), []
+    if text[at : at + 1] == "I":
+        at += 1
+        while found := re.compile(r"L[a-z](n?)(\d+)E").match(text, at):
+            values.append("-" * bool(found[1]) + found[2])
+            at = found.end()
+    return f"{name}<{', '.join(values)}>" if values else name
+
+
+def resources(log: str) -> dict[str, Function]:
+    """Read what ``ptxas -v`` said of each function: registers, shared memory, stack, spills."""
+    found: dict[str, Function] = {}
+    current = None
+    for line in log.splitlines():
+        if match := re.search(r"Compiling entry function '([^']+)'", line):
+            current = found.setdefault(match[1], Function(match[1]))
+        elif current is None:
+            continue
+        elif match := re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line
+        ):
+            current.stack, current.spill_stores, current.spill_loads = map(int, match.groups())
+        elif match := re.search(r"Used (\d+) registers", line):
+            current.registers = int(match[1])
+            shared = re.search(r"(\d+) bytes smem", line)
+            current.static_shared = int(shared[1]) if shared else 0
+    return found
+
+
+def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
+    """Fill in the instructions of a cubin's functions.
+
+    Parameters
+    ----------
+    cubin : as `build.cubin` made it.
+    label : the kernel's file as its line markers name it, so that lines of headers are told apart.
+    functions : of `resources`.
+
+    Raises
+    ------
+    BuildError
+        There is no nvdisasm, or it cannot read the cubin.
+    """
+    nvdisasm = toolchain.find("nvdisasm")
+    if nvdisasm is None:
+        raise BuildError(
+            "no nvdisasm: `pip install -r requirements.txt` brings it, as does a CUDA toolkit"
+        )
+    done = subprocess.run([str(nvdisasm), "-gi", str(cubin)], capture_output=True, text=True)
+    if done.returncode:
+        raise BuildError(f"nvdisasm cannot read {cubin.name}: {done.stderr.strip()[:200]}")
+    code, bounds = parse(done.stdout, label), launch_bounds(done.stdout)
+    for function in functions:
+        function.instructions = code.get(function.symbol, [])
+        function.max_threads = bounds.get(function.symbol)
+
+
+def launch_bounds(text: str) -> dict[str, int]:
+    """Read the most threads of a block, by function, out of what nvdisasm printed."""
+    found, symbol, words = {}, "", []
+    for row in text.splitlines():
+        if match := re.match(r"\s*\.section\s+(?:\.nv\.info\.)?([^\s,]+)", row):
+            symbol = match[1]
+        elif "EIATTR_" in row:
+            words = [] if "EIATTR_MAX_THREADS" in row else None
+        elif words is not None and (match := re.search(r"\.word\s+(0x[0-9a-f]+)", row)):
+            words.append(int(match[1], 16))
+            if len(words) == 3:
+                found[symbol], words = math.prod(words), None
+    return found
+
+
+def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
+    """Read the instructions of each function out of what nvdisasm printed.
+
+    Where it printed source lines (``-gi``), an instruction of an inlined function of another file
+    gets the line in `label`'s file from which it was called.
+    """
+    raw: dict[str, list[tuple[re.Match, int | None]]] = {}
+    labels: dict[tuple[str, str], int] = {}
+    symbol, line, fresh, waiting = "", None, False, []
+    for row in text.splitlines():
+        if match := _SECTION.match(row):
+            symbol, line, waiting = match[1], None, []
+            raw.setdefault(symbol, [])
+        elif re.match(r"\s*\.section\s", row):
+            symbol = ""
+        elif match := _PLACE.search(row):
+            places = [(match[1], match[2]), *_INLINED.findall(match[3])]
+            own = [int(number) for file, number in places if file.endswith(label)]
+            # the markers of one instruction stand one below the other, the innermost first
+            line = own[0] if own else (line if fresh else None)
+            fresh = True
+        elif match := _LABEL.match(row):
+            waiting.append(match[1])
+        elif symbol and (match := _INSTRUCTION.match(row)):
+            fresh = False
+            labels |= {(symbol, name): int(match["at"], 16) for name in waiting}
+            waiting = []
+            raw[symbol].append((match, line))
+    code = {}
+    for symbol, rows in raw.items():
+        code[symbol] = []
+        for match, line in rows:
+            jump = re.search(r"\((\.L\w+)\)", match["rest"])
+            branch = match["op"].split(".")[0] in ("BRA", "JMP") and jump
+            code[symbol].append(
+                Instruction(
+                    int(match["at"], 16), match["op"], match["rest"].strip(), line,
+                    labels.get((symbol, jump[1])) if branch else None,
+                    (match["guard"] or "").strip(),
+                )
+            )  # fmt: skip
+    return code

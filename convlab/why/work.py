@@ -1,0 +1,219 @@
+"""What a warp of a kernel has to do, between barriers, and how fast an SM gets it done.
+
+A scheduler of an SM serves its warps as a shop serves customers who also have errands elsewhere.
+A warp occupies some resource (issue slots, multipliers, the shared memory) for some cycles, and
+for others waits for nothing but its own results. How much w such warps get done together is what
+mean value analysis of closed queueing networks tells (Reiser and Lavenberg, JACM 27(2), 1980): no
+more than the busiest resource allows, no more than w times a warp alone, and less than both
+between. Where blocks have barriers, their warps go through each phase together, and only other
+blocks of the SM fill the time that they wait; so the same is done once more with blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .latency import stalls
+from .occupancy import Gpu
+from .sass import Function, Instruction
+
+SCHEDULERS = 4  # of an SM
+# Of an SM, for additions, shifts, logic and comparisons; compute capability below 10.
+INTEGER_LANES = 64
+_FP32 = ("FFMA", "FADD FMUL")
+L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load: see latency.py
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What becomes of the requests of warps for loads from global memory.
+
+    `misses` is the share of requests of which some sector is not in L1, `from_dram` the share of
+    those sectors that are not in L2 either. Both count what a block or a launch touches for the
+    first time.
+    """
+
+    misses: float = 0.2
+    from_dram: float = 0.5
+
+    @classmethod
+    def of(cls, counters: Mapping[str, float], dram_bytes: float) -> Hits:
+        """Those of a simulated run, whose launches load and store so much for the first time.
+
+        What is assumed where it was not counted.
+        """
+        requests = sum(counters.get(f"global_{kind}_requests", 0) for kind in ("load", "store"))
+        first = counters.get("block_sectors", 0)
+        if not requests or not first:
+            return cls()
+        return cls(min(1.0, first / requests), min(1.0, dram_bytes / 32 / first))
+
+    @property
+    def cycles(self) -> float:
+        """The latency of a load, on average."""
+        missed = L2_HIT + self.from_dram * (DRAM_HIT - L2_HIT)
+        return L1_HIT + self.misses * (missed - L1_HIT)
+
+
+@dataclass
+class Phase:
+    """One warp's work between two barriers, in all rounds of the loop that holds them.
+
+    `alone` is the cycles it takes a warp that has the SM to itself; `busy` the cycles for which it
+    keeps each resource of its scheduler (a quarter of the SM's).
+    """
+
+    alone: float = 0.0
+    busy: dict[str, float] = field(default_factory=dict)
+
+    def add(self, resource: str, cycles: float) -> None:
+        """Keep a resource busy."""
+        self.busy[resource] = self.busy.get(resource, 0.0) + cycles
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a warp of one function does, phase by phase."""
+
+    phases: tuple[Phase, ...]
+    mix: dict[str, float]  # the instructions that it executes, by kind
+    tensor_flops: float  # in operations that go at the datasheet's TF32 rate
+
+    @classmethod
+    def of(cls, function: Function, times: Mapping[int, float], lines: Sequence[Mapping[str, Any]],
+           gpu: Gpu, hits: Hits, warps: float) -> Work:  # fmt: skip
+        """Divide counts of a launch among its warps.
+
+        Parameters
+        ----------
+        function, times : how often its instructions run (`flow.executions`).
+        lines : what the simulator counted on its lines.
+        gpu : on which.
+        hits : of its loads.
+        warps : of the launch.
+        """
+        waits = stalls(function, times, hits.cycles)
+        at = _phase_of(function)
+        phases = [Phase() for _ in range(max(at.values(), default=0) + 1)]
+        lanes = gpu.limits.fp32_lanes / SCHEDULERS
+        mix: dict[str, float] = {}
+        tensor = 0.0
+        for i in function.instructions:
+            ran = times.get(i.address, 0.0) / warps
+            if not ran or i.opcode == "NOP":
+                continue
+            phase = phases[at[i.address]]
+            mix[i.kind] = mix.get(i.kind, 0.0) + ran
+            tensor += ran * i.tensor_flops / _tensor_rate(i, gpu)
+            phase.alone += ran * (1 + waits.get(i.address, 0.0))
+            phase.add("issue", ran)
+            if i.is_integer:
+                phase.add("integer", ran * 32 / (INTEGER_LANES / SCHEDULERS))
+            if i.kind in _FP32:
+                phase.add("fp32", ran * 32 / lanes)
+        for row in lines:
+            for address, share in _shares(function, times, row):
+                units = row["units"] / warps * share
+                if row["space"] == "shared":
+                    phases[at[address]].add("shared", SCHEDULERS * units)
+                else:
+                    requests = row["requests"] / warps * share
+                    phases[at[address]].add("L1", SCHEDULERS * max(requests, units / 4))
+        return cls(tuple(phases), mix, tensor)
+
+    @property
+    def instructions(self) -> float:
+        """All that it executes."""
+        return sum(self.mix.values())
+
+    @property
+    def ffma(self) -> float:
+        """The additions, products and multiply-adds among them."""
+        return sum(self.mix.get(kind, 0.0) for kind in _FP32)
+
+    def busy(self, resource: str) -> float:
+        """The cycles for which a warp keeps a resource of its scheduler."""
+        return sum(phase.busy.get(resource, 0.0) for phase in self.phases)
+
+    @property
+    def resources(self) -> list[str]:
+        """All that some phase keeps busy."""
+        return list(dict.fromkeys(name for phase in self.phases for name in phase.busy))
+
+    def cycles(self, warps_of_a_block: float, blocks: float, at_once: float) -> float:
+        """Return how long an SM takes for `blocks` of them, `at_once` at a time."""
+        warps = warps_of_a_block / SCHEDULERS
+        if len(self.phases) == 1:
+            (phase,) = self.phases
+            demand = max(phase.busy.values(), default=0.0)
+            rate = throughput(warps * at_once, demand, max(0.0, phase.alone - demand))
+            return blocks * warps / rate
+        alone = 0.0  # of a block
+        for phase in self.phases:
+            demand = max(phase.busy.values(), default=0.0)
+            if phase.alone:
+                rate = throughput(warps, demand, max(0.0, phase.alone - demand))
+                alone += warps / rate
+        demand = warps * max(map(self.busy, self.resources), default=0.0)
+        return blocks / throughput(at_once, demand, max(0.0, alone - demand))
+
+
+def throughput(customers: float, demand: float, think: float) -> float:
+    """Return how many rounds a cycle are done: mean value analysis with one queue and a delay.
+
+    Parameters
+    ----------
+    customers : how many go round; a fraction is between two whole numbers, less than one a part
+        of one.
+    demand : cycles of the queue's server that a round takes.
+    think : cycles that it takes elsewhere.
+    """
+    if demand <= 0:
+        return customers / max(think, 1.0)
+    queue, rate, before = 0.0, 0.0, 0.0
+    for n in range(1, max(1, math.ceil(customers)) + 1):
+        before = rate
+        response = demand * (1 + queue)
+        rate = n / (think + response)
+        queue = rate * response
+    part = customers - (math.ceil(customers) - 1) if customers > 0 else 0.0
+    return before + (rate - before) * part
+
+
+def _tensor_rate(i: Instruction, gpu: Gpu) -> float:
+    """How fast a tensor core instruction goes, TF32 at the datasheet's rate being 1.
+
+    16-bit types go twice as fast. From compute capability 9.0 on, warps' own HMMA reach some 65%
+    of what groups of warps reach with HGMMA.
+    """
+    rate = 1.0 if "TF32" in i.opcode else 2.0
+    return rate * (0.65 if gpu.sm >= 90 and i.kind == "HMMA" else 1.0)
+
+
+def _phase_of(function: Function) -> dict[int, int]:
+    """The number of barriers that stand before each instruction."""
+    found, phase = {}, 0
+    for i in function.instructions:
+        found[i.address] = phase
+        if i.opcode.startswith("BAR"):
+            phase += 1
+    return found
+
+
+def _shares(function: Function, times: Mapping[int, float], row: Mapping[str, Any]):
+    """Of each load or store that came of a counted line, its share of what the line moved.
+
+    Where nvcc made 128-bit reads of shared memory of the source's 32-bit ones, half as many
+    wavefronts do: it merges neighbouring words, which the lanes that share them get in two.
+    """
+    copies = function.made_of(row)
+    moved = {i: i.width * times.get(i.address, 0.0) for i in copies}
+    whole = sum(moved.values())
+    source = 8 * row["bytes"] / row["lanes"] if row["lanes"] else 32
+    for i in copies:
+        if whole:
+            merged = row["space"] == "shared" and i.width > source
+            yield i.address, moved[i] / whole * (0.5 if merged else 1.0)

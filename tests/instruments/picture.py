@@ -1,0 +1,151 @@
+"""README's pictures, from a real session on this machine.
+
+    python -m tests.instruments.picture session .github/session.gif
+    python -m tests.instruments.picture share .github/share.png ROWS.json
+
+``session`` edits a kernel, shows what convlab says of the mistake, where a warp reads, and the A/B
+verdict of another edit, each as convlab printed or drew it just now. ``share`` draws speed as a share of
+cuDNN's in the same precision class from what ``python -m convlab bench --json`` printed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import torch
+from PIL import Image
+
+import convlab
+from convlab.machine.device import describe
+from convlab.show import plot
+from convlab.show.plot import Chart
+from convlab.words.catalog import find
+from convlab.words.errors import LaunchError
+
+WIDTH, HEIGHT = 9.6, 5.0  # inches, at 100 dots each
+_SMALL = "N=1,C=4,H=34,W=50,K=32,R=3,S=3"
+_INK, _PAPER, _DIM, _BAD, _GOOD = "#E8E8E8", "#16181D", "#8A8F98", "#FF8C5A", "#5FD3A5"
+_SECONDS = {"short": 2.0, "long": 4.5}
+_COLUMNS, _ROWS = 96, 24  # of text that a frame has room for
+_BARRIER = "__syncthreads();"
+
+
+def frame(title: str, lines: list[tuple[str, str]]) -> Image.Image:
+    """Draw lines of text, each with its colour, as a terminal would show them."""
+    chart = Chart(WIDTH, HEIGHT)
+    chart.set_facecolor(_PAPER)
+    chart.text(0.02, 0.955, title, color=_GOOD, family="monospace", size=11, va="top")
+    for i, (text, color) in enumerate(lines[:_ROWS]):
+        shown = text if len(text) <= _COLUMNS else text[: _COLUMNS - 1] + "…"
+        chart.text(0.02, 0.88 - 0.036 * i, shown, color=color, family="monospace", size=9, va="top",
+                   parse_math=False)  # fmt: skip
+    return image(chart)
+
+
+def image(chart: Chart) -> Image.Image:
+    """Return a chart as a picture of the session's size, on white where it is smaller."""
+    buffer = io.BytesIO()
+    chart.savefig(buffer, format="png", facecolor=chart.get_facecolor())
+    drawn = Image.open(buffer).convert("RGB")
+    size = (round(100 * WIDTH), round(100 * HEIGHT))
+    drawn.thumbnail(size, Image.Resampling.LANCZOS)
+    page = Image.new("RGB", size, drawn.getpixel((1, 1)))
+    page.paste(drawn, tuple((have - need) // 2 for have, need in zip(size, drawn.size, strict=True)))
+    return page
+
+
+def source(text: str, around: int, marked: str) -> list[tuple[str, str]]:
+    """Return the lines about one, with their numbers; that one in another colour."""
+    lines = text.splitlines()
+    first = max(0, around - 9)
+    return [(f"{i + 1:4} {lines[i]}", marked if i == around else _INK)
+            for i in range(first, min(len(lines), first + 18))]  # fmt: skip
+
+
+def told(text: str, color: str = _INK) -> list[tuple[str, str]]:
+    """Return a text's lines; those that name a line of a kernel in the colour of a mistake."""
+    return [(line, _BAD if ".cu:" in line or "WRONG" in line else color)
+            for line in text.splitlines()]  # fmt: skip
+
+
+def session(path: Path) -> None:
+    """Edit, look, compare; write what was shown as an animated picture."""
+    right = find("03_smem_tile").read_text()
+    at = right.splitlines().index(next(line for line in right.splitlines() if _BARRIER in line))
+    wrong = right.replace(_BARRIER, "// " + _BARRIER, 1)
+    frames: list[tuple[Image.Image, str]] = []
+    engine = "cuda" if torch.cuda.is_available() else "sim"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mine.cu"
+        file.write_text(right)
+        mine = convlab.load(file, engine="sim")
+        frames.append((frame("mine.cu, as it is", source(right, at, _GOOD)), "short"))
+        file.write_text(wrong)
+        frames.append((frame("an edit: one barrier too few", source(wrong, at, _BAD)), "short"))
+        try:
+            answer = str(convlab.check(mine, _SMALL))
+        except LaunchError as error:
+            answer = str(error)
+        frames.append((frame('>>> convlab.check(mine, "…")      no GPU needed', told(answer)), "long"))
+        file.write_text(right)
+        answer = str(convlab.check(mine, _SMALL))
+        frames.append((frame("mended >>> convlab.check(mine, …)", told(answer, _GOOD)), "short"))
+        seen = convlab.why.accesses(mine, _SMALL)
+        line = int(seen[(seen.space == "shared") & (seen.kind == "load")].line.mode()[0])
+        frames.append((image(convlab.why.access_map(mine, _SMALL, line)), "long"))
+        rival = "03_smem_tile@TILE=8" if engine == "cuda" else "01_direct"
+        verdict = convlab.ab(convlab.load("03_smem_tile", engine=engine),
+                             convlab.load(rival, engine=engine), "wide")  # fmt: skip
+        text = told(str(verdict))
+        frames.append((frame(f'>>> convlab.ab("03_smem_tile", "{rival}", "wide")', text), "long"))
+        frames.append((image(verdict.plot()), "long"))
+    pictures = [drawn.quantize(128, dither=Image.Dither.NONE) for drawn, _ in frames]
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], loop=0, optimize=True,
+                     duration=[round(1000 * _SECONDS[how]) for _, how in frames])  # fmt: skip
+
+
+def share(path: Path, rows: Path) -> None:
+    """Draw each kernel's speed as a share of cuDNN's in its class, from a bench's rows."""
+    results = json.loads(rows.read_text())["results"]
+    labels = [result["problem"]["name"] for result in results]
+    speeds: dict[str, list[float]] = {}
+    for i, result in enumerate(results):
+        times = {row["kernel"]: row for row in result["rows"] if row.get("time_ms")}
+        for name, row in times.items():
+            base = times.get(f"cudnn:{row['class']}")
+            if base is not None and ":" not in name:
+                speeds.setdefault(row["title"], [float("nan")] * len(results))
+                speeds[row["title"]][i] = base["time_ms"] / row["time_ms"]
+    chart = Chart(WIDTH, 0.6 + 0.22 * len(speeds) * len(labels))
+    axes = chart.add_subplot()
+    height = 0.8 / len(labels)
+    for i, label in enumerate(labels):
+        places = [j + height * (i - (len(labels) - 1) / 2) for j in range(len(speeds))]
+        shares = [values[i] for values in speeds.values()]
+        bars = axes.barh(places, shares, height, label=label, color=plot.PALETTE[i])
+        axes.bar_label(bars, [f"{value:.2f}" for value in shares], padding=3, size=7)
+    axes.axvline(1, color="#222222", lw=1.2)
+    axes.set_yticks(range(len(speeds)), list(speeds))
+    axes.invert_yaxis()
+    axes.set_xlabel("speed as a share of cuDNN's in the same precision class (1: as fast)")
+    axes.legend(title="problem", loc="lower right")
+    axes.set_title(f"{describe() or 'see README'}", size=8)
+    chart.save(path)
+
+
+def main(arguments: list[str]) -> int:
+    """Draw what is asked for."""
+    matplotlib.rcParams["font.size"] = 9
+    what, path, *rest = arguments
+    {"session": session, "share": share}[what](Path(path), *map(Path, rest))
+    print(f"{what}: {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

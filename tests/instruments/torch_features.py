@@ -1,0 +1,301 @@
+"""What of torch works with `convlab.nn`: each line of the table in its docstring, on values.
+
+``python -m tests.instruments.torch_features`` asserts every line and writes the table.
+``tests/test_nn.py`` does the same, one test for each.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, func, nn
+from torch.autograd import forward_ad
+
+import convlab.nn
+
+MODULE = Path(convlab.nn.__file__)
+BEGIN, END = "What of torch works:\n\n", '"""\n'
+FEATURES: dict[str, tuple[str, Callable[[], None]]] = {}
+
+
+class Float64:
+    """A kernel that is nearly exact, and quick: torch's convolution in float64, rounded."""
+
+    name = "float64"
+
+    def __call__(self, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
+        bias = None if bias is None else bias.double()
+        return F.conv2d(x.double(), w.double(), bias, stride, padding, dilation, groups).float()
+
+
+def feature(name: str, says: str) -> Callable:
+    """Put a function into the table, under a name, with what is said of it."""
+
+    def add(check: Callable[[], None]) -> Callable[[], None]:
+        FEATURES[name] = says, check
+        return check
+
+    return add
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def same(ours, theirs) -> None:
+    """Both within rounding, on values that are not zero."""
+    theirs_flat = torch.utils._pytree.tree_leaves(theirs)
+    assert theirs_flat and all(t.abs().sum() > 0 for t in theirs_flat)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+KERNEL = Float64()
+X, W, BIAS = normal(2, 4, 6, 5), normal(6, 2, 3, 2, seed=1), normal(6, seed=2)
+TANGENTS = normal(*X.shape, seed=3), normal(*W.shape, seed=4), normal(*BIAS.shape, seed=5)
+OPTIONS = dict(stride=(1, 2), padding=1, groups=2)
+
+
+def ours(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    return convlab.nn.conv2d(x, w, bias, **OPTIONS, kernel=KERNEL)
+
+
+def theirs(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    return F.conv2d(x, w, bias, **OPTIONS)
+
+
+def layers() -> tuple[nn.Module, nn.Module]:
+    """The same layer, ours and torch's."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(4, 6, (3, 2), bias=True, **OPTIONS)
+    return convlab.nn.replace(copy.deepcopy(layer), KERNEL), layer
+
+
+def both(use: Callable[[Callable], object]) -> None:
+    """What is done with our function gives what it gives with torch's."""
+    same(use(ours), use(theirs))
+
+
+def loss(conv: Callable) -> Callable[..., Tensor]:
+    return lambda *tensors: conv(*tensors).square().mean()
+
+
+@feature("backward, double backward", "works")
+def _backward() -> None:
+    def twice(conv: Callable) -> tuple[Tensor, ...]:
+        leaves = [t.clone().requires_grad_() for t in (X, W, BIAS)]
+        first = torch.autograd.grad(loss(conv)(*leaves), leaves, create_graph=True)
+        return *first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves[:2])
+
+    both(lambda conv: [t.detach() for t in twice(conv)])
+
+
+@feature("forward_ad, func.jvp, jacfwd", "works")
+def _forward() -> None:
+    both(lambda conv: func.jvp(conv, (X, W, BIAS), TANGENTS))
+    both(lambda conv: func.jvp(lambda w: conv(X, w), (W,), TANGENTS[1:2]))
+    both(lambda conv: func.jacfwd(conv, argnums=(0, 1, 2))(X, W, BIAS))
+
+    def dual(conv: Callable) -> Tensor:
+        with forward_ad.dual_level():
+            y = conv(X, forward_ad.make_dual(W, TANGENTS[1]), BIAS)
+            return forward_ad.unpack_dual(y).tangent
+
+    both(dual)
+
+
+@feature("func.grad, vjp, jacrev, hessian", "works")
+def _reverse() -> None:
+    both(lambda conv: func.grad(loss(conv), argnums=(0, 1, 2))(X, W, BIAS))
+    both(lambda conv: func.vjp(conv, X, W, BIAS)[1](torch.ones_like(theirs(X, W))))
+    both(lambda conv: func.jacrev(conv, argnums=1)(X, W, BIAS))
+    both(lambda conv: func.hessian(lambda w: loss(conv)(X, w, BIAS))(W))
+    both(lambda conv: func.jvp(lambda w: func.jvp(lambda x: conv(x, w), (X,), TANGENTS[:1])[1],
+                               (W,), TANGENTS[1:2]))  # fmt: skip
+
+
+@feature("vmap", "works; over filters, one call of the kernel each")
+def _vmap() -> None:
+    batch = [torch.stack([t, t + 1]) for t in (X, W, BIAS)]
+    both(lambda conv: torch.vmap(lambda x: conv(x, W, BIAS))(batch[0]))
+    both(lambda conv: torch.vmap(conv, in_dims=(None, 0, None))(X, batch[1], BIAS))
+    both(lambda conv: torch.vmap(conv)(*batch))
+    both(lambda conv: torch.vmap(func.grad(loss(conv), argnums=1), in_dims=(0, None))(batch[0], W))
+
+
+@feature("func.functional_call", "works")
+def _functional() -> None:
+    weights = {"weight": W, "bias": BIAS}
+    results = [
+        func.grad(lambda p, layer=layer: func.functional_call(layer, p, (X,)).square().mean())
+        for layer in layers()
+    ]
+    same(*(result(weights) for result in results))
+
+
+@feature("compile", "works, derivatives and transforms inside it too")
+def _compile() -> None:
+    torch.compiler.reset()
+    for backend in ("eager", "aot_eager"):
+        compiled = torch.compile(layers()[0], backend=backend, fullgraph=True)
+        same(compiled(X), layers()[1](X))
+        both(lambda conv: torch.compile(func.grad(loss(conv)), backend=backend)(X, W, BIAS))  # noqa: B023
+    both(lambda conv: torch.compile(lambda *t: func.jvp(conv, t, TANGENTS), backend="eager")(
+        X, W, BIAS))  # fmt: skip
+
+
+@feature("export", "works; saved, it loads a kernel that was given by name or path")
+def _export() -> None:
+    layer, reference = layers()
+    layer.kernel = "01_direct"
+    file = io.BytesIO()
+    images = torch.export.Dim("images", min=1, max=64)
+    dynamic = torch.export.export(layer, (X,), dynamic_shapes={"input": {0: images}})
+    torch.export.save(dynamic, file)
+    loaded = torch.export.load(io.BytesIO(file.getvalue()))
+    assert any("01_direct" in node.args for node in loaded.graph.nodes)
+    again = loaded.module()
+    same(again(torch.cat([X, X])), reference(torch.cat([X, X])))
+
+
+@feature("fx.symbolic_trace", "works; the convolution stays one node")
+def _fx() -> None:
+    layer, reference = layers()
+    traced = torch.fx.symbolic_trace(nn.Sequential(layer, nn.ReLU()))
+    assert sum(node.op == "call_function" for node in traced.graph.nodes) == 1
+    same(traced(X), reference(X).relu())
+
+
+@feature("jit.trace, jit.script", "works; a scripted model cannot be saved")
+def _jit() -> None:
+    layer, reference = layers()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced, scripted = torch.jit.trace(layer, (X,)), torch.jit.script(layer)
+        same(traced(X + 1), reference(X + 1))
+        same(scripted(X), reference(X))
+        try:
+            torch.jit.save(scripted, io.BytesIO())
+        except torch.jit.frontend.NotSupportedError:
+            pass
+        except RuntimeError as error:
+            assert "Could not export Python function" in str(error)
+        else:
+            raise AssertionError("a scripted model was saved: say so")
+
+
+@feature("autocast", "works, in float32: the kernels know nothing less")
+def _autocast() -> None:
+    layer, reference = layers()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(X.bfloat16())
+    assert y.dtype == torch.float32
+    same(y, reference(X.bfloat16().float()))
+
+
+@feature("other dtypes", "refused with a ProblemError")
+def _dtypes() -> None:
+    for dtype in (torch.float64, torch.float16, torch.complex64, torch.int32):
+        try:
+            ours(X.to(dtype), W.to(dtype))
+        except convlab.ConvlabError as error:
+            assert "convlab's kernels compute in float32" in str(error)
+        else:
+            raise AssertionError(f"{dtype} was not refused")
+
+
+@feature("meta and fake tensors", "works")
+def _meta() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    layer, reference = layers()
+    y = reference(X)
+    assert layer.to("meta")(X.to("meta")).shape == y.shape
+    with FakeTensorMode() as mode:
+        fake = ours(mode.from_tensor(X), mode.from_tensor(W))
+    assert (fake.shape, fake.device) == (y.shape, y.device)
+
+
+@feature("channels_last and other strides", "works; y is contiguous")
+def _strides() -> None:
+    x = X.contiguous(memory_format=torch.channels_last)
+    same(ours(x, W.transpose(2, 3).contiguous().transpose(2, 3)), theirs(X, W))
+    assert ours(x, W).is_contiguous()
+
+
+@feature("checkpoint", "works")
+def _checkpoint() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    gradients = []
+    for layer in layers():
+        checkpoint(layer, X, use_reentrant=False).square().sum().backward()
+        gradients.append([p.grad for p in layer.parameters()])
+    same(*gradients)
+
+
+@feature("DistributedDataParallel", "works")
+def _distributed() -> None:
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        ours_, theirs_ = layers()
+        parallel = nn.parallel.DistributedDataParallel(ours_)
+        for layer in (parallel, theirs_):
+            layer(X).square().sum().backward()
+        same(*([p.grad for p in layer.parameters()] for layer in (ours_, theirs_)))
+    finally:
+        dist.destroy_process_group()
+
+
+@feature("pickle, deepcopy, torch.save", "works; a copy shares the kernel, a pickle holds it")
+def _pickle() -> None:
+    layer, reference = layers()
+    file = io.BytesIO()
+    torch.save(layer, file)
+    loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+        same(other(X), reference(X))
+
+
+@feature("CUDA graphs", "works, once the kernel ran before the capture; on a GPU")
+def _graphs() -> None:
+    if not torch.cuda.is_available():
+        return
+    x, w = X.cuda(), W.cuda()
+    conv = convlab.load("01_direct")
+    call = {"stride": (1, 2), "padding": 1, "groups": 2}
+    conv(x, w, **call)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = convlab.nn.conv2d(x, w, **call, kernel=conv)
+    x.copy_(X + 1)
+    graph.replay()
+    same(y.cpu(), theirs(X + 1, W))
+
+
+def table() -> str:
+    """The table, as the docstring of `convlab.nn` has it."""
+    width = max(map(len, FEATURES))
+    rows = [f"{name:<{width}}  {says}" for name, (says, _) in FEATURES.items()]
+    rule = "=" * width + "  " + "=" * max(len(says) for says, _ in FEATURES.values())
+    return "\n".join([rule, *rows, rule]) + "\n"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    for name, (says, check) in FEATURES.items():
+        check()
+        print(f"{name}: {says}")
+    text = MODULE.read_text()
+    head, _, rest = text.partition(BEGIN)
+    MODULE.write_text(head + BEGIN + table() + rest[rest.index(END) :])

@@ -1,0 +1,190 @@
+"""The one process that may die: it answers, or says how it ended, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from convlab.machine import child
+
+SCRIPT = Path(__file__).with_name("child_script.py")
+
+
+@pytest.fixture(params=[True, False], ids=["kept", "alone"])
+def process(request):
+    made = child.Child(SCRIPT, "a", "b", options=["-I", "-S"], kept=request.param)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def kept():
+    made = child.Child(SCRIPT, options=["-I", "-S"])
+    yield made
+    made.stop()
+
+
+def ended(pid: int, seconds: float = 30) -> bool:
+    """Whether a process ends within that time."""
+    try:
+        watch = select.poll()
+        watch.register(os.pidfd_open(pid), select.POLLIN)
+    except ProcessLookupError:
+        return True
+    return bool(watch.poll(1000 * seconds))
+
+
+def ask(process: child.Child, words: str, limit: float | None = 20.0) -> tuple[int, str]:
+    pid, _, rest = process.ask(words.encode(), limit).decode().partition(" ")
+    return int(pid), rest
+
+
+def test_answers_come_from_one_process_that_stays(process):
+    assert ask(process, "arguments")[1] == "a b"
+    first = ask(process, "x one")
+    assert first[1] == "one" and first[0] != os.getpid()
+    assert ask(process, "x two") == (first[0], "two") and process.starts == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        ("exit 3", 3, "exit status 3"),
+        ("exit 0", 0, "exit status 0"),
+        ("die SIGSEGV", -signal.SIGSEGV, "SIGSEGV"),
+        ("die SIGKILL", -signal.SIGKILL, "SIGKILL, sent from outside"),
+    ],
+)
+def test_how_it_ended_is_told_and_the_next_request_finds_another(process, words, status, text):
+    with pytest.raises(child.Died, match=text) as caught:
+        ask(process, words)
+    assert caught.value.status == status and caught.value.begun
+    assert ask(process, "x y")[1] == "y" and process.starts == 2
+
+
+def test_time_limit_counts_from_the_beginning(kept):
+    assert ask(kept, "slow-start 0.3", 0.1)[1] == "0.3"
+    with pytest.raises(child.TimedOut, match="stopped after 0.1 s") as caught:
+        ask(kept, "sleep 60", 0.1)
+    assert caught.value.begun
+    assert ask(kept, "x y")[1] == "y"
+
+
+def test_what_it_prints_appears_here(process, capsys):
+    ask(process, "print")
+    assert capsys.readouterr() == ("out", "err") and process.printed == "err"
+    ask(process, "x")
+    assert process.printed == ""
+
+
+def test_stray_writes_meet_nothing(process):
+    pid, _ = ask(process, "scribble")
+    assert ask(process, "x y") == (pid, "y")
+
+
+def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(process):
+    assert process.ask(b"twice", 20.0) == b"one"
+    assert ask(process, "x y")[1] == "y"
+
+
+@pytest.mark.parametrize("crash", ["", " crash"], ids=["stopped", "crashed"])
+def test_what_detached_ends_with_it(tmp_path, crash):
+    process = child.Child(SCRIPT, options=["-I", "-S"])
+    try:
+        ask(process, f"daemon {tmp_path}/pid{crash}")
+    except child.Died:
+        assert crash
+    process.stop()
+    assert ended(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_one_killed_between_requests_is_replaced(process):
+    pid, _ = ask(process, "x")
+    os.kill(pid, signal.SIGKILL)
+    assert ask(process, "x")[0] != pid
+
+
+def test_it_is_not_a_forks(process):
+    pid, _ = ask(process, "x")
+    fork = os.fork()
+    if fork == 0:
+        other, _ = ask(process, "x")
+        process.stop()
+        os._exit(other == pid)
+    assert os.waitpid(fork, 0)[1] == 0
+    assert ask(process, "x")[0] == pid
+
+
+def test_it_outlives_the_thread_that_started_it(process):
+    pids = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: pids.append(ask(process, "x")[0]))
+        thread.start()
+        thread.join()
+        time.sleep(0.05)
+    assert pids[0] == pids[1]
+
+
+def test_another_thread_can_end_it(kept):
+    pid, _ = ask(kept, "x")
+    threading.Timer(0.2, kept.interrupt).start()
+    with pytest.raises(child.Died):
+        ask(kept, "sleep 60", None)
+    assert ended(pid)
+
+
+def test_it_inherits_no_descriptor(process, tmp_path):
+    ask(process, "x")  # started before
+    process.stop()
+    with open(tmp_path / "file", "w") as file:
+        os.set_inheritable(file.fileno(), True)
+        pid, _ = ask(process, "x")
+        held = {os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")}
+    assert str(tmp_path / "file") not in held
+    low = [int(each) for each in os.listdir(f"/proc/{pid}/fd") if 2 < int(each) < 200]
+    assert low == []
+
+
+PARENT = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from convlab.machine import child
+process = child.Child(Path({script!r}), options=["-I", "-S"], kept={kept})
+print(process.ask(b"x", 20).split()[0].decode(), flush=True)
+if sys.argv[1] == "busy":
+    process.ask(b"sleep 1000", None)
+"""
+
+
+@pytest.mark.parametrize("end", ["idle", "busy"])
+def test_it_ends_with_this_process(end):
+    text = PARENT.format(root=str(SCRIPT.parent.parent), script=str(SCRIPT), kept=True)
+    command = [sys.executable, "-c", text, end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+        assert ended(pid)
+
+
+def test_a_program_runs_to_its_end(tmp_path):
+    done = child.run(["sh", "-c", "echo out; echo err >&2; exit 5"], 20.0)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "out\n", "err\n")
+    assert child.run(["sh", "-c", "echo $A; kill -6 $$"], 20, {"A": "b"}).returncode == -6
+    assert child.run(["sh", "-c", "echo $A; kill -6 $$"], 20, {"A": "b"}).stdout == "b\n"
+    assert child.run(["no such program"], 20.0).returncode == 127
+
+
+def test_a_program_past_its_limit_leaves_nothing(tmp_path):
+    text = f"(setsid sleep 1000 & echo $! > {tmp_path}/pid); sleep 1000"
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.run(["sh", "-c", text], 1.0)
+    assert ended(int((tmp_path / "pid").read_text()), 0)
