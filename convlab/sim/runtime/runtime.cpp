@@ -30,6 +30,7 @@
 #include <atomic>
 #include <dlfcn.h>
 #include <link.h>
+#include <memory>
 #include <mutex>
 #include <pthread.h>
 #include <set>
@@ -52,6 +53,7 @@ extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at f
 
 namespace {
 #include "types.h"
+#include "async_types.h"
 #include "worker.h"
 #include "findings.h"
 #include "memory.h"
@@ -61,6 +63,7 @@ namespace {
 #include "shadow.h"
 #include "meeting.h"
 #include "requests.h"
+#include "async.h"
 #include "signals.h"
 #include "launch.h"
 }  // namespace
