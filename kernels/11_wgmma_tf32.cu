@@ -20,73 +20,11 @@
 //       channels, whether a problem has them or not.
 #include "convlab.cuh"
 #include "tensor.cuh"
+#include "wgmma_tile.cuh"
 
-#ifndef STAGES
-#define STAGES 4   // of staged input, at most
-#endif
-constexpr int kMaxStages = STAGES;
-static_assert(kMaxStages >= 2 && kMaxStages <= 8, "STAGES: 2 to 8");
-
-constexpr int kKTile = 64;          // output channels of a block: wgmma's m
-constexpr int kPositions = 256;     // of a consumer: wgmma's n
-constexpr int kChunk = 8;           // input channels of a stage: wgmma's k
-constexpr int kLoaders = 96;        // threads that stage x
-constexpr int kThreads = 384;       // two warpgroups of consumers, one of producers
-constexpr int kBatch = 4;           // pixels that a loader has under way at a time, twice
-constexpr int kTapBytes = kKTile * kChunk * 4;   // of the filter for one tap and chunk
-// A consumer warp's buffer for y: 8 rows of 32 positions, or of 256. Pitches of 8 modulo 32 words
-// keep the 8 rows of a store apart.
-constexpr int kPitch = 32 + 8, kRowPitch = kPositions + 8;
-
-// x is staged in chunks of 8 channels: two quads of 16-byte pixels. Where the stride is more than
-// 1, pixels whose coordinates leave the same remainder lie together, in a plane, so that
-// neighbouring outputs again read neighbouring pixels.
-struct Tiling {
-    int rows, columns;       // of output pixels in a tile
-    int tiles_p, tiles_q, tiles;
-    int pitch, plane, quad;  // pixels of a plane's row, of a plane, of all planes (and some beyond)
-    unsigned by_pitch;       // the reciprocal, in units of 2^-31
-    int step;                // pixels from the first consumer's output to the second's
-    int chunks;
-    int k_tiles, lanes;      // of a group; blocks for each of them
-    int stages, slots;       // of x, and of the filter in slices of one chunk and r
-    bool resident;           // all slices have a slot: they are loaded once
-    bool rows_out;           // y leaves by the copy engine, in whole rows of the tile
-    int where_at, x_at, w_at, y_at, bytes;   // in shared memory
-};
-
-__device__ __forceinline__ int divide(int a, unsigned reciprocal) {   // a below 2^16
-    return int(__umulhi(2 * unsigned(a), reciprocal));
-}
-
-struct Tile {   // its first output pixel
-    int n, p, q;
-};
-__device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
-    const int per_image = tiling.tiles_p * tiling.tiles_q, rest = tile % per_image;
-    return {tile / per_image, rest / tiling.tiles_q * tiling.rows,
-            rest % tiling.tiles_q * tiling.columns};
-}
-
-// The filter as wgmma wants it: [group, k tile][chunk][r][s][quad][64 channels][4], rounded.
-__global__ void __launch_bounds__(256)
-pack_filter(ConvProblem conv, Tiling tiling, const float* __restrict__ g_w,
-            float* __restrict__ g_packed, int64_t count) {
-    const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
-    const int64_t first = int64_t(blockIdx.x) * 256 + threadIdx.x;
-    for (int64_t i = first; i < count; i += int64_t(gridDim.x) * 256) {
-        int64_t rest = i / (kKTile * kChunk);
-        const int s = int(rest % conv.S), r = int(rest / conv.S % conv.R);
-        rest /= conv.S * conv.R;
-        const int c = int(rest % tiling.chunks) * kChunk + int(i / (kKTile * 4) % 2 * 4 + i % 4);
-        rest /= tiling.chunks;
-        const int k = int(rest % tiling.k_tiles) * kKTile + int(i / 4 % kKTile);
-        const int64_t group = rest / tiling.k_tiles;
-        const bool inside = c < C_group && k < K_group;
-        const int64_t at = (((group * K_group + k) * C_group + c) * conv.R + r) * conv.S + s;
-        g_packed[i] = inside ? round_tf32(g_w[at]) : 0.0f;
-    }
-}
+constexpr int kLoaders = 96;    // threads that stage x
+constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
+constexpr int kBatch = 4;       // pixels that a loader has under way at a time, twice
 
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -109,8 +47,12 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     const int k0 = k_tile % tiling.k_tiles * kKTile;           // within the group
     const int first_tile = blockIdx.x % tiling.lanes;
 
-    // Where each pixel of the staged tile is in x, from the tile's first: rows down, columns on.
-    unsigned* s_where = reinterpret_cast<unsigned*>(s_bytes + tiling.where_at);
+    // Where each tap is in the staged tile; and where each of its pixels is in x, from the tile's
+    // first: rows down, columns on.
+    unsigned* s_tap = reinterpret_cast<unsigned*>(s_bytes + tiling.table_at);
+    unsigned* s_where = s_tap + conv.R * conv.S;
+    for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads)
+        s_tap[i] = tap_at(conv, tiling, i / conv.S, i % conv.S);
     for (int i = threadIdx.x; i < tiling.quad; i += kThreads) {
         const int plane = i / tiling.plane, row = i % tiling.plane / tiling.pitch;
         const int column = i % tiling.plane % tiling.pitch;
@@ -118,14 +60,6 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
         s_where[i] = used ? unsigned(row * conv.stride_h + plane / conv.stride_w) << 16 |
                                 unsigned(column * conv.stride_w + plane % conv.stride_w)
                           : 0;
-    }
-    // A tap (r, s) is the staged tile moved by so many pixels, and into another plane.
-    unsigned* s_tap = s_where + tiling.quad;
-    for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads) {
-        const int down = i / conv.S * conv.dilation_h, right = i % conv.S * conv.dilation_w;
-        const int plane = down % conv.stride_h * conv.stride_w + right % conv.stride_w;
-        s_tap[i] = plane * tiling.plane + down / conv.stride_h * tiling.pitch +
-                   right / conv.stride_w;
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < tiling.stages; ++i) {
@@ -177,25 +111,29 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             at.chunk = 0;
             at.tile += tiling.lanes;
         };
-        int h0 = 0, w0 = 0;                // the tile's first pixel: may be negative
-        const float* x_c0 = nullptr;       // the chunk's first channel of its image
+        Tile tile = {};
+        const float* x_c0 = nullptr;       // the chunk's first channel of the tile's first image
         auto load = [&](Batch& batch, const Place& at) {
             if (at.first == 0 && at.chunk == 0) {
-                const Tile tile = tile_at(tiling, at.tile);
-                h0 = tile.p * conv.stride_h - conv.pad_h;
-                w0 = tile.q * conv.stride_w - conv.pad_w;
+                tile = tile_at(tiling, at.tile);
                 x_c0 = g_x + (int64_t(tile.n) * conv.C + group * C_group) * HW;
             } else if (at.first == 0) {
                 x_c0 += kChunk * HW;
             }
+            const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
+            const int w0 = tile.q * conv.stride_w - conv.pad_w;
             const int channels = C_group - at.chunk * kChunk;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
                 const int pixel = at.first + i * kLoaders + thread;
                 const unsigned where = s_where[min_of(pixel, tiling.quad - 1)];
-                const int h = h0 + int(where >> 16), w = w0 + int(where & 0xffff);
-                const bool inside = unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W);
-                const float* x_pixel = x_c0 + (int64_t(h) * conv.W + w);
+                const int image = divide(int(where >> 16), tiling.by_image_span);
+                const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
+                const int w = w0 + int(where & 0xffff);
+                const bool inside = unsigned(h) < unsigned(conv.H) &&
+                                    unsigned(w) < unsigned(conv.W) && tile.n + image < conv.N;
+                const float* x_pixel =
+                    x_c0 + int64_t(image) * conv.C * HW + (int64_t(h) * conv.W + w);
                 #pragma unroll
                 for (int c = 0; c < kChunk; ++c) {
                     batch.x[i][c] = inside && c < channels ? *x_pixel : 0.0f;
@@ -362,9 +300,12 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const int position = consumer * tiling.step + 32 * part + lane;
             const int row = divide(position, tiling.by_pitch);
             const int column = position - row * tiling.pitch;
-            const bool inside = row < tiling.rows && at.p + row < conv.P &&
+            const int image = divide(row, tiling.by_image_rows);
+            const int p = at.p + row - image * tiling.image_rows;
+            const bool inside = row < tiling.rows && p < conv.P && at.n + image < conv.N &&
                                 column < tiling.columns && at.q + column < conv.Q;
-            float* y_pixel = y_k + int64_t(at.p + row) * conv.Q + at.q + column;
+            float* y_pixel =
+                y_k + int64_t(image) * conv.K * PQ + int64_t(p) * conv.Q + at.q + column;
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 __syncwarp();                  // all have read what was there
@@ -386,59 +327,6 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
 }
 
-static Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors) {
-    Tiling t = {};
-    const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels, in a plane
-    const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
-    const int planes = conv.stride_h * conv.stride_w;
-    t.tiles_q = ceil_div(conv.Q, kPositions);
-    t.columns = ceil_div(ceil_div(conv.Q, t.tiles_q), 4) * 4;   // tiles begin at multiples of 4
-    if (t.tiles_q == 1) t.columns = conv.Q;
-    t.pitch = t.columns + right;
-    // Rows of the staged tile are end to end, so that a consumer's 256 positions may be several.
-    t.rows = min_of(max_of(2, (2 * kPositions - t.columns) / t.pitch + 1), conv.P);
-    t.step = t.rows == 2 ? t.pitch : kPositions;
-    t.plane = (t.rows + down) * t.pitch;
-    t.quad = max_of(planes * t.plane,   // or to where the last wgmma reads
-                    (planes - 1) * t.plane + down * t.pitch + right + t.step + kPositions);
-    t.by_pitch = unsigned((int64_t(1) << 31) / t.pitch + 1);
-    t.tiles_p = ceil_div(conv.P, t.rows);
-    t.chunks = ceil_div(conv.C / conv.groups, kChunk);
-    t.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
-    const int64_t tiles = int64_t(conv.N) * t.tiles_p * t.tiles_q;
-    const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
-    const int64_t slices = int64_t(t.chunks) * conv.R;
-    if (tiles > INT32_MAX || k_tiles > INT32_MAX / multiprocessors) return t;
-    t.tiles = int(tiles);
-    t.lanes = int(min_of(tiles, max_of(int64_t(1), multiprocessors / k_tiles)));
-
-    const int64_t slice_bytes = int64_t(conv.S) * kTapBytes, stage_bytes = 32 * int64_t(t.quad);
-    auto fits = [&](int stages, int64_t slots, bool rows_out) {
-        const int64_t barriers = ceil_div((2 * stages + 2 * slots + 1) * 8, int64_t(128)) * 128;
-        const int64_t y_bytes = 8 * 8 * (rows_out ? kRowPitch : kPitch) * 4;
-        const int64_t where_bytes = ceil_div(4 * (t.quad + conv.R * conv.S), 128) * 128;
-        const int64_t bytes =
-            barriers + where_bytes + stages * stage_bytes + slots * slice_bytes + y_bytes;
-        if (bytes > smem) return false;
-        t.stages = stages, t.slots = int(slots), t.rows_out = rows_out, t.bytes = int(bytes);
-        t.where_at = int(barriers), t.x_at = int(t.where_at + where_bytes);
-        t.w_at = int(t.x_at + stages * stage_bytes);
-        t.y_at = int(t.w_at + slots * slice_bytes);
-        return true;
-    };
-    t.resident = fits(2, slices, false);
-    if (!t.resident && !fits(2, 2, false)) return t;
-    if (t.rows == 2) fits(t.stages, t.slots, true);
-    while (!t.resident && t.slots < 4 && fits(t.stages, t.slots + 1, t.rows_out)) {}
-    while (t.stages < kMaxStages && fits(t.stages + 1, t.slots, t.rows_out)) {}
-    return t;
-}
-
-static int64_t packed_bytes(const ConvProblem& conv) {
-    return int64_t(conv.groups) * ceil_div(conv.K / conv.groups, kKTile) *
-           ceil_div(conv.C / conv.groups, kChunk) * conv.R * conv.S * kTapBytes;
-}
-
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit*/) {
     return size_t(packed_bytes(*problem));
 }
@@ -446,28 +334,6 @@ CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit
 CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
                                  const float* bias, float* y, void* workspace,
                                  size_t workspace_bytes, cudaStream_t stream) {
-    const ConvProblem& conv = *problem;
-    if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0, multiprocessors = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
-    const Tiling tiling = tiling_for(conv, smem, multiprocessors);
-    if (tiling.stages == 0) return "11_wgmma_tf32: the tiles are too many, or do not fit";
-    const int64_t packed = packed_bytes(conv);
-    if (int64_t(workspace_bytes) < packed) return "11_wgmma_tf32: the workspace is too small";
-    status = cudaFuncSetAttribute(conv2d_wgmma, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  tiling.bytes);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
-
-    float* g_packed = static_cast<float*>(workspace);
-    const int64_t count = packed / 4;
-    const int pack_blocks = int(min_of(ceil_div(count, int64_t(256)), int64_t(1024)));
-    pack_filter<<<pack_blocks, 256, 0, stream>>>(conv, tiling, w, g_packed, count);
-    const int grid = conv.groups * tiling.k_tiles * tiling.lanes;
-    conv2d_wgmma<<<grid, kThreads, tiling.bytes, stream>>>(conv, tiling, x, g_packed, bias, y);
-    return launch_error();
+    return launch_wgmma(conv2d_wgmma, kThreads, false, *problem, x, w, bias, y, workspace,
+                        workspace_bytes, stream);
 }
