@@ -6,7 +6,7 @@
 //       multiplying and storing overlap, handed on through mbarriers; blocks stay for many tiles.
 // mapping: block -> 64 output channels of one group, for every so-manieth tile of pixels; two
 //       consumer warpgroups -> 64 channels x 256 positions of the tile each; producer warps ->
-//       three stage x, one the filter.
+//       three stage x, one the filter, and x once that stays.
 // precision: tf32
 // arch: sm_90a
 // supports: sm >= 90,
@@ -22,9 +22,8 @@
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
 
-constexpr int kLoaders = 96;    // threads that stage x
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
-constexpr int kBatch = 4;       // pixels that a loader has under way at a time, twice
+constexpr int kBatch = 9;       // pixels that a loader has under way at a time
 
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -36,11 +35,12 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     uint64_t* x_empty = x_full + tiling.stages;
     uint64_t* w_full = x_empty + tiling.stages;                // by slot
     uint64_t* w_empty = w_full + tiling.slots;
-    uint64_t* first_half = w_empty + tiling.slots;
+    uint64_t* started = w_empty + tiling.slots;
     const int slice_bytes = conv.S * kTapBytes;
 
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
     const int lane = threadIdx.x % 32;
+    const int loaders = tiling.resident ? 4 : 3;               // warps that stage x
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int k_tile = blockIdx.x / tiling.lanes;              // of all groups
     const int group = k_tile / tiling.k_tiles;
@@ -63,25 +63,24 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < tiling.stages; ++i) {
-            mbarrier_init(&x_full[i], kLoaders / 32);
+            mbarrier_init(&x_full[i], loaders);
             mbarrier_init(&x_empty[i], 8);                     // the consumers' warps
         }
         for (int i = 0; i < tiling.slots; ++i) {
             mbarrier_init(&w_full[i], 1);
             mbarrier_init(&w_empty[i], 8);
         }
-        mbarrier_init(first_half, 4);
+        mbarrier_init(started, 4);
         mbarrier_fence_init();
     }
     __syncthreads();
 
     if (warp == 11) {   // ---- the filter, slice by slice: [s][quad][64 channels][4]
-        if (lane != 0) return;
         const int slices = tiling.chunks * conv.R;
         const char* packed = reinterpret_cast<const char*>(g_packed) +
                              int64_t(k_tile) * slices * slice_bytes;
         int slot = 0, parity = 0;
-        for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        for (int tile = first_tile; tile < tiling.tiles && lane == 0; tile += tiling.lanes) {
             for (int slice = 0; slice < slices; ++slice) {
                 mbarrier_wait(&w_empty[slot], parity ^ 1);
                 mbarrier_arrive_expect(&w_full[slot], slice_bytes);
@@ -89,12 +88,13 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           packed + int64_t(slice) * slice_bytes, slice_bytes, &w_full[slot]);
                 if (++slot == tiling.slots) slot = 0, parity ^= 1;
             }
-            if (tiling.resident) return;
+            if (tiling.resident) break;
         }
-        return;
+        if (!tiling.resident) return;   // else it is free for x
+        __syncwarp();
     }
 
-    if (warp >= 8) {   // ---- x: one batch of pixels on its way to registers, one to shared memory
+    if (warp >= 8) {   // ---- x: in batches of pixels, through registers
         struct Place {   // in the sequence of batches
             int tile, chunk, first;
         };
@@ -104,7 +104,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
         const int thread = threadIdx.x - 256;
         const int64_t HW = int64_t(conv.H) * conv.W;
         auto advance = [&](Place& at) {
-            at.first += kLoaders * kBatch;
+            at.first += 32 * loaders * kBatch;
             if (at.first < tiling.quad) return;
             at.first = 0;
             if (++at.chunk < tiling.chunks) return;
@@ -125,7 +125,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const int channels = C_group - at.chunk * kChunk;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int pixel = at.first + i * kLoaders + thread;
+                const int pixel = at.first + i * 32 * loaders + thread;
                 const unsigned where = s_where[min_of(pixel, tiling.quad - 1)];
                 const int image = divide(int(where >> 16), tiling.by_image_span);
                 const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
@@ -148,7 +148,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           stage * 2 * tiling.quad;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int pixel = at.first + i * kLoaders + thread;
+                const int pixel = at.first + i * 32 * loaders + thread;
                 if (pixel >= tiling.quad) break;
                 const float (&x)[kChunk] = batch.x[i];
                 s_x[pixel] = make_float4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]),
@@ -156,26 +156,20 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                 s_x[tiling.quad + pixel] = make_float4(round_tf32(x[4]), round_tf32(x[5]),
                                                        round_tf32(x[6]), round_tf32(x[7]));
             }
-            if (at.first + kLoaders * kBatch < tiling.quad) return;
+            if (at.first + 32 * loaders * kBatch < tiling.quad) return;
             fence_proxy_async();
             __syncwarp();
             if (lane == 0) mbarrier_arrive(&x_full[stage]);
             if (++stage == tiling.stages) stage = 0, parity ^= 1;
         };
-        Batch even, odd;
-        Place loads{first_tile, 0, 0}, stores = loads;
-        load(even, loads);
-        advance(loads);
-        while (true) {
-            if (loads.tile < tiling.tiles) load(odd, loads), advance(loads);
-            store(even, stores);
-            advance(stores);
-            if (stores.tile >= tiling.tiles) return;
-            if (loads.tile < tiling.tiles) load(even, loads), advance(loads);
-            store(odd, stores);
-            advance(stores);
-            if (stores.tile >= tiling.tiles) return;
+        // One batch at a time: with two, ptxas has stores of one wait for loads of the other too.
+        // Its loads are under way while the stage that it is for is still in use.
+        Batch batch;
+        for (Place at{first_tile, 0, 0}; at.tile < tiling.tiles; advance(at)) {
+            load(batch, at);
+            store(batch, at);
         }
+        return;
     }
 
     // ---- products, and y
@@ -189,16 +183,16 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
 
-    // A lag of one chunk: while one consumer stores its tile, the other still multiplies.
-    if (consumer == 1 && tiling.resident) mbarrier_wait(first_half, 0);
+    // A lag: while one consumer stores its tile, the other still multiplies.
+    if (consumer == 1) mbarrier_wait(started, 0);
+    auto before = [](int place, int places) { return (place == 0 ? places : place) - 1; };
+    auto release = [&](bool whole_chunk) {   // the slice before this one has been read
+        if (lane != 0) return;
+        if (!tiling.resident) mbarrier_arrive(&w_empty[before(slot, tiling.slots)]);
+        if (whole_chunk) mbarrier_arrive(&x_empty[before(stage, tiling.stages)]);
+    };
     for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
-        int accumulate = 0, last_stage = -1, last_slot = -1;
-        auto release = [&](int next_stage) {   // what the last slice's products have read
-            if (lane == 0 && last_slot >= 0) {
-                if (!tiling.resident) mbarrier_arrive(&w_empty[last_slot]);
-                if (last_stage != next_stage) mbarrier_arrive(&x_empty[last_stage]);
-            }
-        };
+        int accumulate = 0;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             mbarrier_wait(&x_full[stage], stage_parity);
             const uint64_t x_stage = x_first + unsigned(stage * 2 * tiling.quad);
@@ -219,23 +213,22 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                         tap(s), tap(s + 1), tap(s + 2);
                         wgmma_commit();
                         wgmma_wait<1>();
-                        if (s == 0) release(stage);
+                        if (s == 0 && chunk + r > 0) release(r == 0);
                         s += 3;
                     } else {
                         wgmma_fence();
                         tap(s);
                         wgmma_commit();
                         wgmma_wait<1>();
-                        if (s == 0) release(stage);
+                        if (s == 0 && chunk + r > 0) release(r == 0);
                         s += 1;
                     }
                 }
-                last_stage = stage, last_slot = slot;
                 if (++slot == tiling.slots) slot = 0, slot_parity ^= !tiling.resident;
+                if (consumer == 0 && lane == 0 && chunk + r == 0 && tile == first_tile)
+                    mbarrier_arrive(started);
             }
             if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
-            if (consumer == 0 && lane == 0 && chunk == 0 && tile == first_tile)
-                mbarrier_arrive(first_half);
         }
         const Tile at = tile_at(tiling, tile);
         const int64_t PQ = int64_t(conv.P) * conv.Q;
@@ -245,7 +238,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             r_bias[half] = g_bias && k < K_group ? g_bias[group * K_group + k] : 0.0f;
         }
         wgmma_wait<0>();
-        release(-1);
+        release(true);
 
         float* y_k = g_y + (int64_t(at.n) * conv.K + group * K_group + k_warp) * PQ;
         const int channels = K_group - k_warp;

@@ -18,9 +18,8 @@
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
 
-constexpr int kLoaders = 96;    // threads that stage x
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
-constexpr int kBatch = 2;       // items that a loader has under way at a time, twice
+constexpr int kBatch = 6;       // items that a loader has under way at a time
 
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -32,11 +31,12 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     uint64_t* x_empty = x_full + tiling.stages;
     uint64_t* w_full = x_empty + tiling.stages;                // by slot
     uint64_t* w_empty = w_full + tiling.slots;
-    uint64_t* first_half = w_empty + tiling.slots;
+    uint64_t* started = w_empty + tiling.slots;
     const int slice_bytes = conv.S * kTapBytes;
 
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
     const int lane = threadIdx.x % 32;
+    const int loaders = tiling.resident ? 4 : 3;               // warps that stage x
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int k_tile = blockIdx.x / tiling.lanes;              // of all groups
     const int group = k_tile / tiling.k_tiles;
@@ -57,25 +57,24 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     fence_proxy_async();
     if (threadIdx.x == 0) {
         for (int i = 0; i < tiling.stages; ++i) {
-            mbarrier_init(&x_full[i], kLoaders / 32);
+            mbarrier_init(&x_full[i], loaders);
             mbarrier_init(&x_empty[i], 8);                     // the consumers' warps
         }
         for (int i = 0; i < tiling.slots; ++i) {
             mbarrier_init(&w_full[i], 1);
             mbarrier_init(&w_empty[i], 8);
         }
-        mbarrier_init(first_half, 4);
+        mbarrier_init(started, 4);
         mbarrier_fence_init();
     }
     __syncthreads();
 
     if (warp == 11) {   // ---- the filter, slice by slice: [s][quad][64 channels][4]
-        if (lane != 0) return;
         const int slices = tiling.chunks * conv.R;
         const char* packed = reinterpret_cast<const char*>(g_packed) +
                              int64_t(k_tile) * slices * slice_bytes;
         int slot = 0, parity = 0;
-        for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        for (int tile = first_tile; tile < tiling.tiles && lane == 0; tile += tiling.lanes) {
             for (int slice = 0; slice < slices; ++slice) {
                 mbarrier_wait(&w_empty[slot], parity ^ 1);
                 mbarrier_arrive_expect(&w_full[slot], slice_bytes);
@@ -83,12 +82,13 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           packed + int64_t(slice) * slice_bytes, slice_bytes, &w_full[slot]);
                 if (++slot == tiling.slots) slot = 0, parity ^= 1;
             }
-            if (tiling.resident) return;
+            if (tiling.resident) break;
         }
-        return;
+        if (!tiling.resident) return;   // else it is free for x
+        __syncwarp();
     }
 
-    if (warp >= 8) {   // ---- x: one batch of items on its way to registers, one to shared memory
+    if (warp >= 8) {   // ---- x: in batches of items, through registers
         struct Place {   // in the sequence of batches
             int tile, chunk, first;
         };
@@ -102,7 +102,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
         const unsigned by_across = (1u << 31) / across + 1;
         const int64_t HW = int64_t(conv.H) * conv.W;
         auto advance = [&](Place& at) {
-            at.first += kLoaders / 32 * kBatch;
+            at.first += loaders * kBatch;
             if (at.first < items) return;
             at.first = 0;
             if (++at.chunk < tiling.chunks) return;
@@ -128,7 +128,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const int channels = C_group - at.chunk * kChunk - 4 * quad;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int item = at.first + i * (kLoaders / 32) + warp - 8;
+                const int item = at.first + i * loaders + warp - 8;
                 const int row = row_of(item), w = w0 + column_of(item);
                 const int where = int(s_where[min_of(row, rows - 1)]);
                 const int image = divide(where, tiling.by_image_span);
@@ -152,7 +152,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             float4* s_quad = s_x + (2 * stage + quad) * tiling.quad;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int item = at.first + i * (kLoaders / 32) + warp - 8;
+                const int item = at.first + i * loaders + warp - 8;
                 const int row = row_of(item), first_column = column_of(item);
                 if (row >= rows || first_column >= tiling.pitch - 1) continue;
                 float4* s_pixel = s_quad + row * tiling.pitch + first_column;
@@ -166,26 +166,20 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                 s_pixel[3] = make_float4(round_tf32(x[0].w), round_tf32(x[1].w),
                                          round_tf32(x[2].w), round_tf32(x[3].w));
             }
-            if (at.first + kLoaders / 32 * kBatch < items) return;
+            if (at.first + loaders * kBatch < items) return;
             fence_proxy_async();
             __syncwarp();
             if (lane == 0) mbarrier_arrive(&x_full[stage]);
             if (++stage == tiling.stages) stage = 0, parity ^= 1;
         };
-        Batch even, odd;
-        Place loads{first_tile, 0, 0}, stores = loads;
-        load(even, loads);
-        advance(loads);
-        while (true) {
-            if (loads.tile < tiling.tiles) load(odd, loads), advance(loads);
-            store(even, stores);
-            advance(stores);
-            if (stores.tile >= tiling.tiles) return;
-            if (loads.tile < tiling.tiles) load(even, loads), advance(loads);
-            store(odd, stores);
-            advance(stores);
-            if (stores.tile >= tiling.tiles) return;
+        // One batch at a time: with two, ptxas has stores of one wait for loads of the other too.
+        // Its loads are under way while the stage that it is for is still in use.
+        Batch batch;
+        for (Place at{first_tile, 0, 0}; at.tile < tiling.tiles; advance(at)) {
+            load(batch, at);
+            store(batch, at);
         }
+        return;
     }
 
     // ---- products, and y
@@ -199,16 +193,16 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
 
-    // A lag of one chunk: while one consumer stores its tile, the other still multiplies.
-    if (consumer == 1 && tiling.resident) mbarrier_wait(first_half, 0);
+    // A lag: while one consumer stores its tile, the other still multiplies.
+    if (consumer == 1) mbarrier_wait(started, 0);
+    auto before = [](int place, int places) { return (place == 0 ? places : place) - 1; };
+    auto release = [&](bool whole_chunk) {   // the slice before this one has been read
+        if (lane != 0) return;
+        if (!tiling.resident) mbarrier_arrive(&w_empty[before(slot, tiling.slots)]);
+        if (whole_chunk) mbarrier_arrive(&x_empty[before(stage, tiling.stages)]);
+    };
     for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
-        int accumulate = 0, last_stage = -1, last_slot = -1;
-        auto release = [&](int next_stage) {   // what the last slice's products have read
-            if (lane == 0 && last_slot >= 0) {
-                if (!tiling.resident) mbarrier_arrive(&w_empty[last_slot]);
-                if (last_stage != next_stage) mbarrier_arrive(&x_empty[last_stage]);
-            }
-        };
+        int accumulate = 0;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             mbarrier_wait(&x_full[stage], stage_parity);
             const uint64_t x_stage = x_first + unsigned(stage * 2 * tiling.quad);
@@ -229,23 +223,22 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                         tap(s), tap(s + 1), tap(s + 2);
                         wgmma_commit();
                         wgmma_wait<1>();
-                        if (s == 0) release(stage);
+                        if (s == 0 && chunk + r > 0) release(r == 0);
                         s += 3;
                     } else {
                         wgmma_fence();
                         tap(s);
                         wgmma_commit();
                         wgmma_wait<1>();
-                        if (s == 0) release(stage);
+                        if (s == 0 && chunk + r > 0) release(r == 0);
                         s += 1;
                     }
                 }
-                last_stage = stage, last_slot = slot;
                 if (++slot == tiling.slots) slot = 0, slot_parity ^= !tiling.resident;
+                if (consumer == 0 && lane == 0 && chunk + r == 0 && tile == first_tile)
+                    mbarrier_arrive(started);
             }
             if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
-            if (consumer == 0 && lane == 0 && chunk == 0 && tile == first_tile)
-                mbarrier_arrive(first_half);
         }
         const Tile at = tile_at(tiling, tile);
         const int64_t PQ = int64_t(conv.P) * conv.Q;
@@ -255,7 +248,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             r_bias[half] = g_bias && k < K_group ? g_bias[group * K_group + k] : 0.0f;
         }
         wgmma_wait<0>();
-        release(-1);
+        release(true);
 
         float* y_k = g_y + (int64_t(at.n) * conv.K + group * K_group + k_warp) * PQ;
         const int channels = K_group - k_warp;
