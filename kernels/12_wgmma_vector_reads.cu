@@ -21,6 +21,11 @@
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
 constexpr int kBatch = 6;       // items that a loader has under way at a time
 
+__device__ __forceinline__ float4 ready(float x, float y, float z, float w) {
+    return make_float4(before_truncation(x), before_truncation(y), before_truncation(z),
+                       before_truncation(w));
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
              const float* __restrict__ g_packed, const float* __restrict__ g_bias,
@@ -89,95 +94,70 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     }
 
     if (warp >= 8) {   // ---- x: in batches of items, through registers
-        struct Place {   // in the sequence of batches
-            int tile, chunk, first;
-        };
-        struct Batch {
-            float4 x[kBatch][4];           // four pixels of each of a quad's channels
-        };
         // A lane's part of an item: bit 1 is the quad, bit 2 the row, the others the column group.
         const int quad = lane / 2 % 2, odd_row = lane / 4 % 2;
         const int column = 4 * (lane % 2 + lane / 8 * 2);
         const int across = ceil_div(tiling.pitch, 32), items = across * ceil_div(rows, 2);
-        const unsigned by_across = (1u << 31) / across + 1;
         const int64_t HW = int64_t(conv.H) * conv.W;
-        auto advance = [&](Place& at) {
-            at.first += loaders * kBatch;
-            if (at.first < items) return;
-            at.first = 0;
-            if (++at.chunk < tiling.chunks) return;
-            at.chunk = 0;
-            at.tile += tiling.lanes;
-        };
-        // The i-th item of this warp in a batch: the lane's row and column in the staged tile.
-        auto row_of = [&](int item) { return 2 * divide(item, by_across) + odd_row; };
-        auto column_of = [&](int item) {
-            return (item - divide(item, by_across) * across) * 32 + column;
-        };
-        Tile tile = {};
-        const float* x_quad = nullptr;     // the quad's first channel of the tile's first image
-        auto load = [&](Batch& batch, const Place& at) {
-            if (at.first == 0 && at.chunk == 0) {
-                tile = tile_at(tiling, at.tile);
-                x_quad = g_x + (int64_t(tile.n) * conv.C + group * C_group + 4 * quad) * HW;
-            } else if (at.first == 0) {
-                x_quad += kChunk * HW;
-            }
+        const float* r_from[kBatch];       // in the quad's first channel,
+        bool inside[kBatch];               // if it is inside of x
+        int r_to[kBatch];                  // in the staged quad; or -1
+        float4 r_x[kBatch][4];             // four pixels of each of the quad's channels
+        auto find = [&](int number, int first, int chunk) {
+            const Tile tile = tile_at(tiling, number);
             const int h0 = tile.p * conv.stride_h - conv.pad_h;                 // may be negative
             const int w0 = tile.q * conv.stride_w - conv.pad_w - tiling.left;   // a multiple of 4
-            const int channels = C_group - at.chunk * kChunk - 4 * quad;
+            const int c = group * C_group + chunk * kChunk + 4 * quad;
+            const float* x_quad = g_x + (int64_t(tile.n) * conv.C + c) * HW;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int item = at.first + i * loaders + warp - 8;
-                const int row = row_of(item), w = w0 + column_of(item);
+                const int item = first + i * loaders + warp - 8;
+                const int row = item / across * 2 + odd_row, w = item % across * 32 + column;
                 const int where = int(s_where[min_of(row, rows - 1)]);
                 const int image = divide(where, tiling.by_image_span);
                 const int h = h0 + where - image * tiling.image_rows * conv.stride_h;
-                const bool inside = row < rows && unsigned(h) < unsigned(conv.H) &&
-                                    unsigned(w) < unsigned(conv.W) && tile.n + image < conv.N;
-                const float* x_pixel =
-                    x_quad + int64_t(image) * conv.C * HW + (int64_t(h) * conv.W + w);
-                #pragma unroll
-                for (int c = 0; c < 4; ++c) {
-                    batch.x[i][c] = inside && c < channels
-                                        ? *reinterpret_cast<const float4*>(x_pixel)
-                                        : float4{};
-                    x_pixel += HW;
-                }
+                r_from[i] = x_quad + int64_t(image) * conv.C * HW + (int64_t(h) * conv.W + w0 + w);
+                inside[i] = row < rows && unsigned(h) < unsigned(conv.H) &&
+                            unsigned(w0 + w) < unsigned(conv.W) && tile.n + image < conv.N;
+                r_to[i] = row < rows && w < tiling.pitch - 1 ? row * tiling.pitch + w : -1;
             }
         };
+        const int batch = loaders * kBatch;   // items of all loaders
         int stage = 0, parity = 0;
-        auto store = [&](const Batch& batch, const Place& at) {
-            if (at.first == 0) mbarrier_wait(&x_empty[stage], parity ^ 1);
-            float4* s_quad = s_x + (2 * stage + quad) * tiling.quad;
-            #pragma unroll
-            for (int i = 0; i < kBatch; ++i) {
-                const int item = at.first + i * loaders + warp - 8;
-                const int row = row_of(item), first_column = column_of(item);
-                if (row >= rows || first_column >= tiling.pitch - 1) continue;
-                float4* s_pixel = s_quad + row * tiling.pitch + first_column;
-                const float4 (&x)[4] = batch.x[i];
-                s_pixel[0] = make_float4(round_tf32(x[0].x), round_tf32(x[1].x),
-                                         round_tf32(x[2].x), round_tf32(x[3].x));
-                s_pixel[1] = make_float4(round_tf32(x[0].y), round_tf32(x[1].y),
-                                         round_tf32(x[2].y), round_tf32(x[3].y));
-                s_pixel[2] = make_float4(round_tf32(x[0].z), round_tf32(x[1].z),
-                                         round_tf32(x[2].z), round_tf32(x[3].z));
-                s_pixel[3] = make_float4(round_tf32(x[0].w), round_tf32(x[1].w),
-                                         round_tf32(x[2].w), round_tf32(x[3].w));
+        for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+            for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+                const int channels = C_group - chunk * kChunk - 4 * quad;
+                float4* s_quad = s_x + (2 * stage + quad) * tiling.quad;
+                for (int first = 0; first < items; first += batch) {
+                    // Under way while the stage is still in use. Not two batches at a time: ptxas
+                    // has the stores of one wait for the loads of the other too.
+                    if (chunk == 0 || items > batch) find(tile, first, chunk);
+                    #pragma unroll
+                    for (int i = 0; i < kBatch; ++i) {
+                        const int limit = inside[i] ? channels : 0;
+                        #pragma unroll
+                        for (int c = 0; c < 4; ++c)
+                            r_x[i][c] = c < limit ? *reinterpret_cast<const float4*>(
+                                                        r_from[i] + c * HW)
+                                                  : float4{};
+                        r_from[i] += kChunk * HW;
+                    }
+                    if (first == 0) mbarrier_wait(&x_empty[stage], parity ^ 1);
+                    #pragma unroll
+                    for (int i = 0; i < kBatch; ++i) {
+                        if (r_to[i] < 0) continue;
+                        const float4 (&x)[4] = r_x[i];
+                        s_quad[r_to[i]] = ready(x[0].x, x[1].x, x[2].x, x[3].x);
+                        s_quad[r_to[i] + 1] = ready(x[0].y, x[1].y, x[2].y, x[3].y);
+                        s_quad[r_to[i] + 2] = ready(x[0].z, x[1].z, x[2].z, x[3].z);
+                        s_quad[r_to[i] + 3] = ready(x[0].w, x[1].w, x[2].w, x[3].w);
+                    }
+                }
+                fence_proxy_async();
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive(&x_full[stage]);
+                if (++stage == tiling.stages) stage = 0, parity ^= 1;
             }
-            if (at.first + loaders * kBatch < items) return;
-            fence_proxy_async();
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(&x_full[stage]);
-            if (++stage == tiling.stages) stage = 0, parity ^= 1;
-        };
-        // One batch at a time: with two, ptxas has stores of one wait for loads of the other too.
-        // Its loads are under way while the stage that it is for is still in use.
-        Batch batch;
-        for (Place at{first_tile, 0, 0}; at.tile < tiling.tiles; advance(at)) {
-            load(batch, at);
-            store(batch, at);
         }
         return;
     }

@@ -148,3 +148,11 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(const void* start, int k_st
     return uint64_t(shared_address(start) >> 4) | uint64_t(k_step >> 4) << 16 |
            uint64_t(row_step >> 4) << 32;
 }
+
+// For operands that only a tensor core reads: it drops their last 13 bits, and what is left of this
+// is nearly as good as the nearest number, in one instruction where round_tf32 takes three. A
+// number m 2^e, 1 <= m < 2, is raised by ln(2) m / 2 units of what remains. Its error is then
+// sqrt(1/12 + mean((ln(2) m / 2 - 1/2)^2)) = 0.31 units, 0.29 being the best, and 0 on average.
+__device__ __forceinline__ float before_truncation(float value) {
+    return value * (1.0f + 0.6931472f / 2048);
+}
