@@ -148,7 +148,7 @@ void Worker::atomic(uintptr_t address, unsigned bytes, uintptr_t pc) {
 }
 
 void Worker::copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc) {
-    access(uintptr_t(from), bytes - zeros, Kind::load, pc);
+    if (bytes > zeros) access(uintptr_t(from), bytes - zeros, Kind::load, pc);
     access(uintptr_t(to), bytes, Kind::store, pc - 1);
     if (copies.empty()) copies.resize(threads);
     copies[current].push_back({to, from, bytes, zeros, fibers[current].batch, pc});
