@@ -479,10 +479,14 @@ HOSTILE = {
     ("name", "options"), [(name, each) for name, some in HOSTILE.items() for each in some], ids=str
 )
 def test_arguments_that_make_no_sense_are_problem_errors(name, options):
-    needed = {"ab": {"a": "01", "b": "01"}, "sweep": {"kernel": "01", "tunables": {"THREADS": [64]}}}
-    needed = needed.get(name, {"kernel": "01"} if name == "check" else {"kernels": "01"})
+    right = {
+        "check": {"kernel": "01", "problem": PLAIN},
+        "compare": {"kernels": "01", "problem": PLAIN},
+        "ab": {"a": "01", "b": "01", "problem": PLAIN},
+        "sweep": {"kernel": "01", "tunables": {"THREADS": [64]}, "problems": PLAIN},
+    }
     with pytest.raises(ProblemError):
-        getattr(convlab, name)(**needed | {"problems" if name == "sweep" else "problem": PLAIN} | options)
+        getattr(convlab, name)(**right[name] | options)
 
 
 # Where it runs ---------------------------------------------------------------------------------
