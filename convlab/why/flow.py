@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from .sass import Function, Instruction, Loop, demangled
@@ -43,7 +44,8 @@ class _Flow:
 
     def __init__(self, function: Function, lines: Rows, executed: Mapping[int, float],
                  warps: float) -> None:  # fmt: skip
-        self.function, self.lines, self.executed = function, lines, executed
+        self.function, self.lines = function, lines
+        self.executed = executed if Path(function.file).suffix in ("", ".cu") else {}
         self.loops: list[Loop | None] = [None, *function.loops]
         self.parent = {loop: self._around(loop) for loop in function.loops}
         self.children = {at: [c for c, p in self.parent.items() if p == at] for at in self.loops}
@@ -192,6 +194,7 @@ def launched(
 def lines_of(function: Function, lines: Rows) -> list[Mapping[str, Any]]:
     """Return what was counted on a function's own lines."""
     own = {i.line for i in function.instructions if i.access and i.line}
+    lines = [row for row in lines if function.holds(row)]
     return [row for row in lines if any(abs(row["line"] - line) <= 1 for line in own)]
 
 
@@ -227,8 +230,7 @@ def _misfit(function: Function, lines: Rows) -> float:
     widths: dict[tuple[Loop | None, int], float] = {}
     moved: dict[int, float] = {}
     for n, row in enumerate(lines):
-        copies = [i for i in function.instructions
-                  if i.access == (row["space"], row["kind"]) and i.line == row["line"]]  # fmt: skip
+        copies = [i for i in function.made_of(row) if i.line == row["line"]]
         if copies and row["lanes"]:
             moved[n] = row["requests"] * row["bytes"] / row["lanes"]
         for i in copies:
