@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
-from .arguments import flag, shown, text, whole
+from .arguments import flag, several, shown, text, whole
 from .errors import ProblemError
 from .format import FLOAT32
 from .scaled import scaled
@@ -328,7 +328,7 @@ def members(asked: Problem | str | Iterable[Problem | str]) -> list[Problem] | N
         return problems(asked) if asked in PROBLEM_SETS else None
     if isinstance(asked, Problem) or not isinstance(asked, Iterable):
         return None
-    return [problem(each) for each in asked]
+    return [problem(each) for each in several(asked, "problem")]
 
 
 def _set(instance: Problem, key: str, value: object) -> None:
@@ -338,7 +338,7 @@ def _set(instance: Problem, key: str, value: object) -> None:
 def pair(value: object, key: str) -> Pair:
     """Return what one int or a (height, width) pair means; `key` names it in the message."""
     if isinstance(value, Iterable) and not isinstance(value, str):
-        parts = tuple(value)
+        parts = several(value, key)
         if len(parts) not in (1, 2):
             given = shown(value)
             raise ProblemError(f"{key} must be an integer or a pair (height, width), not {given}")
