@@ -208,8 +208,3 @@ class SimLaunch(Launch):
         ]
         self._runs = 0
         self()
-
-    @property
-    def executed(self) -> dict[int, int]:
-        """How often threads came to a line, for lines that begin a basic block."""
-        return self._trace.executed if self._trace else {}

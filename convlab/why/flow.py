@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from .sass import Function, Instruction, Loop, demangled
@@ -34,7 +33,7 @@ def executions(
     """Return how often warps run each instruction, by its address.
 
     From what was counted on the function's own lines (`SimLaunch.lines`), how often threads came
-    to a line (`SimLaunch.executed`, perhaps of none), and the warps of all its launches.
+    to a line of its file (perhaps of none is known), and the warps of all its launches.
     """
     return _Flow(function, lines, executed, warps).result
 
@@ -44,8 +43,7 @@ class _Flow:
 
     def __init__(self, function: Function, lines: Rows, executed: Mapping[int, float],
                  warps: float) -> None:  # fmt: skip
-        self.function, self.lines = function, lines
-        self.executed = executed if Path(function.file).suffix in ("", ".cu") else {}
+        self.function, self.lines, self.executed = function, lines, executed
         self.loops: list[Loop | None] = [None, *function.loops]
         self.parent = {loop: self._around(loop) for loop in function.loops}
         self.children = {at: [c for c, p in self.parent.items() if p == at] for at in self.loops}

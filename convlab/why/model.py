@@ -203,9 +203,10 @@ def predict(
     moved = sum(dram for *_, dram in called)
     hits = Hits.of(counted.counters, moved)
     parts = [
-        _part(gpu, function, launches, lines, counted.executed, hits, dram, bandwidth)
+        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), hits, dram,
+              bandwidth)
         for function, launches, lines, dram in called
-    ]
+    ]  # fmt: skip
     if counted.counters.get("library_bytes"):  # tiles of 128x128, at a large product's rate
         library, busy = counted.counters["library_bytes"], problem.flops / rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
