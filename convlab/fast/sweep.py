@@ -205,12 +205,14 @@ def sweep(
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     if not (executor is None or isinstance(executor, Executor)):
-        raise ProblemError(f"executor is a concurrent.futures.Executor, not {executor!r}")
+        raise ProblemError(f"executor is a concurrent.futures.Executor, not {arguments.shown(executor)}")
     kernel = resolve(kernel, engine)
     if not isinstance(kernel, Kernel):
         raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
     if not isinstance(tunables, Mapping):
-        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {tunables!r}")
+        raise ProblemError(
+            f"tunables are a dict such as {{'TILE': [8, 16]}}, not {arguments.shown(tunables)}"
+        )
     grid = {name: _values(name, values) for name, values in tunables.items()}
     if not grid:
         raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")

@@ -25,6 +25,7 @@ from ..words import catalog
 from ..words.errors import CatalogError, ProblemError, UnsupportedError
 from ..words.format import Format
 from ..words.problem import Problem
+from ..words.problem import problem as named_problem
 from . import build as builds
 from . import op, trial
 from .baselines import baseline
@@ -179,6 +180,7 @@ class Kernel(Runnable):
 
     def unsupported(self, problem: Problem) -> str | None:
         """The first of the header's requirements that a problem does not meet, or None."""
+        problem = named_problem(problem)
         if self.simulated:
             return self.header.unsupported(problem, sim.SM, sim.SMEM)
         device = torch.cuda.get_device_properties(self.device)
@@ -203,6 +205,11 @@ class Kernel(Runnable):
         ProblemError, UnsupportedError, BuildError, LaunchError
         """
         require(self, x, w, bias)
+        problem = named_problem(problem)
+        given = [tuple(t.shape) for t in (x, w, bias) if t is not None]
+        wanted = [problem.x_shape, problem.w_shape, (problem.K,)][: len(given)]
+        if given != wanted:
+            raise ProblemError(f"the tensors have shapes {given}; {problem.label} needs {wanted}")
         reason = self.unsupported(problem)
         if reason is not None:
             raise UnsupportedError(self._refusal(problem, reason))
@@ -361,7 +368,7 @@ def load(
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
     path = catalog.find(tuned[1] if tuned else given).resolve()
-    defines = {**parse_tunables(tuned[2] if tuned else ""), **valid.tunables(defines or {})}
+    defines = {**parse_tunables(tuned[2] if tuned else ""), **valid.tunables({} if defines is None else defines)}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace, sample)
     return Kernel(path.stem, path, None, options)
 

@@ -119,7 +119,8 @@ class Problem:
             `Problem` itself refuses. `padding="valid"` is 0; "same" must be resolved before
             (see `same_padding`), because it may be unequal on the two sides.
         """
-        x_shape, w_shape = tuple(x_shape), tuple(w_shape)
+        x_shape = tuple(several(x_shape, "x's shape"))
+        w_shape = tuple(several(w_shape, "w's shape"))
         if len(x_shape) != 4:
             hint = "; for one image, x.unsqueeze(0)" if len(x_shape) == 3 else ""
             raise ProblemError(f"x must have 4 dimensions (N, C, H, W), not shape {x_shape}{hint}")
