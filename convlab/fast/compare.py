@@ -169,10 +169,10 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_E
     for asked in kernels:
         if asked not in named:
             _add(entries, resolve(asked, engine))
-    engines = {entry.kernel.engine for entry in entries}
-    simulated = any(entry.kernel.simulated for entry in entries)
-    on_gpu = any(entry.kernel.device.type == "cuda" for entry in entries)
-    if simulated and (on_gpu or "cuda" in engines):
+    loaded = [entry.kernel for entry in entries]
+    simulated = any(kernel.simulated for kernel in loaded)
+    on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
+    if simulated and (on_gpu or not all(each.simulated or each.library for each in loaded)):
         raise ConvlabError(
             "a simulated kernel cannot be compared with one on a GPU: load all with one engine"
         )

@@ -19,13 +19,14 @@ from ..run import worker
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, resolve
 from ..show import charts
-from ..show.plot import COST_LABELS, Chart
-from ..show.result import Result, Table
+from ..show.plot import Chart
+from ..show.result import Table
 from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from .compare import build_all
+from .comparison import Costly
 from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
@@ -42,7 +43,7 @@ _MEASURED = {
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Result):
+class Sweep(Costly):
     """What a sweep found.
 
     Attributes
@@ -71,16 +72,6 @@ class Sweep(Result):
     notes: tuple[str, ...] = ()
     wrong: tuple[str, ...] = field(default=(), repr=False)
     engine: str = "sim"
-
-    @property
-    def cost(self) -> str:
-        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if self.engine == "cuda" else "traffic_mb"
-
-    @property
-    def cost_label(self) -> str:
-        """What `cost` is, in words with its unit: an axis's label."""
-        return COST_LABELS[self.cost]
 
     @property
     def ok(self) -> bool:

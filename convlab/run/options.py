@@ -57,7 +57,7 @@ class Options:
     def _check_sample(self) -> None:
         """Raise unless `sample` is a number of blocks that can be sampled."""
         sample = self.sample
-        if isinstance(sample, bool) or not isinstance(sample, int) or sample < 2:
+        if isinstance(sample, bool) or not isinstance(sample, int) or not 2 <= sample < 2**31:
             raise ProblemError(
                 f"sample={valid.shown(sample)}: give a number of blocks, 2 or more (from one, no "
                 "error can be told)"

@@ -159,7 +159,7 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         return None, error.findings if isinstance(error, LaunchError) else ()
     if counted.sampling:
         notes.append(_sampled(counted.sampling))
-    if counted.flops is None and twin.trace:
+    if counted.flops is None and counted.lines:
         notes.append("operations are not counted: no objdump; install binutils")
     return counted, counted.findings
 
@@ -212,7 +212,8 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         counted = ncu.profile(kernel, problem, seed=seed)
         seen["counters"], seen["functions"] = ncu.derived(counted.totals), counted.frame
     except ConvlabError as error:
-        notes.append(f"hardware counters are missing: {_first_line(error)}")
+        lacks = "hardware counters are missing" if seen else "not measured"
+        notes.append(f"{lacks}: {_first_line(error)}")
     return seen or None
 
 

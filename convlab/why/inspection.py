@@ -288,8 +288,10 @@ class Inspections(Several):
 
     @property
     def notes(self) -> Sequence[str]:
-        """The notes of all, each once, and what was refused."""
-        return (*super().notes, *self.refused)
+        """The notes that all share, once; those of some, with the problem; and what was refused."""
+        shared = [note for note in self.results[0].notes if all(note in r.notes for r in self)]
+        own = [f"{r.problem.label}: {note}" for r in self for note in r.notes if note not in shared]
+        return (*shared, *own, *self.refused)
 
 
 def _rows(frame: pd.DataFrame) -> Any:

@@ -1,10 +1,8 @@
 // The shadow: is an access ordered after those that it conflicts with, was the word ever written?
 #pragma once
-
 #include "access.h"
 
 namespace {
-
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     Mark m{};
     m.block = uint32_t(block), m.launch = launch->number, m.site = index, m.phase = phase;
@@ -151,7 +149,7 @@ void Worker::atomic(uintptr_t address, unsigned bytes, uintptr_t pc) {
 }
 
 void Worker::copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc) {
-    access(uintptr_t(from), bytes - zeros, Kind::load, pc);
+    if (bytes > zeros) access(uintptr_t(from), bytes - zeros, Kind::load, pc);
     access(uintptr_t(to), bytes, Kind::store, pc - 1);
     if (copies.empty()) copies.resize(threads);
     copies[current].push_back({to, from, bytes, zeros, fibers[current].batch, pc});
@@ -182,5 +180,4 @@ void Worker::wait(unsigned newest) {
     }
     mine.resize(kept);
 }
-
 }  // namespace

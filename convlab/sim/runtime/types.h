@@ -1,6 +1,5 @@
 // What the parts of the runtime know: the simulated GPU's limits, buffers, cells, fibers, launches.
 #pragma once
-
 #define SIM_RUNTIME
 #include "cublas_v2.h"
 
@@ -22,7 +21,6 @@ __thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
 
 namespace {
-
 constexpr size_t kStack = 64 << 10;          // bytes of stack a CUDA thread has
 const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
@@ -277,5 +275,4 @@ struct Other {  // the second access of a race
     uintptr_t pc = 0;
     uint3 block{}, thread{};
 };
-
 }  // namespace

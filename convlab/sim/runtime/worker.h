@@ -1,10 +1,8 @@
 // One OS thread: the block it runs, its fibers, its counters. Each part of it is in the file named.
 #pragma once
-
 #include "types.h"
 
 namespace {
-
 struct Worker {
     Launch* launch = nullptr;
     int threads = 0, current = -1, live = 0, waiting = 0;
@@ -153,5 +151,4 @@ struct Worker {
     void run(Launch* l);
     Counters totals() const;
 };
-
 }  // namespace
