@@ -16,21 +16,12 @@ from . import nn
 from .fast.ab import ab
 from .fast.compare import compare
 from .fast.sweep import sweep
-from .machine.device import describe
 from .right.check import check
-from .right.reference import baseline
 from .run.kernel import Kernel, compile, load
 from .show.sliders import sliders
 from .why import access_map, inspect
-from .words.errors import (
-    BuildError,
-    CatalogError,
-    ConvlabError,
-    LaunchError,
-    ProblemError,
-    UnsupportedError,
-    WrongResult,
-)
+from .words import errors
+from .words.errors import ConvlabError
 from .words.problem import Problem, problem, problems
 
 
@@ -42,22 +33,15 @@ def load_ipython_extension(shell: object) -> None:
 
 
 __all__ = [
-    "BuildError",
-    "CatalogError",
     "ConvlabError",
     "Kernel",
-    "LaunchError",
     "Problem",
-    "ProblemError",
-    "UnsupportedError",
-    "WrongResult",
     "ab",
     "access_map",
-    "baseline",
     "check",
     "compare",
     "compile",
-    "describe",
+    "errors",
     "inspect",
     "load",
     "nn",

@@ -6,7 +6,7 @@
 //       multiplying and storing overlap, handed on through mbarriers; blocks stay for many tiles.
 // mapping: block -> 64 output channels of one group, for every so-manieth tile of pixels; two
 //       consumer warpgroups -> 64 channels x 256 positions of the tile each; producer warps ->
-//       three stage x, one the filter, and x once that stays.
+//       three stage x, one the filter.
 // precision: tf32
 // arch: sm_90a
 // supports: sm >= 90,
@@ -22,8 +22,9 @@
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
 
+constexpr int kLoaders = 3;     // warps that stage x
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
-constexpr int kBatch = 9;       // pixels that a loader has under way at a time
+constexpr int kBatch = 11;      // pixels that a loader has under way at a time
 
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -40,7 +41,6 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
 
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
     const int lane = threadIdx.x % 32;
-    const int loaders = tiling.resident ? 4 : 3;               // warps that stage x
     const int C_group = conv.C / conv.groups;
     const int k_tile = blockIdx.x / tiling.lanes;              // of all groups
     const int group = k_tile / tiling.k_tiles;
@@ -68,7 +68,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < tiling.stages; ++i) {
-            mbarrier_init(&x_full[i], loaders);
+            mbarrier_init(&x_full[i], kLoaders);
             mbarrier_init(&x_empty[i], 8);                     // the consumers' warps
         }
         for (int i = 0; i < tiling.slots; ++i) {
@@ -81,11 +81,12 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     __syncthreads();
 
     if (warp == 11) {   // ---- the filter, slice by slice: [s][quad][64 channels][4]
+        if (lane != 0) return;
         const int slices = tiling.chunks * conv.R;
         const char* packed = reinterpret_cast<const char*>(g_packed) +
                              int64_t(k_tile) * slices * slice_bytes;
         int slot = 0, parity = 0;
-        for (int tile = first_tile; tile < tiling.tiles && lane == 0; tile += tiling.lanes) {
+        for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
             for (int slice = 0; slice < slices; ++slice) {
                 mbarrier_wait(&w_empty[slot], parity ^ 1);
                 mbarrier_arrive_expect(&w_full[slot], slice_bytes);
@@ -93,10 +94,9 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           packed + int64_t(slice) * slice_bytes, slice_bytes, &w_full[slot]);
                 if (++slot == tiling.slots) slot = 0, parity ^= 1;
             }
-            if (tiling.resident) break;
+            if (tiling.resident) return;
         }
-        if (!tiling.resident) return;   // else it is free for x
-        __syncwarp();
+        return;
     }
 
     if (warp >= 8) {   // ---- x: in batches of pixels, through registers
@@ -109,7 +109,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
         const int thread = threadIdx.x - 256;
         const int64_t HW = int64_t(conv.H) * conv.W;
         auto advance = [&](Place& at) {
-            at.first += 32 * loaders * kBatch;
+            at.first += 32 * kLoaders * kBatch;
             if (at.first < tiling.quad) return;
             at.first = 0;
             if (++at.chunk < tiling.chunks) return;
@@ -130,7 +130,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const int channels = C_group - at.chunk * kChunk;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int pixel = at.first + i * 32 * loaders + thread;
+                const int pixel = at.first + i * 32 * kLoaders + thread;
                 const unsigned where = s_where[min_of(pixel, tiling.quad - 1)];
                 const int image = divide(int(where >> 16), tiling.by_image_span);
                 const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
@@ -153,7 +153,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           stage * 2 * tiling.quad;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int pixel = at.first + i * 32 * loaders + thread;
+                const int pixel = at.first + i * 32 * kLoaders + thread;
                 if (pixel >= tiling.quad) break;
                 const float (&x)[kChunk] = batch.x[i];
                 s_x[pixel] = make_float4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]),
@@ -161,7 +161,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                 s_x[tiling.quad + pixel] = make_float4(round_tf32(x[4]), round_tf32(x[5]),
                                                        round_tf32(x[6]), round_tf32(x[7]));
             }
-            if (at.first + 32 * loaders * kBatch < tiling.quad) return;
+            if (at.first + 32 * kLoaders * kBatch < tiling.quad) return;
             fence_proxy_async();
             __syncwarp();
             if (lane == 0) mbarrier_arrive(&x_full[stage]);

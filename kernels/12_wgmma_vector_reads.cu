@@ -18,6 +18,7 @@
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
 
+constexpr int kLoaders = 3;     // warps that stage x
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
 constexpr int kBatch = 6;       // items that a loader has under way at a time
 
@@ -41,7 +42,6 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
 
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
     const int lane = threadIdx.x % 32;
-    const int loaders = tiling.resident ? 4 : 3;               // warps that stage x
     const int C_group = conv.C / conv.groups;
     const int k_tile = blockIdx.x / tiling.lanes;              // of all groups
     const int group = k_tile / tiling.k_tiles;
@@ -67,7 +67,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     fence_proxy_async();
     if (threadIdx.x == 0) {
         for (int i = 0; i < tiling.stages; ++i) {
-            mbarrier_init(&x_full[i], loaders);
+            mbarrier_init(&x_full[i], kLoaders);
             mbarrier_init(&x_empty[i], 8);                     // the consumers' warps
         }
         for (int i = 0; i < tiling.slots; ++i) {
@@ -80,11 +80,12 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     __syncthreads();
 
     if (warp == 11) {   // ---- the filter, slice by slice: [s][quad][64 channels][4]
+        if (lane != 0) return;
         const int slices = tiling.chunks * conv.R;
         const char* packed = reinterpret_cast<const char*>(g_packed) +
                              int64_t(k_tile) * slices * slice_bytes;
         int slot = 0, parity = 0;
-        for (int tile = first_tile; tile < tiling.tiles && lane == 0; tile += tiling.lanes) {
+        for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
             for (int slice = 0; slice < slices; ++slice) {
                 mbarrier_wait(&w_empty[slot], parity ^ 1);
                 mbarrier_arrive_expect(&w_full[slot], slice_bytes);
@@ -92,10 +93,9 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           packed + int64_t(slice) * slice_bytes, slice_bytes, &w_full[slot]);
                 if (++slot == tiling.slots) slot = 0, parity ^= 1;
             }
-            if (tiling.resident) break;
+            if (tiling.resident) return;
         }
-        if (!tiling.resident) return;   // else it is free for x
-        __syncwarp();
+        return;
     }
 
     if (warp >= 8) {   // ---- x: in batches of items, through registers
@@ -116,7 +116,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const float* x_quad = g_x + (int64_t(tile.n) * conv.C + c) * HW;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int item = first + i * loaders + warp - 8;
+                const int item = first + i * kLoaders + warp - 8;
                 const int row = item / across * 2 + odd_row, w = item % across * 32 + column;
                 const int where = int(s_where[min_of(row, rows - 1)]);
                 const int image = divide(where, tiling.by_image_span);
@@ -127,7 +127,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                 r_to[i] = row < rows && w < tiling.pitch - 1 ? row * tiling.pitch + w : -1;
             }
         };
-        const int batch = loaders * kBatch;   // items of all loaders
+        const int batch = kLoaders * kBatch;   // items of all loaders
         int stage = 0, parity = 0;
         for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
             for (int chunk = 0; chunk < tiling.chunks; ++chunk) {

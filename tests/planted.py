@@ -1,4 +1,4 @@
-"""The planted mistakes: one edit, or a few, of a rung each. See mutants.py, which runs them.
+"""The planted mistakes: one edit, or a few, of a rung each. See instruments/mutants.py, which runs them.
 
 Shipped mistakes that are not here, because no kernel file can make them, or the numbers are right:
 

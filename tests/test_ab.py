@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -12,7 +13,6 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
-import calibrate_ab
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,11 +24,14 @@ import convlab
 from convlab.__main__ import main
 from convlab.fast import paired, ratio
 from convlab.fast.ratio import Ratio, autocorrelation_time, estimate, settled
+from convlab.fast.verdict import AB, ABs
 from convlab.machine import clock
 from convlab.run.function import Function
+from convlab.run.runnable import Launch, Runnable
 from convlab.run.worker import can_cross
 from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
+from tests.instruments import calibrate_ab
 
 abing = sys.modules["convlab.fast.ab"]  # convlab.ab is the function
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
@@ -320,17 +323,33 @@ class Chip:
         self.capturing = None
 
 
-class Spin:
+class Spin(Runnable):
     """A runnable of known time, which tells the buffers it is given apart."""
+
+    engine, device = "cuda", torch.device("cpu")
+
+    title, precision = "Spin", "fp32"
 
     def __init__(self, chip, name, seconds):
         self.chip, self.name, self.seconds = chip, name, seconds
-        self.device, self.engine, self.inputs = torch.device("cpu"), "cuda", []
+        self.inputs = []
 
-    def prepare(self, problem, x, w, bias=None):
+    def prepare(self, problem, x, w, bias=None, allocate=None):
         self.inputs.append(x)
-        which = len(self.inputs)
-        return lambda: self.chip.work(f"{self.name}{which}", self.seconds)
+        launch = Launch(self, problem, (x, w, bias))
+        name = f"{self.name}{len(self.inputs)}"
+        return Spun(launch, lambda: self.chip.work(name, self.seconds))
+
+
+class Spun(Launch):
+    """What `Spin` prepares."""
+
+    def __init__(self, launch, work):
+        super().__init__(launch.runnable, launch.problem, launch.inputs)
+        self.work = work
+
+    def __call__(self):
+        self.work()
 
 
 @pytest.fixture
@@ -404,7 +423,8 @@ def test_kernels_share_the_output(monkeypatch):
     taken = []
     monkeypatch.setattr(
         convlab.Kernel, "prepare",
-        lambda self, *inputs, allocate=None: taken.append(allocate) or (lambda: None),
+        lambda self, *inputs, allocate=None: taken.append(allocate) or Spun(
+            Launch(self, PLAIN, inputs), lambda: None),
     )  # fmt: skip
     for name in ("01", "03"):
         shared.launch(convlab.load(name, engine="sim"), PLAIN, (None, None, None))
@@ -559,7 +579,8 @@ def test_what_can_be_sent_to_a_worker():
 
 def test_isolation_goes_through_the_worker(monkeypatch):
     calls, here = [], []
-    monkeypatch.setattr(abing, "_isolated", lambda f, *args, **options: calls.append(options) or [])
+    monkeypatch.setattr(abing.worker, "call",
+                        lambda f, *args, **options: calls.append(options) or [])  # fmt: skip
     monkeypatch.setattr(paired, "measure_pair", lambda *args, **options: here.append(options) or [])
     kernels = [Function(plain_torch, torch.device("cpu")), convlab.load("01", engine="sim")]
     options = {"limit_seconds": 1.0, "modes": ("cold",)}
@@ -593,7 +614,7 @@ def timed(planted=1.021, notes=()):
         modes.append(paired.in_rounds(mode, plan, seed=0, target=0.005, limit_seconds=math.inf,
                                       clock=Tape(lambda at: False), warm_seconds=0,
                                       least_seconds=0))  # fmt: skip
-    return abing.AB(
+    return AB(
         "01_a", "02_b", PLAIN, "cuda", 0.01, ("fp32", "tf32"), modes=tuple(modes),
         floors=(0.5, 0.1), notes=tuple(notes),
     )  # fmt: skip
@@ -627,6 +648,35 @@ def test_a_timed_result_is_drawn_and_dumped(tmp_path):
     assert len(result.rounds) == 64 and not result.rounds["ratio"].isna().any()
 
 
+def test_too_few_rounds_give_no_interval_and_no_infinity():
+    few = timed()
+    modes = tuple(
+        dataclasses.replace(mode, ratio=Ratio(1.02, 0.0, math.inf, 3)) for mode in few.modes
+    )
+    result = dataclasses.replace(few, modes=modes)
+    text = str(result)
+    assert "too few rounds for an interval, 3 rounds" in text and result.verdict == "undecided"
+    assert "inf" not in text and "0.0000" not in text and "inf" not in result._repr_html_()
+    assert result.row["interval"] == "too few rounds for an interval" and result.plot()
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["interval"] == [0.0, None]
+
+
+def test_a_set_has_a_row_for_each_problem_and_a_summary():
+    result = convlab.ab(Fake(name="01_a"), Fake(name="02_b"), [PLAIN, SMALL])
+    assert result.sentence == "B = 02_b against A = 01_a, 2 problems: same bytes on 2"
+    assert result.tables[0].cells == {
+        "problem": ["plain", "small"], "verdict": ["same bytes"] * 2, "B/A": ["1"] * 2,
+    }  # fmt: skip
+    assert set(result.frame["problem"]) == {"plain", "small"} and result.ok and result.plot()
+    wrong = convlab.ab(Fake(name="01_a"), Fake(shifted, name="03_c"), [PLAIN])
+    assert not wrong.ok and "03_c on plain: WRONG" in str(wrong)
+    assert [each.problem.label.split(" ")[0] for each in convlab.ab(Fake(), Fake(), "headline")] == [
+        "square", "rect", "wide"]  # fmt: skip
+    both = ABs((timed(), timed(0.95)))
+    assert both.sentence.endswith("2 problems: slower on 1, faster on 1")
+    assert "95% 1.0" in both.tables[0].cells["interval"][0] and len(both.plot().axes) == 2
+
+
 # Sweeps ----------------------------------------------------------------------------------------
 
 
@@ -654,9 +704,9 @@ def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
 def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     frame = swept.frame.copy()
     frame.attrs["tunables"] = tunables
-    chart = convlab.show.plot.sweep_chart(frame, "03", swept.notes)
+    chart = convlab.show.charts.sweep_chart(frame, "03", swept.notes)
     assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
-    assert convlab.show.plot.sweep_chart(pd.DataFrame())._repr_png_()
+    assert convlab.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
@@ -680,6 +730,19 @@ def test_a_wrong_point_is_dropped(tmp_path):
     found = convlab.sweep(path, {"WRONG": [0, 1]}, SMALL, engine="sim", progress=False)
     assert list(found.frame["WRONG"]) == [0] and not found.dropped.empty
     assert found.dropped["kind"][0] in ("wrong", "failed") and found.dropped["reason"][0]
+
+
+def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
+    seen = []
+    sweeping = sys.modules["convlab.fast.sweep"]
+    monkeypatch.setattr(sweeping, "measure_point",
+                        lambda kernel, *_: seen.append(kernel) or {"traffic_mb": 1.0})  # fmt: skip
+    kernel = convlab.load("03", engine="sim", trace=False)
+    convlab.sweep(kernel, {"TILE": [8, 16]}, SMALL)
+    assert [each.trace for each in seen] == [False] * 2 and len(seen) == 2
+    monkeypatch.undo()
+    found = convlab.sweep(kernel, {"TILE": [16]}, SMALL)
+    assert found.ok and found.frame["traffic_mb"].isna().all() and "traffic" not in str(found)
 
 
 def test_a_sweep_looks_at_its_arguments():

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import re
 import select
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import convlab
-from convlab.machine import toolchain
+from convlab import sim
+from convlab.machine import cache, elf, toolchain
 from convlab.run import build
 from convlab.run.kernel import load
 from convlab.words.errors import BuildError
@@ -203,6 +207,214 @@ def test_the_order_of_tunables_does_not_matter(fill: Path) -> None:
     assert one == library(fill, defines={"OTHER": 3, "VALUE": 2})
 
 
+
+# ---- what the compiler read -------------------------------------------------------------------
+
+# The forms in which a header can be had: the kernel's line, and the header that is edited.
+INCLUDED: dict[str, tuple[str, str]] = {
+    "brackets": ("#include <number.cuh>", "number.cuh"),
+    "comments": ('#include /* the */ "number.cuh" // one', "number.cuh"),
+    "continued": ('#inc\\\nlude "number.cuh"', "number.cuh"),
+    "import": ('#import "number.cuh"', "number.cuh"),
+    "macro": ("#define HEADER <number.cuh>\n#include HEADER", "number.cuh"),
+    "next": ('#include "first.cuh"', "second/first.cuh"),
+    "CPATH": ("#include <number.cuh>", "elsewhere/number.cuh"),
+    "nested": ('#include "outer.cuh"', "number.cuh"),
+}
+
+
+@pytest.mark.parametrize(("line", "header"), INCLUDED.values(), ids=INCLUDED)
+def test_an_edit_of_what_was_read_is_used(
+    fill: Path, line: str, header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill.parent
+    for name in ("second", "elsewhere"):
+        (folder / name).mkdir()
+    monkeypatch.setenv("CPATH", f"{folder / 'elsewhere'}:{folder / 'second'}")
+    (folder / "first.cuh").write_text("#include_next <first.cuh>\n")
+    (folder / "outer.cuh").write_text("#include <number.cuh>\n")
+    fill.write_text(f"{line}\n{filling('NUMBER')}")
+    kernel = load(fill, engine="sim")
+    for number in (5, 6, 5):
+        (folder / header).write_text(f"#define NUMBER {number}\n")
+        assert value(kernel) == number
+        assert value(load(fill, engine="sim")) == number
+
+
+@pytest.mark.parametrize("where", ["beside", "in a folder searched earlier"])
+def test_a_header_that_appears_later_is_used(
+    fill: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill.parent
+    for name in ("early", "late"):
+        (folder / name).mkdir()
+    monkeypatch.setenv("CPATH", f"{folder / 'early'}:{folder / 'late'}")
+    (folder / "late" / "number.cuh").write_text("#define NUMBER 5\n")
+    fill.write_text("#include <number.cuh>\n" + filling("NUMBER"))
+    kernel = load(fill, engine="sim")
+    assert value(kernel) == 5
+    new = (folder if where == "beside" else folder / "early") / "number.cuh"
+    new.write_text("#define NUMBER 6\n")
+    assert value(kernel) == 6
+    new.unlink()
+    built = kernel.build()
+    assert value(kernel) == 5 and built.seconds == 0  # found, not made again
+
+
+def test_headers_with_cuda_in_them_are_followed_too(fill: Path) -> None:
+    """The simulator reads a copy of those, as C++."""
+    header = fill.with_name("shared.cuh")
+    fill.write_text("#include <shared.cuh>\n" + filling("number()"))
+    kernel = load(fill, engine="sim")
+    for number in (5, 6):
+        header.write_text(
+            f"__device__ inline float number() {{ __shared__ float s_n; s_n = {number};"
+            " return s_n; }\n"
+        )
+        assert value(kernel) == number
+
+
+def test_finding_a_build_again_is_quick(fill: Path) -> None:
+    kernel = load(fill, engine="sim")
+    assert value(kernel) == 1
+
+    def seconds(find: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(20):
+            started = time.perf_counter()
+            find()
+            taken.append(time.perf_counter() - started)
+        return min(taken)
+
+    assert seconds(kernel.build) < 1e-3
+    assert seconds(lambda: load(fill, engine="sim").build()) < 5e-3
+
+    def from_disk() -> None:
+        cache._known.clear()
+        load(fill, engine="sim").build()
+
+    assert seconds(from_disk) < 24e-3
+
+
+# ---- a cache that was damaged, or is full -----------------------------------------------------
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "zeroed": lambda data: bytes(len(data)),
+    "one bit": lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+}
+DAMAGED = [("kernel.so", kind) for kind in DAMAGE] + [("made.json", k) for k in list(DAMAGE)[:3]]
+
+
+@pytest.mark.parametrize(("what", "kind"), DAMAGED, ids=" ".join)
+def test_a_damaged_build_is_made_again(fill: Path, what: str, kind: str) -> None:
+    built = load(fill, engine="sim").build()
+    file = built.library.with_name(what)
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    cache._known.clear()  # as another process finds it
+    assert value(load(fill, engine="sim")) == 1
+    assert built.library.stat().st_size > 10_000
+
+
+def test_a_build_that_was_removed_is_made_again(fill: Path) -> None:
+    kernel = load(fill, engine="sim")
+    pinned = kernel.pinned()
+    for gone in (kernel, pinned):
+        shutil.rmtree(gone.build().library.parent)
+        assert value(gone) == 1
+
+
+def test_the_cache_shows_what_it_holds_and_is_bounded(
+    fill: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim.runtime()
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
+    made = [library(fill, defines={"VALUE": number}).parent for number in range(1, 5)]
+    for age, folder in zip((9, 8, 7, 0), made, strict=True):
+        os.utime(folder, (folder.stat().st_mtime - 3600 * age,) * 2)
+    held = cache.contents()
+    assert [entry.name for entry in held] == [folder.name for folder in reversed(made)]
+    sizes = [sum(f.stat().st_size for f in folder.iterdir()) for folder in reversed(made)]
+    assert [entry.bytes for entry in held] == sizes
+
+    monkeypatch.setattr(cache, "LIMIT_BYTES", sizes[0] + sizes[1] + sizes[2] // 2)
+    new = library(fill, defines={"VALUE": 5}).parent  # the oldest go
+    assert sorted(entry.name for entry in cache.contents()) == sorted(
+        folder.name for folder in (made[2], made[3], new)
+    )
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 1)
+    library(fill, defines={"VALUE": 6})  # what was just used stays
+    assert made[3].exists() and not made[2].exists()
+
+    total = sum(entry.bytes for entry in cache.contents())
+    assert cache.clear() == total > 0
+    assert cache.contents() == [] and not any((tmp_path / "cache").glob("fill-*"))
+
+
+# ---- nothing of a kernel's runs here ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", ["sim"])
+@pytest.mark.parametrize(
+    "statement",
+    ["std::exit(7);", "throw 7;", "for (volatile int i = 0;; ++i) {}", "*(volatile int*)8 = 1;"],
+    ids=["exit", "throw", "endless", "crash"],
+)
+def test_a_static_initialiser_does_not_run_here(compiler: str, statement: str) -> None:
+    text = f"#include <cstdlib>\nstatic const int started = [] {{ {statement} return 1; }}();\n"
+    kernel = convlab.compile(text + FILL, name="initial", engine=compiler, time_limit=1)
+    with pytest.raises(convlab.LaunchError):
+        value(kernel)
+    assert value(convlab.compile(FILL, name="next", engine=compiler)) == 1
+
+
+def test_a_build_is_not_loaded(fill: Path) -> None:
+    built = load(fill, engine="sim").build()
+    assert str(built.library) not in Path("/proc/self/maps").read_text()
+    assert elf.exports(built.library, "conv2d")
+    assert not elf.exports(built.library, "conv2") and not elf.exports(built.library, "printf")
+
+
+# ---- at once, and anywhere --------------------------------------------------------------------
+
+
+def test_threads_build_one_kernel_once(
+    fill: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim.runtime()
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
+    path, flags = os.environ["PATH"], sys.getdlopenflags()
+    with ThreadPoolExecutor(8) as pool:
+        built = list(pool.map(lambda _: load(fill, engine="sim").build(), range(8)))
+    assert len({each.library for each in built}) == 1
+    assert sum(each.seconds > 0 for each in built) == 1
+    with ThreadPoolExecutor(8) as pool:
+        several = list(pool.map(lambda n: library(fill, defines={"VALUE": n % 4}), range(8)))
+    assert len(set(several)) == 4
+    assert (os.environ["PATH"], sys.getdlopenflags()) == (path, flags)
+
+
+@pytest.mark.parametrize("name", ["with space", "par(en)s", "quo'te\"s", "ümläut", "do$$llar"])
+def test_a_path_with_odd_characters(
+    fill: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the kernel, its header, and the cache; and messages name what the user knows."""
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.setenv("CONVLAB_CACHE", str(folder / "cache"))
+    path, header = folder / "fill.cu", folder / "number.cuh"
+    path.write_text('#include "number.cuh"\n' + filling("NUMBER"))
+    for number in (3, 4):
+        header.write_text(f"#pragma once\n#define NUMBER {number}\n")
+        assert value(load(path, engine="sim")) == number
+    header.write_text("#pragma once\n__device__ float half(float v) { return v / two; }\n")
+    with pytest.raises(BuildError) as error:
+        load(path, engine="sim").build()
+    assert f"{header}:2: " in str(error.value)
+    assert str(error.value).startswith(f"{path} did not compile")
+
+
 # ---- processes that share a cache -------------------------------------------------------------
 
 # A compiler that the test holds by the hand: where $GATE is set, it says when it begins to compile
@@ -337,7 +549,7 @@ def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
 def test_old_leftovers_are_swept(
     tmp_path: Path, fill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.sim_runtime()  # made before, in the cache that the tests share
+    sim.runtime()  # made before, in the cache that the tests share
     cache = tmp_path / "cache"
     old, young = cache / "unfinished-old", cache / "unfinished-young"
     for folder, age in ((old, 2 * 3600), (young, 1800)):
@@ -355,7 +567,7 @@ def test_old_leftovers_are_swept(
 def test_a_failed_build_leaves_only_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.sim_runtime()
+    sim.runtime()
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
     with pytest.raises(BuildError):
         convlab.compile("nonsense\n", name="bad", engine="sim")

@@ -1,14 +1,19 @@
 """The catalog: header comments, requirements, and finding a kernel by name."""
 
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import convlab
 from convlab.words import catalog as module
-from convlab.words.catalog import Header, catalog, find, parse_header
-from convlab.words.errors import CatalogError
+from convlab.words.catalog import Header, catalog, find, folders, parent, parse_header, read
+from convlab.words.errors import CatalogError, ProblemError
 from convlab.words.problem import Problem
 
 SOURCE = """\
@@ -154,6 +159,8 @@ def kernels(tmp_path, monkeypatch):
         (directory / f"{stem}.cu").write_text("")
     monkeypatch.setattr(module, "KERNEL_DIR", directory)
     monkeypatch.delenv(module.ENVIRONMENT, raising=False)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     return directory
 
 
@@ -171,6 +178,11 @@ def test_find_by_name_prefix_and_path(kernels, monkeypatch):
     [
         ("01_dirct", "no kernel is named '01_dirct'; did you mean 01_direct"),
         ("zzz", "kernels here: 01_direct, 02_im2col_gemm"),
+        (None, "kernel must be a name or a path, not None"),
+        (b"01_direct", "kernel must be a name or a path"),
+        ("x" * 5000, "no kernel is named"),
+        ("~nobody/x", "there is no file ~nobody/x"),
+        ("a\0b", "kernel must be a name or a path"),
         ("", "no kernel is named ''"),
         ("02", "fits more than one kernel: 02_im2col_gemm, 02_im2col_own"),
         ("01_dirct.cu", r"no file 01_dirct.cu; did you mean .*kernels/01_direct\.cu"),
@@ -179,7 +191,7 @@ def test_find_by_name_prefix_and_path(kernels, monkeypatch):
     ],
 )
 def test_not_found(kernels, name, message):
-    with pytest.raises(CatalogError, match=message):
+    with pytest.raises((CatalogError, ProblemError), match=message):
         find(name)
 
 
@@ -200,6 +212,68 @@ def test_two_of_one_name(kernels, tmp_path, monkeypatch):
     with pytest.raises(CatalogError, match=r"kernels/01_direct\.cu and .*mine/01_direct\.cu"):
         find("01_direct")
     assert find(tmp_path / "mine" / "01_direct.cu").exists()
+
+
+def test_kernels_of_the_working_directory_go_first(kernels, tmp_path, monkeypatch):
+    mine, more = tmp_path / "elsewhere" / "kernels", tmp_path / "more"
+    for directory, stem in ((mine, "01_direct"), (mine, "05_mine"), (more, "05_mine")):
+        directory.mkdir(exist_ok=True)
+        (directory / f"{stem}.cu").write_text("")
+    assert folders() == [mine, kernels]
+    assert find("01").parent == find("05").parent == mine
+    assert find("02_im2col_own").parent == kernels
+    assert [path.stem for path in catalog()].count("01_direct") == 1
+    monkeypatch.setenv(module.ENVIRONMENT, str(more))
+    assert folders() == [mine, kernels, more] and find("05_mine").parent == mine
+    (more / "02_im2col_own.cu").write_text("")
+    with pytest.raises(CatalogError, match="two kernels are named '02_im2col_own'"):
+        catalog()
+
+
+def test_the_shipped_kernels_are_found_from_anywhere(tmp_path):
+    """Of what pip installs: there they lie within the package."""
+    package = Path(convlab.__file__).parent
+    copy = tmp_path / "site" / "convlab"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package.parent / "kernels", copy / "kernels")
+    script = "import sys; from convlab.words.catalog import catalog; print(catalog()[0].parent)"
+    environment = os.environ | {"PYTHONPATH": str(copy.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd="/", env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == str(copy / "kernels"), done.stderr
+
+
+def test_the_rung_that_one_descends_from(kernels):
+    (kernels / "02_im2col_gemm.cu").write_text("// parent: 01_direct\n")
+    (kernels / "02_im2col_own.cu").write_text("// parent: nothing\n")
+    assert parent(kernels / "02_im2col_gemm.cu") == kernels / "01_direct.cu"
+    with pytest.raises(CatalogError, match="descends from no other rung"):
+        parent(kernels / "01_direct.cu")
+    with pytest.raises(CatalogError, match="no kernel is named 'nothing'"):
+        parent(kernels / "02_im2col_own.cu")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"// title: \xff\n", r"not UTF-8 \(byte 10\).*iconv"),
+        (None, "cannot read .*Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path, data, message):
+    path = tmp_path
+    if data is not None:
+        path = tmp_path / "a.cu"
+        path.write_bytes(data)
+    with pytest.raises(CatalogError, match=message):
+        read(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    path = tmp_path / "a.cu"
+    path.write_bytes("\ufeff// title: Ä\n".encode())
+    assert read(path) == "// title: Ä\n"
 
 
 def test_missing_directory(kernels, monkeypatch):

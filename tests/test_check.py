@@ -14,14 +14,18 @@ from torch.nn import functional as F
 
 import convlab
 from convlab import __main__
-from convlab.right import examine, guards, tally
-from convlab.right.check import check, fit, run
+from convlab.right import examine, reference, tally
+from convlab.right.check import check
 from convlab.right.report import Reports
 from convlab.run import build as builds
+from convlab.run import fit as fitting
+from convlab.run.fit import SIM_MACS, SPARE_BYTES, fit
+from convlab.run.runnable import Launch, Runnable, run
 from convlab.words.errors import (
     BuildError,
     ConvlabError,
     LaunchError,
+    ProblemError,
     UnsupportedError,
     WrongResult,
 )
@@ -42,14 +46,13 @@ def zeros(shape, dtype, device):
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
-class Fake:
+class Fake(Runnable):
     """A runnable that computes with torch and then spoils the output as it is told to."""
 
     def __init__(self, spoil=None, *, name="90_fake", precision="fp32", atomics=False, device=CPU):
         self.name, self.title, self.precision, self.engine = name, f"Fake {name}", precision, "sim"
         self.device, self.source, self.path = device, name, f"kernels/{name}.cu"
-        self.header = SimpleNamespace(atomics=atomics)
-        self.spoil, self.runs = spoil, 0
+        self.atomics, self.spoil, self.runs = atomics, spoil, 0
 
     def unsupported(self, problem):
         return "needs R == 3" if problem.R == 1 else None
@@ -57,24 +60,24 @@ class Fake:
     def prepare(self, problem, x, w, bias=None, allocate=zeros):
         if self.unsupported(problem):
             raise UnsupportedError(f"{self.name} cannot do it: {self.unsupported(problem)}")
-        return FakeLaunch(self, problem, x, w, bias, allocate)
+        return FakeLaunch(self, problem, (x, w, bias), allocate)
 
 
-class FakeLaunch:
-    def __init__(self, kernel, problem, x, w, bias, allocate):
-        self.kernel, self.problem, self.inputs = kernel, problem, (x, w, bias)
+class FakeLaunch(Launch):
+    def __init__(self, kernel, problem, inputs, allocate):
+        super().__init__(kernel, problem, inputs)
+        x = inputs[0]
         self.y = allocate(problem.y_shape, torch.float32, x.device)
         self.workspace = allocate((64,), torch.uint8, x.device)
-        self.counters = None
 
     def __call__(self):
         p, (x, w, bias) = self.problem, self.inputs
-        self.kernel.runs += 1
+        self.runnable.runs += 1
         y = F.conv2d(x, w, bias, p.stride, p.padding, p.dilation, p.groups)
-        if self.kernel.spoil is None:
+        if self.runnable.spoil is None:
             self.y.copy_(y)
         else:
-            self.kernel.spoil(self, y)
+            self.runnable.spoil(self, y)
         self.counters = {
             "global_load_bytes": 4 * p.macs, "global_store_bytes": 4 * y.numel(),
             "shared_wavefronts": 7, "seconds": 0.01,
@@ -121,7 +124,7 @@ def writes_input(launch, y):
 
 def moves(launch, y):
     launch.y.copy_(y)
-    launch.y[0, 0, 0, 1] *= 1 + 2**-23 * launch.kernel.runs
+    launch.y[0, 0, 0, 1] *= 1 + 2**-23 * launch.runnable.runs
 
 
 def one_element(launch, y):
@@ -162,7 +165,7 @@ def before_x(launch, y):
 
 def past_w_in_second_run(launch, y):
     launch.y.copy_(y)
-    if launch.kernel.runs > 1:
+    if launch.runnable.runs > 1:
         beside(launch.inputs[1], 5).fill_(0.0)
 
 
@@ -199,7 +202,15 @@ PLANTED = {
 @pytest.fixture
 def sampled(monkeypatch):
     """Make every problem too large for a whole float64 truth."""
-    monkeypatch.setitem(tally.TRUTH_MACS, "cpu", 0)
+    monkeypatch.setitem(reference.TRUTH_MACS, "cpu", 0)
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    """No test meets the reference that another one left."""
+    reference.forget()
+    yield
+    reference.forget()
 
 
 @pytest.mark.parametrize("problem", [PLAIN, FULL], ids=lambda p: p.name)
@@ -241,7 +252,8 @@ def test_tf32_passes_as_tf32():
 
 def test_pieces_give_what_the_whole_gives(monkeypatch):
     whole = check(Fake(only_first_image), FULL)
-    monkeypatch.setitem(tally._CHUNK, "cpu", 1)
+    monkeypatch.setitem(reference.CHUNK, "cpu", 1)
+    reference.forget()
     pieces = check(Fake(only_first_image), FULL)
     assert (pieces.wrong, pieces.worst, pieces.failures) == (
         whole.wrong, whole.worst, whole.failures,
@@ -252,15 +264,15 @@ def test_pieces_give_what_the_whole_gives(monkeypatch):
 
 
 def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
-    real = examine.reference.inputs
+    real = reference.inputs
 
-    def with_nan(problem, seed, device):
-        x, w, bias = real(problem, seed, device)
+    def with_nan(problem, seed, device, format):
+        x, w, bias = real(problem, seed, device, format=format)
         x[0, 0, 4, 4] = float("nan")
         x[1, 0, 0, 0] = float("inf")
         return x, w, bias
 
-    monkeypatch.setattr(examine.reference, "inputs", with_nan)
+    monkeypatch.setattr(reference, "inputs", with_nan)
     assert check(Fake(), PLAIN).ok
 
     def hides(launch, y):
@@ -270,7 +282,7 @@ def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
 
 
 def test_moving_outputs_are_found_in_any_piece(monkeypatch):
-    monkeypatch.setitem(tally._CHUNK, "cpu", 7)
+    monkeypatch.setitem(reference.CHUNK, "cpu", 7)
     y = torch.arange(40.0).view(1, 1, 4, 10)
     first = tally.keep(y)
     assert tally.moved(y, first) == (0, -1)
@@ -450,6 +462,29 @@ def test_kernel_that_does_not_build_is_the_callers_to_hear_of():
         check(kernel, PLAIN)
 
 
+HOSTILE = {
+    "check": ({"time_limit": float("nan")}, {"time_limit": 0}, {"count": -1}, {"count": "2"},
+              {"seed": None}, {"seed": 2.5}, {"sample": -3}, {"raises": "no"}, {"isolate": None},
+              {"scale": 1}),
+    "compare": ({"limit_seconds": float("inf")}, {"limit_seconds": "3"}, {"engine": "gpu"},
+                {"seed": "0"}, {"progress": 2}, {"baselines": 3}),
+    "ab": ({"threshold": float("nan")}, {"threshold": True}, {"target": -1}, {"mode": 3},
+           {"mode": []}, {"limit_seconds": None}, {"seed": []}, {"check": 1}, {"engine": None}),
+    "sweep": ({"tunables": [("A", 1)]}, {"tunables": {"THREADS": 3.5}}, {"executor": 3},
+              {"limit_seconds": -1}, {"seed": {}}, {"engine": "auto "}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, each) for name, some in HOSTILE.items() for each in some], ids=str
+)
+def test_arguments_that_make_no_sense_are_problem_errors(name, options):
+    needed = {"ab": {"a": "01", "b": "01"}, "sweep": {"kernel": "01", "tunables": {"THREADS": [64]}}}
+    needed = needed.get(name, {"kernel": "01"} if name == "check" else {"kernels": "01"})
+    with pytest.raises(ProblemError):
+        getattr(convlab, name)(**needed | {"problems" if name == "sweep" else "problem": PLAIN} | options)
+
+
 # Where it runs ---------------------------------------------------------------------------------
 
 
@@ -556,18 +591,19 @@ def test_command_line_checks_generated_problems(capfd, monkeypatch):
     assert "1 fixed and 6 generated problems, seed 3" in capfd.readouterr().out
     assert __main__.main([*arguments, "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
-    assert len(document["reports"]) == 7 and document["sets"][0]["kernel"] == "01_direct"
+    (found,) = document["reports"]
+    assert len(found["reports"]) == 7 and found["kernel"] == "01_direct"
 
 
 def test_fit_shrinks_for_the_simulator_and_says_so():
     big = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
     small, note = fit(big, [Fake()])
-    assert small.macs <= checking.SIM_MACS and "scaled down to" in note and "hours" in note
+    assert small.macs <= SIM_MACS and "scaled down to" in note and "hours" in note
     assert fit(PLAIN, [Fake()]) == (PLAIN, None)
 
 
 def test_fit_says_how_much_memory_is_needed(monkeypatch):
-    monkeypatch.setattr(checking, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(fitting, "available_bytes", lambda device: 1000)
     with pytest.raises(LaunchError, match=r"needs about .* GB"):
         fit(PLAIN, [Fake()], scale=None)
     with pytest.raises(ConvlabError, match="scale"):
@@ -583,12 +619,12 @@ def gpu() -> torch.device:
 def test_on_a_gpu(gpu):
     kernel = Fake(device=gpu)
     kernel.engine = "cuda"
-    with examine.reference.full_precision():
+    with reference.full_precision():
         assert check(kernel, FULL, isolate=False).ok
         big = Problem(N=4, C=16, H=512, W=512, K=64, R=3, S=3)
         report = check(kernel, big, scale=None, isolate=False)
     assert report.ok, report
-    run(kernel.prepare(FULL, *examine.reference.inputs(FULL, 0, kernel.device)), kernel)
+    run(kernel.prepare(FULL, *reference.inputs(FULL, 0, kernel.device)))
 
 
 FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"
@@ -656,12 +692,12 @@ def test_memory_stays_within_what_is_stated(gpu):
     x, w, y = (4 * np.prod(s) for s in (problem.x_shape, problem.w_shape, problem.y_shape))
     image = y / problem.N
     # the second run's copy of y is taken where memory is free, and is not counted in the limit
-    allowed = 2 * (x + w) + 2 * y + max(checking.SPARE_BYTES, 3 * image)
+    allowed = 2 * (x + w) + 2 * y + max(SPARE_BYTES, 3 * image)
     assert torch.cuda.max_memory_allocated() - before <= allowed
 
 
 @pytest.mark.gpu
 def test_guard_zones_keep_the_alignment_of_the_allocator(gpu):
-    place = guards.Guards().allocate
+    place = examine.Guards().allocate
     for shape in ((3,), (1, 7, 5, 3)):
         assert place(shape, torch.float32, gpu).data_ptr() % 512 == 0

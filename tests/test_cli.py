@@ -15,7 +15,7 @@ from convlab.words.problem import PROBLEM_SETS
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
-COMMANDS = ["list", "check", "compare", "bench", "bench-build", "doctor"]
+COMMANDS = ["list", "check", "compare", "diff", "bench", "doctor"]
 WRONG = """\
 // title: All ones
 #include "convlab.cuh"
@@ -174,13 +174,59 @@ def test_compare_writes_the_png_that_it_names(process, tmp_path):
 
 
 def test_compare_json(run, tmp_path):
-    done = run("compare", "01", "02b", "--problem", SMALL, "--json")
+    done = run("compare", "01_direct", "02b", "--problem", SMALL, "--json")
     assert done.status == 0, done.err
     document = done.document
+    assert "plot" not in document and not list(tmp_path.glob("*.png"))  # only where asked
     assert [row["kernel"] for row in document["rows"]] == ["01_direct", "02b_im2col_cublas"]
     assert all(row["right"] is True for row in document["rows"])
-    assert Path(document["plot"]) == tmp_path / "convlab-compare.png"
-    assert Path(document["plot"]).exists()
+    done = run("compare", "01_direct", "--problem", SMALL, "--json", "--plot", "one.png")
+    assert Path(done.document["plot"]) == tmp_path / "one.png"
+    assert Path(done.document["plot"]).exists()
+
+
+def test_results_come_before_the_picture(run, tmp_path, monkeypatch):
+    """A disk that is full when the picture is drawn takes nothing of the results."""
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("convlab.show.plot.Chart.save", full)
+    done = run("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
+    assert done.status == 2 and "no space left" in done.err
+    assert "01_direct" in done.out and "right" in done.out
+    done = run("compare", "01_direct", "--problem", SMALL, "--plot", "one.png", "--json")
+    assert done.document["ok"] is True and "no space left" in done.document["error"]
+
+
+def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):
+    done = run("check", "01_direct", "03_smem_tile", "--problem", SMALL, "--plot", "a.png")
+    assert done.status == 0
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "a-01_direct.png", "a-03_smem_tile.png",
+    }  # fmt: skip
+
+
+def test_list_says_where_kernels_are_from(run, tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.cu").write_text(WRONG)
+    monkeypatch.setenv("CONVLAB_KERNELS", str(tmp_path / "own"))
+    lines = run("list").out.splitlines()
+    assert f"kernels of {catalog()[0].parent}:" in lines
+    assert lines[lines.index(f"kernels of {tmp_path / 'own'}:") + 1].split()[0] == "mine"
+
+
+def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
+    child = WRONG.replace("title: All ones", "title: All twos\n// parent: 01_direct")
+    (tmp_path / "twos.cu").write_text(child.replace("y[i] = 1", "y[i] = 2"))
+    done = run("diff", "twos.cu", "ones.cu")
+    assert done.status == 0
+    assert "-    if (i < n) y[i] = 1;\n+    if (i < n) y[i] = 2;" in done.out
+    assert done.out.endswith(f"\n3 of {len(child.splitlines())} lines of twos are not ones's\n")
+    document = run("diff", "twos.cu", "--json").document
+    assert (document["kernel"], document["parent"]) == ("twos", "01_direct")
+    done = run("diff", "ones.cu")
+    assert done.status == 2 and "names no parent" in done.err
 
 
 def test_bench_writes_between_the_markers(run, tmp_path):
@@ -289,7 +335,6 @@ USAGE = {
     "no file to write": (["bench", "01", "--problem", SMALL, "--write", "none.md"], "none.md"),
     "no markers": (["bench", "01", "--problem", SMALL, "--write", "empty.md"],
                    "empty.md must have one line <!-- bench: begin -->"),
-    "no place for builds": (["bench-build", "--write", "empty.md"], "<!-- build: begin -->"),
     "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
              "empty.md"),
 }  # fmt: skip

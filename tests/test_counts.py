@@ -6,15 +6,14 @@ of each iteration of a loop. `tests/instruments/ncu_agreement.py` compares with 
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
 import convlab
 from convlab import sim
+from convlab.machine import toolchain
 from convlab.right import reference
-from convlab.sim import operations
+from convlab.sim import any_kernel, operations
 from convlab.why import sass
 from convlab.words.errors import LaunchError, ProblemError
 from tests.instruments import merging, ncu_agreement
@@ -34,7 +33,7 @@ __global__ void one_warp(const float* x, float* y) {
 
 def run(body: str, prelude: str = "", **options) -> sim.Trace:
     x, y = np.ones(4096, np.float32), np.zeros(32, np.float32)
-    return sim.run(KERNEL % (prelude, body), "one_warp", x, y, grid=1, block=32, **options)
+    return any_kernel.run(KERNEL % (prelude, body), "one_warp", x, y, grid=1, block=32, **options)
 
 
 def loads(trace: sim.Trace) -> list[tuple[int, int, int]]:
@@ -183,7 +182,7 @@ def test_calls(name):
 
 def test_a_lane_that_waits_for_another_does_not_hang():
     """The lane that is behind spins until one that is ahead, and whose log is full, stores."""
-    trace = sim.run(
+    trace = any_kernel.run(
         """
         __global__ void wait(const float* x, volatile int* flag, float* y) {
             float a = 0;
@@ -206,7 +205,7 @@ def test_a_lane_that_waits_for_another_does_not_hang():
 
 def test_endless_loop_without_accesses_is_found_at_its_line():
     with pytest.raises(LaunchError) as caught:
-        sim.run(
+        any_kernel.run(
             "__global__ void stay(float* y, int n) {\n"
             "    while (n != 7)\n"
             "        n = (n * 3) & 14;\n"
@@ -312,8 +311,8 @@ def test_flops_of_a_library():
 
 def test_flops_are_not_known_without_objdump_or_counts(monkeypatch):
     assert prepared("01_direct", "N=1,C=1,H=8,W=8,K=1,R=3,S=3", trace=False)[1].flops is None
-    which = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "objdump" else which(name))
+    find = toolchain.find
+    monkeypatch.setattr(toolchain, "find", lambda n: None if n == "objdump" else find(n))
     operations._blocks.cache_clear()
     assert prepared("01_direct", "N=1,C=1,H=8,W=8,K=1,R=3,S=3")[1].flops is None
     operations._blocks.cache_clear()

@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import re
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -14,12 +15,15 @@ import convlab
 from convlab import why as explain
 from convlab.__main__ import main
 from convlab.machine import toolchain
+from convlab.machine.device import GPUS, Gpu, find_gpu
 from convlab.run import data, kernel
+from convlab.show.plot import Chart
 from convlab.why import counting, figures, model, ncu, sass
 from convlab.why.listing import Listing, with_shares
-from convlab.why.occupancy import GPUS, Gpu, find_gpu, occupancy
+from convlab.why.occupancy import occupancy
 from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from convlab.words.format import FLOAT32
+from tests.instruments import calibrate_model, ncu_agreement
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
 needs_tools = pytest.mark.skipif(
@@ -191,7 +195,7 @@ def test_ncus_table_is_read_by_function_and_summed() -> None:
 
 
 def test_a_librarys_kernels_can_be_left_out() -> None:
-    own = ncu.only(ncu.read_csv(NCU), ["gemm<2, 2>"])
+    own = ncu_agreement.only(ncu.read_csv(NCU), ["gemm"])
     assert list(own.frame["function"]) == ["gemm<8, 4>"]
     assert own.totals["global_load_requests"] == 13824
 
@@ -235,15 +239,17 @@ def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
 # ---- the model ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["01_direct", "02_im2col_gemm", "03_smem_tile"])
-def test_of_a_large_problem_some_blocks_are_simulated(name: str) -> None:
-    kernel, problem = convlab.load(name, engine="sim"), convlab.problem("wide")
-    seen = counting.count(kernel, problem)
-    assert 8 <= seen.sampling["sampled"] < seen.sampling["blocks"] / 10
+def test_of_a_large_problem_some_blocks_are_simulated() -> None:
+    kernel, problem = convlab.load("03_smem_tile", engine="sim"), convlab.problem("wide")
+    seen, again = (counting.count(kernel, problem) for _ in range(2))
+    assert 5 <= seen.sampling["sampled"] < seen.sampling["blocks"] / 10
     assert seen.counters["global_store_sectors"] >= problem.gemm_m * problem.K / 8
-    again = counting.count(kernel, problem).counters
-    keys = [key for key in again if key not in ("seconds", "launch_sectors")]
-    assert all(again[key] == seen.counters[key] for key in keys)
+    keys = [key for key in seen.counters if key not in ("seconds", "launch_sectors")]
+    assert all(again.counters[key] == seen.counters[key] for key in keys)
+    own = convlab.load("03_smem_tile", engine="sim", sample=3)
+    assert counting.count(own, problem).sampling["sampled"] == 3
+    lowered = counting.count(convlab.load("02_im2col_gemm", engine="sim"), problem)
+    assert lowered.sampling["sampled"] >= len(lowered.launches) * 2 > 2
     assert counting.count(kernel, convlab.problem(SMALL)).sampling is None
 
 
@@ -331,7 +337,7 @@ def test_inspect_renders_in_a_notebook_and_as_json(found) -> None:
 
 @needs_tools
 def test_the_verdict_names_what_limits_and_says_that_it_is_a_models(found) -> None:
-    assert found.verdict.startswith("the model's verdict: conv2d_smem_tile<16, 32>, 100%")
+    assert found.verdict.startswith("the model's verdict: conv2d_smem_tile, 100%")
     assert found.verdict in " ".join(html.unescape(found._repr_html_()).split())
     assert sum(found.issued.values()) == pytest.approx(1, abs=0.1)
     costly = found.costly(3)
@@ -347,7 +353,7 @@ def test_inspect_draws_one_figure(found, tmp_path) -> None:
 @needs_tools
 def test_registers_and_occupancy_without_a_gpu(found) -> None:
     assert all(found.static["registers"].between(16, 255))
-    busiest = found.static[found.static["function"] == "conv2d_smem_tile<16, 32>"]
+    busiest = found.static[found.static["function"] == "conv2d_smem_tile"]
     if len(busiest):
         assert 0 < busiest["occupancy"].iloc[0] <= 1
     hot = found.sass[(found.sass["where"] == "hot loop") & (found.sass["kind"] == "FFMA")]
@@ -358,6 +364,7 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     def none(*arguments, **options):
         raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
 
+    explain._functions.cache_clear()  # what was compiled before is remembered
     monkeypatch.setattr(explain.builds, "cubin", none)
     found = convlab.inspect("01_direct", SMALL)
     assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)
@@ -381,9 +388,62 @@ def test_the_command_line(tmp_path, capfd) -> None:
     text = capfd.readouterr().out
     assert "sectors per load" in text and str(plot) in text and "conv2d_direct(" in text
     assert main([*command, "--json"]) == 0
-    (document,) = json.loads(capfd.readouterr().out)["inspections"]
-    assert document["gpu"] == "L4" and document["plot"] == str(plot) and plot.exists()
+    document = json.loads(capfd.readouterr().out)
+    assert document["plot"] == str(plot) and plot.exists()
+    (document,) = document["inspections"]
+    assert document["gpu"] == "L4"
     assert main(["inspect", "01_direct", "--gpu", "Voodoo"]) == 2
+
+
+def test_a_set_of_problems_has_a_row_each_and_a_summary(tmp_path) -> None:
+    strided = "N=1,C=4,H=18,W=34,K=8,R=3,S=3,stride=2"
+    far = convlab.problem("N=1,C=4,H=18,W=34,K=8,R=5,S=5")
+    source = convlab.load("01_direct").source.replace("supports: everything", "supports: R == 3")
+    mine = kernel.compile(source, name="three", engine="sim")
+    several = convlab.inspect(mine, [SMALL, strided, far], engine="sim", gpu="A100")
+    assert [one.problem for one in several] == [*map(convlab.problem, (SMALL, strided))]
+    assert "three on 2 problems" in several.sentence and several.kernel == "three"
+    text = str(several)
+    assert str(several[1].problem) in text and "R == 3" in text
+    document = json.loads(json.dumps(several.to_dict(), allow_nan=False))
+    assert len(document["results"]) == 2 and several.plot(tmp_path / "all.png")
+    with pytest.raises(UnsupportedError, match="R == 3"):
+        convlab.inspect(mine, [far], engine="sim")
+
+
+def test_nvcc_runs_once_for_a_kernel(monkeypatch) -> None:
+    ran = []
+
+    def cubin(*arguments, **options):
+        ran.append(arguments)
+        raise BuildError("not here")
+
+    explain._functions.cache_clear()
+    if toolchain.cuda() is None:
+        pytest.skip("needs nvcc")
+    mine = convlab.load("01_direct", engine="sim")
+    explain.compiled(mine, GPUS["L4"])
+    monkeypatch.setattr(explain.builds, "cubin", cubin)
+    convlab.inspect(mine, SMALL, gpu="L4", engine="sim")
+    assert not ran
+    convlab.inspect(mine.tuned("THREADS=128"), SMALL, gpu="L4", engine="sim")
+    assert len(ran) == 1
+
+
+@needs_tools
+def test_what_warps_execute_is_counted_on_the_problems_own_trips() -> None:
+    """nvcc unrolls 01's loop over s by 4, which a filter of 3 columns never enters."""
+    narrow, wide = (
+        convlab.inspect("01_direct", f"N=1,C=4,H=18,W=34,K=8,R=3,S={s}", gpu="L4", engine="sim")
+        for s in (3, 8)
+    )
+    ran = narrow.sass[narrow.sass["where"] == "executed"].set_index("kind")
+    assert ran.loc["FFMA", "count"] == pytest.approx(narrow.problem.macs / 32, rel=0.1)
+    assert ran.loc["LDG.32", "per_ffma"] == pytest.approx(2, rel=0.05)
+    loop = narrow.sass[narrow.sass["where"] == "hot loop"].set_index("kind")
+    assert ran.loc["integer", "per_ffma"] > 1.5 * loop.loc["integer", "per_ffma"]
+    assert narrow.predicted.parts[0].looped < 0.05 < 0.5 < wide.predicted.parts[0].looped
+    assert "executes with each FFMA" in str(narrow)
 
 
 def test_what_cannot_be_inspected_is_refused() -> None:
@@ -425,6 +485,12 @@ def test_the_listing_in_a_terminal(listing: Listing) -> None:
 
 def test_the_listing_in_a_notebook(listing: Listing) -> None:
     page = listing._repr_html_()
+    rows = [re.findall(r"<td.*?</td>", row) for row in page.split("<tr>")[1:]]
+    bare = [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in rows]
+    # the source first, indented without any style too; it may fold, and the rest is narrow
+    assert bare[2][0].replace("\xa0", " ") == "   2      s[i] = x[i];"
+    assert "\xa0" in bare[2][0] and "white-space:pre" not in page
+    assert all(sum(map(len, row[1:])) <= 60 for row in bare)
     assert "5.00 sectors" in page and "8.00 wavefronts" in page
     assert "s[0] &lt; 1" in page and "// quiet" in page and "8 lanes meet" in page
     assert "background:#" not in page and "color:#222" not in page  # a theme's own, light or dark
@@ -432,7 +498,7 @@ def test_the_listing_in_a_notebook(listing: Listing) -> None:
 
 @needs_tools
 def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
-    document = json.loads((Path(__file__).parent / "instruments" / "measured_h200.json").read_text())
+    document = json.loads(calibrate_model.MEASURED.read_text())
     on_square = [row for row in document["times"] if row["problem"] == "square"]
     measured = {row["kernel"]: row["measured_ms"]
                 for row in sorted(on_square, key=lambda row: row["measured_ms"])
@@ -486,9 +552,11 @@ def test_a_map_counts_wavefronts(addresses, width: int, says: str) -> None:
 
 
 def test_a_roofline_of_plain_numbers() -> None:
-    points = [figures.Point("mine", 50, 1e13), figures.Point("least", 60, 0, "floor")]
-    chart = figures.roofline(points, 4e12, {"fp32": 5e13, "TF32": 3e14}, "H200")
-    assert chart.axes[0].get_xlim()[0] < 12.5 < chart.axes[0].get_xlim()[1]
+    points = [figures.Point("mine", 50, 1e13), figures.Point("each byte once", 60, 0, "floor")]
+    axes = Chart(6, 4).subplots()
+    figures.roofline(axes, points, 4e12, {"fp32": 5e13, "TF32": 3e14})
+    assert axes.get_xlim()[0] < 12.5 < axes.get_xlim()[1]
+    assert [text.get_text() for text in axes.texts][-1] == "each byte once"
 
 
 # ---- on a GPU -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from convlab.catalog import KERNEL_DIR, catalog, parse_header
+from convlab.words.catalog import KERNEL_DIR, catalog, parse_header
 
 HEADERS = {path: parse_header(path.read_text(), path) for path in catalog()}
 STEPS = [

@@ -68,14 +68,31 @@ def test_kernel_binds_a_name(run: Run) -> None:
 
 @pytest.mark.parametrize("above", ["", "\n\n"], ids=["first_line", "blank_lines_above"])
 def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
-    before = run("mine").result
-    cell = f"{above}%%kernel mine --engine sim\n" + DIRECT.replace("int q =", "int q = bogus +", 1)
+    assert run("%%kernel edited --engine sim\n" + DIRECT).success
+    cell = f"{above}%%kernel edited --engine sim\n" + DIRECT.replace("int q =", "int q = bogus +", 1)
     done = run(cell)
     assert isinstance(done.error_in_exec, BuildError)
-    assert f"mine.cu:{line_of(cell, 'bogus')}: " in done.shown
+    assert f"edited.cu:{line_of(cell, 'bogus')}: " in done.shown
     assert "Traceback" not in done.shown and "full log" not in done.shown
-    assert done.shown.startswith("BuildError: mine.cu did not compile") or "\x1b" in done.shown
-    assert run("mine").result is before
+    assert "BuildError\x1b[0m: edited.cu did not compile" in done.shown
+    # nothing that was there before is taken for it
+    assert isinstance(run("edited").error_in_exec, NameError)
+    assert isinstance(run(f"%convlab check edited {SMALL}").error_in_exec, CatalogError)
+
+
+def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run, shell: InteractiveShell) -> None:
+    shell.run_cell("import torch")
+    done = run("x = torch.ones(1, 4, 9, 11)\ny = mine(x, torch.ones(6, 3, 3, 2))")
+    assert isinstance(done.error_in_exec, ProblemError)
+    assert re.fullmatch(
+        r"\x1b\[31mProblemError\x1b\[0m: x has C=4 .*\n"
+        r"  at line 2: y = mine\(x, torch.ones\(6, 3, 3, 2\)\) .*%tb.*\n",
+        done.shown,
+    )
+    every = run("%tb").shown
+    assert len(every.splitlines()) > 8 and "_problem" in every
+    # what has nothing to do with convlab is shown as ever
+    assert "Traceback" in run("open('/nowhere/at/all')").shown
 
 
 def test_header_error_at_the_cells_own_line(run: Run) -> None:
@@ -311,10 +328,10 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 
 
 def test_error_fails_the_cell_and_is_short(notebook: Notebook) -> None:
-    (error,) = (out for out in notebook.run("%%kernel mine\nint x = y;") if out["type"] == "error")
+    (error,) = (out for out in notebook.run("%%kernel bad\nint x = y;") if out["type"] == "error")
     assert error["ename"] == "BuildError"
     text = re.sub(r"\x1b\[\d+m", "", "\n".join(error["traceback"]))
-    assert text.startswith("BuildError: mine.cu did not compile\nmine.cu:2: ")
+    assert text.startswith("BuildError: bad.cu did not compile\nbad.cu:2: ")
     assert notebook.printed("print(mine(x, w).sum().item())") == "36.0\n"
 
 

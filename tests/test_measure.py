@@ -9,24 +9,29 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 import threading
 
 import pandas as pd
 import pytest
 import torch
-from test_check import PLAIN, Fake, shifted, tf32
+from test_check import PLAIN, Fake, FakeLaunch, shifted, tf32, zeros
 
 import convlab
 from convlab.fast import measure, stopwatch
 from convlab.fast.compare import Comparison, compare
 from convlab.machine import device
 from convlab.machine.device import Ceilings, Datasheet, floor_seconds
-from convlab.show import plot
+from convlab.right import reference
+from convlab.right.check import check
+from convlab.right.report import traffic_bytes
+from convlab.run.data import inputs
+from convlab.run.fit import SIM_MACS
+from convlab.show import charts, plot
 from convlab.words.errors import BuildError, ConvlabError, LaunchError
 from convlab.words.problem import Problem
 
-checking = sys.modules["convlab.right.check"]  # convlab.check is the function
 comparing = sys.modules["convlab.fast.compare"]  # convlab.compare is the function
 
 SIM_COLUMNS = [
@@ -90,17 +95,19 @@ def test_without_a_gpu(monkeypatch):
 
 
 def test_simulated_cost_has_no_gpu_time():
-    timing = measure.measure(Fake(), PLAIN)
-    assert timing.traffic_bytes == 4 * PLAIN.macs + 4 * math.prod(PLAIN.y_shape)
-    assert timing.shared_wavefronts == 7 and timing.host_seconds == 0.01
-    assert math.isnan(timing.seconds) and timing.samples == 0
+    report = check(Fake(), PLAIN)
+    assert report.traffic_bytes == 4 * PLAIN.macs + 4 * math.prod(PLAIN.y_shape)
+    assert report.counters["shared_wavefronts"] == 7 and report.counters["seconds"] == 0.01
+    assert compare(Fake(), PLAIN).frame["host_seconds"][0] == 0.01
+    with pytest.raises(ConvlabError, match="nothing is timed on cpu"):
+        measure.measure(Fake(), PLAIN)
 
 
 def test_library_calls_count_as_traffic():
     counters = {"global_load_bytes": 64, "global_store_bytes": 32, "shared_wavefronts": 0}
-    assert measure.simulated(Fake(), counters, 1.0).traffic_bytes == 96
-    assert measure.simulated(Fake(), counters | {"library_bytes": 4}, 1.0).traffic_bytes == 100
-    assert measure.simulated(Fake(), None, 1.0).traffic_bytes is None
+    assert traffic_bytes(counters) == 96
+    assert traffic_bytes(counters | {"library_bytes": 4}) == 100
+    assert traffic_bytes(None) is None
 
 
 def test_kernels_of_two_devices_are_refused():
@@ -132,9 +139,8 @@ def test_rounds_interleave_and_end(monkeypatch):
     monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     kernels = [Fake(name="01_quick"), Fake(name="02_slow")]
-    inputs = measure.reference.inputs(PLAIN, 0, "cpu")
-    seen = []
-    quick, slow = measure._time_in_rounds(kernels, PLAIN, inputs, 0, 0.005, 9.0, seen.append)
+    data, seen = [inputs(PLAIN, 0, "cpu")] * 2, []
+    quick, slow = measure._time_in_rounds(kernels, PLAIN, data, 0, 0.005, 9.0, seen.append)
     assert quick.seconds == 1e-3 and quick.stable and quick.samples >= 10
     assert slow.seconds == 4.0 and not slow.stable
     assert set(seen) == {"01_quick", "02_slow"}
@@ -199,7 +205,7 @@ def test_a_baseline_alone_moves_nothing_that_is_counted():
 
 
 def test_traffic_is_32_bytes_a_sector():
-    report = checking.check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
+    report = check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
     counters = report.counters
     sectors = counters["global_load_sectors"] + counters["global_store_sectors"]
     assert report.traffic_bytes == 32 * sectors > PLAIN.min_bytes
@@ -230,8 +236,8 @@ def test_a_gpu_lost_while_measuring_is_told(monkeypatch):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(comparing, "measure_all", lost)
-    entries = [comparing._Entry("90_fake", Fake(), True, report=checking.check(Fake(), PLAIN))]
-    comparing._measure(entries, PLAIN, True, 0, 1.0, None)
+    entries = [comparing._Entry(Fake(), True, report=check(Fake(), PLAIN))]
+    comparing._measure(entries, PLAIN, 0, 1.0, None)
     assert entries[0].right is False and "start Python anew" in entries[0].message
 
 
@@ -287,7 +293,7 @@ def test_kernels_are_built_side_by_side():
 
 def test_scaling_is_said():
     result = compare([Fake()], SQUARE, progress=False)
-    assert result.problem.macs <= checking.SIM_MACS and "scaled down to" in result.note
+    assert result.problem.macs <= SIM_MACS and "scaled down to" in result.note
 
 
 # Figures -------------------------------------------------------------------------------------
@@ -319,7 +325,7 @@ def timed_rows() -> pd.DataFrame:
 
 
 def test_times_are_drawn_with_their_floors(tmp_path):
-    chart = plot.error_and_cost(timed_rows(), "square", ["on a GPU"])
+    chart = charts.error_and_cost(timed_rows(), "square", ["on a GPU"])
     right = chart.axes[1]
     assert "ms" in right.get_xlabel() and len(right.patches) == 5
     texts = [text.get_text() for text in right.texts]
@@ -342,3 +348,85 @@ def test_ceilings_and_times_on_a_gpu():
     first, second = measure.measure_all(kernels, problem, limit_seconds=1.0)
     assert first.samples >= 10 and 0.8 < first.seconds / second.seconds < 1.25
     assert first.seconds > 0.8 * floor_seconds(problem, "tf32", peaks)
+
+
+# Sets, and how it reads ----------------------------------------------------------------------
+
+
+def test_a_set_has_a_column_for_each_problem_and_a_summary():
+    other = dataclasses.replace(PLAIN, N=1, name="other")
+    result = compare([Fake(name="01_a"), Fake(shifted, name="02_b")], [PLAIN, other])
+    assert list(result.frame["problem"]) == ["plain", "plain", "other", "other"] and not result.ok
+    assert result.sentence == "2 problems, all right on 0"
+    cells = result.tables[0].cells
+    assert list(cells) == ["kernel", "class", "plain", "other"] and cells["other"][1] == "wrong"
+    text = str(result)
+    assert "plain: 1 of 2 right; least traffic: 01_a" in text and "02_b: wrong: " in text
+    assert result[0].ok is False and len(json.dumps(result.to_dict(), allow_nan=False)) > 1000
+    labels = [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
+    assert labels[0] == "plain: Fake 01_a" and labels[3] == "other: Fake 02_b"
+    assert [each.problem.name.split(" ")[0] for each in compare(Fake(), "headline")] == [
+        "square", "rect", "wide"]  # fmt: skip
+
+
+def test_the_truth_is_computed_once_for_a_comparison(monkeypatch):
+    asked = []
+    truth = reference.truth
+    monkeypatch.setattr(reference, "truth", lambda *a, **o: asked.append(a) or truth(*a, **o))
+    reference.forget()
+    assert compare([Fake(name=f"0{i}_a") for i in range(4)], PLAIN).ok and len(asked) == 1
+
+
+def test_no_bar_where_there_is_no_terminal(capfd):
+    assert compare(Fake(), PLAIN, progress=True).ok and capfd.readouterr() == ("", "")
+
+
+def test_an_unsteady_time_is_told_in_the_page_too(comparison):
+    rows = timed_rows().assign(engine="cuda", note=["unsteady: 3 samples", "", "", "", ""])
+    found = dataclasses.replace(comparison, frame=rows, failures=())
+    assert "01_direct: unsteady: 3 samples" in found._repr_html_()
+    assert "01_direct: unsteady: 3 samples" in str(found)
+
+
+def test_no_number_is_told_with_an_exponent(comparison):
+    rows = timed_rows().assign(engine="cuda", note="")
+    rows["time_ms"] = [54_712.3, 12_000.0, 1e6, 999.96, 1.0]
+    rows["x_floor"] = rows.time_ms / rows.floor_ms
+    found = dataclasses.replace(comparison, frame=rows, failures=())
+    assert "54,712" in str(found) and not re.search(r"\de\+", str(found))
+    texts = [text.get_text() for text in found.plot().axes[1].texts]
+    assert "54,712 ms, 4,522x floor" in texts and not any("e+" in text for text in texts)
+
+
+@pytest.mark.parametrize("times", [[61.0, 30, 25, 17.1, 1.0], [61e3, 30, 25, 17.1, 1.0]])
+def test_values_stand_at_their_bars_and_ticks_apart(times):
+    rows = timed_rows().assign(time_ms=times)
+    chart = charts.error_and_cost(rows, "square")
+    chart.draw_without_rendering()
+    for note, time in zip(chart.axes[1].texts, times, strict=True):
+        assert note.xy[0] == time  # below the floor or above it
+    for axes in chart.axes:
+        shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if tick.label1.get_text()]
+        low, high = axes.get_xlim()
+        boxes = [label.get_window_extent() for label in shown if low <= label.get_position()[0] <= high]
+        for left, right in itertools.pairwise(sorted(boxes, key=lambda box: box.x0)):
+            assert left.x1 <= right.x0
+
+
+class Prepared(FakeLaunch):
+    """Lays its filter out."""
+
+    plan = torch.zeros(4, dtype=torch.uint8)
+
+
+def test_a_time_with_the_filters_preparation_is_told_beside_the_one_without(
+    comparison, monkeypatch
+):
+    monkeypatch.setattr(stopwatch, "lone_seconds", lambda work, kernel: 2e-3)
+    assert math.isnan(measure._prepare_seconds(Fake(), PLAIN, inputs(PLAIN, 0, "cpu")))
+    kernel = Fake()
+    kernel.prepare = lambda *tensors: Prepared(kernel, tensors[0], tensors[1:], zeros)
+    assert measure._prepare_seconds(kernel, PLAIN, inputs(PLAIN, 0, "cpu")) == 2e-3
+    rows = timed_rows().assign(engine="cuda", note="", with_prepare_ms=[63.0, *[math.nan] * 4])
+    (table,) = dataclasses.replace(comparison, frame=rows).tables
+    assert table.cells["with prep. ms"] == ["63", "-", "-", "-", "-"]

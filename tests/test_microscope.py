@@ -1,6 +1,6 @@
 """The simulator as a microscope: mistakes are found at their line, whatever the schedule.
 
-The kernels here are no convolutions: `convlab.sim.run` takes any self-contained CUDA C++. Each is
+The kernels here are no convolutions: `convlab.sim.any_kernel.run` takes any self-contained CUDA C++. Each is
 right as it stands, and then wrong in ways that are edited in; the edit is where it must be found.
 """
 
@@ -17,100 +17,16 @@ import torch
 import convlab
 from convlab import sim
 from convlab.right import reference
-from convlab.sim import findings
+from convlab.sim import any_kernel, findings
 from convlab.sim.findings import Array, index
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 
-REDUCTION = """
-__global__ void reduction(const float* x, float* y, int n) {
-    __shared__ float s_part[8];
-    float sum = 0;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        sum += x[i];
-    for (int d = 16; d > 0; d /= 2)
-        sum += __shfl_down_sync(0xffffffffu, sum, d);
-    if (threadIdx.x % 32 == 0)
-        s_part[threadIdx.x / 32] = sum;
-    __syncthreads();  // barrier
-    if (threadIdx.x == 0) {
-        for (int i = 1; i < 8; ++i)
-            sum += s_part[i];
-        atomicAdd(y, sum);
-    }
-}
-"""
-TRANSPOSE = """
-__global__ void transpose(const float* a, float* b, int rows, int columns) {
-    __shared__ float s_tile[32][33];
-    int column = blockIdx.x * 32 + threadIdx.x;
-    for (int i = threadIdx.y; i < 32; i += 8) {
-        int row = blockIdx.y * 32 + i;
-        if (row < rows && column < columns)
-            s_tile[i][threadIdx.x] = a[row * columns + column];
-    }
-    __syncthreads();  // barrier
-    int row = blockIdx.y * 32 + threadIdx.x;
-    for (int i = threadIdx.y; i < 32; i += 8) {
-        int column = blockIdx.x * 32 + i;
-        if (row < rows && column < columns)
-            b[column * rows + row] = s_tile[threadIdx.x][i];
-    }
-}
-"""
-SCAN = """
-template <typename T>
-__global__ void scan(T* x) {
-    __shared__ T s_x[256];
-    s_x[threadIdx.x] = x[threadIdx.x];
-    __syncthreads();  // barrier before
-    for (int d = 1; d < 256; d *= 2) {
-        T v = threadIdx.x >= d ? s_x[threadIdx.x - d] : 0;
-        __syncthreads();  // barrier between
-        s_x[threadIdx.x] += v;
-        __syncthreads();  // barrier after
-    }
-    x[threadIdx.x] = s_x[threadIdx.x];
-}
-"""
-HISTOGRAM = """
-__global__ void histogram(const unsigned char* data, int n, unsigned* bins) {
-    __shared__ unsigned s_bins[64];
-    if (threadIdx.x < 64)
-        s_bins[threadIdx.x] = 0;
-    __syncthreads();  // barrier before
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        atomicAdd(&s_bins[data[i] & 63], 1u);
-    __syncthreads();  // barrier after
-    if (threadIdx.x < 64)
-        atomicAdd(&bins[threadIdx.x], s_bins[threadIdx.x]);
-}
-"""
-PRODUCT = """
-#include <cuda_pipeline_primitives.h>
-__global__ void product(const float* a, const float* b, float* c, int size) {
-    __shared__ float s_a[2][16][16], s_b[2][16][16];
-    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
-    auto load = [&](int stage, int k0) {
-        __pipeline_memcpy_async(&s_a[stage][threadIdx.y][threadIdx.x],
-                                &a[row * size + k0 + threadIdx.x], 4);
-        __pipeline_memcpy_async(&s_b[stage][threadIdx.y][threadIdx.x],
-                                &b[(k0 + threadIdx.y) * size + column], 4);
-        __pipeline_commit();
-    };
-    float sum = 0;
-    load(0, 0);
-    for (int k0 = 0, stage = 0; k0 < size; k0 += 16, stage ^= 1) {
-        if (k0 + 16 < size) load(stage ^ 1, k0 + 16);
-        else __pipeline_commit();
-        __pipeline_wait_prior(1);
-        __syncthreads();  // barrier before
-        for (int k = 0; k < 16; ++k)
-            sum += s_a[stage][threadIdx.y][k] * s_b[stage][k][threadIdx.x];
-        __syncthreads();  // barrier after
-    }
-    c[row * size + column] = sum;
-}
-"""
+
+def text(name: str) -> str:
+    """One of the kernels in ``cuda/``."""
+    return (Path(__file__).parent / "cuda" / f"{name}.cu").read_text()
+
+
 RANDOM = np.random.default_rng(0)
 
 
@@ -128,7 +44,7 @@ class Example:
     def run(self, source: str | None = None, **options: object) -> tuple[sim.Trace, tuple]:
         arguments = self.arguments()
         options = {"grid": self.grid, "block": self.block} | options
-        return sim.run(source or self.source, self.entry, *arguments, **options), arguments
+        return any_kernel.run(source or self.source, self.entry, *arguments, **options), arguments
 
 
 def whole(*shape: int) -> np.ndarray:
@@ -137,25 +53,25 @@ def whole(*shape: int) -> np.ndarray:
 
 EXAMPLES = {
     "reduction": Example(
-        REDUCTION, "reduction", lambda: (whole(3000), np.zeros(1, np.float32), 3000),
+        text("reduction"), "reduction", lambda: (whole(3000), np.zeros(1, np.float32), 3000),
         lambda x, y, n: (y[0], x.sum()), 3, 256,
     ),
     "transpose": Example(
-        TRANSPOSE, "transpose",
+        text("transpose"), "transpose",
         lambda: (torch.from_numpy(whole(40, 70)), torch.zeros(70, 40), 40, 70),
         lambda a, b, *_: (b, a.T), (3, 2), (32, 8),
     ),
     "scan": Example(
-        SCAN, "scan<int>", lambda: (np.arange(256, dtype=np.int32),),
+        text("scan"), "scan<int>", lambda: (np.arange(256, dtype=np.int32),),
         lambda x: (x, np.cumsum(np.arange(256))), 1, 256,
     ),
     "histogram": Example(
-        HISTOGRAM, "histogram",
+        text("histogram"), "histogram",
         lambda: (RANDOM.integers(0, 64, 5001).astype(np.uint8), 5001, np.zeros(64, np.uint32)),
         lambda data, n, bins: (bins, np.bincount(data, minlength=64)), 4, 128,
     ),
     "product": Example(
-        PRODUCT, "product",
+        text("product"), "product",
         lambda: (whole(48, 48), whole(48, 48), np.full((48, 48), np.nan, np.float32), 48),
         lambda a, b, c, _: (c, a @ b), (3, 3), (16, 16),
     ),
@@ -264,7 +180,7 @@ def test_all_findings_of_one_run_are_told():
     }
     """
     with pytest.raises(LaunchError) as caught:
-        sim.run(source, "many", whole(64), whole(64), grid=1, block=32)
+        any_kernel.run(source, "many", whole(64), whole(64), grid=1, block=32)
     told = {(f.kind, f.line, f.count) for f in caught.value.findings}
     assert told == {
         ("global out of bounds", 5, 8), ("global out of bounds", 6, 8),
@@ -283,20 +199,20 @@ def test_warp_without_syncwarp_is_a_race_and_with_it_is_not():
     }
     """
     y = whole(64)
-    assert sim.run(source, "lanes", y, 1, grid=1, block=64).findings == []
+    assert any_kernel.run(source, "lanes", y, 1, grid=1, block=64).findings == []
     assert (y == np.arange(64) ^ 1).all()
     with pytest.raises(LaunchError, match="race: ") as caught:
-        sim.run(source, "lanes", y, 0, grid=1, block=64)
+        any_kernel.run(source, "lanes", y, 0, grid=1, block=64)
     assert {caught.value.findings[0].line, caught.value.findings[0].other_line} == {4, 6}
 
 
 def test_blocks_that_store_the_same_value_are_a_warning():
     source = "__global__ void same(int* y, int v) {\n    y[0] = v ? 7 : blockIdx.x;\n}"
     y = np.zeros(1, np.int32)
-    (finding,) = sim.run(source, "same", y, 1, grid=8, block=1).findings
+    (finding,) = any_kernel.run(source, "same", y, 1, grid=8, block=1).findings
     assert (finding.kind, finding.line, finding.error, y[0]) == ("written twice", 2, False, 7)
     with pytest.raises(LaunchError, match="race: store to y\\[0\\].*another thread"):
-        sim.run(source, "same", y, 0, grid=8, block=1)
+        any_kernel.run(source, "same", y, 0, grid=8, block=1)
 
 
 LAST_BLOCK = """
@@ -326,11 +242,11 @@ def test_fence_and_atomic_order_blocks():
 
     for schedule in range(4):
         given = arguments()
-        trace = sim.run(LAST_BLOCK, "last_block", *given, grid=40, block=32, schedule=schedule)
+        trace = any_kernel.run(LAST_BLOCK, "last_block", *given, grid=40, block=32, schedule=schedule)
         assert trace.findings == [] and given[-1][0] == x.sum()
     with pytest.raises(LaunchError, match="race: load of part.*of another block"):
         careless = LAST_BLOCK.replace("__threadfence();", "")
-        sim.run(careless, "last_block", *arguments(), grid=40, block=32)
+        any_kernel.run(careless, "last_block", *arguments(), grid=40, block=32)
 
 
 def test_early_exit_before_a_barrier_is_a_warning():
@@ -341,7 +257,7 @@ def test_early_exit_before_a_barrier_is_a_warning():
         y[threadIdx.x] = 1;
     }
     """
-    (finding,) = sim.run(source, "leaves", whole(40), 40, grid=1, block=64).findings
+    (finding,) = any_kernel.run(source, "leaves", whole(40), 40, grid=1, block=64).findings
     assert (finding.kind, finding.line, finding.error) == ("barrier after exit", 4, False)
     assert finding.text.startswith("24 of the block's 64 threads")
 
@@ -375,7 +291,7 @@ __global__ void shuffles(int* y, unsigned mask) {
 )
 def test_shuffle_from_a_lane_outside_the_mask(edit, threads, count):
     y, source = np.zeros(threads, np.int32), SHUFFLES.replace("EDIT", edit)
-    found = sim.run(source, "shuffles", y, 0xFF, grid=1, block=threads).findings
+    found = any_kernel.run(source, "shuffles", y, 0xFF, grid=1, block=threads).findings
     if not count:
         assert found == []
         return
@@ -388,7 +304,7 @@ def test_shuffle_from_a_lane_outside_the_mask(edit, threads, count):
 def test_reductions_of_a_partial_warp_take_the_lanes_there_are():
     y = np.zeros(40, np.int32)
     edit = "v = __reduce_add_sync(0xffffffffu, v);"
-    sim.run(SHUFFLES.replace("EDIT", edit), "shuffles", y, 0, grid=1, block=40)
+    any_kernel.run(SHUFFLES.replace("EDIT", edit), "shuffles", y, 0, grid=1, block=40)
     assert set(y[:32]) == {sum(range(100, 132))} and set(y[32:]) == {sum(range(132, 140))}
 
 
@@ -411,7 +327,7 @@ def test_headers_of_another_checkout_are_not_the_kernels_lines(monkeypatch):
 def test_endless_loop_is_told_where(body, line):
     source = f"__global__ void endless(float* y, int step) {{\n    {body}\n}}"
     with pytest.raises(LaunchError, match="did not finish within 0.5 s") as caught:
-        sim.run(source, "endless", whole(16), 0, grid=1, block=1, time_limit=0.5)
+        any_kernel.run(source, "endless", whole(16), 0, grid=1, block=1, time_limit=0.5)
     if "while" in body or "+=" in body:  # an empty loop may be left out, or be one jump
         assert caught.value.findings[0].kind == "endless loop"
         assert caught.value.findings[0].line in (line, line - 1)
@@ -420,7 +336,7 @@ def test_endless_loop_is_told_where(body, line):
 def test_lines_sum_up_to_the_counters():
     trace, _ = EXAMPLES["transpose"].run()
     rows = {(r["line"], r["space"], r["kind"]): r for r in trace.lines}
-    lines = TRANSPOSE.splitlines()
+    lines = text("transpose").splitlines()
     at = {text: 1 + next(i for i, t in enumerate(lines) if text in t) for text in ("= a[", "b[c")}
     load = rows[at["= a["], "global", "load"]
     assert (load["array"], load["bytes"], load["lanes"]) == ("a", 4 * 40 * 70, 40 * 70)
@@ -442,7 +358,7 @@ def test_lines_sum_up_to_the_counters():
 
 def test_footprints_by_hand():
     source = "__global__ void twice(const float* x, float* y) { y[threadIdx.x] = x[0] + x[64]; }"
-    counters = sim.run(source, "twice", whole(128), whole(32), grid=1, block=32).counters
+    counters = any_kernel.run(source, "twice", whole(128), whole(32), grid=1, block=32).counters
     # two sectors of x and four of y, each once
     assert counters["block_sectors"] == counters["launch_sectors"] == 6
 
@@ -500,17 +416,17 @@ def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):
     path = tmp_path / "scale.cu"
     path.write_text("__global__ void scale(double* x, double by) { x[threadIdx.x] *= by; }")
     x = np.ones((2, 3)).T  # not contiguous
-    sim.run(path, "scale", x, 2.5, grid=1, block=6)
+    any_kernel.run(path, "scale", x, 2.5, grid=1, block=6)
     assert (x == 2.5).all()
     with pytest.raises(ProblemError, match="by is a str"):
-        sim.run(path, "scale", x, "2", grid=1, block=6)
+        any_kernel.run(path, "scale", x, "2", grid=1, block=6)
     with pytest.raises(ProblemError, match="block is"):
-        sim.run(path, "scale", x, 2, grid=1, block=())
+        any_kernel.run(path, "scale", x, 2, grid=1, block=())
     with pytest.raises(LaunchError, match="another number of parameters"):
-        sim.run(path, "scale", x, grid=1, block=6)
+        any_kernel.run(path, "scale", x, grid=1, block=6)
     with pytest.raises(LaunchError, match="1 to 1024 threads"):
-        sim.run(path, "scale", x, 2, grid=1, block=1025)
+        any_kernel.run(path, "scale", x, 2, grid=1, block=1025)
     with pytest.raises(LaunchError, match="null pointer"):
-        sim.run(path, "scale", None, 2, grid=1, block=1)
+        any_kernel.run(path, "scale", None, 2, grid=1, block=1)
     with pytest.raises(BuildError):
-        sim.run(path, "scales", x, 2, grid=1, block=1)
+        any_kernel.run(path, "scales", x, 2, grid=1, block=1)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from convlab.machine.device import GPUS
 from convlab.why import flow, latency, sass, work
-from convlab.why.occupancy import GPUS
 
 
 def row(line: int, space: str, kind: str, requests: int, width: int) -> dict:

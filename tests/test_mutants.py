@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import mutants
-import planted
 import pytest
-from planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
 import convlab
 from convlab import sim
 from convlab.right import reference
-from convlab.run import build as builds
+from convlab.machine.compile import ninja_on_path
 from convlab.words import catalog
 from convlab.words.errors import LaunchError
+from tests import planted
+from tests.instruments import mutants
+from tests.planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
 NAMES = {mutant.name: mutant for mutant in MUTANTS}
 RUNGS = [path.stem for path in catalog.catalog()]
@@ -64,7 +64,7 @@ def cuda_builder() -> Iterator[Builder]:
 
 def _builder(engine: str) -> Iterator[Builder]:
     builder = Builder(engine)
-    with builds.ninja_on_path():
+    with ninja_on_path():
         yield builder
         builder.pool.shutdown(cancel_futures=True)
 

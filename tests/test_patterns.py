@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from convlab.right import reference
 from convlab.right.patterns import words
+from convlab.right.reference import Reference
 from convlab.right.shapes import MAX_MACS, across, generated, shrink
 from convlab.right.tally import Tally, poison
+from convlab.run.runnable import Launch
 from convlab.words.problem import Problem, problem
 
 PROBLEM = problem("N3 C4 H20 W37 K8 R3 S3 p1 g2 bias")  # P=20, Q=37
@@ -22,16 +24,16 @@ PIXELS = problem("N2 C3 H9 W9 K5 R3 S3 p1")  # P = Q: a transposed image keeps i
 
 def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
     """The sentences on the right output as `spoil` leaves it; `spoil` gets y and the inputs."""
-    x, w, bias = reference.inputs(problem, seed)
-    y = reference.truth(problem, x, w, bias).float()
-    spoilt = spoil(y, x, w, bias)
+    inputs = reference.inputs(problem, seed)
+    y = reference.truth(problem, *inputs).float()
+    spoilt = spoil(y, *inputs)
     y = (y if spoilt is None else spoilt).contiguous()
     bound = reference.tolerance(precision, problem.gemm_k)
-    tally = Tally(problem, y, bound, poisoned=True)
-    tally.compare((x, w, bias), 10**6, seed)
-    if sampled:
-        tally._known = None  # as if there were too many outputs to look at all of them
-    return tally.words((x, w, bias), precision, sampled or 10**6, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        if sampled:  # as if there were too many outputs to look at all of them
+            patch.setattr(reference, "LOOKED_AT", 0)
+        right = Reference(problem, inputs, sampled or 10**6, seed)
+        return Tally(right, y, bound, poisoned=True).words(precision)
 
 
 def put(index, value=9.0):
@@ -45,10 +47,7 @@ def put(index, value=9.0):
 
 def unwritten(index):
     def spoil(y, x, w, bias):
-        class Launch:
-            pass
-
-        launch = Launch()
+        launch = Launch(None, PROBLEM, (x, w, bias))
         launch.y = torch.empty_like(y)
         poison(launch)
         y[index] = launch.y[index]

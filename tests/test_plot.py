@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from convlab.show import plot
+from convlab.show import charts, plot
 from convlab.words.catalog import catalog as kernel_files
 
 RUNGS = [path.stem for path in kernel_files()]
@@ -117,7 +117,7 @@ def test_charts_use_the_kernels_own_colours():
         "right": True, "error": 1e-7, "bound": 1e-6, "traffic_mb": [9.0, 3.0], "floor_mb": 1.0,
         "x_floor": [9.0, 3.0],
     })  # fmt: skip
-    bars = plot.error_and_cost(frame).axes[1].patches
+    bars = charts.error_and_cost(frame).axes[1].patches
     assert [to_hex(bar.get_facecolor()).upper() for bar in bars] == [
         plot.color_of("01_direct"), plot.color_of("03_smem_tile"),
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_charts_use_the_kernels_own_colours():
         "kernel": ["03_smem_tile@TILE=8", "03_smem_tile@TILE=16"],
     })  # fmt: skip
     swept.attrs["tunables"] = ["TILE"]
-    bars = plot.sweep_chart(swept).axes[0].patches
+    bars = charts.sweep_chart(swept).axes[0].patches
     assert {to_hex(bar.get_facecolor()).upper() for bar in bars} == {plot.color_of("03_smem_tile")}
 
 
@@ -136,7 +136,7 @@ def test_titles_that_are_alike_where_they_are_cut_give_way_to_names():
         "title": [*(f"Direct, several channels a thread{more}" for more in ("", " KT=16")), "Direct"],
         "error": 1e-7, "bound": 1e-6, "traffic_mb": 9.0, "floor_mb": 1.0, "x_floor": 9.0,
     })  # fmt: skip
-    labels = [text.get_text() for text in plot.error_and_cost(frame).axes[0].get_yticklabels()]
+    labels = [text.get_text() for text in charts.error_and_cost(frame).axes[0].get_yticklabels()]
     assert labels == ["mine", "mine@KT=16", "Direct"]
 
 

@@ -14,7 +14,6 @@ from convlab.run import baselines
 from convlab.right.reference import (
     BASELINES,
     baseline,
-    elementwise_bound,
     full_precision,
     inputs,
     sample,
@@ -203,25 +202,6 @@ def test_tolerance_catches_one_wrong_pixel_in_a_hundred_thousand():
 def test_unknown_precision():
     with pytest.raises(ProblemError, match="fp32, tf32"):
         tolerance("fp16", 9)
-    with pytest.raises(ProblemError, match="fp32, tf32"):
-        elementwise_bound(SMALL, *inputs(SMALL), precision="fp16")
-
-
-@pytest.mark.parametrize("p", [SMALL, problem(COMMON[0])], ids=lambda p: p.label)
-def test_elementwise_bound(p):
-    x, w, bias = inputs(p)
-    where = sample(p, 1000)
-    expected = truth(p, x, w, bias, where)
-
-    def within(y, precision):
-        bound = elementwise_bound(p, x, w, bias, precision, where)
-        return ((y.double() - expected).abs() <= bound).all()
-
-    truncated = truth(p, tf32(x, True), tf32(w, True), bias, where)
-    assert within(conv2d(p, x, w, bias)[tuple(where.T)], "fp32")
-    assert within(truncated, "tf32")
-    assert not within(truncated, "fp32")
-    assert not within(truth(p, x.bfloat16() * 1.01, w.bfloat16(), bias, where), "tf32")
 
 
 @pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])

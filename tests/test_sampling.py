@@ -11,7 +11,6 @@ import convlab
 from convlab import sim
 from convlab.__main__ import main
 from convlab.right.reference import inputs
-from convlab.run import build as builds
 from convlab.run.launch import integers
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem
@@ -24,7 +23,7 @@ def counted(kernel: convlab.Kernel, problem: Problem, seed: int = 0) -> sim.Trac
     """One run of a kernel on zeros, with a seed for its sample."""
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
     return sim.simulate(
-        kernel.build().library, builds.sim_runtime(), integers(problem),
+        kernel.build().library, sim.runtime(), integers(problem),
         sim.Arena(shapes, sparse=["y"]), label=kernel.name, source=kernel.path,
         workspace_limit=kernel.workspace_limit, sample=kernel.sample and (kernel.sample, seed),
     )  # fmt: skip

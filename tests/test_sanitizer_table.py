@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 
-import planted
 import pytest
-import sanitizer_table as table
-import test_microscope
-from sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 import convlab
 from convlab import sim
 from convlab.fast import bench
 from convlab.machine import toolchain
+from convlab.sim import any_kernel
 from convlab.words.errors import LaunchError
+from tests import planted, test_microscope
+from tests.instruments import sanitizer_table as table
+from tests.instruments.sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 ALL = {bug.name: bug for bug in table.bugs()}
 # What a report must tell apart, a planted bug of it, and the kind that the simulator calls it.
@@ -35,7 +35,7 @@ KINDS = {
     "copy not waited for": ("product-no_wait", "copy not waited for"),
     "launch limit: threads": ("01_launch_unchecked", "refused launch"),
     "launch limit: shared memory": ("03_not_opted_in", "refused launch"),
-    "launch limit: grid": ("02c_grid_too_large", "refused launch"),
+    "launch limit: grid": ("01c_grid_too_large", "refused launch"),
     "written twice": ("histogram-zeroed_twice", "written twice"),
     "endless loop": ("histogram-endless", "endless loop"),
     "device assert": ("01_assert_on_square", "assert"),
@@ -60,7 +60,7 @@ def test_text_of_a_report() -> None:
              "    y[0] = s_tile[0][17 + threadIdx.x * 19];\n}"  # fmt: skip
     y = test_microscope.whole(1)
     with pytest.raises(LaunchError) as caught:
-        sim.run(source, "reads", y, grid=1, block=(2, 18))
+        any_kernel.run(source, "reads", y, grid=1, block=(2, 18))
     text = str(caught.value)
     assert "shared out of bounds" in text and "s_tile[2][0]" in text
     assert "block (0, 0, 0), thread (1, 0, 0)" in text

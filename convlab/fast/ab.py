@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..machine.device import ceilings, describe, floor_seconds
-from ..right.check import Report, fit, resolve
 from ..right.check import check as check_right
-from ..run.function import Function
-from ..run.kernel import compile
+from ..right.report import Report, traffic_bytes
+from ..run import worker
+from ..run.fit import fit
+from ..run.function import Function, declared
+from ..run.kernel import ENGINES, compile, resolve
+from ..run.runnable import Runnable, run
+from ..words import arguments
 from ..words.errors import ConvlabError, ProblemError
-from ..words.problem import Problem
+from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import paired
-from .measure import Timing, measure_all, simulated
+from .measure import shared_inputs
 from .paired import MODES, Paired
 from .ratio import THRESHOLD
-from .verdict import AB
+from .verdict import AB, ABs, Counters
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
@@ -28,7 +34,7 @@ _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up
 def ab(
     a: Any,
     b: Any,
-    problem: Problem | str = "square",
+    problem: Problem | str | Iterable[Problem | str] = "square",
     *,
     mode: str | Sequence[str] = MODES,
     engine: str = "auto",
@@ -39,12 +45,12 @@ def ab(
     limit_seconds: float = LIMIT_SECONDS,
     seed: int = 0,
     isolate: bool = True,
-) -> AB:
+) -> AB | ABs:
     """Say whether B is faster than A on a problem, or slower, or the same; first, whether right.
 
     On a GPU both are built, checked, and timed in interleaved rounds of random order until the
-    ratio of their times is known (`convlab.fast.paired` says how a round is timed, `convlab.fast.ratio` how
-    the verdict follows). On the simulator their counters are compared, and no time is given.
+    ratio of their times is known (`fast.paired` says how a round is timed, `fast.ratio` how the
+    verdict follows). On the simulator their counters are compared, and no time is given.
 
     >>> before = convlab.load("03_smem_tile").pinned()     # then edit the file
     >>> convlab.ab(before, "03_smem_tile", "wide")
@@ -59,7 +65,7 @@ def ab(
         A callable may have an attribute `precision`; without one it is judged as fp32 and, if
         that fails, as tf32.
     problem
-        A Problem, or the name or the spec of one.
+        A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
     mode
         "cold", "hot", or both; the verdict is about the first one.
     engine
@@ -83,7 +89,7 @@ def ab(
 
     Returns
     -------
-    AB
+    AB, or ABs of a set
 
     Raises
     ------
@@ -94,29 +100,56 @@ def ab(
     ConvlabError
         A simulated kernel against one on a GPU; or a file that was edited meanwhile.
     """
-    modes = (mode,) if isinstance(mode, str) else tuple(mode)
-    if not modes or not set(modes) <= set(MODES):
+    modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
+    if not modes or not all(each in MODES for each in modes):
         raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {mode!r}")
-    if not 0 < threshold < 1 or not (target is None or target > 0) or limit_seconds <= 0:
-        raise ProblemError("threshold lies between 0 and 1; target and limit_seconds are above 0")
-    kernels = _sides(a, b, engine)
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(check, "check")
+    arguments.flag(isolate, "isolate")
+    threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
+    target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
+    seed = arguments.whole(seed, "seed")
+    rounds = {
+        "seed": seed, "modes": modes, "limit_seconds": limit_seconds, "target": target
+    }  # fmt: skip
+    sides = _sides(a, b, engine)
+    asked = members(problem)
+    chosen = [named_problem(problem)] if asked is None else asked
+    found = tuple(
+        _compared(list(sides), each, scale, check, threshold, rounds, isolate) for each in chosen
+    )
+    return found[0] if asked is None else ABs(found)
+
+
+def _compared(
+    kernels: list[Runnable],
+    problem: Problem,
+    scale: str | None,
+    check: bool,
+    threshold: float,
+    rounds: dict[str, Any],
+    isolate: bool,
+) -> AB:
+    """Compare two runnables on one problem."""
     same = kernels[0] is kernels[1] or _identity(kernels[0]) == _identity(kernels[1])
-    labels = _labels(kernels)
-    problem, scaled = fit(named_problem(problem), kernels, scale)
+    labels = [kernel.name for kernel in kernels]
+    if labels[0] == labels[1]:
+        labels = [f"{labels[0]} (A)", f"{labels[1]} (B)"]
+    problem, scaled = fit(problem, kernels, scale)
     notes = [scaled] if scaled else []
     if same:
         notes.append("A and B are the same: this shows what the measurement can tell apart")
-    elif len({kernel.name for kernel in kernels}) == 1:
-        paths = [getattr(kernel, "path", None) or "(no file)" for kernel in kernels]
+    elif kernels[0].name == kernels[1].name:
+        paths = [kernel.path or "(no file)" for kernel in kernels]
         notes.append(f"two of one name: A is {paths[0]}, B is {paths[1]}")
-    stamps = [_source(kernel) for kernel in kernels]
+    stamps = [kernel.source for kernel in kernels]
     for kernel in kernels:
-        if hasattr(kernel, "build"):
-            kernel.build()
+        kernel.build()
     reports: list[Report] = []
     if check:
         for i, kernel in enumerate(kernels[: 1 if same else 2]):
-            report, judged = _checked(kernel, problem, seed, isolate)
+            report, judged = _checked(kernel, problem, rounds["seed"], isolate)
             reports.append(report)
             kernels[i] = judged
             if report.problem != problem:
@@ -134,133 +167,97 @@ def ab(
     found: dict[str, Any] = {}
     if all(report.ok for report in reports):
         if on_gpu:
-            options = {
-                "seed": seed, "modes": modes, "limit_seconds": limit_seconds,
-                "target": threshold / 2 if target is None else target,
-            }  # fmt: skip
-            found["modes"] = tuple(_measured(kernels, problem, options, isolate, notes))
+            found["modes"] = tuple(_measured(kernels, problem, rounds, isolate, notes))
             peaks = ceilings(kernels[0].device)
             found["floors"] = tuple(floor_seconds(problem, name, peaks) for name in classes)
         else:
-            found["counted"] = _counted(kernels, problem, seed, reports, notes)
-    if [_source(kernel) for kernel in kernels] != stamps:
+            found["counted"] = _counted(kernels, problem, rounds["seed"], reports, notes)
+    if [kernel.source for kernel in kernels] != stamps:
         raise ConvlabError(f"{labels[0]} or {labels[1]} was edited meanwhile: run it again")
     notes.append(f"on {describe(kernels[0].device)}" if on_gpu
                  else f"no GPU: torch {torch.__version__}, counters of the simulator")  # fmt: skip
-    names = {kernel.engine for kernel in kernels}
+    engines = {kernel.engine for kernel in kernels}
     return AB(
         a=labels[0], b=labels[1], problem=problem, threshold=threshold, classes=classes,
-        engine=next(name for name in ("cuda", "sim", "torch") if name in names),
+        engine=next(name for name in ("cuda", "sim", "torch") if name in engines),
         reports=tuple(reports), notes=tuple(notes), **found,
     )  # fmt: skip
 
 
-def _sides(a: Any, b: Any, engine: str) -> list[Any]:
+def _sides(a: Any, b: Any, engine: str) -> tuple[Runnable, Runnable]:
     """Turn what was asked for into two runnables of one device."""
-    sides: list[Any] = [None, None]
-    asked = (a, b)
-
-    def late(side: Any) -> bool:  # goes where the other one is
-        named = isinstance(side, str) and ":" in side and "\n" not in side
-        return named or (callable(side) and not hasattr(side, "prepare"))
-
-    for i in sorted(range(2), key=lambda i: late(asked[i])):
-        side, name = asked[i], f"source_{'ab'[i]}"
+    sides: list[Any] = [a, b]
+    for i, side in enumerate(sides):
         if isinstance(side, str) and ("\n" in side or "{" in side):
-            sides[i] = compile(side, name=name, engine=engine)
-        elif not late(side):
+            sides[i] = compile(side, name=f"source_{'ab'[i]}", engine=engine)
+        elif isinstance(side, (str, Path)) and ":" not in str(side):
             sides[i] = resolve(side, engine)
-        else:
-            engines = {getattr(other, "engine", None) for other in sides} | {engine}
-            off_gpu = "sim" in engines or not torch.cuda.is_available()
-            if isinstance(side, str):
-                sides[i] = resolve(side, "sim" if off_gpu else engine)
-            else:
-                where = "cpu" if off_gpu else f"cuda:{torch.cuda.current_device()}"
-                precision = getattr(side, "precision", "fp32")
-                sides[i] = Function(side, torch.device(where), precision)
+    # baselines and callables go where the other one is
+    known = [side for side in sides if isinstance(side, Runnable)]
+    off_gpu = not torch.cuda.is_available() or any(side.simulated for side in known)
+    where = "sim" if off_gpu else engine
+    for i, side in enumerate(sides):
+        if not isinstance(side, Runnable):
+            sides[i] = Function.of(side, where) if callable(side) else resolve(side, where)
     if sides[0].device != sides[1].device:
         raise ConvlabError(
             f"A runs on {sides[0].device} and B on {sides[1].device}: a simulated kernel or one "
             "on the CPU cannot be compared with one on a GPU; load both with the same engine"
         )
-    return sides
+    return sides[0], sides[1]
 
 
-def _identity(kernel: Any) -> tuple:
+def _identity(kernel: Runnable) -> tuple:
     """What makes two runnables the same: function, or source with tunables, or else name."""
-    return (
-        getattr(kernel, "function", None), kernel.name.split("#")[0], kernel.engine,
-        _source(kernel), str(getattr(kernel, "defines", None)),
-    )  # fmt: skip
+    function = kernel.function if isinstance(kernel, Function) else None
+    name = kernel.name.split("#")[0]
+    return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
 
 
-def _source(kernel: Any) -> str | None:
-    return getattr(kernel, "source", None)
-
-
-def _labels(kernels: Sequence[Any]) -> list[str]:
-    names = [kernel.name for kernel in kernels]
-    if names[0] != names[1]:
-        return names
-    return [f"{name} ({side})" for name, side in zip(names, "AB", strict=True)]
-
-
-def _checked(kernel: Any, problem: Problem, seed: int, isolate: bool) -> tuple[Report, Any]:
+def _checked(
+    kernel: Runnable, problem: Problem, seed: int, isolate: bool
+) -> tuple[Report, Runnable]:
     """Check a side; a callable that names no class and is not fp32 may be tf32."""
-    options: dict[str, Any] = {"seed": seed}
-    if kernel.device.type == "cuda" and not isolate:
-        options["isolate"] = False
-    report = check_right(kernel, problem, **options)
-    if report.ok or not isinstance(kernel, Function) or hasattr(kernel.function, "precision"):
+    report = check_right(kernel, problem, seed=seed, isolate=isolate)
+    if report.ok or not isinstance(kernel, Function) or declared(kernel.function):
         return report, kernel
-    coarse = Function(kernel.function, kernel.device, "tf32")
-    again = check_right(coarse, problem, **options)
+    coarse = replace(kernel, precision="tf32")
+    again = check_right(coarse, problem, seed=seed, isolate=isolate)
     return (again, coarse) if again.ok else (report, kernel)
 
 
 def _measured(
-    kernels: Sequence[Any],
+    kernels: Sequence[Runnable],
     problem: Problem,
     options: dict[str, Any],
     isolate: bool,
     notes: list[str],
 ) -> list[Paired]:
     """Time both, in the worker process if that can be."""
+    if isolate and not worker.can_cross(*kernels):
+        notes.append("measured in this process: a callable that pickle cannot send was given")
+        isolate = False
     if not isolate:
         return paired.measure_pair(*kernels, problem, **options)
-    from ..run import worker
-
-    if not worker.can_cross(*kernels):
-        notes.append("measured in this process: a callable that pickle cannot send was given")
-        return paired.measure_pair(*kernels, problem, **options)
     limit = _SPARE_SECONDS + 5 * options["limit_seconds"] * len(options["modes"])
-    return _isolated(paired.measure_pair, *kernels, problem, time_limit=limit, **options)
-
-
-def _isolated(function: Callable[..., Any], *args: Any, time_limit: float, **kwargs: Any) -> Any:
-    from ..run import worker
-
-    return worker.call(function, *args, time_limit=time_limit, **kwargs)
+    return worker.call(paired.measure_pair, *kernels, problem, time_limit=limit, **options)
 
 
 def _counted(
-    kernels: Sequence[Any],
+    kernels: Sequence[Runnable],
     problem: Problem,
     seed: int,
     reports: Sequence[Report],
     notes: list[str],
-) -> tuple[Timing, Timing]:
+) -> tuple[Counters, Counters]:
     """Return the simulator's counters, from the checks if there were any."""
-    timings = [
-        simulated(kernel, report.counters, report.host_seconds)
-        for kernel, report in zip(kernels, reports, strict=False)
-    ]
-    if not timings:
-        timings = measure_all(kernels, problem, seed=seed)
-    if len(timings) == 1:
-        timings *= 2
-    for timing in timings:
-        if timing.traffic_bytes is None:
-            notes.append(f"{timing.kernel} does not run on the simulator, so it has no counters")
-    return timings[0], timings[1]
+    counted = [report.counters for report in reports]
+    if not counted:
+        for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
+            launch = kernel.prepare(problem, *given)
+            run(launch)
+            counted.append(launch.counters)
+    for kernel, counters in zip(kernels, counted, strict=False):
+        if traffic_bytes(counters) is None:
+            notes.append(f"{kernel.name} does not run on the simulator, so it has no counters")
+    return counted[0], counted[-1]

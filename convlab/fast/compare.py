@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import html
 import math
 import os
 import platform
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,107 +19,26 @@ from ..machine.device import Ceilings, ceilings, describe, floor_seconds
 from ..machine.progress import bar as progress_bar
 from ..machine.progress import tqdm
 from ..right import reference
-from ..right.check import Report, check, explained, fit, plain, resolve
-from ..show import plot
+from ..right.check import check
+from ..right.report import Report
+from ..run.fit import fit
+from ..run.kernel import ENGINES, resolve
+from ..run.runnable import Runnable, explained
+from ..words import arguments
+from ..words.catalog import catalog
 from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
-from ..words.problem import Problem
+from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
-from .measure import LIMIT_SECONDS, Timing, measure_all, simulated
+from .comparison import Comparison, Comparisons
+from .measure import LIMIT_SECONDS, Timing, measure_all
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
-
-
-@dataclass(frozen=True, repr=False)
-class Comparison:
-    """What a comparison found.
-
-    Attributes
-    ----------
-    problem
-        The problem that was run, scaled down if need be.
-    frame
-        One row for each kernel: kernel, title, class, engine, right, error, bound; then on a GPU
-        time_ms, spread_pct (interquartile range over median), samples, tflops, floor_ms, x_floor;
-        on the simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
-        `right` is None for a kernel that did not run.
-    ok
-        Whether all that was asked is right. A kernel that declines the problem spoils it only if
-        it was asked for by name.
-    notes
-        Lines: engine, device, scaling, versions, date.
-    failures
-        What is wrong, in full: reports of wrong kernels, messages of those that failed.
-    """
-
-    problem: Problem
-    frame: pd.DataFrame
-    ok: bool
-    notes: tuple[str, ...]
-    failures: tuple[str, ...] = ()
-    reports: tuple[Report, ...] = field(default=(), repr=False)
-
-    @property
-    def cost(self) -> str:
-        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if "time_ms" in self.frame else "traffic_mb"
-
-    @property
-    def cost_label(self) -> str:
-        """What `cost` is, in words with its unit: an axis's label."""
-        return plot.COST_LABELS[self.cost]
-
-    @property
-    def engine(self) -> str:
-        """Where it ran: "cuda" or "sim"; "torch" if nothing but baselines ran, on a CPU."""
-        engines = set(self.frame["engine"])
-        return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
-
-    @property
-    def note(self) -> str:
-        """The notes as one text."""
-        return "\n".join(self.notes)
-
-    def __str__(self) -> str:
-        notes = [line for note in self.notes for line in textwrap.wrap(note, 100)]
-        return "\n".join([self.problem.label, *_table(self.frame), *notes, *self.failures])
-
-    __repr__ = __str__  # what a notebook keeps as text
-
-    def _repr_html_(self) -> str:
-        head = html.escape(self.problem.label)
-        table = _shown(self.frame).to_html(index=False, border=0, escape=True)
-        notes = "<br>".join(map(html.escape, self.notes))
-        wrong = "".join(f"<pre>{html.escape(text)}</pre>" for text in self.failures)
-        return f"<b>{head}</b>{table}<p><small>{notes}</small></p>{wrong}"
-
-    def plot(self, path: str | Path | None = None) -> plot.Chart:
-        """Draw errors beside costs; write the figure if a path is given, and return it."""
-        chart = plot.error_and_cost(self.frame, self.problem.label, self.notes)
-        if path is not None:
-            chart.save(path)
-        return chart
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold; a number that is not known is None."""
-        return {
-            "problem": {
-                "name": self.problem.name,
-                **self.problem.variables(),
-                "bias": self.problem.bias,
-            },
-            "ok": self.ok,
-            "rows": [
-                {key: plain(value) for key, value in row.items()}
-                for row in self.frame.to_dict("records")
-            ],
-            "notes": list(self.notes),
-            "failures": list(self.failures),
-        }
+_COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
 
 
 def compare(
     kernels: Iterable[Any] | Any | None = None,
-    problem: Problem | str = "square",
+    problem: Problem | str | Iterable[Problem | str] = "square",
     *,
     engine: str = "auto",
     scale: str | None = "auto",
@@ -129,7 +46,7 @@ def compare(
     seed: int = 0,
     limit_seconds: float = LIMIT_SECONDS,
     progress: bool = True,
-) -> Comparison:
+) -> Comparison | Comparisons:
     """Check several kernels on one problem and measure them side by side.
 
     Parameters
@@ -137,7 +54,7 @@ def compare(
     kernels
         Runnables, names, paths, or baselines' names ("cudnn:tf32"); all of the catalog unless told.
     problem
-        A Problem, or the name or the spec of one.
+        A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
     engine
         Where kernels given by name or path run: "cuda", "sim" or "auto".
     scale
@@ -150,11 +67,11 @@ def compare(
     limit_seconds
         Time spent on measuring one kernel on a GPU, at most.
     progress
-        Show a progress bar.
+        Show a progress bar, where there is a terminal or a notebook.
 
     Returns
     -------
-    Comparison
+    Comparison, or Comparisons of a set
 
     Raises
     ------
@@ -165,8 +82,53 @@ def compare(
     LaunchError
         `scale` is None and memory is short. A single kernel's failure is a row, not an exception.
     """
-    problem = named_problem(problem)
-    entries = _load(kernels, engine, baselines)
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(progress, "progress")
+    seed = arguments.whole(seed, "seed")
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
+    asked = members(problem)
+    options = (scale, seed, limit_seconds, progress)
+    if asked is None:
+        entries = _load(kernels, engine, baselines)
+        return _compared(entries, named_problem(problem), kernels is None, *options)
+    results = []
+    for each in asked:
+        entries = _load(kernels, engine, baselines)
+        results.append(_compared(entries, each, kernels is None, *options))
+    return Comparisons(tuple(results))
+
+
+@dataclass
+class _Entry:
+    """One row in the making."""
+
+    kernel: Runnable
+    right: bool | None = None  # None: it declined the problem
+    report: Report | None = None
+    timing: Timing | None = None
+    status: str = ""  # for the lines under the table
+    message: str = ""  # what is wrong, in full
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    def failed(self, how: str, error: Exception) -> None:
+        """Take down that it did not get through."""
+        self.right, self.message = False, f"{self.name}: {error}"
+        self.status = f"{how}: {str(error).strip().splitlines()[0]}"
+
+
+def _compared(
+    entries: list[_Entry],
+    problem: Problem,
+    whole_catalog: bool,
+    scale: str | None,
+    seed: int,
+    limit_seconds: float,
+    progress: bool,
+) -> Comparison:
+    """Compare what was loaded on one problem."""
     loaded = [entry.kernel for entry in entries]
     problem, scaled = fit(problem, loaded, scale) if loaded else (problem, None)
     on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
@@ -177,13 +139,17 @@ def compare(
             bar.set_description(f"checking {entry.name}")
             _check(entry, problem, seed)
             bar.update()
-        _measure(entries, problem, on_gpu, seed, limit_seconds, bar)
-
+        if on_gpu:  # elsewhere the check's own run was counted
+            _measure(entries, problem, seed, limit_seconds, bar)
     rows = [_row(entry, problem, on_gpu, peaks) for entry in entries]
-    passed = [entry.right or (entry.right is None and kernels is None) for entry in entries]
+    frame = pd.DataFrame(rows, columns=None if rows else _COLUMNS)
+    if "with_prepare_ms" in frame and frame["with_prepare_ms"].isna().all():
+        frame = frame.drop(columns="with_prepare_ms")
+    frame["right"] = frame["right"].astype(object)  # None, True and False stay what they are
+    passed = [entry.right or (entry.right is None and whole_catalog) for entry in entries]
     return Comparison(
         problem=problem,
-        frame=pd.DataFrame(rows, columns=None if rows else _COLUMNS),
+        frame=frame,
         ok=all(passed) and any(entry.right for entry in entries),
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.message for entry in entries if entry.message),
@@ -191,71 +157,52 @@ def compare(
     )
 
 
-@dataclass
-class _Entry:
-    """One row in the making."""
-
-    name: str
-    kernel: Any
-    right: bool | None = None  # None: it declined the problem
-    report: Report | None = None
-    timing: Timing | None = None
-    status: str = ""  # for the table's last column
-    message: str = ""  # what is wrong, in full
-
-
-_COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
-
-
 def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_Entry]:
     """Turn what was asked for into runnables, nothing built yet; baselines come last."""
     if kernels is None:
-        from ..words.catalog import catalog
-
         kernels = catalog()
-    elif isinstance(kernels, (str, Path)) or hasattr(kernels, "prepare"):
+    elif isinstance(kernels, (str, Path, Runnable)):
         kernels = [kernels]
-    kernels = list(kernels)
+    kernels = arguments.several(kernels, "kernels")
     named = [asked for asked in kernels if isinstance(asked, str) and ":" in asked]
     entries: list[_Entry] = []
     for asked in kernels:
         if asked not in named:
             _add(entries, resolve(asked, engine))
-    engines = {entry.kernel.engine for entry in entries}
-    if {"cuda", "sim"} <= engines:
+    loaded = [entry.kernel for entry in entries]
+    simulated = any(kernel.simulated for kernel in loaded)
+    on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
+    if simulated and (on_gpu or not all(each.simulated or each.library for each in loaded)):
         raise ConvlabError(
             "a simulated kernel cannot be compared with one on a GPU: load all with one engine"
         )
     if baselines is None:
-        baselines = BASELINES if "cuda" in engines else ()
-    for name in (*named, *baselines):
-        _add(entries, resolve(name, "sim" if "sim" in engines else engine))
+        baselines = BASELINES if on_gpu else []
+    for name in (*named, *arguments.several(baselines, "baselines")):
+        _add(entries, resolve(name, "sim" if simulated else engine))
     return entries
 
 
-def _add(entries: list[_Entry], kernel: Any) -> None:
+def _add(entries: list[_Entry], kernel: Runnable) -> None:
     """Append a runnable unless it is there; refuse another one of the same name."""
-    twin = next((e.kernel for e in entries if e.name == kernel.name), None)
+    twin = next((entry.kernel for entry in entries if entry.name == kernel.name), None)
     if twin is None:
-        entries.append(_Entry(kernel.name, kernel))
-        return
-    source = getattr(kernel, "source", None)
-    same = twin is kernel or ":" in kernel.name
-    if not same and (source is None or source != getattr(twin, "source", None)):
-        paths = " and ".join(str(getattr(k, "path", None) or "(no file)") for k in (twin, kernel))
+        entries.append(_Entry(kernel))
+    elif twin is not kernel and not kernel.library and kernel.source != twin.source:
+        paths = " and ".join(str(each.path or "(no file)") for each in (twin, kernel))
         raise ConvlabError(
             f"two different kernels are both named {kernel.name}: {paths}; rename one of them"
         )
 
 
-def build_all(kernels: Sequence[Any]) -> Iterator[tuple[int, BuildError | None]]:
+def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
     """Build runnables ahead of their first run, as many at a time as there are cores.
 
-    Yields each one's place in `kernels`, as it is done, and what went wrong with it. The compiler
-    is a process of its own, so threads of this one do. What needs no building is passed over.
+    Yields, in order, what went wrong with each. The compiler is a process of its own, so threads
+    of this one do.
     """
 
-    def build(kernel: Any) -> BuildError | None:
+    def build(kernel: Runnable) -> BuildError | None:
         try:
             kernel.build()
         except BuildError as error:
@@ -264,30 +211,19 @@ def build_all(kernels: Sequence[Any]) -> Iterator[tuple[int, BuildError | None]]
 
     pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
     try:
-        futures = {
-            pool.submit(build, kernel): i
-            for i, kernel in enumerate(kernels)
-            if hasattr(kernel, "build")
-        }
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        yield from pool.map(build, kernels)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no compiler
 
 
 def _build(entries: Sequence[_Entry], bar: tqdm) -> None:
-    """Build ahead of the checks; the bar tells which kernel was built last."""
+    """Build ahead of the checks."""
     bar.set_description("building")
-    done = 0
-    for i, error in build_all([entry.kernel for entry in entries]):
-        entry = entries[i]
+    errors = build_all([entry.kernel for entry in entries])
+    for entry, error in zip(entries, errors, strict=True):
         if error is not None:
-            entry.right, entry.message = False, f"{entry.name}: {error}"
-            entry.status = f"does not build: {_first_line(error)}"
-        bar.set_description(f"built {entry.name}")
+            entry.failed("does not build", error)
         bar.update()
-        done += 1
-    bar.update(len(entries) - done)  # those that need no building
 
 
 def _check(entry: _Entry, problem: Problem, seed: int) -> None:
@@ -299,8 +235,7 @@ def _check(entry: _Entry, problem: Problem, seed: int) -> None:
         entry.status = f"declines: {error}"
         return
     except LaunchError as error:
-        entry.right, entry.message = False, f"{entry.name}: {error}"
-        entry.status = f"failed: {_first_line(error)}"
+        entry.failed("failed", error)
         return
     entry.right = entry.report.ok
     if not entry.right:
@@ -309,15 +244,10 @@ def _check(entry: _Entry, problem: Problem, seed: int) -> None:
 
 
 def _measure(
-    entries: list[_Entry], problem: Problem, on_gpu: bool, seed: int, limit: float, bar: tqdm
+    entries: list[_Entry], problem: Problem, seed: int, limit: float, bar: tqdm
 ) -> None:
-    """Time what ran, right or wrong, on a GPU; elsewhere the check's own run was counted."""
+    """Time what ran, right or wrong."""
     ran = [entry for entry in entries if entry.report is not None]
-    if not on_gpu:
-        for entry in ran:
-            report = entry.report
-            entry.timing = simulated(entry.kernel, report.counters, report.host_seconds)
-        return
 
     def tell(name: str) -> None:
         bar.set_description(f"measuring {name}")
@@ -329,8 +259,7 @@ def _measure(
             timings = measure_all(kernels, problem, seed=seed, limit_seconds=limit, progress=tell)
     except LaunchError as error:
         for entry in ran:
-            entry.right, entry.message = False, str(error)
-            entry.status = f"failed while measured: {_first_line(error)}"
+            entry.failed("failed while measured", error)
         return
     for entry, timing in zip(ran, timings, strict=True):
         entry.timing = timing
@@ -341,35 +270,32 @@ def _measure(
 def _row(entry: _Entry, problem: Problem, on_gpu: bool, peaks: Ceilings | None) -> dict[str, Any]:
     kernel, report, timing = entry.kernel, entry.report, entry.timing
     row = {
-        "kernel": entry.name,
-        "title": kernel.title,
-        "class": kernel.precision,
-        "engine": kernel.engine,
-        "right": entry.right,
+        "kernel": kernel.name, "title": kernel.title, "class": kernel.precision,
+        "engine": kernel.engine, "right": entry.right,
         "error": report.error if report else math.nan,
         "bound": reference.tolerance(kernel.precision, problem.gemm_k),
-    }
+    }  # fmt: skip
     if on_gpu:
+        floor = floor_seconds(problem, kernel.precision, peaks)
         seconds = timing.seconds if timing else math.nan
-        floor = floor_seconds(problem, kernel.precision, peaks) if peaks else math.nan
         row |= {
             "time_ms": seconds * 1e3,
+            "with_prepare_ms": (seconds + timing.prepare_seconds) * 1e3 if timing else math.nan,
             "spread_pct": timing.spread * 100 if timing else math.nan,
             "samples": timing.samples if timing else 0,
             "tflops": _ratio(problem.flops, seconds) / 1e12,
-            "floor_ms": floor * 1e3,
-            "x_floor": _ratio(seconds, floor),
-        }
+            "floor_ms": floor * 1e3, "x_floor": _ratio(seconds, floor),
+        }  # fmt: skip
     else:
-        counted = timing is not None and timing.traffic_bytes is not None
-        traffic = timing.traffic_bytes if counted else math.nan
+        counters = (report and report.counters) or {}
+        traffic = report.traffic_bytes if counters else math.nan
+        least = kernel.format.min_bytes(problem)
         row |= {
-            "traffic_mb": traffic / 1e6,
-            "floor_mb": problem.min_bytes / 1e6,
-            "x_floor": _ratio(traffic, problem.min_bytes),
-            "shared_wavefronts": timing.shared_wavefronts if counted else math.nan,
-            "host_seconds": timing.host_seconds if timing else math.nan,
-        }
+            "traffic_mb": traffic / 1e6, "floor_mb": least / 1e6,
+            "x_floor": _ratio(traffic, least),
+            "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
+            "host_seconds": counters.get("seconds", report.host_seconds if report else math.nan),
+        }  # fmt: skip
     return row | {"note": entry.status}
 
 
@@ -379,87 +305,19 @@ def _ratio(a: float, b: float) -> float:
 
 def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:
     notes, kernels = [], [entry.kernel for entry in entries]
-    counted = {e.name: e.timing.counters for e in entries if e.timing and e.timing.counters}
-    modelled = [name for name, counters in counted.items() if counters.get("library_bytes")]
     if peaks is not None:
-        notes += [
-            f"on {describe(kernels[0].device)}",
-            (
-                f"floors from measured ceilings: copy {peaks.copy_bytes_per_s / 1e12:.2f} TB/s, "
-                f"GEMM fp32 {peaks.fp32_flops / 1e12:.0f} and TF32 "
-                f"{peaks.tf32_flops / 1e12:.0f} TFLOP/s"
-            ),
-        ]
-    elif any(kernel.engine == "sim" for kernel in kernels):
+        notes += [f"on {describe(kernels[0].device)}", f"floors from measured ceilings: {peaks}"]
+    elif any(kernel.simulated for kernel in kernels):
         notes.append(
             "on the simulator: traffic is counted, no time is a GPU's; floor: x, w, y moved once"
         )
     elif kernels:
         notes.append("on the CPU: no time is a GPU's")
+    reports = [entry.report for entry in entries if entry.report]
+    modelled = [r.kernel for r in reports if (r.counters or {}).get("library_bytes")]
     if modelled:
         notes.append(f"cuBLAS's traffic is a model's, 128x128 tiles: {', '.join(modelled)}")
     if scaled:
         notes.append(scaled)
     today = datetime.date.today().isoformat()
     return [*notes, f"{today}, torch {torch.__version__}, Python {platform.python_version()}"]
-
-
-# Column of the frame, heading, format.
-_PRINTED = (
-    ("kernel", "kernel", "{}"),
-    ("class", "class", "{}"),
-    ("right", "result", "{}"),
-    ("error", "error", "{:.1e}"),
-    ("time_ms", "time ms", "{:.4g}"),
-    ("spread_pct", "± %", "{:.1f}"),
-    ("tflops", "TFLOP/s", "{:.3g}"),
-    ("floor_ms", "floor ms", "{:.4g}"),
-    ("traffic_mb", "traffic MB", "{:.4g}"),
-    ("floor_mb", "floor MB", "{:.4g}"),
-    ("x_floor", "x floor", "{:.3g}"),
-    ("shared_wavefronts", "shared wavefronts", "{:,.0f}"),
-    ("host_seconds", "host s", "{:.2f}"),
-)
-
-
-def _shown(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame as text, a column each with the heading that is printed."""
-    result = {True: "right", False: "WRONG", None: "declined"}
-    shown = {}
-    for key, heading, form in _PRINTED:
-        if key not in frame:
-            continue
-        values = [None if pd.isna(value) else value for value in frame[key]]
-        if key == "right":
-            failed = frame["note"].str.startswith(("failed", "does not build"))
-            values = [
-                "FAILED" if fail else result[None if value is None else bool(value)]
-                for value, fail in zip(values, failed, strict=True)
-            ]
-        shown[heading] = ["-" if value is None else form.format(value) for value in values]
-    return pd.DataFrame(shown)
-
-
-def _table(frame: pd.DataFrame, most: int = 100) -> list[str]:
-    """Lay the frame out as lines of text, none longer than `most`; notes follow the rows."""
-    shown = _shown(frame)
-    columns = [[heading, *shown[heading]] for heading in shown]
-    widths = [max(map(len, column)) for column in columns]
-    if widths:
-        widths[0] = max(6, min(widths[0], most - sum(widths[1:]) - 2 * (len(widths) - 1)))
-    lines = []
-    for cells in zip(*columns, strict=True):
-        name = cells[0] if len(cells[0]) <= widths[0] else cells[0][: widths[0] - 1] + "…"
-        rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *rest]).rstrip())
-    if lines:
-        lines.insert(1, "-" * max(map(len, lines)))
-    for row in frame.itertuples():
-        if row.note:
-            text = f"{row.kernel}: {row.note}"
-            lines.append(text if len(text) <= most else text[: most - 1] + "…")
-    return lines
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

@@ -1,11 +1,11 @@
-"""How fast is a kernel: time on a GPU, counted memory traffic on the simulator.
+"""How long a kernel takes on a GPU.
 
-On a GPU: single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`),
-warm-up until it no longer gets faster, samples until their mean is known to half a percent or the
-time is up, and the median reported. Several kernels are timed in interleaved rounds, so that a
-drifting clock meets all of them. To know which of two is faster, and how surely, take `ab`.
+Single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`), warm-up until
+it no longer gets faster, samples until their mean is known to half a percent or the time is up, and
+the median reported. Several kernels are timed in interleaved rounds, so that a drifting clock meets
+all of them. To know which of two is faster, and how surely, take `ab`.
 
-A simulated run has counters and a wall time of the host; it never has a time of a GPU.
+A simulated run has counters, which a `Report` holds; it never has a time of a GPU.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..right import reference
-from ..right.check import run
+from ..run.data import inputs
+from ..run.runnable import Inputs, Runnable
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
 from . import stopwatch
@@ -34,44 +34,35 @@ _ROUND_SECONDS = 0.05  # what one kernel gets of a round
 
 @dataclass(frozen=True)
 class Timing:
-    """What one kernel costs on one problem.
+    """How long one kernel takes on one problem.
 
     Attributes
     ----------
-    kernel, engine
-        Which kernel, where.
+    kernel
+        Its name.
     seconds, spread, samples, stable
-        On a GPU: the median; the interquartile range over the median; how many samples; whether
-        they were enough for `TARGET`. Elsewhere NaN, NaN, 0 and False.
-    traffic_bytes, shared_wavefronts
-        On the simulator: bytes that loads and stores move, in 32-byte sectors, nothing cached
-        between warp requests, and for calls of cuBLAS a model's (tiles of 128x128); and shared
-        memory wavefronts. Elsewhere None.
-    host_seconds
-        On the simulator: how long the simulation took. It says nothing of any GPU.
-    counters
-        All of the simulator's counters.
+        The median; the interquartile range over the median; how many samples; whether they were
+        enough for `TARGET`.
+    prepare_seconds
+        What laying out the filter takes, once for a filter and not part of `seconds`; NaN of a
+        kernel that takes it as it is.
     """
 
     kernel: str
-    engine: str
-    seconds: float = math.nan
-    spread: float = math.nan
-    samples: int = 0
-    stable: bool = False
-    traffic_bytes: int | None = None
-    shared_wavefronts: int | None = None
-    host_seconds: float = math.nan
-    counters: dict[str, Any] | None = field(default=None, repr=False)
+    seconds: float
+    spread: float
+    samples: int
+    stable: bool
+    prepare_seconds: float = math.nan
 
 
-def measure(kernel: Any, problem: Problem, **options: Any) -> Timing:
-    """Measure one runnable (Kernel or Baseline) on a problem; see `measure_all`."""
+def measure(kernel: Runnable, problem: Problem, **options: Any) -> Timing:
+    """Measure one runnable on a problem; see `measure_all`."""
     return measure_all([kernel], problem, **options)[0]
 
 
 def measure_all(
-    kernels: Sequence[Any],
+    kernels: Sequence[Runnable],
     problem: Problem,
     *,
     seed: int = 0,
@@ -84,7 +75,7 @@ def measure_all(
     Parameters
     ----------
     kernels
-        Runnables; on a GPU they are timed in turns, round after round.
+        Runnables; they are timed in turns, round after round.
     problem
         What to compute, on normal data.
     seed
@@ -106,7 +97,7 @@ def measure_all(
     LaunchError
         A kernel failed to run, or memory is short.
     ConvlabError
-        The kernels are on different devices.
+        The kernels are on different devices, or on none that takes a time.
     """
     devices = {kernel.device for kernel in kernels}
     if len(devices) > 1:
@@ -117,49 +108,37 @@ def measure_all(
     if not kernels:
         return []
     device = devices.pop()
-    inputs = reference.inputs(problem, seed, device)
-    if device.type == "cuda":
-        return _time_in_rounds(kernels, problem, inputs, seed, target, limit_seconds, progress)
-    timings = []
-    for kernel in kernels:
-        if progress:
-            progress(kernel.name)
-        launch = kernel.prepare(problem, *inputs)
-        started = time.perf_counter()
-        run(launch, kernel)
-        elapsed = time.perf_counter() - started
-        timings.append(simulated(kernel, getattr(launch, "counters", None), elapsed))
-    return timings
+    if device.type != "cuda":
+        raise ConvlabError(f"nothing is timed on {device}: what is simulated has counters instead")
+    reference.make_room(problem, device)
+    data = shared_inputs(kernels, problem, seed)
+    return _time_in_rounds(kernels, problem, data, seed, target, limit_seconds, progress)
 
 
-def simulated(kernel: Any, counters: dict[str, Any] | None, host_seconds: float) -> Timing:
-    """Turn the counters of a simulated run into what it costs; without counters, only the wait."""
-    if not counters:
-        return Timing(kernel.name, kernel.engine, host_seconds=host_seconds)
-    return Timing(
-        kernel.name,
-        kernel.engine,
-        traffic_bytes=sum(
-            int(counters.get(key, 0))
-            for key in ("global_load_bytes", "global_store_bytes", "library_bytes")
-        ),
-        shared_wavefronts=counters["shared_wavefronts"],
-        host_seconds=counters.get("seconds", host_seconds),
-        counters=dict(counters),
-    )
+def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Inputs]:
+    """Return each runnable's data: the same tensors for all of one format."""
+    device = kernels[0].device
+    formats = {kernel.format for kernel in kernels}
+    made = {each: inputs(problem, seed, device, format=each) for each in formats}
+    return [made[kernel.format] for kernel in kernels]
 
 
-def summary(kernel: Any, samples: Sequence[float], target: float = TARGET) -> Timing:
+def summary(
+    kernel: Runnable,
+    samples: Sequence[float],
+    target: float = TARGET,
+    prepare_seconds: float = math.nan,
+) -> Timing:
     """Turn samples in seconds into a median and a spread."""
     middle = statistics.median(samples)
     low, _, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle] * 3
     return Timing(
         kernel.name,
-        kernel.engine,
         seconds=middle,
         spread=(high - low) / middle if middle else 0.0,
         samples=len(samples),
         stable=relative_error(samples) <= target,
+        prepare_seconds=prepare_seconds,
     )
 
 
@@ -172,9 +151,9 @@ def relative_error(samples: Sequence[float]) -> float:
 
 
 def _time_in_rounds(
-    kernels: Sequence[Any],
+    kernels: Sequence[Runnable],
     problem: Problem,
-    inputs: Sequence[torch.Tensor | None],
+    data: Sequence[Inputs],
     seed: int,
     target: float,
     limit_seconds: float,
@@ -187,10 +166,10 @@ def _time_in_rounds(
         flush = stopwatch.flush_buffer(device)
         turns = [
             stopwatch.Single(
-                kernel, problem, inputs, flush,
+                kernel, problem, given, flush,
                 turn_seconds=_ROUND_SECONDS, warm_up_seconds=limit_seconds / 3,
             )
-            for kernel in kernels
+            for kernel, given in zip(kernels, data, strict=True)
         ]  # fmt: skip
 
         def wanted(i: int) -> bool:
@@ -207,6 +186,16 @@ def _time_in_rounds(
                 for kept, turn in zip(samples, turns, strict=True)
             ):
                 break
+        prepared = [_prepare_seconds(k, problem, d) for k, d in zip(kernels, data, strict=True)]
     return [
-        summary(kernel, taken, target) for kernel, taken in zip(kernels, samples, strict=True)
+        summary(kernel, taken, target, seconds)
+        for kernel, taken, seconds in zip(kernels, samples, prepared, strict=True)
     ]
+
+
+def _prepare_seconds(kernel: Runnable, problem: Problem, data: Inputs) -> float:
+    """What laying out the filter takes by itself; NaN if the kernel takes it as it is."""
+    launch = None if kernel.library else kernel.prepare(problem, *data)
+    if launch is None or launch.plan is None:
+        return math.nan
+    return stopwatch.lone_seconds(launch.prepare_filter, kernel)

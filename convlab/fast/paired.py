@@ -13,23 +13,22 @@ buffer lies can be worth a percent by itself.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import random
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
-from ..right.check import explained, run
+from ..run.runnable import Inputs, Launch, Runnable, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
+from .measure import shared_inputs
 from .ratio import Ratio, estimate, settled
 from .stopwatch import Batch, Single, Turn, flush_buffer, lone_seconds, rounds
 
@@ -93,8 +92,8 @@ class Plan:
 
 
 def measure_pair(
-    a: Any,
-    b: Any,
+    a: Runnable,
+    b: Runnable,
     problem: Problem,
     *,
     seed: int,
@@ -121,6 +120,7 @@ def measure_pair(
     options = {"seed": seed, "target": target, "limit_seconds": limit_seconds}
     planned = {"cold": _cold, "hot": _hot}
     found = []
+    reference.make_room(problem, a.device)
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
         clock = Clock(a.device)
         for mode in modes:
@@ -229,38 +229,34 @@ class _Shared:
             self._kept[key] = torch.empty(shape, dtype=dtype, device=device)
         return self._kept[key]
 
-    def launch(self, kernel: Any, problem: Problem, inputs: reference.Inputs) -> Any:
+    def launch(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Launch:
         """Prepare a runnable on the shared memory, and run it once."""
-        launch = prepared(kernel, problem, inputs, self)
-        run(launch, kernel)
+        launch = kernel.prepare(problem, *inputs, allocate=self)
+        run(launch)
         return launch
 
 
-def prepared(kernel: Any, problem: Problem, inputs: reference.Inputs, allocate: Any) -> Any:
-    """Prepare a runnable with our memory for y and workspace, if it is one that takes it."""
-    takes = inspect.signature(kernel.prepare).parameters  # a baseline allocates for itself
-    options = {"allocate": allocate} if allocate is not None and "allocate" in takes else {}
-    return kernel.prepare(problem, *inputs, **options)
-
-
 def _cold(
-    kernels: Sequence[Any], problem: Problem, seed: int, limit_seconds: float, clock: Clock
+    kernels: Sequence[Runnable], problem: Problem, seed: int, limit_seconds: float, clock: Clock
 ) -> Plan:
     device = kernels[0].device
-    inputs, flush = reference.inputs(problem, seed, device), flush_buffer(device)
+    inputs, flush = shared_inputs(kernels, problem, seed), flush_buffer(device)
     singles = [
         Single(
-            kernel, problem, inputs, flush, clock=clock,
+            kernel, problem, given, flush, clock=clock,
             turn_seconds=_TURN_SECONDS, warm_up_seconds=limit_seconds / 5,
         )
-        for kernel in kernels
+        for kernel, given in zip(kernels, inputs, strict=True)
     ]  # fmt: skip
     lone = tuple(centre(single()) for single in singles)
     plan = Plan(singles, "single launches between events, the L2 flushed before each")
     if max(lone) >= _COLD_GRAPH_SECONDS:
         return plan
     memory = _Shared()
-    launches = [[memory.launch(kernel, problem, inputs)] for kernel in kernels]
+    launches = [
+        [memory.launch(kernel, problem, given)]
+        for kernel, given in zip(kernels, inputs, strict=True)
+    ]
     batch = functools.partial(Batch, count=_COLD_BATCH, before=flush.zero_, clock=clock)
     try:
         turns = [batch(k, launch) for k, launch in zip(kernels, launches, strict=True)]
@@ -274,17 +270,17 @@ def _cold(
 
 
 def _hot(
-    kernels: Sequence[Any], problem: Problem, seed: int, limit_seconds: float, clock: Clock
+    kernels: Sequence[Runnable], problem: Problem, seed: int, limit_seconds: float, clock: Clock
 ) -> Plan:
     device = kernels[0].device
     known = describe(device)
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
     memory = [_Shared() for _ in range(sets)]
-    inputs = [reference.inputs(problem, seed + i, device) for i in range(sets)]
+    inputs = zip(*(shared_inputs(kernels, problem, seed + i) for i in range(sets)), strict=True)
     launches = [
-        [each.launch(kernel, problem, given) for each, given in zip(memory, inputs, strict=True)]
-        for kernel in kernels
+        [each.launch(kernel, problem, tensors) for each, tensors in zip(memory, given, strict=True)]
+        for kernel, given in zip(kernels, inputs, strict=True)
     ]
     lone = tuple(
         lone_seconds(each[0], kernel) for each, kernel in zip(launches, kernels, strict=True)

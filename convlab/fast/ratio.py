@@ -56,6 +56,14 @@ class Ratio:
         """Half the interval's width."""
         return (self.high - self.low) / 2
 
+    def __str__(self) -> str:
+        if not self.rounds:
+            return "not known, no round counts"
+        interval = f"95% {self.low:.4f} to {self.high:.4f}"
+        if not math.isfinite(self.high):
+            interval = "too few rounds for an interval"
+        return f"{self.value:.4f}, {interval}, {self.rounds} rounds"
+
     def verdict(self, threshold: float = THRESHOLD) -> str:
         """Say what is known of B against A: "faster", "slower", "same" or "undecided"."""
         if 1 - threshold <= self.low and self.high <= 1 + threshold:

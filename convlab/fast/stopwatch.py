@@ -14,13 +14,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 
 from ..machine.clock import Clock
 from ..machine.device import describe
-from ..right.check import run
+from ..run.runnable import Inputs, Launch, Runnable, explained
 from ..words.problem import Problem
 
 Turn = Callable[[], list[float]]
@@ -53,6 +52,15 @@ def flush_buffer(device: torch.device) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
+def timed(work: Callable[[], object]) -> Callable[[], float]:
+    """Put work on the GPU between two events; return what tells its seconds once it is done."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    return lambda: start.elapsed_time(end) / 1e3
+
+
 class Single:
     """Turns of one runnable, its launches timed one by one, the L2 flushed before each.
 
@@ -67,9 +75,9 @@ class Single:
 
     def __init__(
         self,
-        kernel: Any,
+        kernel: Runnable,
         problem: Problem,
-        inputs: Sequence[torch.Tensor | None],
+        inputs: Inputs,
         flush: torch.Tensor,
         *,
         turn_seconds: float,
@@ -94,7 +102,7 @@ class Single:
         self.spent += time.perf_counter() - started
         return samples
 
-    def _warm_up(self, launch: Any) -> float:
+    def _warm_up(self, launch: Launch) -> float:
         started, limit = time.perf_counter(), self._warm_up_seconds
         best = self._sample(launch, 1)[0]
         best = min(best, *self._sample(launch, 1)) if best < limit else best
@@ -105,23 +113,17 @@ class Single:
             best = min(best, fastest)
         return best
 
-    def _sample(self, launch: Any, count: int) -> list[float]:
+    def _sample(self, launch: Launch, count: int) -> list[float]:
         """Take samples in seconds; the host runs ahead of the GPU, which flushes meanwhile."""
-        events = []
-
-        def enqueue() -> None:
+        pending = []
+        with explained(self.kernel.name):
             for _ in range(count):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 self.flush.zero_()
-                start.record()
-                launch()
-                end.record()
-                events.append((start, end))
+                pending.append(timed(launch))
             if self.clock is not None:
                 self.clock.note()
-
-        run(enqueue, self.kernel)
-        return [start.elapsed_time(end) / 1e3 for start, end in events]
+            torch.cuda.synchronize(self.kernel.device)
+        return [seconds() for seconds in pending]
 
 
 class Batch:
@@ -142,7 +144,7 @@ class Batch:
 
     def __init__(
         self,
-        kernel: Any,
+        kernel: Runnable,
         launches: Sequence[Callable[[], object]],
         count: int,
         *,
@@ -161,18 +163,13 @@ class Batch:
 
     def __call__(self) -> list[float]:
         """Take a turn: one sample, seconds a launch."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-        def enqueue() -> None:
+        with explained(self.kernel.name):
             self._body()  # not timed: fills the caches, and lets the host run ahead
-            start.record()
-            self._body()
-            end.record()
+            seconds = timed(self._body)
             if self.clock is not None:
                 self.clock.note()
-
-        run(enqueue, self.kernel)
-        return [start.elapsed_time(end) / 1e3 / self.count]
+            torch.cuda.synchronize(self.kernel.device)
+        return [seconds() / self.count]
 
     def _one_by_one(self) -> None:
         for i in range(self.count):
@@ -182,18 +179,16 @@ class Batch:
                 self.launches[i % len(self.launches)]()
 
 
-def lone_seconds(launch: Callable[[], object], kernel: Any) -> float:
+def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
     """Return what events see of one launch on an idle GPU, kernel and launch, in seconds.
 
     The median of twenty, or of as many as fit in a fifth of a second.
     """
     seen: list[float] = []
-    while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize(kernel.device)
-        start.record()
-        launch()
-        end.record()
-        run(end.synchronize, kernel)
-        seen.append(start.elapsed_time(end) / 1e3)
+    with explained(kernel.name):
+        while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
+            torch.cuda.synchronize(kernel.device)
+            seconds = timed(launch)
+            torch.cuda.synchronize(kernel.device)
+            seen.append(seconds())
     return statistics.median(seen)

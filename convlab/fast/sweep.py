@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-import html
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ..machine.device import describe
 from ..machine.progress import bar as progress_bar
-from ..right.check import check, fit, plain, resolve
-from ..run.kernel import Kernel
-from ..show import plot
+from ..right.check import check
+from ..run import worker
+from ..run.fit import fit
+from ..run.kernel import ENGINES, Kernel, resolve
+from ..show import charts
+from ..show.plot import Chart
+from ..show.result import Table
+from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
-from ..words.problem import PROBLEM_SETS, Problem
+from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
-from ..words.problem import problems as named_problems
 from .compare import build_all
+from .comparison import Costly
 from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
+_MEASURED = {
+    "time_ms": "time ms",
+    "with_prepare_ms": "with prep. ms",
+    "spread_pct": ("± %", "{:.1f}"),
+    "samples": "samples",
+    "traffic_mb": "traffic MB",
+    "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
+    "host_seconds": ("host s", "{:.2f}"),
+}
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(Costly):
     """What a sweep found.
 
     Attributes
@@ -46,6 +59,8 @@ class Sweep:
         "declined", "failed", "wrong"), reason.
     notes
         Lines: device, scaling.
+    wrong
+        Names of the points that gave a wrong result.
     engine
         Where it ran: "cuda" or "sim".
     """
@@ -55,23 +70,13 @@ class Sweep:
     frame: pd.DataFrame
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
-    _wrong: tuple[str, ...] = field(default=(), repr=False)
+    wrong: tuple[str, ...] = field(default=(), repr=False)
     engine: str = "sim"
-
-    @property
-    def cost(self) -> str:
-        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if self.engine == "cuda" else "traffic_mb"
-
-    @property
-    def cost_label(self) -> str:
-        """What `cost` is, in words with its unit: an axis's label."""
-        return plot.COST_LABELS[self.cost]
 
     @property
     def ok(self) -> bool:
         """Whether at least one point is valid and none gave a wrong result."""
-        return len(self.frame) > 0 and not self._wrong
+        return len(self.frame) > 0 and not self.wrong
 
     @property
     def best(self) -> dict[str, str]:
@@ -83,44 +88,39 @@ class Sweep:
             return {}
         return self.frame.groupby("problem", sort=False)["kernel"].first().to_dict()
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """How many points are valid."""
         points = len(self.frame) + len(self.dropped)
-        lines = [f"{self.kernel}: {len(self.frame)} of {points} points valid"]
-        if len(self.frame):
-            shown = self.frame.drop(columns="kernel").dropna(axis=1, how="all")
-            lines.append(shown.to_string(index=False, float_format="{:.4g}".format))
+        return f"{self.kernel}: {len(self.frame)} of {points} points valid"
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """A row for each valid point."""
+        columns = {"problem": "problem"} | {name: name for name in self.tunables} | _MEASURED
+        return (Table(self.frame.dropna(axis=1, how="all"), columns),)
+
+    @property
+    def details(self) -> Sequence[str]:
+        """What was dropped and why; what is not steady; the best."""
+        lines = []
         for row in self.dropped.itertuples():
             reason = row.reason if len(row.reason) <= 160 else row.reason[:159] + "…"
-            lines.append(f"dropped {row.kernel} on {row.problem}: {row.kind}: {reason}")
-        lines += [f"best on {problem}: {name}" for problem, name in self.best.items()]
-        return "\n".join([*lines, *self.notes])
+            lines.append(f"  dropped {row.kernel} on {row.problem}: {row.kind}: {reason}")
+        if "stable" in self.frame:
+            for row in self.frame[~self.frame["stable"].astype(bool)].itertuples():
+                lines.append(f"  {row.kernel}: unsteady: {row.samples} samples until time was up")
+        return lines + [f"  best on {problem}: {name}" for problem, name in self.best.items()]
 
-    __repr__ = __str__
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was swept, what was dropped, and the best."""
+        names = ("kernel", "tunables", "dropped", "best")
+        return {name: getattr(self, name) for name in names}
 
-    def _repr_html_(self) -> str:
-        parts = [f"<b>{html.escape(str(self).partition(chr(10))[0])}</b>"]
-        for frame in (self.frame, self.dropped):
-            if len(frame):
-                parts.append(frame.to_html(index=False, border=0, escape=True))
-        return "".join(parts) + "<br>".join(map(html.escape, self.notes))
-
-    def plot(self, path: str | Path | None = None) -> plot.Chart:
-        """Draw the costs over the tunables; write the figure if a path is given."""
-        chart = plot.sweep_chart(self.frame, self.kernel, self.notes)
-        if path is not None:
-            chart.save(path)
-        return chart
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
-        rows, dropped = (
-            [{key: plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
-            for frame in (self.frame, self.dropped)
-        )
-        return {
-            "kernel": self.kernel, "tunables": self.tunables, "ok": self.ok, "rows": rows,
-            "dropped": dropped, "best": self.best, "notes": list(self.notes),
-        }  # fmt: skip
+    def figure(self) -> Chart:
+        """Draw the costs over the tunables."""
+        return charts.sweep_chart(self.frame, self.kernel, self.notes)
 
 
 def sweep(
@@ -190,17 +190,29 @@ def sweep(
     CatalogError, ProblemError
         No such kernel, tunable or problem, or an empty grid.
     """
+    arguments.choice(engine, "engine", ENGINES)
+    arguments.flag(progress, "progress")
+    arguments.flag(isolate, "isolate")
+    seed = arguments.whole(seed, "seed")
+    limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
+    if not (executor is None or isinstance(executor, Executor)):
+        raise ProblemError(f"executor is a concurrent.futures.Executor, not {executor!r}")
     kernel = resolve(kernel, engine)
     if not isinstance(kernel, Kernel):
         raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
+    if not isinstance(tunables, Mapping):
+        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {tunables!r}")
     grid = {name: _values(name, values) for name, values in tunables.items()}
     if not grid:
         raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    kernels = [_tuned(kernel, point) for point in points]
-    fitted = [fit(each, [kernel]) for each in _problems(problems)]
+    kernels = [kernel.tuned(_spelt(point)) for point in points]
+    asked = members(problems)
+    chosen = [named_problem(problems)] if asked is None else asked
+    fitted = [fit(each, [kernel]) for each in chosen]
     notes = tuple(dict.fromkeys(note for _, note in fitted if note))
-    errors = _build_all(kernels, progress)
+    quiet = {"leave": False, "disable": not progress}
+    errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
     tasks = []
@@ -213,7 +225,7 @@ def sweep(
             row |= {"kind": "does not build", "reason": _reason(error)}
         else:
             tasks.append((row, (tuned, problem, seed, limit_seconds, isolate)))
-    with progress_bar(total=len(tasks), desc="measuring", leave=False, disable=not progress) as bar:
+    with progress_bar(total=len(tasks), desc="measuring", **quiet) as bar:
         if executor is None:
             for row, task in tasks:
                 row |= measure_point(*task)
@@ -234,70 +246,41 @@ def measure_point(
 ) -> dict[str, Any]:
     """Check and measure one point: the task that an executor is given; returns part of a row."""
     try:
-        report = check(kernel, problem, seed=seed, **({} if isolate else {"isolate": False}))
+        report = check(kernel, problem, seed=seed, isolate=isolate)
         if not report.ok:
             return {"kind": "wrong", "reason": "; ".join(report.failures)}
-        if kernel.device.type == "cuda" and isolate:
-            from ..run import worker
-
-            timing = worker.call(
-                measure, kernel, problem, seed=seed, limit_seconds=limit_seconds,
-                time_limit=_SPARE_SECONDS + 3 * limit_seconds,
-            )  # fmt: skip
+        if kernel.simulated:  # the check's own run was counted
+            counters = report.counters or {}
+            return {
+                "traffic_mb": (report.traffic_bytes or math.nan) / 1e6,
+                "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
+                "host_seconds": counters.get("seconds", report.host_seconds),
+            }
+        options = {"seed": seed, "limit_seconds": limit_seconds}
+        if isolate:
+            limit = _SPARE_SECONDS + 3 * limit_seconds
+            timing = worker.call(measure, kernel, problem, time_limit=limit, **options)
         else:
-            timing = measure(kernel, problem, seed=seed, limit_seconds=limit_seconds)
-    except UnsupportedError as error:
-        return {"kind": "declined", "reason": _reason(error)}
-    except BuildError as error:
-        return {"kind": "does not build", "reason": _reason(error)}
+            timing = measure(kernel, problem, **options)
     except ConvlabError as error:
-        return {"kind": "failed", "reason": _reason(error)}
-    if timing.traffic_bytes is None:
-        return {
-            "time_ms": 1e3 * timing.seconds, "spread_pct": 100 * timing.spread,
-            "samples": timing.samples, "stable": timing.stable,
-        }  # fmt: skip
+        kinds = {UnsupportedError: "declined", BuildError: "does not build"}
+        return {"kind": kinds.get(type(error), "failed"), "reason": _reason(error)}
     return {
-        "traffic_mb": timing.traffic_bytes / 1e6, "shared_wavefronts": timing.shared_wavefronts,
-        "host_seconds": timing.host_seconds,
+        "time_ms": 1e3 * timing.seconds, "spread_pct": 100 * timing.spread,
+        "samples": timing.samples, "stable": timing.stable,
+        "with_prepare_ms": 1e3 * (timing.seconds + timing.prepare_seconds),
     }  # fmt: skip
 
 
 def _values(name: str, values: Iterable[int]) -> list[int]:
-    chosen = list(dict.fromkeys([values] if isinstance(values, int) else values))
-    if not chosen or not all(isinstance(value, int) for value in chosen):
-        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {chosen}")
-    return chosen
+    given = [values] if isinstance(values, int) else arguments.several(values, f"{name}'s values")
+    if not given or not all(isinstance(value, int) for value in given):
+        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {given}")
+    return list(dict.fromkeys(given))
 
 
-def _problems(asked: Problem | str | Iterable[Problem | str]) -> list[Problem]:
-    if isinstance(asked, str):
-        return named_problems(asked) if asked in PROBLEM_SETS else [named_problem(asked)]
-    return [asked] if isinstance(asked, Problem) else [named_problem(each) for each in asked]
-
-
-def _tuned(kernel: Kernel, point: Mapping[str, int]) -> Kernel:
-    """The kernel, as its source is now, with more tunables set."""
-    return Kernel(
-        kernel.name.partition("@")[0],
-        path=kernel.path,
-        text=kernel.source,
-        engine=kernel.engine,
-        defines=kernel.defines | point,
-        workspace_limit=kernel.workspace_limit,
-        time_limit=kernel.time_limit,
-    )
-
-
-def _build_all(kernels: Sequence[Kernel], progress: bool) -> list[BuildError | None]:
-    """Build all; return what went wrong with each."""
-    errors: list[BuildError | None] = [None] * len(kernels)
-    bar = progress_bar(
-        build_all(kernels), "building", len(kernels), leave=False, disable=not progress
-    )
-    for i, error in bar:
-        errors[i] = error
-    return errors
+def _spelt(point: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={value}" for name, value in point.items())
 
 
 def _reason(error: Exception) -> str:
@@ -322,10 +305,9 @@ def _result(
     )
     if len(valid):
         cost = "time_ms" if "time_ms" in valid else "traffic_mb"
-        order = {problem: i for i, problem in enumerate(dict.fromkeys(valid["problem"]))}
-        ranks = valid["problem"].map(order)
-        valid = valid.assign(_rank=ranks).sort_values(["_rank", cost], kind="stable")
-        valid = valid.drop(columns="_rank").reset_index(drop=True)
+        groups = [group for _, group in valid.groupby("problem", sort=False)]
+        best_first = [group.sort_values(cost, kind="stable") for group in groups]
+        valid = pd.concat(best_first, ignore_index=True)
     else:
         valid = pd.DataFrame(columns=keys)
     valid.attrs["tunables"] = list(grid)

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import html
 import math
+import statistics
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ..right.check import Report, plain
-from ..show import plot
+from ..right.report import Report, traffic_bytes
+from ..show import charts
+from ..show.plot import Chart
+from ..show.result import BAD, GOOD, WIDTH, Result, Several
 from ..words.problem import Problem
-from .measure import Timing
 from .paired import Paired
 
 _COUNTERS = (
     "global_load_bytes", "global_store_bytes", "library_bytes", "global_load_requests",
     "global_store_requests", "shared_requests", "shared_wavefronts", "barriers",
 )  # fmt: skip
+Counters = Mapping[str, Any] | None
+_COLORS = {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}
 
 
 @dataclass(frozen=True, repr=False)
-class AB:
+class AB(Result):
     """What a comparison of A and B found; `verdict`, `ratio` and `interval` are about B.
 
     Attributes
@@ -39,7 +42,7 @@ class AB:
     modes
         On a GPU, what each mode gave; the first one is the verdict's.
     counted
-        On the simulator, what A and B cost in counters. They are no times.
+        On the simulator, A's and B's counters. They are no times.
     reports
         The checks of A and B; empty if they were not wanted.
     floors
@@ -55,7 +58,7 @@ class AB:
     threshold: float
     classes: tuple[str, str]
     modes: tuple[Paired, ...] = ()
-    counted: tuple[Timing, Timing] | None = field(default=None, repr=False)
+    counted: tuple[Counters, Counters] | None = field(default=None, repr=False)
     reports: tuple[Report, ...] = field(default=(), repr=False)
     floors: tuple[float, float] = (math.nan, math.nan)
     notes: tuple[str, ...] = ()
@@ -90,7 +93,9 @@ class AB:
         """B's time over A's in the first mode (on the simulator B's bytes over A's), or NaN."""
         if self.modes:
             return self.modes[0].ratio.value
-        a, b = (timing.traffic_bytes for timing in self.counted or (Timing("", ""),) * 2)
+        if self.counted is None:
+            return math.nan
+        a, b = map(traffic_bytes, self.counted)
         return b / a if a and b is not None else math.nan
 
     @property
@@ -101,18 +106,17 @@ class AB:
     @property
     def frame(self) -> pd.DataFrame:
         """One row for each mode, times in ms; on the simulator one row for each counter."""
+        rows = []
         if self.counted and not self.modes:
-            rows = []
             for name in ("traffic_bytes", *_COUNTERS):
-                a, b = (_counter(timing, name) for timing in self.counted)
+                a, b = (_counter(counters, name) for counters in self.counted)
                 if a is not None and b is not None and (a or b or name == "traffic_bytes"):
                     ratio = b / a if a else 1.0 if a == b else math.inf
                     rows.append({"counter": name, "a": a, "b": b, "ratio": ratio})
             return pd.DataFrame(rows, columns=["counter", "a", "b", "ratio"])
-        rows = []
         for mode in self.modes:
             a, b = (_median(seconds) for seconds in (mode.a_seconds, mode.b_seconds))
-            least, most = mode.mhz[1:] if mode.mhz else (None, None)
+            mhz, least, most = mode.mhz or (None, None, None)
             rows.append({
                 "mode": mode.mode, "verdict": self.verdicts.get(mode.mode, self.verdict),
                 "ratio": mode.ratio.value, "low": mode.ratio.low, "high": mode.ratio.high,
@@ -120,8 +124,7 @@ class AB:
                 "a_ms": 1e3 * a, "b_ms": 1e3 * b,
                 "a_x_floor": a / self.floors[0], "b_x_floor": b / self.floors[1],
                 "a_overhead_us": 1e6 * mode.overheads[0], "b_overhead_us": 1e6 * mode.overheads[1],
-                "mhz": mode.mhz[0] if mode.mhz else None, "mhz_low": least, "mhz_high": most,
-                "method": mode.method,
+                "mhz": mhz, "mhz_low": least, "mhz_high": most, "method": mode.method,
             })  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -135,42 +138,12 @@ class AB:
         ]
         return pd.DataFrame(rows, columns=["mode", "round", "a_ms", "b_ms", "ratio"])
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.problem.label}: {self._sentence()}",
-            f"  A  {self.a} ({self.classes[0]})",
-            f"  B  {self.b} ({self.classes[1]})",
-        ]
-        if self.counted and not self.modes:
-            for row in self.frame.itertuples():
-                ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
-                lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
-        for mode, row in zip(self.modes, self.frame.to_dict("records"), strict=False):
-            lines.append(
-                f"  {mode.mode:<5} {row['verdict']:<9} B/A {row['ratio']:.4f}, 95% "
-                f"{row['low']:.4f} to {row['high']:.4f}, {row['rounds']} rounds"
-                + (f", {row['discarded']} left out" if row["discarded"] else "")
-            )
-            times = [f"{side.upper()} {row[f'{side}_ms']:.4g} ms" + (
-                f" ({row[f'{side}_x_floor']:.3g}x floor)" if row[f"{side}_x_floor"] >= 0 else ""
-            ) for side in "ab"]  # fmt: skip
-            if row["a_overhead_us"] >= 0 and row["b_overhead_us"] >= 0:
-                times.append(f"launch overhead apart: A {row['a_overhead_us']:.1f} µs, "
-                             f"B {row['b_overhead_us']:.1f} µs")  # fmt: skip
-            clock = "SM clock unknown"
-            if mode.mhz:
-                clock = f"SM clock {mode.mhz[0]} MHz ({mode.mhz[1]} to {mode.mhz[2]})"
-            for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
-                lines += textwrap.wrap(text, 100, initial_indent=" " * 8,
-                                       subsequent_indent=" " * 8)  # fmt: skip
-        for note in self.notes:
-            lines += textwrap.wrap(note, 100, initial_indent="  ", subsequent_indent="  ")
-        wrong = [str(report) for report in self.reports if not report.ok]
-        return "\n".join([*lines, *dict.fromkeys(wrong)])
+    @property
+    def sentence(self) -> str:
+        """What B is against A, in each mode."""
+        return f"{self.problem.label}: {self._said()}"
 
-    __repr__ = __str__
-
-    def _sentence(self) -> str:
+    def _said(self) -> str:
         if not self.ok:
             sides = ["A", "B"] if len(self.reports) == 2 else ["A and B, which are the same,"]
             bad = [s for s, report in zip(sides, self.reports, strict=False) if not report.ok]
@@ -191,50 +164,94 @@ class AB:
             said.append(f"{text} ({mode.mode})")
         return "; ".join(said)
 
-    def _repr_html_(self) -> str:
-        good = {"faster": "#009E73", "slower": "#E69F00", "wrong": "#D55E00"}
-        head, *rest = str(self).split("\n")
-        return (
-            f'<div style="border-left:4px solid {good.get(self.verdict, "#777777")};'
-            f'padding-left:8px"><b>{html.escape(head)}</b>'
-            f"<pre>{html.escape(chr(10).join(rest))}</pre></div>"
-        )
+    @property
+    def details(self) -> Sequence[str]:
+        """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
+        lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
+        if self.counted and not self.modes:
+            for row in self.frame.itertuples():
+                ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
+                lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
+        for mode, row in zip(self.modes, self.frame.to_dict("records"), strict=False):
+            left_out = f", {mode.discarded} left out" if mode.discarded else ""
+            lines.append(f"  {mode.mode:<5} {row['verdict']:<9} B/A {mode.ratio}{left_out}")
+            times = []
+            for side in "ab":
+                floor = row[f"{side}_x_floor"]
+                over = f" ({floor:.3g}x floor)" if floor >= 0 else ""
+                times.append(f"{side.upper()} {row[f'{side}_ms']:.4g} ms{over}")
+            if min(mode.overheads) >= 0:
+                a, b = (1e6 * seconds for seconds in mode.overheads)
+                times.append(f"launch overhead apart: A {a:.1f} µs, B {b:.1f} µs")
+            clock = "SM clock unknown"
+            if mode.mhz:
+                clock = "SM clock {} MHz ({} to {})".format(*mode.mhz)
+            for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
+                lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 8,
+                                       subsequent_indent=" " * 8)  # fmt: skip
+        return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
-    def plot(self, path: str | Path | None = None) -> plot.Chart:
-        """Draw the ratios with their intervals, and each round; write the figure if asked to."""
+    @property
+    def row(self) -> dict[str, str]:
+        """The first mode's verdict, ratio and interval."""
+        found = {"problem": self.problem.label, "verdict": self.verdict}
+        if self.modes:
+            value, _, rest = str(self.modes[0].ratio).partition(", ")
+            return found | {"B/A": value, "interval": rest.rpartition(", ")[0] or rest}
+        return found | {"B/A": "-" if math.isnan(self.ratio) else f"{self.ratio:.4g}"}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """All of it but the single rounds."""
+        rows = self.frame.to_dict("records")
+        if self.modes:
+            rows = [row | {"notes": m.notes} for row, m in zip(rows, self.modes, strict=True)]
+        names = ("a", "b", "classes", "engine", "problem", "verdict", "verdicts", "ratio",
+                 "interval", "threshold", "reports")  # fmt: skip
+        return {"rows": rows} | {name: getattr(self, name) for name in names}
+
+    @property
+    def color(self) -> str:
+        """Of the verdict."""
+        return _COLORS.get(self.verdict, "#777777")
+
+    def figure(self) -> Chart:
+        """Draw the ratios with their intervals, and each round."""
         title = f"B = {self.b} against A = {self.a}, {self.problem.label}"
-        chart = plot.ab_chart(self.frame, self.rounds, self.threshold, title, self.notes)
-        if path is not None:
-            chart.save(path)
-        return chart
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it but the single rounds as what JSON can hold; what is unknown is None."""
-        rows = [
-            {key: plain(value) for key, value in row.items()}
-            for row in self.frame.to_dict("records")
-        ]
-        for row, mode in zip(rows, self.modes, strict=False):
-            row["notes"] = list(mode.notes)
-        return {
-            "a": self.a, "b": self.b, "classes": list(self.classes), "engine": self.engine,
-            "problem": {
-                "name": self.problem.name, **self.problem.variables(), "bias": self.problem.bias
-            },
-            "verdict": self.verdict, "verdicts": self.verdicts, "ok": self.ok,
-            "ratio": plain(self.ratio),
-            "interval": [plain(edge) for edge in self.interval] if self.interval else None,
-            "threshold": self.threshold, "rows": rows, "notes": list(self.notes),
-            "reports": [report.to_dict() for report in self.reports],
-        }  # fmt: skip
+        return charts.ab_chart(self.frame, self.rounds, self.threshold, title, self.notes)
 
 
-def _counter(timing: Timing, name: str) -> int | None:
+@dataclass(frozen=True, repr=False)
+class ABs(Several):
+    """What comparisons of A and B on the problems of a set found."""
+
+    results: tuple[AB, ...]
+
+    @property
+    def sentence(self) -> str:
+        """How often B is what."""
+        counts = Counter(result.verdict for result in self.results)
+        said = ", ".join(f"{verdict} on {count}" for verdict, count in counts.most_common())
+        first = self.results[0]
+        return f"B = {first.b} against A = {first.a}, {len(self)} problems: {said}"
+
+    def figure(self) -> Chart:
+        """Draw each problem's ratio with its interval."""
+        rows = self.frame
+        if "mode" in rows:
+            rows = rows.assign(mode=rows["problem"] + ", " + rows["mode"])
+        elif "counter" in rows:
+            rows = rows[rows["counter"] == "traffic_bytes"].assign(counter=rows["problem"])
+        rounds = self.results[0].rounds
+        return charts.ab_chart(rows, rounds, self.results[0].threshold, self.sentence, self.notes)
+
+
+def _counter(counters: Counters, name: str) -> int | None:
     if name == "traffic_bytes":
-        return timing.traffic_bytes
-    value = (timing.counters or {}).get(name)
+        return traffic_bytes(counters)
+    value = (counters or {}).get(name)
     return None if value is None else int(value)
 
 
 def _median(values: Sequence[float]) -> float:
-    return float(pd.Series(values, dtype=float).median())
+    return statistics.median(values) if values else math.nan

@@ -1,17 +1,9 @@
 """The one process that may die: Python code, or a program, that runs apart and leaves nothing.
 
-=========  ==================================================================================
-`Child`    a script that serves requests; started when first asked, and again after its end
-`run`      a program that runs to its end, with a time limit
-`keep`     over there: a process that outlives another, and then ends all that it started
-`Server`   over there: the script's side of the socket
-=========  ==================================================================================
-
-Each runs in a session of its own, without this process's descriptors, and ends with this process,
-however that ends: its socket closes. Whoever waits for it adopts what it leaves
-(PR_SET_CHILD_SUBREAPER), so that not even what was detached by a second fork is left.
-
-This file imports nothing of convlab's: it is also the script that is started.
+`Child` is a script that serves requests, started when first asked, and again after its end; `run`
+has a program run to its end. Each is in a session of its own, without this process's descriptors,
+and ends with this process, however that ends: its socket closes. Whoever waits for it over there
+(`child_process`) adopts what it leaves, so that not even what a second fork detached is left.
 """
 
 from __future__ import annotations
@@ -19,11 +11,7 @@ from __future__ import annotations
 import atexit
 import codecs
 import contextlib
-import ctypes
-import fcntl
-import importlib.util
 import os
-import resource
 import select
 import signal
 import socket
@@ -36,12 +24,12 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
+from .child_process import ID_BYTES
+
 START_LIMIT = 180.0  # seconds to start Python, import torch and open the GPU
 _SHOWN_BYTES = 1 << 20  # of each stream that one request prints
 _LONGEST = 1 << 28  # bytes of a message
-_ID = 8  # bytes of a request's number, before each message
-_OUT_OF_REACH = 200  # descriptors from here on: not what stray writes to 3, 4, ... meet
-_PDEATHSIG, _SUBREAPER = 1, 36  # of prctl
+_THERE = str(Path(__file__).with_name("child_process.py"))
 
 
 class Died(Exception):
@@ -138,7 +126,7 @@ class Child:
         passed = [theirs.fileno()]
         reads, writes = zip(os.pipe(), os.pipe(), strict=True)
         self._streams = [_Stream(*pair) for pair in zip(("stdout", "stderr"), reads, strict=True)]
-        command = [sys.executable, *self.options, __file__, "serve", str(theirs.fileno()),
+        command = [sys.executable, *self.options, _THERE, "serve", str(theirs.fileno()),
                    str(self.script), *self.arguments]  # fmt: skip
         if self.kept:
             passed.append(os.dup(passed[0]))
@@ -160,7 +148,7 @@ class Child:
             stream.begin()
         self._number += 1
         try:
-            self._connection.send_bytes(self._number.to_bytes(_ID, "little") + message)
+            self._connection.send_bytes(self._number.to_bytes(ID_BYTES, "little") + message)
             self._receive(START_LIMIT, False)
         except (OSError, Died):
             return False
@@ -184,9 +172,9 @@ class Child:
                     reply = self._connection.recv_bytes(_LONGEST)
                 except (EOFError, OSError):
                     raise self._died(begun) from None
-                if int.from_bytes(reply[:_ID], "little") == self._number:
+                if int.from_bytes(reply[:ID_BYTES], "little") == self._number:
                     self._show_the_rest()
-                    return reply[_ID:]
+                    return reply[ID_BYTES:]
             if end is not None and time.monotonic() >= end:
                 raise TimedOut(limit, begun)
 
@@ -253,7 +241,7 @@ def run(
     Raises
     ------
     subprocess.TimeoutExpired
-        If it did not end within so many seconds.
+        If it did not end within so many seconds; it has what was printed by then.
     """
     ours, theirs = Pipe()
     with ours:
@@ -265,17 +253,17 @@ def run(
             )  # fmt: skip
         try:
             out, err = process.communicate(timeout=limit)
-        except BaseException:
+        except BaseException as error:
             ours.close()
-            _wait(process)
-            process.stdout.close()
-            process.stderr.close()
+            out, err = process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise subprocess.TimeoutExpired(command, limit, out, err) from None
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def _kept(command: Sequence[str], line: int) -> list[str]:
-    return [sys.executable, "-I", "-S", __file__, "keep", str(line), *command]
+    return [sys.executable, "-I", "-S", _THERE, "keep", str(line), *command]
 
 
 def _wait(process: subprocess.Popen) -> None:
@@ -315,123 +303,3 @@ class _Stream:
             out.flush()
         self.seen += len(data)
         return len(data)
-
-
-# ---- over there -------------------------------------------------------------------------------
-
-
-class Server:
-    """The script's side of the socket: ``request``, ``begun``, ``reply``, and again.
-
-    Attributes
-    ----------
-    line : the descriptor of the socket, which hangs up when the other side is gone.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        # no child of this process's inherits it, and no stray write finds it
-        self.line = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_REACH)
-        os.close(descriptor)
-        self._connection = Connection(self.line)
-        self._number = b""
-        self._began = False
-
-    def request(self) -> bytes:
-        """Wait for a request; EOFError when the other side is gone."""
-        message = self._connection.recv_bytes()
-        self._number, self._began = message[:_ID], False
-        return message[_ID:]
-
-    def begun(self) -> None:
-        """Say that the request's time begins; else it does with the reply."""
-        self._began = True
-        self._connection.send_bytes(self._number)
-
-    def reply(self, message: bytes) -> None:
-        """Answer the request."""
-        if not self._began:
-            self.begun()
-        self._connection.send_bytes(self._number + message)
-
-
-def die_with_parent() -> None:
-    """Have this process killed when the one that forked it ends."""
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-
-
-def adopt() -> None:
-    """Have what a descendant leaves behind become this process's child."""
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1)
-
-
-def outlive(process: int, line: int) -> int | None:
-    """Wait for a child process, or until the socket hangs up; then end all children, adopted too.
-
-    Returns its wait status; None where the socket hung up.
-    """
-    ended = os.pidfd_open(process)
-    watch = select.poll()
-    watch.register(ended, select.POLLIN)
-    watch.register(line, 0)
-    ready = dict(watch.poll())
-    os.close(ended)
-    status = os.waitpid(process, 0)[1] if ended in ready else None
-    with contextlib.suppress(ChildProcessError):  # raised when there is none any more
-        while True:
-            for child in _offspring():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            os.waitpid(-1, 0)
-    return status
-
-
-def _offspring() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as children:
-        return list(map(int, children.read().split()))
-
-
-def keep(line: int, command: Sequence[str]) -> None:
-    """Run a program, end what it leaves, and end as it did."""
-    adopt()
-    os.set_inheritable(line, False)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    process = os.fork()
-    if process == 0:
-        die_with_parent()
-        try:
-            os.execvp(command[0], command)
-        except OSError as error:
-            sys.stderr.write(f"{command[0]}: {error.strerror}\n")
-        finally:
-            sys.stderr.flush()
-            os._exit(127)
-    for stream in (0, 1, 2):  # whoever reads them sees the end of them when the program has ended
-        os.close(stream)
-    status = outlive(process, line)
-    code = -signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
-    if code < 0:
-        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-def main() -> None:
-    """``child.py keep LINE COMMAND...`` or ``child.py serve SOCKET SCRIPT ARGUMENT...``."""
-    what, descriptor, *rest = sys.argv[1:]
-    if what == "keep":
-        keep(int(descriptor), rest)
-    script, *arguments = rest
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other side's to act on
-    server = Server(int(descriptor))
-    spec = importlib.util.spec_from_file_location(Path(script).stem, script)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.modules["child"] = sys.modules["__main__"]
-    spec.loader.exec_module(module)
-    with contextlib.suppress(EOFError, ConnectionError):
-        module.serve(server, *arguments)
-
-
-if __name__ == "__main__":
-    main()

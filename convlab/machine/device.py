@@ -6,11 +6,11 @@ on one raises `LaunchError`; `available_bytes` works for the CPU too.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
 import shutil
-import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..words.errors import LaunchError
+from ..words.errors import LaunchError, ProblemError
 
 if TYPE_CHECKING:
     from ..words.problem import Problem
@@ -54,9 +54,90 @@ _DATASHEETS: tuple[tuple[str, Datasheet], ...] = (
     (r"\bH200(?! NVL)\b", Datasheet(67, 494.5, 4800)),
 )
 
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the most shared
-# memory of a block, in KiB; only for a torch that does not report it.
-_SHARED_KIB = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+
+@dataclass(frozen=True)
+class Limits:
+    """What one SM of a compute capability has, and in which units it is handed out.
+
+    CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per Compute
+    Capability".
+    """
+
+    threads: int
+    blocks: int
+    shared_bytes: int  # of an SM
+    shared_optin_bytes: int  # of a block, when it opts in
+    fp32_lanes: int  # multiply-adds of an SM in a cycle
+    reserved_bytes: int = 1024  # shared memory that the system takes of each block
+    shared_unit: int = 128
+    registers: int = 65536
+    register_unit: int = 256  # of a warp
+    registers_per_thread: int = 255
+    threads_per_block: int = 1024
+
+    @property
+    def warps(self) -> int:
+        """Warps of an SM."""
+        return self.threads // 32
+
+
+_KIB = 1024
+LIMITS: dict[int, Limits] = {  # by compute capability: 9.0 is 90
+    75: Limits(1024, 16, 64 * _KIB, 64 * _KIB, 64, reserved_bytes=0, shared_unit=256),
+    80: Limits(2048, 32, 164 * _KIB, 163 * _KIB, 64),
+    86: Limits(1536, 16, 100 * _KIB, 99 * _KIB, 128),
+    87: Limits(1536, 16, 164 * _KIB, 163 * _KIB, 128),
+    89: Limits(1536, 24, 100 * _KIB, 99 * _KIB, 128),
+    90: Limits(2048, 32, 228 * _KIB, 227 * _KIB, 128),
+    100: Limits(2048, 32, 228 * _KIB, 227 * _KIB, 128),
+    120: Limits(1536, 24, 100 * _KIB, 99 * _KIB, 128),
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as a kernel is judged on it: size, clock (GHz, boost), caches, bandwidth.
+
+    `driver_name` is the name that the driver gives it, by which `datasheet` knows it.
+    """
+
+    name: str
+    driver_name: str
+    sm: int
+    sms: int
+    l2_bytes: int
+    ghz: float
+
+    @property
+    def limits(self) -> Limits:
+        """What its SMs have."""
+        return LIMITS[self.sm]
+
+    @property
+    def arch(self) -> str:
+        """What nvcc calls it, as in sm_90a, without the prefix."""
+        return f"{self.sm}a" if self.sm >= 90 else str(self.sm)
+
+    @property
+    def datasheet(self) -> Datasheet | None:
+        """What its vendor states."""
+        return datasheet(self.driver_name)
+
+
+_MIB = 1 << 20
+# SMs, L2 and boost clocks: NVIDIA's architecture white papers (Turing, A100, Ada, H100); the clock
+# is the one at which the datasheet's fp32 rate is 2 * lanes * SMs * clock.
+GPUS: dict[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("T4", "Tesla T4", 75, 40, 4 * _MIB, 1.59),
+        Gpu("A100", "NVIDIA A100-SXM4-80GB", 80, 108, 40 * _MIB, 1.41),
+        Gpu("L4", "NVIDIA L4", 89, 58, 48 * _MIB, 2.04),
+        Gpu("RTX 4090", "NVIDIA GeForce RTX 4090", 89, 128, 72 * _MIB, 2.52),
+        Gpu("H100", "NVIDIA H100 80GB HBM3", 90, 132, 50 * _MIB, 1.98),
+        Gpu("H200", "NVIDIA H200", 90, 132, 50 * _MIB, 1.98),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -94,6 +175,10 @@ class Ceilings:
     fp32_flops: float
     tf32_flops: float
 
+    def __str__(self) -> str:
+        copy, fp32, tf32 = (rate / 1e12 for rate in vars(self).values())
+        return f"copy {copy:.2f} TB/s, GEMM fp32 {fp32:.0f} and TF32 {tf32:.0f} TFLOP/s"
+
     def flops(self, precision: str) -> float:
         """Return the peak of the unit that a precision class uses, in flops a second.
 
@@ -115,21 +200,55 @@ def describe(device: torch.device | str | int | None = None) -> Device | None:
     if index is None:
         return None
     seen = torch.cuda.get_device_properties(index)
-    sm = 10 * seen.major + seen.minor
-    smem = getattr(seen, "shared_memory_per_block_optin", None) or 1024 * _SHARED_KIB.get(sm, 48)
     return Device(
         index=index,
         name=seen.name,
-        sm=sm,
+        sm=10 * seen.major + seen.minor,
         sm_count=seen.multi_processor_count,
         l2_bytes=seen.L2_cache_size,
-        smem_optin_bytes=smem,
+        smem_optin_bytes=seen.shared_memory_per_block_optin,
         memory_bytes=seen.total_memory,
         torch_version=torch.__version__,
         cuda_version=torch.version.cuda or "none",
         driver_version=driver_version() or "unknown",
         datasheet=datasheet(seen.name),
     )
+
+
+def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
+    """Return a GPU by name; without one, the GPU that is there, else an H200.
+
+    Raises
+    ------
+    ProblemError
+        No such GPU is known here; the message names those that are.
+    """
+    if isinstance(wanted, Gpu):
+        return wanted
+    if wanted is None:
+        here = describe()
+        return GPUS["H200"] if here is None else _from_device(here)
+    by_key = {_key(name): gpu for name, gpu in GPUS.items()}
+    if _key(wanted) in by_key:
+        return by_key[_key(wanted)]
+    near = difflib.get_close_matches(_key(wanted), by_key, n=1)
+    hint = f"did you mean {by_key[near[0]].name}? " if near else ""
+    raise ProblemError(f"no GPU {wanted!r} is known; {hint}There are {', '.join(GPUS)}")
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
+
+
+def _from_device(device: Device) -> Gpu:
+    """The GPU that is there: as the table has it, or with its capability's limits."""
+    sm = max((known for known in LIMITS if known <= device.sm), default=min(LIMITS))
+    known = next((gpu for gpu in GPUS.values() if gpu.driver_name == device.name), None)
+    sheet, lanes = device.datasheet, LIMITS[sm].fp32_lanes
+    stated = sheet.fp32_tflops * 1e3 / (2 * lanes * device.sm_count) if sheet else 1.7
+    ghz = known.ghz if known else stated
+    name = known.name if known else device.name.removeprefix("NVIDIA ")
+    return Gpu(name, device.name, sm, device.sm_count, device.l2_bytes, ghz)
 
 
 @functools.cache
@@ -173,7 +292,7 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
 
     Copy: a device-to-device copy far larger than the L2, counting the bytes read and those
     written. Arithmetic: an 8192 x 8192 x 8192 GEMM of torch's (cuBLAS), smaller if memory is
-    short, with TF32 off and on. Medians of several.
+    short, with TF32 off and on. The best of several.
 
     Raises LaunchError if there is no GPU or not even a small copy fits its memory.
     """
@@ -220,9 +339,9 @@ def _measured_ceilings(index: int) -> Ceilings:
                 f"no room to measure ceilings: {free / 2**20:.0f} MiB free on cuda:{index}, "
                 "256 MiB needed; end other programs that use this GPU"
             )
-        source = torch.zeros(copied, dtype=torch.uint8, device=f"cuda:{index}")
+        source = torch.empty(copied, dtype=torch.uint8, device=f"cuda:{index}").random_()
         target = torch.empty_like(source)
-        copy_seconds = _median_seconds(lambda: target.copy_(source), samples=9)
+        copy_seconds = _least_seconds(lambda: target.copy_(source), samples=25)
         del source, target
 
         a = torch.randn(size, size, device=f"cuda:{index}")
@@ -234,14 +353,18 @@ def _measured_ceilings(index: int) -> Ceilings:
         try:
             for precision in ("ieee", "tf32"):
                 settings.fp32_precision = precision
-                flops[precision] = 2 * size**3 / _median_seconds(lambda: torch.mm(a, b, out=c))
+                flops[precision] = 2 * size**3 / _least_seconds(lambda: torch.mm(a, b, out=c))
         finally:
             settings.fp32_precision = before
     return Ceilings(2 * copied / copy_seconds, flops["ieee"], max(flops.values()))
 
 
-def _median_seconds(run: Callable[[], object], samples: int = 5) -> float:
-    """Time a call on the current stream after two calls of warm-up: the median, in seconds."""
+def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:
+    """Time a call on the current stream after two calls of warm-up: the least, in seconds.
+
+    A ceiling is the best that was seen: a median moves with what else the GPU did, and every
+    multiple of the floor with it.
+    """
     times = []
     for taken in range(samples + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -251,4 +374,4 @@ def _median_seconds(run: Callable[[], object], samples: int = 5) -> float:
         end.synchronize()
         if taken >= 2:
             times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times)
+    return min(times)

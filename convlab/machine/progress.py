@@ -1,4 +1,4 @@
-"""Progress bars that need no widgets: text in a terminal, HTML under a notebook's cell."""
+"""Progress bars without widgets: text in a terminal, HTML under a cell, and elsewhere none."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ def bar(
 ) -> tqdm:
     """Return a bar as `tqdm.tqdm` does, of the kind that suits where it will be seen.
 
-    ``tqdm.auto`` would want ipywidgets in a notebook, and warn where it is missing.
+    Where nobody sees it, in a log or a pipe, it is disabled. ``tqdm.auto`` would want ipywidgets in
+    a notebook, and warn where it is missing.
     """
-    kind = _CellBar if _in_notebook() else tqdm
-    return kind(iterable, desc, total, **options)
+    if _in_notebook():
+        return _CellBar(iterable, desc, total, **options)
+    seen = sys.stderr is not None and sys.stderr.isatty()
+    disable = options.pop("disable", False) or not seen
+    return tqdm(iterable, desc, total, disable=disable, **options)
 
 
 def _in_notebook() -> bool:

@@ -2,42 +2,48 @@
 
 `check.py` decides where it runs; what breaks here is raised as it is. Everything is done on a
 stream of its own on a GPU, between guard zones, twice, and from poison.
+
+Every buffer has a canary before and after it: a write beyond a tensor's ends is seen, and where.
+The canary is a NaN, so that a result made from what lies outside a buffer is wrong too; reading it
+and throwing it away is harmless.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
+import math
 import time
-from typing import Any
 
 import torch
 
+from ..run.runnable import Launch, Runnable
 from ..words.problem import Problem
 from . import reference, tally
-from .guards import Guards
+from .reference import Reference
 from .report import Report
 
+# Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
+ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
+_CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
 _SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
 _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
-def is_library(kernel: Any) -> bool:
-    """Whether a runnable is a baseline."""
-    return ":" in kernel.name
-
-
 def examine(
-    kernel: Any, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = ()
+    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = ()
 ) -> Report:
     """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
     if kernel.device.type != "cuda":
-        return _examine(kernel, problem, seed, sample, list(notes))
+        return _examine(kernel, problem, seed, sample, notes)
     with torch.cuda.device(kernel.device):
         torch.cuda.synchronize()
         with torch.cuda.stream(_side_stream(kernel.device.index)):
-            report = _examine(kernel, problem, seed, sample, list(notes))
+            hits = reference.known.cache_info().hits
+            report = _examine(kernel, problem, seed, sample, notes)
+            if not report.ok and reference.known.cache_info().hits > hits:
+                reference.forget()  # it may be the reference that an earlier kernel spoilt
+                report = _examine(kernel, problem, seed, sample, notes)
         torch.cuda.synchronize()  # a fault on another stream shows here at the latest
         if torch.cuda.memory_reserved() > 1 << 30:
             torch.cuda.empty_cache()  # what is measured next may need it in another process
@@ -50,94 +56,108 @@ def _side_stream(index: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(index)
 
 
-def _examine(kernel: Any, problem: Problem, seed: int, sample: int, notes: list[str]) -> Report:
-    guards, options = Guards(), {}
-    pristine = reference.inputs(problem, seed, kernel.device)
+def _examine(
+    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...]
+) -> Report:
+    guards, said = Guards(), list(notes)
+    right = reference.known(problem, sample, seed, kernel.device, kernel.format)
+    pristine = right.inputs
     inputs = [guards.place(n, t) for n, t in zip(("x", "w", "bias"), pristine, strict=True)]
-    if "allocate" in inspect.signature(kernel.prepare).parameters:  # not a baseline's
-        options["allocate"] = guards.allocate
-    launch = kernel.prepare(problem, *inputs, **options)
-    seen = getattr(launch, "inputs", inputs)  # the simulator's are copies, guarded by itself
+    launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
+    guards.name(launch)
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
 
     started = time.perf_counter()
-    poisoned = _run(launch, kernel)
+    poisoned = _run(launch)
     host_seconds = time.perf_counter() - started
-    counters = getattr(launch, "counters", None)
-    failures = tally.changed_inputs(seen, pristine)
+    counters = launch.counters
+    failures = tally.changed_inputs(launch.inputs, pristine)
 
-    found = tally.Tally(problem, launch.y, bound, poisoned)
-    compared = found.compare(pristine, sample, seed)
+    found = tally.Tally(right, launch.y, bound, poisoned)
     failures += found.failures()
     if not found.error <= bound:
         failures.append(
             f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g} here"
         )
-    if found.constant:
-        notes.append("every output of this problem is the same number: passing it says little")
-    patterns = found.words(pristine, kernel.precision, sample, seed) if failures else []
-    moving = _moving(kernel, problem, launch, host_seconds, notes)
+    if right.constant:
+        said.append("every output of this problem is the same number: passing it says little")
+    patterns = found.words(kernel.precision) if failures else []
+    moving = _moving(kernel, launch, host_seconds, said)
     failures += moving
     failures += guards.violations()
-    failures += [line for line in tally.changed_inputs(seen, pristine) if line not in failures]
+    failures += [
+        line for line in tally.changed_inputs(launch.inputs, pristine) if line not in failures
+    ]
     report = Report(
         ok=not failures, problem=problem, kernel=kernel.name, title=kernel.title,
         precision=kernel.precision, engine=kernel.engine, error=found.error, bound=bound,
         worst=found.worst, limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong,
-        unwritten=found.unwritten, compared=compared, failures=tuple(failures),
-        patterns=tuple(patterns), notes=tuple(notes), pixels=found.pixels,
+        unwritten=found.unwritten, compared=found.compared, failures=tuple(failures),
+        patterns=tuple(patterns), notes=tuple(said), pixels=found.pixels,
         channels=found.channels, counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
-        report = _blame_stream(report, launch, pristine, sample, seed)
+        report = _blame_stream(report, launch, right)
+    if not reference.worth_keeping(right):
+        reference.forget()
     return report
 
 
-def _run(launch: Any, kernel: Any) -> bool:
+def failed(kernel: Runnable, problem: Problem, error: Exception, fault: str = "") -> Report:
+    """Return the report of a kernel that did not run to its end."""
+    return Report(
+        ok=False, problem=problem, kernel=kernel.name, title=kernel.title,
+        precision=kernel.precision, engine=kernel.engine, error=math.nan,
+        bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
+        limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
+        compared="nothing compared", failures=(str(error),), fault=fault,
+    )  # fmt: skip
+
+
+def _run(launch: Launch) -> bool:
     """Poison and run a launch on the current stream; return whether there was an output to poison.
 
     On a GPU the stream is made to sleep first, and only it is waited for: what a kernel launches
     on another stream runs before the poison, or is not done when the result is read.
     """
-    if kernel.device.type == "cuda":
+    device = launch.runnable.device
+    if device.type == "cuda":
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = tally.poison(launch)
     launch()
-    if kernel.device.type == "cuda":
-        torch.cuda.current_stream(kernel.device).synchronize()
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
     return poisoned
 
 
-def _moving(
-    kernel: Any, problem: Problem, launch: Any, host_seconds: float, notes: list[str]
-) -> list[str]:
+def _moving(kernel: Runnable, launch: Launch, host_seconds: float, notes: list[str]) -> list[str]:
     """Run once more and compare bits, unless the kernel may differ or takes too long."""
-    if is_library(kernel):  # its own choice of algorithm, not ours to judge
+    if kernel.library:  # its own choice of algorithm, not ours to judge
         return []
-    if getattr(getattr(kernel, "header", None), "atomics", False):
+    if kernel.atomics:
         notes.append("not run twice: its header says that it adds with atomics, in any order")
         return []
-    if kernel.engine == "sim" and host_seconds > _SLOW_SECONDS:
+    if kernel.simulated and host_seconds > _SLOW_SECONDS:
         notes.append(f"not run twice: the first run took {host_seconds:.0f} s on the simulator")
         return []
     first = tally.keep(launch.y)
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()
         notes.append(f"second run compared on the first {part:.0%} of the outputs: memory is short")
-    _run(launch, kernel)
+    _run(launch)
     count, index = tally.moved(launch.y, first)
     if not count:
         return []
-    place = ", ".join(map(str, tally.position(index, problem)))
+    place = ", ".join(map(str, tally.position(index, launch.problem)))
     return [
-        f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, the "
-        f"first at (n, k, p, q) = ({place}): a race, or memory read before it was written"
+        (
+            f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, "
+            f"the first at (n, k, p, q) = ({place}): a race, or memory read before it was written"
+        )
     ]
 
 
-def _blame_stream(
-    report: Report, launch: Any, pristine: reference.Inputs, sample: int, seed: int
-) -> Report:
+def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
     """Run a wrong kernel with all of it on the default stream; if it is right there, say so."""
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.default_stream()):
@@ -146,10 +166,81 @@ def _blame_stream(
             torch.cuda.synchronize()
             launch()
             torch.cuda.synchronize()
-            again = tally.Tally(report.problem, launch.y, report.bound, poisoned)
-            again.compare(pristine, sample, seed)
-            if again.wrong or again.unwritten or not again.error <= report.bound:
+            if not tally.Tally(right, launch.y, report.bound, poisoned).right():
                 return report
     text = ("right when all of it runs on the default stream: it launches on another stream than "
             "the one it is given (conv2d's last argument)")  # fmt: skip
     return dataclasses.replace(report, failures=(text, *report.failures))
+
+
+class Guards:
+    """The guarded buffers of one run; `violations` says which of them were written around."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []  # all of it, the middle
+        self._names: dict[int, str] = {}  # by the middle's address
+
+    def place(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        """Return a copy of a tensor without gaps (of None: None) between two zones."""
+        if tensor is None:
+            return None
+        middle = self.allocate(tuple(tensor.shape), tensor.dtype, tensor.device)
+        self._names[middle.data_ptr()] = name
+        return middle.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+    def name(self, launch: Launch) -> None:
+        """Learn which of what was allocated is the launch's y, its workspace, its filter."""
+        parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
+        for name, tensor in parts.items():
+            if tensor is not None:
+                self._names.setdefault(tensor.data_ptr(), name)
+
+    def allocate(
+        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`.
+
+        Raises torch.OutOfMemoryError.
+        """
+        zone = ZONE[device.type]
+        size = math.prod(shape) * dtype.itemsize
+        whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
+        pattern = _pattern(device)
+        whole[:zone] = pattern[:zone]
+        whole[zone + size :] = pattern[size % 4 : size % 4 + zone]
+        middle = whole[zone : zone + size].view(dtype).view(shape)
+        self._kept.append((whole, middle))
+        return middle
+
+    def violations(self) -> list[str]:
+        """Say in a line each which buffer was written around: on which side, how far away."""
+        lines = []
+        for whole, middle in self._kept:
+            name = self._names.get(middle.data_ptr(), "memory that it was given")
+            zone = ZONE[whole.device.type]
+            size = middle.numel() * middle.element_size()
+            pattern = _pattern(whole.device)
+            before = whole[:zone] != pattern[:zone]
+            after = whole[zone + size :] != pattern[size % 4 : size % 4 + zone]
+            sides = ((before.flip(0), "before its start", "ahead of the first"),
+                     (after, "after its end", "past the last"))  # fmt: skip
+            for changed, side, beyond in sides:
+                if not changed.any():
+                    continue
+                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique()
+                near, far, unit = int(away[0]), int(away[-1]), "element"
+                if middle.dtype == torch.uint8:
+                    unit = "byte"
+                span = f"{near:,}" if near == far else f"{near:,} to {far:,}"
+                lines.append(
+                    f"the kernel wrote outside of {name}: {len(away):,} {unit}"
+                    f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
+                )
+        return lines
+
+
+@functools.cache
+def _pattern(device: torch.device) -> torch.Tensor:
+    """The canary's bytes, over and over: a zone, and what a tensor's odd end cuts off."""
+    once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
+    return once.repeat(ZONE[device.type] // 4 + 1)

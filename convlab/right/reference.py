@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 
-from ..run.baselines import BASELINES, Baseline, baseline
+from ..machine.device import available_bytes
+from ..run.baselines import BASELINES, baseline
 from ..run.data import Device, Inputs, chunks, full_precision, inputs, match, padded
 from ..words.errors import ProblemError
+from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
 
 __all__ = [
-    "BASELINES", "Baseline", "Inputs", "baseline", "elementwise_bound", "full_precision", "inputs",
-    "sample", "tolerance", "truth",
+    "BASELINES", "Inputs", "Reference", "baseline", "forget", "full_precision", "inputs", "known",
+    "make_room", "sample", "tolerance", "truth",
 ]  # fmt: skip
 
+# What a whole float64 truth may cost: multiply-adds (about a second's) and outputs kept.
+TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
+TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
+CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
+LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
+_KEPT_BYTES = 2 << 30  # of the last reference
 CHUNK_BYTES = 256 << 20  # temporaries of one step of the truth
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10}  # tf32: the operands', truncated
 
@@ -164,28 +175,118 @@ def tolerance(precision: str, gemm_k: int) -> float:
     raise ProblemError(f"no precision {precision!r}; there are {', '.join(UNIT_ROUNDOFF)}")
 
 
-def elementwise_bound(
-    problem: Problem,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    precision: str = "fp32",
-    where: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the most that each output of a right kernel can be off, whatever the data.
+class Reference:
+    """A problem's data, and what is right on it.
 
-    |y - truth| <= gamma (|x| * |w| + |bias|), gamma = m u / (1 - m u) with m = gemm_k + 2
-    roundings (Higham, section 3.1), plus 2 u + u^2 for the operands in tf32. It holds for direct
-    and matrix-product algorithms in any order of summation, not for Winograd's or an FFT's.
-    Costs as much as `truth`; arguments and shape are as there.
+    All outputs in float64 where that takes about a second; beyond that a stratified sample of them
+    (`sample`), and all in fp32, by cuDNN on a GPU and by torch on the CPU (`approximate`).
+
+    Parameters
+    ----------
+    problem, inputs
+        What is computed, and from what.
+    count, seed
+        The least number of outputs of a sample, and its seed.
+
+    Attributes
+    ----------
+    whole
+        Whether all outputs are known in float64.
+    pieces
+        Of a whole one, (first image, its outputs and those of the images after it).
+    where, values
+        Of a sample, positions (M, 4) and what is right there.
+    rms
+        The root mean square of what is known.
+    constant
+        Whether all of it, of more than one output, is one number.
     """
-    if precision not in UNIT_ROUNDOFF:
-        tolerance(precision, 1)  # raises
-    roundings = (problem.gemm_k + 2) * UNIT_ROUNDOFF["fp32"]
-    gamma = roundings / (1 - roundings)
-    if precision == "tf32":
-        gamma += (1 + gamma) * (2 * UNIT_ROUNDOFF["tf32"] + UNIT_ROUNDOFF["tf32"] ** 2)
-    return gamma * truth(problem, x.abs(), w.abs(), None if bias is None else bias.abs(), where)
+
+    def __init__(self, problem: Problem, inputs: Inputs, count: int, seed: int) -> None:
+        self.problem, self.inputs = problem, inputs
+        self._count, self._seed = count, seed
+        kind, outputs = inputs[0].device.type, math.prod(problem.y_shape)
+        self.whole = problem.macs <= TRUTH_MACS[kind] and outputs <= TRUTH_OUTPUTS[kind]
+        self.rms, self.constant = 0.0, False
+        self.pieces: list[tuple[int, torch.Tensor]] = []
+        if not outputs:
+            return
+        if self.whole:
+            self.pieces = [(n, truth(part, *given)) for n, part, given in self._parts()]
+            known = [piece for _, piece in self.pieces]
+        else:
+            known = [self.values]
+        finite = [piece[torch.isfinite(piece)] for piece in known]
+        square = sum(float(piece.square().sum()) for piece in finite)
+        numbers = sum(piece.numel() for piece in finite)
+        self.rms = math.sqrt(square / numbers) if numbers else 0.0
+        first = known[0].flatten()[0]
+        self.constant = outputs > 1 and all(bool((piece == first).all()) for piece in known)
+
+    @functools.cached_property
+    def where(self) -> torch.Tensor:
+        """Positions of a sample of the outputs."""
+        return sample(self.problem, self._count, self._seed, self.inputs[0].device)
+
+    @functools.cached_property
+    def values(self) -> torch.Tensor:
+        """What is right at `where`."""
+        return self.at(self.where)
+
+    def at(self, where: torch.Tensor) -> torch.Tensor:
+        """Return what is right at some positions (M, 4)."""
+        return truth(self.problem, *self.inputs, where=where)
+
+    def looked_at(self) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Return what patterns are looked for in: None for all positions, or some; their truth."""
+        if self.whole and math.prod(self.problem.y_shape) <= LOOKED_AT:
+            return None, torch.cat([piece for _, piece in self.pieces]).flatten()
+        return self.where, self.values
+
+    @property
+    def rival(self) -> str:
+        """The baseline that `approximate` takes."""
+        return "cudnn:fp32" if self.inputs[0].device.type == "cuda" else "torch:cpu"
+
+    def approximate(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (first image, outputs in fp32), piece by piece."""
+        rival = baseline(self.rival, self.inputs[0].device)
+        for first, part, given in self._parts():
+            launch = rival.prepare(part, *(None if t is None else t.float() for t in given))
+            launch()
+            yield first, launch.y
+
+    def _parts(self) -> Iterator[tuple[int, Problem, Inputs]]:
+        """Cut by images: yield the first image, the piece as a problem, its tensors."""
+        x, w, bias = self.inputs
+        problem = self.problem
+        images = max(1, CHUNK[x.device.type] // (problem.K * problem.P * problem.Q))
+        for first in range(0, problem.N, images):
+            part = x[first : first + images]
+            yield first, dataclasses.replace(problem, N=len(part)), (part, w, bias)
+
+
+@functools.lru_cache(maxsize=1)
+def known(
+    problem: Problem, count: int, seed: int, device: torch.device, format: Format = FLOAT32
+) -> Reference:
+    """Return the reference of a problem on fresh data; the last one is kept, for the next kernel."""
+    return Reference(problem, inputs(problem, seed, device, format=format), count, seed)
+
+
+forget = known.cache_clear
+
+
+def make_room(problem: Problem, device: torch.device) -> None:
+    """Forget the last reference if what a problem takes twice over is not free."""
+    if available_bytes(device) < 2 * problem.min_bytes:
+        forget()
+
+
+def worth_keeping(reference: Reference) -> bool:
+    """Whether it is small enough to be kept."""
+    tensors = [*reference.inputs, *(piece for _, piece in reference.pieces)]
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None) <= _KEPT_BYTES
 
 
 def _truth_at(

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-import html
 import math
+import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..show import plot
+from ..show import charts
+from ..show.plot import Chart
+from ..show.result import WIDTH, Result, Table, plain
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
 from .shapes import across
 
 _LISTED = 6  # problems that get a line of their own
+_SHORT = 12  # problems of a set that is shown as a table
+_COLUMNS = {
+    "problem": "problem",
+    "shown": "result",
+    "error": ("error", "{:.1e}"),
+    "bound": ("at most", "{:.1e}"),
+    "wrong": "wrong",
+    "outputs": "outputs",
+}
+
+
+def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
+    """Return what a simulated run moved of global memory, in 32-byte sectors; None off a simulator.
+
+    Nothing is cached between warp requests; calls of cuBLAS count with their model (tiles of
+    128x128).
+    """
+    if not counters or "global_load_bytes" not in counters:
+        return None
+    parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
+    return sum(int(counters.get(part, 0)) for part in parts)
 
 
 @dataclass(frozen=True, repr=False)
-class Report:
+class Report(Result):
     """What a check found on one problem. It pickles, and is small whatever the problem's size.
 
     Attributes
@@ -77,14 +100,8 @@ class Report:
 
     @property
     def traffic_bytes(self) -> int | None:
-        """What the first run moved of global memory: 32 bytes for each sector; None off the
-        simulator. Calls of cuBLAS count with their model (tiles of 128x128), as in `Timing`.
-        """
-        counted = self.counters or {}
-        if "global_load_bytes" not in counted:
-            return None
-        parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
-        return sum(int(counted.get(part, 0)) for part in parts)
+        """What the first run moved of global memory; None off the simulator."""
+        return traffic_bytes(self.counters)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -106,50 +123,46 @@ class Report:
         first = self.failures[0].split("\n")[0].removesuffix(", the first of them:")
         return f"{first}; {self.patterns[0]}" if self.patterns else first
 
-    def __str__(self) -> str:
-        verdict = "right" if self.ok else "WRONG"
-        lines = [f"{self.kernel} on {self.problem.label}: {verdict}"]
+    @property
+    def sentence(self) -> str:
+        """Right or wrong, and on what."""
+        return f"{self.kernel} on {self.problem.label}: {'right' if self.ok else 'WRONG'}"
+
+    @property
+    def details(self) -> Sequence[str]:
+        """The error beside its bound; what is wrong; what the wrong outputs have in common."""
+        lines = []
         if not math.isnan(self.error):
-            lines.append(
-                f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), worst "
-                f"output {self.worst:.2g} of at most {self.limit:.2g}; {self.compared}"
-            )
+            lines += [
+                (
+                    f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), "
+                    f"worst output {self.worst:.2g} of at most {self.limit:.2g}"
+                ),
+                *textwrap.wrap(self.compared, WIDTH, initial_indent="  ", subsequent_indent="  "),
+            ]
         lines += [f"  {line}" for text in self.failures for line in text.split("\n")]
-        lines += [f"  pattern: {line}" for line in self.patterns]
-        return "\n".join(lines + [f"  {line}" for line in self.notes])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return _framed(str(self), self.ok)
+        return lines + [f"  pattern: {line}" for line in self.patterns]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as what JSON can hold; a number that is not known is None."""
         (row,) = self.frame.to_dict("records")
-        return {
-            **{key: plain(value) for key, value in row.items()},
-            "dimensions": str(self.problem),
-            "failures": list(self.failures),
-            "patterns": list(self.patterns),
-            "notes": list(self.notes),
-            "fault": self.fault,
-        }
+        about = ("sentence", "failures", "patterns", "notes", "fault")
+        found = {"ok": self.ok, **row, "dimensions": str(self.problem)}
+        return plain(found | {name: getattr(self, name) for name in about})
 
-    def plot(self) -> plot.Chart:
+    def figure(self) -> Chart:
         """Draw where the error is, over (p, q) and over (n, k).
 
         Raises ConvlabError if there is no output to draw.
         """
         if self.pixels is None or self.channels is None or not self.outputs:
             raise ConvlabError(f"{self.kernel} on {self.problem.label}: no outputs were compared")
-        title = str(self).split("\n")[0]
-        return plot.error_map(
-            self.pixels, self.channels, self.problem.y_shape, title, self.patterns
-        )
+        shape = self.problem.y_shape
+        return charts.error_map(self.pixels, self.channels, shape, self.sentence, self.patterns)
 
 
 @dataclass(frozen=True, repr=False)
-class Reports:
+class Reports(Result):
     """The reports of one kernel on a set of problems.
 
     Attributes
@@ -197,7 +210,56 @@ class Reports:
         frames = [report.frame for report in self.reports]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def plot(self) -> plot.Chart:
+    @property
+    def sentence(self) -> str:
+        """On how many problems it is right."""
+        declined = f", {len(self.skipped)} declined" if self.skipped else ""
+        if not self.reports:
+            return f"{self.kernel}: nothing was checked{declined}"
+        right = len(self) - len(self.wrong)
+        verdict = "" if self.ok else "WRONG, "
+        return f"{self.kernel}: {verdict}right on {right} of {len(self)} problems{declined}"
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """A row for each problem of a short set."""
+        if not 1 < len(self) <= _SHORT:
+            return ()
+        shown = ["right" if report.ok else "WRONG" for report in self.reports]
+        return (Table(self.frame.assign(shown=shown), _COLUMNS),)
+
+    @property
+    def details(self) -> Sequence[str]:
+        """How near it came to a bound; what failing problems share, the smallest, the first."""
+        lines = []
+        if self.ok:
+            closest = max(self.reports, key=lambda r: r.error / r.bound)
+            lines.append(
+                f"  nearest to its bound: error {closest.error:.2g} of at most "
+                f"{closest.bound:.2g} on {closest.problem.label}"
+            )
+        lines += [f"  pattern: {line}" for line in self.patterns]
+        if self.smallest is not None:
+            lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
+            lines += [f"  {line}" for line in str(self.smallest).split("\n")]
+        wrong = [f"wrong on {r.problem.label}: {r.summary}" for r in self.wrong]
+        declined = [f"declined {p.label}: {why.split(': ', 1)[-1]}" for p, why in self.skipped]
+        for told, rest in ((wrong, "and on {} more"), (declined, "and {} more declined")):
+            more = len(told) - _LISTED
+            shown = told[:_LISTED] + [rest.format(more)] * (more > 0)
+            lines += [f"  {line}" for line in shown]
+        return lines
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The reports themselves, and what they have in common."""
+        declined = [{"problem": p.label, "reason": reason} for p, reason in self.skipped]
+        return {
+            "kernel": self.kernel, "reports": self.reports, "skipped": declined,
+            "smallest": self.smallest, "patterns": self.patterns,
+        }  # fmt: skip
+
+    def figure(self) -> Chart:
         """Draw where the error is on the smallest problem that fails, or else on the one nearest.
 
         Raises ConvlabError if nothing was compared.
@@ -206,80 +268,10 @@ class Reports:
         drawn = [r for r in drawn if r.pixels is not None and r.outputs]
         if not drawn:
             raise ConvlabError(f"{self.kernel}: no outputs were compared")
-        return drawn[0].plot()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
-        return {
-            "kernel": self.kernel,
-            "ok": self.ok,
-            "reports": [report.to_dict() for report in self.reports],
-            "skipped": [
-                {"problem": problem.label, "reason": reason} for problem, reason in self.skipped
-            ],
-            "smallest": self.smallest and self.smallest.to_dict(),
-            "patterns": self.patterns,
-            "notes": list(self.notes),
-        }
+        return drawn[0].figure()
 
     def __iter__(self) -> Iterator[Report]:
         return iter(self.reports)
 
     def __len__(self) -> int:
         return len(self.reports)
-
-    def __str__(self) -> str:
-        wrong = self.wrong
-        declined = f", {len(self.skipped)} declined" if self.skipped else ""
-        lines = [
-            (
-                f"{self.kernel}: {'' if self.ok else 'WRONG, '}right on "
-                f"{len(self) - len(wrong)} of {len(self)} problems{declined}"
-            )
-        ]
-        if not self.reports:
-            lines[0] = f"{self.kernel}: nothing was checked{declined}"
-        elif not wrong:
-            closest = max(self.reports, key=lambda r: r.error / r.bound)
-            lines.append(
-                f"  nearest to its bound: error {closest.error:.2g} of at most "
-                f"{closest.bound:.2g} on {closest.problem.label}"
-            )
-        lines += [f"  {line}" for line in self.notes]
-        lines += [f"  pattern: {line}" for line in self.patterns]
-        if self.smallest is not None:
-            lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
-            lines += [f"  {line}" for line in str(self.smallest).split("\n")]
-        lines += [f"  wrong on {r.problem.label}: {r.summary}" for r in wrong[:_LISTED]]
-        if len(wrong) > _LISTED:
-            lines.append(f"  and on {len(wrong) - _LISTED} more")
-        lines += [f"  declined {problem.label}: {_reason(reason)}" for problem, reason in
-                  self.skipped[:_LISTED]]  # fmt: skip
-        if len(self.skipped) > _LISTED:
-            lines.append(f"  and {len(self.skipped) - _LISTED} more declined")
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return _framed(str(self), self.ok)
-
-
-def plain(value: Any) -> Any:
-    """Return a frame's value as JSON has it: no NaN, no numpy."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return value.item() if hasattr(value, "item") else value
-
-
-def _reason(text: str) -> str:
-    return text.split(": ", 1)[-1]
-
-
-def _framed(text: str, ok: bool) -> str:
-    color = "#009E73" if ok else "#D55E00"
-    head, *rest = text.split("\n")
-    return (
-        f'<div style="border-left:4px solid {color};padding-left:8px">'
-        f"<b>{html.escape(head)}</b><pre>{html.escape(chr(10).join(rest))}</pre></div>"
-    )

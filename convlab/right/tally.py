@@ -6,45 +6,41 @@ small enough that a problem which fills a GPU can still be checked on it.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from ..machine.device import available_bytes
+from ..run.runnable import Launch
 from ..words.problem import Problem
-from . import patterns, reference
+from . import patterns
+from .reference import CHUNK, Reference, tolerance
 
-# What a whole float64 truth may cost: multiply-adds (about a second's) and outputs kept.
-TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
-TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 # No output may be further off than this many class bounds times (rms of the truth + its own size).
 ELEMENTWISE = 6
-# A quiet NaN that no arithmetic makes: what still holds it was never written (or only added to).
-_POISON = 0x7FC0BAD5
-_CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
+# Quiet NaNs that no arithmetic makes: what still holds one was never written (or only added to).
+_POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7FDA}
 _SHOWN = 4  # wrong outputs listed
 _MAP = 256  # rows and columns of a map of the error, at most
-_LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
-
-_Piece = tuple[int, Problem, tuple[torch.Tensor | None, ...]]
 
 
-def poison(launch: Any) -> bool:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's bits as whole numbers."""
+    return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
+
+
+def poison(launch: Launch) -> bool:
     """Fill a launch's output, and its workspace if any, with NaN; return whether there was one.
 
     The output gets one NaN that arithmetic does not make, the workspace bytes of 0xFF.
     """
-    workspace = getattr(launch, "workspace", None)
-    if workspace is not None and workspace.numel():
-        workspace.view(torch.uint8).fill_(0xFF)
-    y = getattr(launch, "y", None)
-    if y is None:
+    if launch.workspace is not None and launch.workspace.numel():
+        launch.workspace.view(torch.uint8).fill_(0xFF)
+    if launch.y is None:
         return False
-    y.view(torch.int32).fill_(_POISON)
+    bits(launch.y).fill_(_POISON[launch.y.dtype])
     return True
 
 
@@ -56,7 +52,7 @@ def changed_inputs(
     for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):
         if now is None or then is None:
             continue
-        moved = int((now.view(torch.int32) != then.view(torch.int32)).sum())
+        moved = int((bits(now) != bits(then)).sum())
         if moved:
             lines.append(f"the kernel wrote to its input: {moved:,} elements of {name} changed")
             now.copy_(then)
@@ -74,11 +70,11 @@ def keep(y: torch.Tensor) -> torch.Tensor:
 
 def moved(y: torch.Tensor, first: torch.Tensor) -> tuple[int, int]:
     """Count the outputs whose bits differ from those kept; return that and the first's index."""
-    size = _CHUNK[y.device.type]
+    size = CHUNK[y.device.type]
     count, index = 0, -1
     parts = zip(y.flatten()[: first.numel()].split(size), first.split(size), strict=True)
     for i, (now, then) in enumerate(parts):
-        differs = now.view(torch.int32) != then.view(torch.int32)
+        differs = bits(now) != bits(then)
         if found := int(differs.sum()):
             if not count:
                 index = i * size + int(differs.view(torch.uint8).argmax())
@@ -96,8 +92,8 @@ class Tally:
 
     Parameters
     ----------
-    problem
-        What was computed.
+    reference
+        What was computed, from what, and what is right.
     y
         (N, K, P, Q), the output of the kernel.
     bound
@@ -113,28 +109,31 @@ class Tally:
     worst, limit
         The absolute error of the output that is nearest to its limit, or the farthest beyond it,
         and that limit.
-    rms, error
-        Root mean square of the truth; normwise relative error against float64.
-    constant
-        Whether all of the truth, of more than one output, is one number.
+    error
+        Normwise relative error against float64.
+    compared
+        In words, what was compared with what.
     pixels, channels
         Errors in units of what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as
         (N, K), each pooled to at most 256 x 256; NaN where an output is not a number.
     """
 
-    def __init__(self, problem: Problem, y: torch.Tensor, bound: float, poisoned: bool) -> None:
-        self.problem, self.y, self.bound = problem, y, bound
+    def __init__(
+        self, reference: Reference, y: torch.Tensor, bound: float, poisoned: bool
+    ) -> None:
+        self.reference, self.y, self.bound = reference, y, bound
+        self.problem: Problem = reference.problem
         self.wrong = self.unwritten = 0
-        self.worst, self.limit, self.rms, self.error = 0.0, 0.0, 0.0, 0.0
-        self.constant = False
+        self.worst, self.limit, self.error = 0.0, 0.0, 0.0
         self.examples: list[tuple[tuple[int, int, int, int], float, float]] = []
         self._ratio = -1.0  # the largest so far of error over limit
-        self._known: tuple[torch.Tensor | None, torch.Tensor] | None = None  # positions, truth
-        self._pixels = torch.zeros(problem.P, problem.Q, dtype=torch.float64, device=y.device)
-        self._channels = torch.zeros(problem.N, problem.K, dtype=torch.float64, device=y.device)
+        N, K, P, Q = self.problem.y_shape
+        self._pixels = torch.zeros(P, Q, dtype=torch.float64, device=y.device)
+        self._channels = torch.zeros(N, K, dtype=torch.float64, device=y.device)
         if poisoned:
-            parts = y.view(torch.int32).flatten().split(_CHUNK[y.device.type])
-            self.unwritten = sum(int((part == _POISON).sum()) for part in parts)
+            parts = bits(y).flatten().split(CHUNK[y.device.type])
+            self.unwritten = sum(int((part == _POISON[y.dtype]).sum()) for part in parts)
+        self.compared = self._compare()
 
     @property
     def pixels(self) -> np.ndarray:
@@ -146,50 +145,37 @@ class Tally:
         """The map over n and k."""
         return _pooled(self._channels.cpu().numpy())
 
-    def compare(self, inputs: Sequence[torch.Tensor | None], sample: int, seed: int) -> str:
-        """Compare with float64, all outputs or a sample and then all with fp32; say which."""
-        problem, kind = self.problem, self.y.device.type
-        if not self.y.numel():
-            return "no outputs, none compared"
-        if problem.macs <= TRUTH_MACS[kind] and self.y.numel() <= TRUTH_OUTPUTS[kind]:
-            truths = [
-                (first, reference.truth(part, *tensors))
-                for first, part, tensors in self._pieces(inputs)
-            ]
-            self._scale([truth for _, truth in truths])
-            square = 0.0
-            for first, truth in truths:
-                square += self._add(first, truth, self.bound)
-            self._finish(square, sum(truth.numel() for _, truth in truths))
-            if self.y.numel() <= _LOOKED_AT:
-                self._known = (None, torch.cat([truth for _, truth in truths]))
-            return f"all {self.y.numel():,} outputs against float64"
+    def right(self) -> bool:
+        """Whether every output was written and none is wrong, nor all of them as a whole."""
+        return not self.wrong and not self.unwritten and self.error <= self.bound
 
-        where = reference.sample(problem, sample, seed, self.y.device)
-        truth = reference.truth(problem, *inputs, where=where)
-        self._known = (where, truth)
-        self._scale([truth])
-        picked = self.y[tuple(where.unbind(1))].double()
+    def _compare(self) -> str:
+        """Compare with float64, all outputs or a sample and then all with fp32; say which."""
+        reference, total = self.reference, self.y.numel()
+        if not total:
+            return "no outputs, none compared"
+        if reference.whole:
+            squares = [self._add(first, piece, self.bound) for first, piece in reference.pieces]
+            self._finish(sum(squares), total)
+            return f"all {total:,} outputs against float64"
+        truth = reference.values
+        picked = self.y[tuple(reference.where.unbind(1))].double()
         errors, limits = self._errors(picked, truth, self.bound)
         bad = ~(errors <= limits)
         self._finish(float(errors.square().sum()), truth.numel())
         self._nearest(errors, limits)
-        name = "cudnn:fp32" if kind == "cuda" else "torch:cpu"
-        rival = reference.baseline(name, self.y.device)
-        loose = self.bound + reference.tolerance("fp32", problem.gemm_k)
-        for first, part, tensors in self._pieces(inputs):
-            launch = rival.prepare(part, *tensors)
-            launch()
-            self._add(first, launch.y, loose)
+        loose = self.bound + tolerance("fp32", self.problem.gemm_k)
+        for first, piece in reference.approximate():
+            self._add(first, piece, loose)
         if (among := int(bad.sum())) > self.wrong:  # seen by the sharper eye only
             self.wrong = among
             self.examples = [
-                (tuple(where[i].tolist()), float(picked[i]), float(truth[i]))
+                (tuple(reference.where[i].tolist()), float(picked[i]), float(truth[i]))
                 for i in bad.nonzero().flatten()[:_SHOWN].tolist()
             ]
         return (
-            f"{truth.numel():,} sampled outputs against float64 (all of them would take more than "
-            f"{TRUTH_MACS[kind]:.0e} multiply-adds), all {self.y.numel():,} against {name}"
+            f"{truth.numel():,} sampled outputs against float64 (all of them would take too "
+            f"long), all {total:,} against {reference.rival}"
         )
 
     def failures(self) -> list[str]:
@@ -205,31 +191,24 @@ class Tally:
                 lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
         return lines
 
-    def words(
-        self, inputs: Sequence[torch.Tensor | None], precision: str, sample: int, seed: int
-    ) -> list[str]:
-        """Say what the wrong outputs have in common (`patterns`), after `compare`."""
+    def words(self, precision: str) -> list[str]:
+        """Say what the wrong outputs have in common (`patterns`)."""
         if not self.y.numel():
             return []
-        problem, device = self.problem, self.y.device
-        if self._known is None:
-            where = reference.sample(problem, sample, seed, device)
-            self._known = (where, reference.truth(problem, *inputs, where=where))
-        where, truth = self._known
+        problem, reference = self.problem, self.reference
+        where, truth = reference.looked_at()
         whole = where is None
-        y = self.y.flatten() if whole else self.y[tuple(where.unbind(1))]
-        truth = truth.flatten()
+        y = (self.y if whole else self.y[tuple(where.unbind(1))]).flatten()
         errors, limits = self._errors(y.double(), truth, self.bound)
-        unwritten = y.contiguous().view(torch.int32) == _POISON
-        bias = inputs[2]
+        unwritten = bits(y) == _POISON[y.dtype]
+        bias = reference.inputs[2]
+        flat = truth.cpu().numpy()
 
         def truth_at(places: np.ndarray) -> np.ndarray:
             if whole:
                 return flat[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
-            at = torch.from_numpy(places).to(device)
-            return reference.truth(problem, *inputs, where=at).cpu().numpy()
+            return reference.at(torch.from_numpy(places).to(y.device)).cpu().numpy()
 
-        flat = truth.cpu().numpy()
         if whole:
             places = np.indices(problem.y_shape, dtype=np.int64).reshape(4, -1).T
         else:
@@ -241,32 +220,13 @@ class Tally:
                 wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
                 unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,
                 bias=None if bias is None else bias.double().cpu().numpy(),
-                allowed=ELEMENTWISE * self.bound, rms=self.rms,
+                allowed=ELEMENTWISE * self.bound, rms=reference.rms,
             )
         )  # fmt: skip
 
-    def _pieces(self, inputs: Sequence[torch.Tensor | None]) -> Iterator[_Piece]:
-        """Cut the problem by images: yield the first image, the piece as a problem, its tensors."""
-        x, *rest = inputs
-        problem = self.problem
-        images = max(1, _CHUNK[self.y.device.type] // (problem.K * problem.P * problem.Q))
-        for first in range(0, problem.N, images):
-            part = x[first : first + images]
-            yield first, dataclasses.replace(problem, N=len(part)), (part, *rest)
-
-    def _scale(self, truths: list[torch.Tensor]) -> None:
-        square = count = 0.0
-        for truth in truths:
-            finite = truth[torch.isfinite(truth)]
-            square += float(finite.square().sum())
-            count += finite.numel()
-        self.rms = math.sqrt(square / count) if count else 0.0
-        first = truths[0].flatten()[0]
-        self.constant = self.y.numel() > 1 and all(bool((part == first).all()) for part in truths)
-
     def _finish(self, square: float, count: int) -> None:
         """Turn the sum of squared errors over `count` outputs into the normwise error."""
-        norm = self.rms * math.sqrt(count)
+        norm = self.reference.rms * math.sqrt(count)
         if norm:
             self.error = math.sqrt(square) / norm if math.isfinite(square) else math.inf
         else:
@@ -282,13 +242,13 @@ class Tally:
             same = (y == truth) | (torch.isnan(y) & torch.isnan(truth))
             errors = torch.where(strange, torch.where(same, 0.0, math.inf), errors)
             truth = torch.where(strange, 0.0, truth)
-        return errors, truth.abs().add_(self.rms).mul_(ELEMENTWISE * bound)
+        return errors, truth.abs().add_(self.reference.rms).mul_(ELEMENTWISE * bound)
 
     def _add(self, first: int, truth: torch.Tensor, bound: float) -> float:
         """Compare the images from `first` on, in chunks; return their sum of squared errors."""
         square = 0.0
         plane = self.problem.P * self.problem.Q
-        step = max(1, _CHUNK[truth.device.type] // max(plane, 1))  # planes at once
+        step = max(1, CHUNK[truth.device.type] // max(plane, 1))  # planes at once
         images = 1 if step < self.problem.K else step // self.problem.K
         for n in range(0, len(truth), images):
             for k in range(0, self.problem.K, min(step, self.problem.K)):

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..right import reference
 from ..sim import Finding
 from ..words.errors import ConvlabError, LaunchError
 from ..words.problem import Problem
-from .kernel import Kernel
+from . import data
+from .runnable import Runnable
 
 EXPLAIN_MACS = 2_000_000  # what a problem is scaled down to where a line is looked for
 _SIMULATOR_SECONDS = 6.0
@@ -129,14 +129,14 @@ class Subject:
     """What was being run: names of kernels and a problem, for messages."""
 
     function: str
-    kernels: tuple[Any, ...]
+    kernels: tuple[Runnable, ...]
     problem: Problem | None
 
     @classmethod
     def of(cls, function: Callable[..., Any], values: Iterable[Any]) -> Subject:
         """Find the kernels and the problem among a call's arguments."""
         values = list(values)
-        kernels = tuple(v for v in values if hasattr(v, "prepare") and hasattr(v, "name"))
+        kernels = tuple(value for value in values if isinstance(value, Runnable))
         problem = next((v for v in values if isinstance(v, Problem)), None)
         return cls(getattr(function, "__qualname__", repr(function)), kernels, problem)
 
@@ -186,13 +186,13 @@ def explain(kernel: Any, problem: Problem) -> str:
 
 def _explained(kernel: Any, problem: Problem) -> tuple[str, list[Finding]]:
     """What the simulator says of a kernel, in words and as data."""
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, Runnable) or kernel.source is None:
         return "", []
     try:
         small = problem.scaled(EXPLAIN_MACS)
         twin = kernel.on("sim", time_limit=_SIMULATOR_SECONDS)
         with contextlib.redirect_stdout(io.StringIO()):
-            twin.prepare(small, *reference.inputs(small, 0, "cpu"))()
+            twin.prepare(small, *data.inputs(small, 0, format=twin.format))()
     except LaunchError as error:
         return f"the simulator, on {small}: {error.args[0]}", error.findings
     except Exception as error:  # it cannot run there, and that is another matter

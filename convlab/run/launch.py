@@ -12,7 +12,6 @@ from .. import sim
 from ..machine import abi
 from ..words.errors import LaunchError, ProblemError
 from ..words.problem import Problem
-from . import build as builds
 from .runnable import Allocate, Inputs, Launch
 
 if TYPE_CHECKING:
@@ -123,7 +122,9 @@ class SimLaunch(Launch):
         given = {name: tensor for name, tensor in given.items() if tensor is not None}
         shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
         sampled = kernel.sample is not None
-        self._arena = sim.Arena(shapes | {"y": problem.y_shape}, ["y"] if sampled else [])
+        self._arena = sim.Arena(
+            shapes | {"y": problem.y_shape}, ["y"] if sampled else [], kernel.format
+        )
         for name, tensor in given.items():
             self._arena.tensors[name].copy_(tensor)
         seen = tuple(self._arena.tensors.get(name) for name in ("x", "w", "bias"))
@@ -142,7 +143,7 @@ class SimLaunch(Launch):
         try:
             self._trace = sim.simulate(
                 self._build.library,
-                builds.sim_runtime(),
+                sim.runtime(),
                 integers(self.problem),
                 self._arena,
                 label=kernel.name,

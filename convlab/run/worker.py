@@ -18,12 +18,11 @@ from typing import Any
 import torch
 
 from ..machine import child
-from ..right import reference
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
-from . import faults
+from . import data, faults
 from .faults import explain
-from .kernel import Kernel
+from .runnable import Runnable
 from .worker_process import SERVING, Pickler, dumps
 
 __all__ = ["TIME_LIMIT", "call", "can_cross", "explain", "run_once", "stop"]
@@ -65,9 +64,9 @@ def call(
     if SERVING in os.environ:
         return function(*args, **kwargs)
     values = [*args, *kwargs.values()]
-    for kernel in values:
-        if isinstance(kernel, Kernel):
-            kernel.build()
+    for value in values:
+        if isinstance(value, Runnable):
+            value.build()
     payload = dumps((function, args, kwargs), _KernelPickler)
     subject = faults.Subject.of(function, values)
     worker = _worker(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
@@ -140,14 +139,14 @@ def stop() -> None:
             worker.lock.release()
 
 
-def run_once(kernel: Kernel, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
+def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
     """Run a kernel once on normal data, and wait for it.
 
     Parameters
     ----------
     offsets : bytes by which the starts of x, w and bias miss an aligned address.
     """
-    inputs = reference.inputs(problem, 0, kernel.device)
+    inputs = data.inputs(problem, 0, kernel.device, format=kernel.format)
     placed = [t if t is None else _shifted(t, by) for t, by in zip(inputs, offsets, strict=True)]
     kernel.prepare(problem, *placed)()
     if kernel.engine == "cuda":
@@ -159,14 +158,14 @@ def _shifted(tensor: torch.Tensor, offset: int) -> torch.Tensor:
         return tensor
     start = offset // tensor.element_size()
     room = torch.empty(tensor.numel() + start, dtype=tensor.dtype, device=tensor.device)
-    return room[start:].view(tensor.shape).copy_(tensor)
+    return room[start:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
 
 class _KernelPickler(Pickler):
     """Pickles each kernel apart: the worker knows those it has met before."""
 
     def persistent_id(self, value: object) -> bytes | None:
-        return dumps(value) if isinstance(value, Kernel) else None
+        return dumps(value) if isinstance(value, Runnable) and not value.library else None
 
 
 def _worker(device: int) -> child.Child:

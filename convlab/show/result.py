@@ -9,9 +9,10 @@ import dataclasses
 import html
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 WIDTH = 100  # columns of a terminal that text may take
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
+Form = str | Callable[[Any], str]
 _PLAIN_CELL = "text-align:{};white-space:pre"
 
 
@@ -59,31 +61,20 @@ class Result:
     sentence: str
     ok: bool
     notes: Sequence[str]
+    problem: Problem  # of those that a set is made of
+    tables: Sequence[Table] = ()
+    details: Sequence[str] = ()
+    about: Mapping[str, Any] = MappingProxyType({})
 
     def figure(self) -> Chart:
         """Draw it."""
         raise NotImplementedError
 
     @property
-    def tables(self) -> Sequence[Table]:
-        """No table, unless a subclass says otherwise."""
-        return ()
-
-    @property
-    def details(self) -> Sequence[str]:
-        """No lines, unless a subclass says otherwise."""
-        return ()
-
-    @property
     def row(self) -> dict[str, str]:
         """The problem, and the sentence without it."""
-        label = self.problem.label if hasattr(self, "problem") else ""
+        label = self.problem.label
         return {"problem": label, "found": self.sentence.removeprefix(f"{label}: ")}
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Nothing more, unless a subclass says otherwise."""
-        return {}
 
     @property
     def color(self) -> str:
@@ -100,7 +91,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON can hold; a number that is not known is None."""
         found = {"ok": self.ok, "sentence": self.sentence, "rows": self.frame, "notes": self.notes}
-        return plain(found | self.about)
+        return plain({**found, **self.about})
 
     def __str__(self) -> str:
         lines = [self.sentence]
@@ -201,8 +192,8 @@ class Table:
     rows
         The frame.
     columns
-        Which columns, each with its heading and perhaps a format ("{:.3g}"); all, if it is empty.
-        One that the frame lacks is left out.
+        Which columns, each with its heading and perhaps a format ("{:.3g}", or a function); all,
+        if it is empty. One that the frame lacks is left out.
     left
         Headings of the columns that lie to the left, as the first one does; the others lie to the
         right. Where there is too little room, these are cut.
@@ -211,7 +202,7 @@ class Table:
     """
 
     rows: pd.DataFrame
-    columns: Mapping[str, tuple[str, str] | str] = dataclasses.field(default_factory=dict)
+    columns: Mapping[str, tuple[str, Form] | str] = dataclasses.field(default_factory=dict)
     left: tuple[str, ...] = ()
     title: str = ""
 
@@ -280,19 +271,24 @@ class Table:
         return "\n".join([rows[0], "|" + "---|" * len(cells), *rows[1:]])
 
 
-def number(value: Any, form: str = "") -> str:
+def short(value: float) -> str:
+    """Return three digits of a number, or all before the point: never 5.47e+04."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def number(value: Any, form: Form = "") -> str:
     """Return a cell as text: four digits, thousands apart, "-" for what is not known."""
     if isinstance(value, str):
         return value
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if form:
-        return form.format(value)
+        return form.format(value) if isinstance(form, str) else form(value)
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return str(value)
     if not math.isfinite(value):
         return str(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 999.95 or value == int(value) else f"{value:.4g}"
 
 
 def plain(value: Any) -> Any:

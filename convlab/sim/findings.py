@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
-import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..machine import toolchain
+
 INCLUDE = Path(__file__).parent / "include"
 SCREEN = 24  # lines that a report may have
 # An address in the runtime's words: array, byte and, if shared, bytes of an element, extents.
 _ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
-# Names of the indices of a convolution's tensors; other arrays are indexed without names.
-DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
 
 Triple = tuple[int, int, int]
 
@@ -150,11 +148,6 @@ def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
     return f"{name}[{inside}]" + (f" + {rest} bytes" if rest else "")
 
 
-@functools.cache
-def _tool() -> str | None:
-    return shutil.which("addr2line")
-
-
 _known: dict[tuple[str, int], tuple[str, int] | None] = {}
 
 
@@ -165,9 +158,10 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
     """
     offsets = {a: a - base for a in addresses if a > base}
     new = sorted({o for o in offsets.values() if (str(library), o) not in _known})
-    if new and _tool():
+    tool = toolchain.find("addr2line") if new else None
+    if tool is not None:
         found = subprocess.run(
-            [_tool(), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)],
+            [str(tool), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)],
             capture_output=True,
             text=True,
             check=False,

@@ -7,10 +7,11 @@ binutils' objdump, when somebody asks.
 
 import functools
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+
+from ..machine import toolchain
 
 _HOOK = "__sanitizer_cov_trace_pc"
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(\S+)\s*(.*)")
@@ -69,10 +70,10 @@ def operations_by_block(disassembly: str) -> dict[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _blocks(library: Path) -> dict[int, int] | None:
-    tool = shutil.which("objdump")
+    tool = toolchain.find("objdump")
     if tool is None:
         return None
-    command = [tool, "-d", "--no-show-raw-insn", str(library)]
+    command = [str(tool), "-d", "--no-show-raw-insn", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return operations_by_block(done.stdout) if done.returncode == 0 else None
 

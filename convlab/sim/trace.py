@@ -46,6 +46,8 @@ class Trace:
         NaN: what blocks have in common cannot be told from some of them.
     accesses : list of dict, see `simulate`'s `record`; ``complete`` is False where its limit ended
         the list.
+    progress : of a run that was stopped in a launch: its number, blocks done, blocks, kernel.
+    stalled : whether it was stopped since no block came to its end.
     """
 
     def __init__(
@@ -66,6 +68,11 @@ class Trace:
         self.note = one("note", "")
         self.workspace = int(one("workspace", "0"))
         self.complete = not rows["recorded"]
+        self.stalled = bool(rows["stalled"])
+        self.progress: tuple[int, int, int, str] | None = None
+        if rows["progress"]:
+            number, ended, blocks, kernel = one("progress").split("\t", 3)
+            self.progress = int(number), int(ended), int(blocks), kernel
         self.launches = [_launch(*row.split("\t", 3)) for row in rows["launch"]]
         self._library, self._base = library, int(one("base", "0"), 16)
         self._sites = [row.split("\t") for row in rows["site"]]

@@ -1,30 +1,72 @@
-"""What ``python -m convlab`` and the notebook's ``%convlab`` share: the grammar, and the calls."""
+"""What ``python -m convlab`` and the notebook's ``%convlab`` share: the grammar, and the answers."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import functools
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..fast import bench
 from ..fast.ab import LIMIT_SECONDS, ab
-from ..fast.compare import Comparison, compare
+from ..fast.compare import compare
 from ..fast.paired import MODES
 from ..fast.ratio import THRESHOLD
-from ..fast.sweep import Sweep, sweep
-from ..fast.verdict import AB
-from ..right.check import COUNT, check, resolve
-from ..right.report import Report, Reports
-from ..run.kernel import ENGINES, Kernel, load, tunables
+from ..fast.sweep import sweep
+from ..right.check import COUNT, check
+from ..run.kernel import ENGINES, Kernel, load, resolve, tunables
+from ..run.runnable import Runnable
 from ..why import inspect
-from ..why.inspection import Inspection
 from ..words import catalog
-from ..words.errors import CatalogError, ProblemError
-from ..words.problem import PROBLEM_SETS, Problem, problems
+from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, UnsupportedError
+from ..words.problem import PROBLEM_SETS, Problem, problem, problems
 from . import doctor
+
+PROBLEM = (
+    'a name, a set ({sets}), or a spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; '
+    "default: {default}"
+)
+PLURAL = {"check": "reports", "inspect": "inspections"}  # of each kernel that was asked for
+
+
+@dataclass(frozen=True, repr=False)
+class Told:
+    """An answer that is text: what `list`, `doctor`, `diff` and the benchmarks find.
+
+    Attributes
+    ----------
+    text : what a reader sees.
+    document : the same as what JSON can hold.
+    ok : whether all of it is well.
+    language : of the text, where a notebook can highlight it.
+    """
+
+    text: str
+    document: dict[str, Any]
+    ok: bool = True
+    language: str = ""
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document."""
+        return self.document
+
+    def _repr_markdown_(self) -> str | None:
+        return f"```{self.language}\n{self.text}\n```" if self.language else None
+
+
+@dataclass(frozen=True, repr=False)
+class Failed(Told):
+    """One kernel of several that does not build or run; the others are still asked."""
+
+    error: Exception | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,122 +93,86 @@ class Parser(argparse.ArgumentParser):
         super().error(self.hinted(message))
 
 
-def parser(kind: type[Parser] = Parser, *, notebook: bool = False) -> Parser:
+def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> Parser:
     """The parser of all commands; what it returns has the command's name as ``command``.
 
     Parameters
     ----------
     kind : the class of it and of its commands' parsers.
-    notebook : without the benchmarks and JSON, and no file is written unless asked for.
+    prog : what the user typed; for "%convlab" without the benchmarks and JSON.
     """
     words: list[str] = []
-    top = kind(
-        words,
-        prog="%convlab" if notebook else "python -m convlab",
-        description="A microscope for CUDA convolution kernels.",
-    )
+    top = kind(words, prog=prog, description="A microscope for CUDA convolution kernels.")
     group = top.add_subparsers(
         required=True, metavar="COMMAND", parser_class=functools.partial(kind, words)
     )
+    notebook = prog.startswith("%")
 
-    def add(name: str, text: str, *, kernels: bool = False, problem: str | None = None) -> Parser:
+    def add(name: str, text: str, *, kernels: str = "", default: str = "",
+            engine: bool = True, plot: bool = True) -> Callable[..., argparse.Action]:  # fmt: skip
         words.append(name)
         command = top.commands[name] = group.add_parser(name, help=text, description=text)
         command.set_defaults(command=name)
-        if not notebook:
-            command.add_argument("--json", action="store_true", help="print one JSON document")
+        option = command.add_argument
         if kernels:
-            command.add_argument(
-                "kernels",
-                nargs="*",
-                metavar="KERNEL",
-                help="name or path; all "
-                "kernels if none is given; NAME@TUNABLE=VALUE sets a tunable; "
-                "the problem may stand among them",
-            )
-            command.add_argument(
-                "--kernel",
-                action="append",
-                default=[],
-                metavar="KERNEL",
-                help="the same, repeatable",
-            )
-            command.add_argument("--engine", choices=ENGINES, default="auto")
-        if problem is not None:
-            command.add_argument("--problem", metavar="P", default=None, help=problem)
-        return command  # fmt: skip
+            option("kernels", nargs="*", metavar="KERNEL", help=kernels)
+            option("--kernel", action="append", default=[], metavar="KERNEL", help="repeatable")
+        if default:
+            shown = PROBLEM.format(sets=", ".join(PROBLEM_SETS), default=default)
+            option("--problem", metavar="P", help=shown)
+        if engine:
+            option("--engine", choices=ENGINES, default="auto")
+        if plot:
+            option("--plot", metavar="PNG", type=Path, help="draw it to this file; of several "
+                   "kernels, each one's name is put before the ending")  # fmt: skip
+        if not notebook:
+            option("--json", action="store_true", help="print one JSON document")
+        return option
 
-    def png(command: Parser, default: str | None = None, **options: Any) -> None:
-        written = None if notebook or default is None else Path(default)
-        command.add_argument("--plot", metavar="PNG", default=written, type=Path, **options)
+    named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
+    several = f"{named}; all kernels if none is given; the problem may stand among them"
+    write = dict(metavar="FILE", type=Path, help="write the tables between this file's markers")
+    telling = dict(engine=False, plot=False)
 
-    named = 'a name, a spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; {}'
-    sets = f"or one of the sets {', '.join(PROBLEM_SETS)}; default: {{}}"
-    add("list", "The kernels and the named problems.")
-    command = add("check", "Is it right?", kernels=True, problem=named.format(
-        sets.format("awkward, and generated ones")))  # fmt: skip
-    command.add_argument(
-        "--count",
-        metavar="N",
-        type=int,
-        default=COUNT,
-        help="how many problems to generate, without --problem (%(default)s)",
-    )
-    command.add_argument("--seed", metavar="N", type=int, default=0,
-                         help="of the data and of the generated problems (0)")  # fmt: skip
-    png(command, help="where the error is, of the kernel last found wrong")
-    command = add("compare", "Several kernels side by side: error, cost, floor.",
-                  kernels=True, problem=named.format("default: square"))  # fmt: skip
-    png(command, "convlab-compare.png")
-    command = add("ab", "Is B faster than A, slower, or the same? First, are both right?",
-                  problem=named.format("default: square"))  # fmt: skip
-    command.add_argument("a", metavar="A", help="name, NAME@TUNABLE=VALUE, path, or a baseline "
-                         "such as cudnn:tf32")  # fmt: skip
-    command.add_argument("b", metavar="B")
-    command.add_argument("on", metavar="P", nargs="?", help="the problem, as with --problem")
-    command.add_argument("--engine", choices=ENGINES, default="auto")
-    command.add_argument("--mode", choices=(*MODES, "both"), default="both",
-                         help="L2 flushed before each launch, or not at all")  # fmt: skip
-    command.add_argument("--threshold", type=float, default=100 * THRESHOLD, metavar="PERCENT",
-                         help="called the same; default: %(default)g")  # fmt: skip
-    command.add_argument("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
-                         help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
-    command.add_argument("--seed", type=int, default=0)
-    png(command)
-    command = add("sweep", "A kernel over a grid of tunables.",
-                  problem=named.format(sets.format("square")))  # fmt: skip
-    command.add_argument("kernel", metavar="KERNEL", help="name or path")
-    command.add_argument("tunables", metavar="NAME=VALUE,VALUE", nargs="+",
-                         help="the problem may stand among them")  # fmt: skip
-    command.add_argument("--engine", choices=ENGINES, default="auto")
-    png(command)
-    command = add("inspect", "Why: registers, occupancy, cost by line, a model's time.",
-                  kernels=True, problem=named.format("default: square"))  # fmt: skip
-    command.add_argument("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
-    command.add_argument("--listing", action="store_true", help="the source, line by line")
-    command.add_argument(
-        "--sample",
-        metavar="N",
-        type=int,
-        help="simulate N blocks of the problem itself, not a small one; scaled",
-    )
-    png(command, "convlab-inspect.png",
-        help="of several kernels, each one's name is put before the ending")  # fmt: skip
+    add("list", "The kernels, where they are, and the named problems.", **telling)
+    option = add("check", "Is it right?", kernels=several, default="awkward, and generated ones")
+    option("--count", metavar="N", type=int, default=COUNT,
+           help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
+    option("--seed", metavar="N", type=int, default=0,
+           help="of the data and of the generated problems (0)")  # fmt: skip
+    add("compare", "Several kernels side by side: error, cost, floor.", kernels=several,
+        default="square")  # fmt: skip
+    option = add("ab", "Is B faster than A, slower, or the same? First, are both right?",
+                 default="square")  # fmt: skip
+    option("a", metavar="A", help=named)
+    option("b", metavar="B", help=named)
+    option("on", metavar="P", nargs="?", help="the problem, as with --problem")
+    option("--mode", choices=(*MODES, "both"), default="both",
+           help="L2 flushed before each launch, or not at all")  # fmt: skip
+    option("--threshold", type=float, default=100 * THRESHOLD, metavar="PERCENT",
+           help="called the same; default: %(default)g")  # fmt: skip
+    option("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
+           help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
+    option("--seed", type=int, default=0)
+    option = add("sweep", "A kernel over a grid of tunables.", default="square")
+    option("kernel", metavar="KERNEL", help="name or path")
+    option("tunables", metavar="NAME=VALUE,VALUE", nargs="+",
+           help="the problem may stand among them")  # fmt: skip
+    option = add("inspect", "Why: registers, occupancy, cost by line, a model's time.",
+                 kernels=several, default="square")  # fmt: skip
+    option("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
+    option("--listing", action="store_true", help="the source, line by line")
+    option("--sample", metavar="N", type=int,
+           help="simulate N blocks of the problem itself, not a small one; scaled")  # fmt: skip
+    option = add("diff", "What a kernel changes of the one that it descends from.", **telling)
+    option("kernel", metavar="KERNEL", help="name or path")
+    option("other", metavar="OTHER", nargs="?", help="another than its parent")
     if not notebook:
-        _add_benches(add, named.format(sets.format("headline")))
-    add("doctor", "What this machine has, and what to do about what is missing.")
+        option = add("bench", "Kernels over several problems, as README's table has it.",
+                     kernels=several, default="headline", plot=False)  # fmt: skip
+        option("--write", **write)
+    add("doctor", "What this machine has, and what to do about what is missing.", **telling)
     return top
-
-
-def _add_benches(add: Any, problem: str) -> None:
-    command = add("bench", "Kernels over several problems, as README's table has it.",
-                  kernels=True, problem=problem)  # fmt: skip
-    command.add_argument("--write", metavar="FILE", type=Path,
-                         help="write the tables between the markers of this file")  # fmt: skip
-    command = add("bench-build", "How long a build takes, next to load_inline.")
-    command.add_argument("--engine", choices=ENGINES, default="auto")
-    command.add_argument("--write", metavar="FILE", type=Path,
-                         help="write the table between the markers of this file")  # fmt: skip
 
 
 def understood(
@@ -187,6 +193,8 @@ def understood(
         Two problems, or a tunable that cannot be read.
     CatalogError
         A word that is none of these, but near to a problem's or a variable's name.
+    OSError
+        A file to be written at the end has no folder that can be written to.
     """
     values = values or {}
     given = [arguments.problem] if getattr(arguments, "problem", None) is not None else []
@@ -199,6 +207,9 @@ def understood(
     elif arguments.command == "ab":
         given += [] if arguments.on is None else [arguments.on]
         arguments.a, arguments.b = take(arguments.a), take(arguments.b)
+    elif arguments.command == "diff":
+        arguments.kernel = take(arguments.kernel)
+        arguments.other = None if arguments.other is None else take(arguments.other)
     elif hasattr(arguments, "kernels"):
         words = [*arguments.kernels, *arguments.kernel]
         given += [word for word in words if _is_problem(word, values)]
@@ -208,6 +219,9 @@ def understood(
     if given:
         value = values.get(given[0])
         arguments.problem = value if isinstance(value, Problem) else given[0]
+    path = getattr(arguments, "plot", None)
+    if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):  # known before the work
+        raise NotADirectoryError(f"--plot {path}: {path.parent} is no folder to write to")
     return arguments
 
 
@@ -217,7 +231,7 @@ def problem_names() -> list[str]:
 
 
 def _is_problem(word: str, values: Mapping[str, Any]) -> bool:
-    if word in values and hasattr(values[word], "prepare"):
+    if isinstance(values.get(word), Runnable):
         return False
     if isinstance(values.get(word), Problem) or word in problem_names():
         return True
@@ -231,7 +245,7 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
     if isinstance(value, Kernel):
         value = value.tuned(tuned) if tuned else value
         return value if engine in ("auto", value.engine) else value.on(engine)
-    if word in values and (hasattr(value, "prepare") or callable(value)):
+    if word in values and (isinstance(value, Runnable) or callable(value)):
         return value
     try:
         if ":" not in name and "\n" not in name:
@@ -253,38 +267,56 @@ def _grid(words: Sequence[str]) -> dict[str, list[int]]:
     grid = {}
     for text in words:
         name, _, values = text.partition("=")
-        try:
-            grid[name] = [int(value) for value in values.split(",")]
-        except ValueError:
-            raise ProblemError(
-                f"cannot read the tunable {text!r}: write NAME=8,16, whole numbers"
-            ) from None
+        if not re.fullmatch(r"-?\d{1,18}(,-?\d{1,18})*", values):
+            raise ProblemError(f"cannot read the tunable {text!r}: write NAME=8,16, whole numbers")
+        grid[name] = [int(value) for value in values.split(",")]
     return grid
 
 
-def chosen(arguments: argparse.Namespace) -> list[Any]:
-    """The kernels that were named, or else all of the catalog's."""
-    return arguments.kernels or [path.stem for path in catalog.catalog()]
+def answers(arguments: argparse.Namespace) -> Iterator[Any]:
+    """What a command finds, each result as soon as it is known: one, or one for each kernel.
+
+    A result has ``ok``, a text and ``to_dict``. Where several kernels are asked for one after the
+    other, one that does not build or run is a `Failed`.
+    """
+    if arguments.command not in PLURAL:
+        yield _ONE[arguments.command](arguments)
+        return
+    one = _checked if arguments.command == "check" else _inspected
+    chosen = arguments.kernels or [path.stem for path in catalog.catalog()]
+    for kernel in [resolve(kernel, arguments.engine) for kernel in chosen]:
+        try:
+            yield one(kernel, arguments)
+        except (BuildError, LaunchError, UnsupportedError) as error:
+            found = {"kernel": kernel.name, "right": False, "failures": [str(error)]}
+            yield Failed(f"convlab: {error}", found, False, error=error)
 
 
-def to_check(arguments: argparse.Namespace) -> list[Any]:
-    """The kernels of `check`, loaded."""
-    return [resolve(name, arguments.engine) for name in chosen(arguments)]
+def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
+    """Draw results to files, if a path is given, and tell where each one went."""
+    results = [result for result in found if not isinstance(result, Told)]
+    for result in results if path is not None else ():
+        one = len(results) == 1
+        where = path if one else path.with_stem(f"{path.stem}-{result.kernel}")
+        yield result.plot().save(where).resolve()
 
 
-def checked(kernel: Any, arguments: argparse.Namespace) -> Report | Reports:
-    """What `check` finds of one kernel."""
+def _checked(kernel: Runnable, arguments: argparse.Namespace) -> Any:
     return check(kernel, arguments.problem, count=arguments.count, seed=arguments.seed)
 
 
-def compared(arguments: argparse.Namespace) -> Comparison:
-    """What `compare` finds."""
-    problem = arguments.problem or "square"
-    return compare(arguments.kernels or None, problem, engine=arguments.engine)
+def _inspected(kernel: Kernel, arguments: argparse.Namespace) -> Any:
+    if arguments.sample is not None:
+        kernel = kernel.on("sim", sample=arguments.sample)
+    where = arguments.problem or "square"
+    return inspect(kernel, where, gpu=arguments.gpu, engine=arguments.engine)
 
 
-def judged(arguments: argparse.Namespace) -> AB:
-    """What `ab` finds."""
+def _compared(arguments: argparse.Namespace) -> Any:
+    return compare(arguments.kernels or None, arguments.problem or "square", engine=arguments.engine)
+
+
+def _judged(arguments: argparse.Namespace) -> Any:
     return ab(
         arguments.a, arguments.b, arguments.problem or "square", engine=arguments.engine,
         mode=MODES if arguments.mode == "both" else arguments.mode, seed=arguments.seed,
@@ -292,53 +324,86 @@ def judged(arguments: argparse.Namespace) -> AB:
     )  # fmt: skip
 
 
-def swept(arguments: argparse.Namespace) -> Sweep:
-    """What `sweep` finds."""
-    problem = arguments.problem or "square"
-    return sweep(arguments.kernel, arguments.tunables, problem, engine=arguments.engine)
+def _swept(arguments: argparse.Namespace) -> Any:
+    where = arguments.problem or "square"
+    return sweep(arguments.kernel, arguments.tunables, where, engine=arguments.engine)
 
 
-def inspected(kernel: Any, arguments: argparse.Namespace) -> Inspection:
-    """What `inspect` finds of one kernel."""
-    if arguments.sample is not None:
-        kernel = kernel if isinstance(kernel, Kernel) else load(kernel, engine="sim")
-        kernel = kernel.on("sim", sample=arguments.sample)
-    problem = arguments.problem or "square"
-    return inspect(kernel, problem, gpu=arguments.gpu, engine=arguments.engine)
-
-
-def listed() -> tuple[dict[str, Any], str]:
-    """The kernels and the problems, as what JSON can hold and as text."""
+def _listed(arguments: argparse.Namespace) -> Told:
+    """The kernels by the folder that they are from, and the problems."""
     rows, lines = [], []
-    for path in catalog.catalog():
-        source = path.read_text()
-        header = catalog.parse_header(source, path)
+    for path in sorted(catalog.catalog(), key=lambda path: (path.parent, path.stem)):
+        if not rows or rows[-1]["folder"] != str(path.parent):
+            lines.append(f"kernels of {path.parent}:")
+        kernel = load(path, engine="sim")
+        header, settings = kernel.header, tunables(kernel.source)
         rows.append(
             {
-                "kernel": path.stem,
-                "path": str(path),
-                "title": header.title,
-                "idea": header.idea,
-                "class": header.precision,
-                "supports": list(header.supports),
-                "tunables": tunables(source),
+                "kernel": path.stem, "folder": str(path.parent), "path": str(path),
+                "title": header.title, "idea": header.idea, "class": header.precision,
+                "supports": list(header.supports), "tunables": settings,
             }
-        )
-        settings = " ".join(f"{key}={value}" for key, value in tunables(source).items())
-        lines.append(f"{path.stem:<26} {header.precision:<5} {header.title}")
-        lines += [f"{'':<32} {text}" for text in (settings,) if text]
+        )  # fmt: skip
+        lines.append(f"  {path.stem:<26} {header.precision:<5} {header.title}")
+        lines += [f"{'':<34} {' '.join(map('='.join, settings.items()))}"] if settings else []
     sets = {name: [p.name for p in problems(name)] for name in PROBLEM_SETS}
-    lines += ["", "problems:"]
-    lines += [f"  {name}: {', '.join(members)}" for name, members in sets.items()]
-    return {"kernels": rows, "problems": sets}, "\n".join(lines)
+    lines += ["", "problems:", *(f"  {name}: {', '.join(sets[name])}" for name in sets)]
+    return Told("\n".join(lines), {"kernels": rows, "problems": sets})
 
 
-def examined() -> tuple[dict[str, Any], str]:
-    """What `doctor` found, as what JSON can hold and as text."""
+def _differing(arguments: argparse.Namespace) -> Told:
+    """The lines that a kernel changes, and the share of its own that they are."""
+    kernel, other = arguments.kernel, arguments.other
+    kernel = kernel if isinstance(kernel, Kernel) else load(kernel, engine="sim")
+    if other is None and kernel.header.parent is None:
+        raise CatalogError(
+            f"{kernel.name} names no parent in its header: a line of descent begins with it; "
+            "name the other kernel"
+        )
+    other = kernel.header.parent if other is None else other
+    other = other if isinstance(other, Kernel) else load(other, engine="sim")
+    new = kernel.source.splitlines()
+    changes = list(
+        difflib.unified_diff(other.source.splitlines(), new, other.name, kernel.name, lineterm="")
+    )
+    own = sum(line[0] == "+" and line[:3] != "+++" for line in changes)
+    said = f"{own} of {len(new)} lines of {kernel.name} are not {other.name}'s"
+    document = {"kernel": kernel.name, "parent": other.name, "lines": len(new), "own": own}
+    return Told("\n".join([*changes, "", said]), document, language="diff")
+
+
+def _benched(arguments: argparse.Namespace) -> Told:
+    asked, path = arguments.problem or "headline", arguments.write
+    chosen = problems(asked) if asked in PROBLEM_SETS else [problem(asked)]
+    for marker in ("bench", "ladder") if path is not None else ():
+        bench.between(path, marker)  # looked for before the work, not after it
+    results = bench.bench(arguments.kernels or None, chosen, engine=arguments.engine)
+    table = bench.markdown(results)
+    if path is not None:
+        bench.write_between(path, "bench", table)
+        bench.write_between(path, "ladder", bench.ladder())
+    ok = all(result.ok for result in results)
+    document = {"ok": ok, "results": [result.to_dict() for result in results]}
+    return Told("\n\n".join([*map(str, results), table]), document, ok)
+
+
+def _examined(arguments: argparse.Namespace) -> Told:
     rows = doctor.examine()
     marks = {True: "ok", False: "MISSING", None: "-"}
     lines = []
     for row in rows:
         lines.append(f"{row['what']:<13} {marks[row['ok']]:<8} {row['found']}")
         lines += [f"{'':<22} {row['advice']}"] if row["advice"] else []
-    return {"ok": all(row["ok"] is not False for row in rows), "rows": rows}, "\n".join(lines)
+    ok = all(row["ok"] is not False for row in rows)
+    return Told("\n".join(lines), {"ok": ok, "rows": rows}, ok)
+
+
+_ONE: Mapping[str, Callable[[argparse.Namespace], Any]] = {
+    "list": _listed,
+    "compare": _compared,
+    "ab": _judged,
+    "sweep": _swept,
+    "diff": _differing,
+    "bench": _benched,
+    "doctor": _examined,
+}

@@ -11,13 +11,12 @@ it takes kernels and problems; its value is the result: ``report = %convlab chec
 from __future__ import annotations
 
 import contextlib
-import functools
 import keyword
 import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from IPython.core.completer import (
@@ -31,26 +30,26 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
 
-from ..right.reference import BASELINES
+from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel, compile, tunables
 from ..words import catalog
-from ..words.errors import CatalogError, ConvlabError, ProblemError
+from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
 from . import commands
-from .commands import Parser
+from .commands import Failed, Parser, Told
 
-_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
 _KERNEL_OPTIONS = ("-D", "--engine")
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the magics and their completion to an IPython shell; a second time changes nothing."""
+    """Add the magics, their completion and short errors to a shell; twice changes nothing."""
     found = shell.magics_manager.registry.get(ConvlabMagics.__name__)
     if found is None:
         shell.register_magics(ConvlabMagics)
         own = shell.magics_manager.registry[ConvlabMagics.__name__]
         shell.Completer.custom_matchers.append(_matcher(own))
+        shell.set_custom_exc((OSError, KeyboardInterrupt), _briefly)
 
 
 class Results(tuple):
@@ -90,7 +89,8 @@ class ConvlabMagics(Magics):
         %%kernel [name] [-D NAME=VALUE ...] [--engine auto|cuda|sim]
 
         The name, "kernel" unless told, becomes a variable that holds a convlab.Kernel. -D sets a
-        tunable. A cell that does not compile leaves the variable as it was.
+        tunable. After a cell that does not compile nothing has that name, lest the kernel that
+        was there before be taken for this one.
         """
         parser = _kernel_parser()
         if cell is None:
@@ -103,15 +103,15 @@ class ConvlabMagics(Magics):
                 raise UsageError(
                     f"{name!r} cannot be the name of a Python variable; try `%%kernel {near}`"
                 )
-            with _briefly():
-                self._compile(arguments, "\n" * self._lines_above(cell) + cell)
+            self._compile(arguments, "\n" * self._lines_above(cell) + cell)
 
     def _compile(self, arguments: Namespace, source: str) -> None:
+        self.shell.user_ns.pop(arguments.name, None)
         defines = dict(map(_define, arguments.defines))
         in_notebook = hasattr(self.shell, "kernel")
         note = None
         if in_notebook:
-            note = display(_Note(f"compiling {arguments.name} ..."), display_id=True)
+            note = display(Told(f"compiling {arguments.name} ...", {}), display_id=True)
         try:
             made = compile(source, name=arguments.name, engine=arguments.engine, defines=defines)
             made.header  # noqa: B018  (a header that cannot be read is an error of the cell's)
@@ -122,7 +122,7 @@ class ConvlabMagics(Magics):
         self.shell.user_ns[arguments.name] = made
         seconds = made.build().seconds
         how = f"built in {seconds:.1f} s" if seconds else "built before"
-        done = _Note(f"{made.name}: {made.engine}, {how}")
+        done = Told(f"{made.name}: {made.engine}, {how}", {})
         note.update(done) if note is not None else display(done)
 
     def _lines_above(self, cell: str) -> int:
@@ -143,7 +143,7 @@ class ConvlabMagics(Magics):
         Kernels and problems may be variables. `%convlab COMMAND --help` tells the options.
         """
         words = _split(line)
-        parser = commands.parser(_CellParser, notebook=True)
+        parser = _parser()
         if not words:
             parser.print_help()
             return None
@@ -152,19 +152,42 @@ class ConvlabMagics(Magics):
                 f"{words[0]} belongs to the command line: `!python -m convlab {line}`; "
                 f"%convlab knows {', '.join(parser.commands)}"
             )
-        with _briefly(), contextlib.suppress(_Shown):
-            arguments = commands.understood(parser.parse_args(words), self.shell.user_ns)
-            return _COMMANDS[arguments.command](arguments)
+        with contextlib.suppress(_Shown):
+            arguments = parser.parse_args(words)
+            return _answered(commands.understood(arguments, self.shell.user_ns))
 
 
-class _Note:
-    """A line of text that is no string, so that it is shown without quotes."""
+def _answered(arguments: Namespace) -> Any:
+    """What a command finds; of several kernels, those that fail are told, the others still run."""
+    found, failed = [], []
+    for answer in commands.answers(arguments):
+        if isinstance(answer, Failed):
+            failed.append(answer)
+            continue
+        found.append(answer)
+        if getattr(arguments, "listing", False):
+            display(answer.listing())
+    if failed and not found:
+        raise failed[-1].error
+    for answer in failed:
+        print(answer, file=sys.stderr)
+    for path in commands.drawn(found, getattr(arguments, "plot", None)):
+        print(f"plot: {path}")
+    return found[0] if len(found) == 1 and not failed else Results(found)
 
-    def __init__(self, text: str) -> None:
-        self.text = text
 
-    def __repr__(self) -> str:
-        return self.text
+def _briefly(shell: InteractiveShell, kind: type, error: BaseException, trace: object,
+             tb_offset: int | None = None) -> list[str]:  # fmt: skip
+    """Show an interrupt of convlab, or a file that it did not get, as shortly as its own errors."""
+    shown = brief(error) or shell.InteractiveTB.structured_traceback(
+        kind, error, trace, tb_offset=tb_offset
+    )
+    shell._showtraceback(kind, error, shown)
+    return shown
+
+
+def _parser() -> _CellParser:
+    return commands.parser(_CellParser, prog="%convlab")
 
 
 def _kernel_parser() -> _CellParser:
@@ -188,100 +211,6 @@ def _define(text: str) -> tuple[str, int]:
     if not re.fullmatch(r"-?\d+", value):
         raise UsageError(f"cannot read -D {text}: write -D NAME=INTEGER")
     return name, int(value)
-
-
-@contextlib.contextmanager
-def _briefly() -> Iterator[None]:
-    """Let convlab's errors show as their message alone; the cell fails all the same."""
-    try:
-        yield
-    except (ConvlabError, OSError) as error:
-        error._render_traceback_ = functools.partial(_rendered, error)
-        raise
-
-
-def _rendered(error: Exception) -> list[str]:
-    text = re.sub(
-        r"\nfull log: .*", "", str(error)
-    )  # a place of this machine, of no use to a reader
-    return [f"{_RED}{type(error).__name__}{_PLAIN}: {text}"]
-
-
-def _check(arguments: Namespace) -> Any:
-    kernels = commands.to_check(arguments)
-    found = _each(kernels, arguments, commands.checked)
-    drawn = [result for result in found if not result.ok] or found
-    _save(drawn[-1], arguments)
-    return found[0] if len(kernels) == 1 else Results(found)
-
-
-def _compare(arguments: Namespace) -> Any:
-    return _save(commands.compared(arguments), arguments)
-
-
-def _ab(arguments: Namespace) -> Any:
-    return _save(commands.judged(arguments), arguments)
-
-
-def _sweep(arguments: Namespace) -> Any:
-    return _save(commands.swept(arguments), arguments)
-
-
-def _inspect(arguments: Namespace) -> Any:
-    names = commands.chosen(arguments)
-    found = _each(names, arguments, commands.inspected)
-    for result in found:
-        if arguments.listing:
-            display(result.listing())
-        path = arguments.plot
-        if path is not None and len(found) > 1:
-            path = path.with_stem(f"{path.stem}-{result.kernel}")
-        _save(result, Namespace(plot=path))
-    return found[0] if len(names) == 1 else Results(found)
-
-
-def _each(
-    kernels: list[Any], arguments: Namespace, one: Callable[[Any, Namespace], Any]
-) -> list[Any]:
-    """What one command finds of each kernel; of several, what fails is told, the others still run."""
-    found = []
-    for kernel in kernels:
-        try:
-            found.append(one(kernel, arguments))
-        except (CatalogError, ProblemError):
-            raise
-        except ConvlabError as error:
-            if len(kernels) == 1 or (kernel is kernels[-1] and not found):
-                raise
-            print(f"convlab: {error}", file=sys.stderr)
-    return found
-
-
-def _save(result: Any, arguments: Namespace) -> Any:
-    """Draw the result to a file if a path is given; return the result."""
-    if arguments.plot is not None:
-        chart = result.plot()
-        print(f"plot: {chart.save(arguments.plot)}")
-    return result
-
-
-def _list(arguments: Namespace) -> None:
-    print(commands.listed()[1])
-
-
-def _doctor(arguments: Namespace) -> None:
-    print(commands.examined()[1])
-
-
-_COMMANDS: Mapping[str, Callable[[Namespace], Any]] = {
-    "check": _check,
-    "ab": _ab,
-    "compare": _compare,
-    "inspect": _inspect,
-    "sweep": _sweep,
-    "list": _list,
-    "doctor": _doctor,
-}
 
 
 def _matcher(magics: ConvlabMagics) -> Callable[[CompletionContext], SimpleMatcherResult]:
@@ -317,7 +246,7 @@ def _position(context: CompletionContext) -> int:
 
 def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[str]:
     """The words that may come after those that are known; the best guesses stand first."""
-    parser = commands.parser(_CellParser, notebook=True)
+    parser = _parser()
     if not known:
         return list(parser.commands)
     command = parser.commands.get(known[0])
@@ -347,7 +276,7 @@ def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[
         return places[len(known) - 1] if len(known) <= len(places) else list(options)
     if known[0] in ("list", "doctor"):
         return list(options)
-    return kernels if known[0] == "sweep" else [*kernels, *problems]
+    return kernels if known[0] in ("sweep", "diff") else [*kernels, *problems]
 
 
 def _tunables(name: str, values: Mapping[str, Any]) -> list[str]:

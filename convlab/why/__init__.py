@@ -17,13 +17,14 @@ from typing import Any
 import pandas as pd
 
 from ..fast.measure import measure
-from ..machine.device import Ceilings, Datasheet, ceilings, describe, floor_seconds
+from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..run import build as builds
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
+from ..run.runnable import Runnable
 from ..sim import Trace
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
-from ..words.problem import PROBLEM_SETS, Problem, problems
+from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint
@@ -32,14 +33,13 @@ from .flow import launched
 from .inspection import Inspection, Inspections
 from .listing import with_shares
 from .model import OMITTED, predict
-from .occupancy import Gpu, find_gpu
 from .table import Dims, quantities, sass_table, static_table
 
 __all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 
 def inspect(
-    kernel: Kernel | str | Path,
+    kernel: Runnable | str | Path,
     problem: Problem | str | Iterable[Problem | str] = "square",
     *,
     gpu: Gpu | str | None = None,
@@ -57,8 +57,8 @@ def inspect(
         a moment.
     problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
         or a list.
-    gpu : the GPU that occupancy and prediction are for: "T4", "A100", "L4", "RTX 4090", "H100",
-        "H200"; the one that is there unless told, without one an H200.
+    gpu : the GPU that occupancy and prediction are for, one of `machine.device.GPUS` by name; the
+        one that is there unless told, without one the last of them.
     engine : "auto": simulated, and measured where there is a GPU; "sim" or "cuda": only that.
     block, shared : threads of a block, and its dynamic shared memory in bytes; only used for
         occupancy where nothing was simulated.
@@ -78,12 +78,10 @@ def inspect(
     if engine not in ENGINES:
         raise ProblemError(f"no engine {engine!r}: choose from {', '.join(ENGINES)}")
     gpu = find_gpu(gpu)
-    kernel = kernel if isinstance(kernel, Kernel) else _load(kernel, engine)
-    if isinstance(problem, str) and problem in PROBLEM_SETS:
-        problem = problems(problem)
-    one = isinstance(problem, (str, Problem))
+    kernel = _kernel(kernel, engine)
+    several = members(problem)
     found, refused = [], []
-    for asked in map(named_problem, [problem] if one else problem):
+    for asked in [named_problem(problem)] if several is None else several:
         reason = kernel.unsupported(asked)
         if reason is None:
             found.append(_inspect(kernel, asked, gpu, engine, block, shared, seed))
@@ -91,7 +89,7 @@ def inspect(
             refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
     if not found:
         raise UnsupportedError("; ".join(refused) or "no problems are given")
-    return found[0] if one else Inspections(tuple(found), tuple(refused))
+    return found[0] if several is None else Inspections(tuple(found), tuple(refused))
 
 
 def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dims | None,
@@ -109,15 +107,15 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     except ConvlabError as error:
         functions = ()
         notes.append(f"no registers or instructions: {_first_line(error)}")
-    peaks, known = _peaks(gpu)
+    best, known = _ceilings(gpu)
     measured = None
     if here and (counted or engine == "cuda"):  # never what failed on the simulator
         measured = _measured(kernel.on("cuda"), problem, seed, notes)
     elif engine != "sim" and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
     model = None
-    if not (lacks := _lacking(gpu, functions, counted, known)):
-        model = predict(problem, gpu, functions, counted, known, kernel.format)
+    if not (lacks := _lacking(gpu, functions, counted, best)):
+        model = predict(problem, gpu, functions, counted, best if known else None, kernel.format)
     notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else OMITTED)
     launches = counted.launches if counted else ()
     lines = [row for row in counted.lines if row["line"]] if counted else []
@@ -125,9 +123,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     called = [function for function, _ in pairs] or functions
     if functions and not launches and block is None:
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
-    floor = math.nan
-    if known or gpu.datasheet:
-        floor = floor_seconds(problem, kernel.precision, known or _stated(gpu.datasheet))
+    floor = floor_seconds(problem, kernel.precision, best) if best else math.nan
     made: dict[int, int] = {}
     for instruction in (i for f in called for i in f.instructions if i.line):
         made[instruction.line] = made.get(instruction.line, 0) + 1
@@ -136,14 +132,17 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
         static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
         sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)), measured=measured,
         predicted=model, findings=tuple(findings), notes=tuple(notes),
-        source=tuple(kernel.source.splitlines()), made=made, peaks=peaks,
+        source=tuple(kernel.source.splitlines()), made=made, ceilings=best,
     )  # fmt: skip
 
 
-def _load(name: str | Path, engine: str) -> Kernel:
-    if ":" in str(name):
-        raise ProblemError(f"{name} is a library's: inspect looks into .cu files")
-    return load(name, engine=engine)
+def _kernel(thing: Runnable | str | Path, engine: str) -> Kernel:
+    if isinstance(thing, Kernel):
+        return thing
+    name = thing.name if isinstance(thing, Runnable) else str(thing)
+    if isinstance(thing, Runnable) or ":" in name:
+        raise ProblemError(f"{name} is a library's, or a function: inspect looks into .cu files")
+    return load(thing, engine=engine)
 
 
 def _first_line(error: Exception) -> str:
@@ -160,7 +159,7 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         return None, error.findings if isinstance(error, LaunchError) else ()
     if counted.sampling:
         notes.append(_sampled(counted.sampling))
-    if counted.flops is None and twin.trace:
+    if counted.flops is None and counted.lines:
         notes.append("operations are not counted: no objdump; install binutils")
     return counted, counted.findings
 
@@ -194,27 +193,16 @@ def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int],
     return functions
 
 
-def _peaks(gpu: Gpu) -> tuple[tuple[float, dict[str, float]] | None, Ceilings | None]:
-    """What the roofline is drawn from, and measured ceilings if that GPU is the one here."""
+def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
+    """What a GPU can do, and whether that was measured: nothing reaches a datasheet's rates."""
     here = describe()
     if here is not None and here.name == gpu.driver_name:
-        known = ceilings()
-        units = {"fp32": known.fp32_flops, "TF32": known.tf32_flops}
-        return (known.copy_bytes_per_s, units), known
+        return ceilings(), True
     sheet = gpu.datasheet
     if sheet is None:
-        return None, None
-    units = {"fp32": sheet.fp32_tflops * 1e12}
-    if sheet.tf32_tflops:
-        units["TF32"] = sheet.tf32_tflops * 1e12
-    return (sheet.memory_gb_per_s * 1e9, units), None
-
-
-def _stated(sheet: Datasheet) -> Ceilings:
-    """The datasheet's rates as ceilings; nothing reaches them."""
-    flops = sheet.fp32_tflops * 1e12
-    tensor = 1e12 * (sheet.tf32_tflops or sheet.fp32_tflops)
-    return Ceilings(sheet.memory_gb_per_s * 1e9, flops, tensor)
+        return None, False
+    flops = [1e12 * rate for rate in (sheet.fp32_tflops, sheet.tf32_tflops or sheet.fp32_tflops)]
+    return Ceilings(1e9 * sheet.memory_gb_per_s, *flops), False
 
 
 def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
@@ -224,17 +212,18 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         counted = ncu.profile(kernel, problem, seed=seed)
         seen["counters"], seen["functions"] = ncu.derived(counted.totals), counted.frame
     except ConvlabError as error:
-        notes.append(f"hardware counters are missing: {_first_line(error)}")
+        lacks = "hardware counters are missing" if seen else "not measured"
+        notes.append(f"{lacks}: {_first_line(error)}")
     return seen or None
 
 
 def _lacking(gpu: Gpu, functions: tuple[sass.Function, ...], counted: Trace | None,
-             known: Ceilings | None) -> list[str]:  # fmt: skip
+             best: Ceilings | None) -> list[str]:  # fmt: skip
     """What a prediction needs and is not there."""
     needs = {
         "a simulated run": counted,
         "counts by source line": not counted or any(row["line"] for row in counted.lines),
         "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
-        f"the datasheet of {gpu.name}": gpu.datasheet or known,
+        f"the datasheet of {gpu.name}": best,
     }
     return [name for name, there in needs.items() if not there]

@@ -10,13 +10,12 @@ import math
 from typing import Any
 
 from .. import sim
-from ..run import build as builds
 from ..run import data
 from ..run.kernel import Kernel
 from ..run.launch import integers
 from ..words.problem import Problem
 
-MACS = 50_000_000  # multiply-adds that are simulated in a moment
+MACS = 25_000_000  # multiply-adds that are simulated in a moment
 _PROBE, _LEAST = 2, 8  # blocks: of each launch, to see how many there are; of all, that are to run
 
 
@@ -67,7 +66,7 @@ def simulate(
         for name, tensor in zip(shapes, data.inputs(problem, seed)):
             arena.tensors[name].copy_(tensor)
     return sim.simulate(
-        kernel.build().library, builds.sim_runtime(), integers(problem), arena, label=kernel.name,
+        kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
         source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
         time_limit=kernel.time_limit, trace=kernel.trace, sample=sample and (sample, 0),
         **options,

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from ..show.plot import Chart
-from ..show.result import WIDTH, Result, Several, Table
+from ..machine.device import Ceilings, Gpu
+from ..show.plot import Chart, styled
+from ..show.result import WIDTH, Result, Several, Table, short
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
-from .model import WORDS, Prediction
-from .occupancy import Gpu
+from .model import OMITTED, WORDS, Prediction
 
 _SHARE = "{:.0%}"
 
@@ -48,9 +48,8 @@ class Inspection(Result):
         What the simulator found wrong.
     notes
         Lines: what is missing and what to do about it; what was assumed.
-    source, made, peaks
-        The kernel's lines; machine instructions by line; bytes a second, and flops a second of
-        each unit, that the roofline is drawn from.
+    source, made, ceilings
+        The kernel's lines; machine instructions by line; what the roofline is drawn from.
     """
 
     kernel: str
@@ -66,7 +65,18 @@ class Inspection(Result):
     notes: tuple[str, ...]
     source: tuple[str, ...] = ()
     made: Mapping[int, int] = field(default_factory=dict)
-    peaks: tuple[float, dict[str, float]] | None = None
+    ceilings: Ceilings | None = None
+
+    @property
+    def peaks(self) -> tuple[float, dict[str, float]] | None:
+        """Bytes a second, and flops a second of each unit."""
+        best = self.ceilings
+        if best is None:
+            return None
+        units = {"fp32": best.fp32_flops}
+        if best.tf32_flops > best.fp32_flops:  # it has tensor cores
+            units["TF32"] = best.tf32_flops
+        return best.copy_bytes_per_s, units
 
     @property
     def ok(self) -> bool:
@@ -92,10 +102,10 @@ class Inspection(Result):
         what = f"{self.kernel} on {self.problem.label}"
         if self.predicted is None or self.predicted.slowest is None:
             return f"{what}, {self.gpu.name}: no verdict, see the notes"
-        seen = f", measured: {self.ms:.3g} ms" if self.ms else ""
+        seen = f", measured: {short(self.ms)} ms" if self.ms else ""
         return (
             f"{what}: limited by {WORDS[self.predicted.slowest.limited_by][1]}, says a model of "
-            f"{self.gpu.name} ({self.predicted.ms:.3g} ms{seen})"
+            f"{self.gpu.name} ({short(self.predicted.ms)} ms{seen})"
         )
 
     @property
@@ -103,11 +113,9 @@ class Inspection(Result):
         """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
         if self.predicted is None:
             return "no verdict: see the notes"
-        seen = f", measured: {self.ms:.3g} ms" if self.ms else ""
-        return (
-            f"the model's verdict: {self.predicted.verdict}; it predicts {self.predicted.ms:.3g} ms"
-            f"{seen}"
-        )
+        seen = f", measured: {short(self.ms)} ms" if self.ms else ""
+        predicts = f"it predicts {short(self.predicted.ms)} ms{seen}"
+        return f"the model's verdict: {self.predicted.verdict}; {predicts}"
 
     @property
     def row(self) -> dict[str, str]:
@@ -207,6 +215,7 @@ class Inspection(Result):
                 lines.append(f"{name} executes with each FFMA: {mix}")
         return lines
 
+    @styled
     def figure(self) -> Chart:
         """Draw the roofline and the lines that cost most."""
         chart = Chart(11, 4.4)
@@ -214,19 +223,19 @@ class Inspection(Result):
         if self.peaks is None:
             left.text(0.5, 0.5, f"no ceilings are known for {self.gpu.name}", ha="center")
         else:
-            bandwidth, units = self.peaks
-            figures.roofline(self._points(), bandwidth, units, f"roofline, {self.gpu.name}", left)
+            left.set_title(f"roofline, {self.gpu.name}")
+            figures.roofline(left, self._points(), *self.peaks)
         if len(self.lines):
-            figures.line_costs(self.lines.to_dict("records"), self.source, right)
+            figures.line_costs(right, self.lines.to_dict("records"), self.source)
         else:
             right.text(0.5, 0.5, "no counts by line", ha="center")
-        chart.suptitle(f"{self.kernel} on {self.problem.label}", fontsize=11)
-        return chart
+        return chart.headed(f"{self.kernel} on {self.problem.label}", [OMITTED])
 
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""
         flops = self.problem.flops
-        points = [figures.Point("each byte once", flops / max(self.problem.min_bytes, 1), 0, "floor")]
+        least = flops / max(self.problem.min_bytes, 1)
+        points = [figures.Point("each byte once", least, 0, "floor")]
         model = self.predicted
         if model is not None and model.dram_bytes:
             rate = flops / (model.ms / 1e3)
@@ -265,6 +274,11 @@ class Inspections(Several):
     refused: tuple[str, ...] = ()
 
     @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.results[0].kernel
+
+    @property
     def sentence(self) -> str:
         """What limits the kernel, and on how many of the problems."""
         limits = Counter(result.row["limited by"] for result in self.results)
@@ -274,8 +288,10 @@ class Inspections(Several):
 
     @property
     def notes(self) -> Sequence[str]:
-        """The notes of all, each once, and what was refused."""
-        return (*super().notes, *self.refused)
+        """The notes that all share, once; those of some, with the problem; and what was refused."""
+        shared = [note for note in self.results[0].notes if all(note in r.notes for r in self)]
+        own = [f"{r.problem.label}: {note}" for r in self for note in r.notes if note not in shared]
+        return (*shared, *own, *self.refused)
 
 
 def _rows(frame: pd.DataFrame) -> Any:

@@ -40,14 +40,7 @@ def latency(opcode: str, of_load: float) -> float:
 
 
 def stalls(function: Function, times: Mapping[int, float], of_load: float) -> dict[int, float]:
-    """Return the cycles that a warp waits before each instruction, by address.
-
-    Parameters
-    ----------
-    function : with instructions.
-    times : how often each runs; what never does is left out.
-    of_load : cycles of a load from global memory.
-    """
+    """Return the cycles that a warp waits before each instruction that ever runs, by address."""
     found: dict[int, float] = {}
     for loop in (None, *function.loops):
         body = [i for i in function.instructions
@@ -92,9 +85,8 @@ def registers(i: Instruction) -> tuple[set[str], set[str]]:
     count = 0
     if not stores and operands[0]:
         count = 1
-        if re.match(r"U?(ISETP|FSETP|PLOP3)", i.opcode):
-            count = 2
-        elif len(operands) > 1 and re.fullmatch(r"U?P\d", operands[1]):
+        both = len(operands) > 1 and re.fullmatch(r"U?P\d", operands[1])
+        if both or re.match(r"U?(ISETP|FSETP|PLOP3)", i.opcode):
             count = 2
         if i.opcode.startswith("UISETP") or re.match(r"LOP3|ULOP3", i.opcode):
             count = max(count, 2 if re.fullmatch(r"U?PT?\d?", operands[0]) else 1)
@@ -105,7 +97,7 @@ def registers(i: Instruction) -> tuple[set[str], set[str]]:
         wide = 2
     elif i.opcode.startswith("HMMA"):
         wide = 4
-    reads, writes = set(i.guard_registers), set()
+    reads, writes = set(re.findall(r"U?P\d", i.guard)), set()
     for n, operand in enumerate(operands):
         for found in _REGISTER.finditer(operand):
             name = found[1]

@@ -21,17 +21,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..machine.device import Ceilings
+from ..machine.device import Ceilings, Gpu
+from ..show.result import short
 from ..sim import Trace
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
 from .flow import executions, launched, lines_of
-from .occupancy import Gpu, Occupancy, occupancy
+from .occupancy import Occupancy, occupancy
 from .sass import Function, in_order
 from .work import SCHEDULERS, Hits, Work
 
-DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches (H200: 4.26 of 4.8 TB/s)
-LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches (H200: 51 of 67 TFLOP/s)
+DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s
+LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s
 L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20 to 40
 LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
 OMITTED = "the model's DRAM traffic leaves out what the L2 loses and fetches again: it is a least"
@@ -154,11 +155,11 @@ class Prediction:
         return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {text}"
 
     def __str__(self) -> str:
-        lines = [f"about {self.ms:.3g} ms on {self.gpu} for {self.problem.label} (a model's)"]
+        lines = [f"about {short(self.ms)} ms on {self.gpu} for {self.problem.label} (a model's)"]
         for part in self.parts:
             terms = sorted(part.terms.items(), key=lambda term: -term[1])
-            shown = ", ".join(f"{name} {1e3 * t:.3g}" for name, t in terms[:4] if t)
-            lines.append(f"  {part.name}: {1e3 * part.seconds:.3g} ms; busy with {shown}")
+            shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in terms[:4] if t)
+            lines.append(f"  {part.name}: {short(1e3 * part.seconds)} ms; busy with {shown}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,16 +184,9 @@ def predict(
     ceilings: Ceilings | None = None,
     format: Format = FLOAT32,
 ) -> Prediction:
-    """Predict a kernel's time on a problem.
+    """Predict a kernel's time, from what was compiled for a GPU and counted on the problem.
 
-    Parameters
-    ----------
-    problem : of any size.
-    gpu : on which.
-    functions : with their instructions (`sass.disassemble`), compiled for that GPU.
-    counted : what the simulator counted on the problem, perhaps of a sample of its blocks.
-    ceilings : measured ones, if that GPU is there; else shares of its datasheet are used.
-    format : of the tensors.
+    Without measured ceilings shares of the datasheet's are used.
     """
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9

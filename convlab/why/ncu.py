@@ -9,14 +9,13 @@ the caches before each pass and leaves the clock alone. Metric names: "Nsight Co
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from ..words.errors import LaunchError
 from ..words.problem import Problem, problem
 from .sass import demangled
 
+TIME_LIMIT = 300.0  # seconds for all passes
 # Short name: what ncu calls it. The sums are added over the functions of a call.
 SUMS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -40,8 +40,6 @@ SUMS: dict[str, str] = {
     "shared_store_requests": "smsp__inst_executed_op_shared_st.sum",
     "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
     "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
     "fadd": "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
     "fmul": "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
@@ -54,68 +52,45 @@ SUMS: dict[str, str] = {
 # These are each function's own.
 OWN: dict[str, str] = {
     "registers": "launch__registers_per_thread",
-    "limit_registers": "launch__occupancy_limit_registers",
-    "limit_shared": "launch__occupancy_limit_shared_mem",
-    "limit_warps": "launch__occupancy_limit_warps",
-    "limit_blocks": "launch__occupancy_limit_blocks",
     "active_warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
 METRICS = SUMS | OWN
-_REFUSALS = (
-    ("ERR_NVGPUCTRPERM", "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or "
-     "let the machine's owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a "
-     "container, start it with --cap-add=SYS_ADMIN; most rented machines allow neither"),
-    ("already in use|ERR_NVGPUCTRUNAVAIL|driver resource", "another profiler (DCGM, a second "
-     "ncu) holds this GPU's counters: stop it, or `dcgmi profile --pause`"),
-    ("Failed to find metric|metrics? .* (not found|could not be found)", "this ncu does not know a "
-     "metric that is asked for: use the ncu of CUDA 12 or later"),
-    ("not supported|unsupported gpu", "this ncu does not support this GPU: use a newer one"),
-)  # fmt: skip
+_REFUSALS = {
+    "ERR_NVGPUCTRPERM": "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or "
+    "let the machine's owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a "
+    "container, start it with --cap-add=SYS_ADMIN; most rented machines allow neither",
+    "already in use|ERR_NVGPUCTRUNAVAIL|driver resource": "another profiler (DCGM, a second ncu) "
+    "holds this GPU's counters: stop it, or `dcgmi profile --pause`",
+    "Failed to find metric|metrics? .* (not found|could not be found)": "this ncu does not know a "
+    "metric that is asked for: use the ncu of CUDA 12 or later",
+    "not supported|unsupported gpu": "this ncu does not support this GPU: use a newer one",
+}
 
 
 @dataclass(frozen=True)
 class Counters:
     """What ncu counted in one call of a kernel.
 
-    Attributes
-    ----------
-    totals
-        Sums over the launches of the call, by the short names of `SUMS`.
-    frame
-        A row for each launch: function, grid, block, and every metric by its short name.
+    `frame` has a row for each launch: function, grid, block, and every metric by its short name;
+    `totals` the sums over them of what is in `SUMS`.
     """
 
-    totals: dict[str, float]
     frame: pd.DataFrame
 
+    @property
+    def totals(self) -> dict[str, float]:
+        """The sums over the launches of the call."""
+        return {name: float(self.frame[name].sum()) for name in SUMS if name in self.frame}
 
-def profile(
-    kernel: Kernel,
-    problem: Problem,
-    *,
-    seed: int = 0,
-    time_limit: float = 300.0,
-) -> Counters:
-    """Count one call of a kernel on the GPU.
 
-    Parameters
-    ----------
-    kernel : a `Kernel` of engine "cuda".
-    problem : what it computes.
-    seed : of the data.
-    time_limit : seconds for all passes.
-
-    Raises
-    ------
-    LaunchError
-        There is no ncu, it may not read the counters, or the kernel failed; one line that says
-        what to do.
-    """
+def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> Counters:
+    """Count one call of a kernel on the GPU. Raises LaunchError, a line that says what to do."""
     ncu = toolchain.find("ncu")
     if ncu is None:
         raise LaunchError(
             "no ncu here (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
         )
+    torch.cuda.empty_cache()  # the other process needs the memory, too
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
         where = kernel.path
         if where is None or where.read_text() != kernel.source:
@@ -133,10 +108,10 @@ def profile(
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path, "TMPDIR": folder}
         try:
-            done = child.run(command, time_limit, environment)
+            done = child.run(command, TIME_LIMIT, environment)
         except subprocess.TimeoutExpired:
             raise LaunchError(
-                f"ncu did not finish within {time_limit:g} s; give a smaller problem"
+                f"ncu did not finish within {TIME_LIMIT:g} s; give a smaller problem"
             ) from None
     refused = refusal(done.stdout + done.stderr)
     if refused:
@@ -150,61 +125,31 @@ def profile(
 
 def refusal(output: str) -> str | None:
     """Explain in one line why ncu refused, or return None if it did not."""
-    errors = "\n".join(line for line in output.splitlines() if line.startswith("==ERROR=="))
-    for pattern, advice in _REFUSALS:
-        if re.search(pattern, errors, re.I):
+    errors = [line for line in output.splitlines() if line.startswith("==ERROR==")]
+    for pattern, advice in _REFUSALS.items():
+        if any(re.search(pattern, line, re.IGNORECASE) for line in errors):
             return advice
-    if errors:
-        return f"ncu failed: {errors.splitlines()[0].removeprefix('==ERROR==').strip()}"
-    return None
+    return f"ncu failed: {errors[0].removeprefix('==ERROR==').strip()}" if errors else None
 
 
 def read_csv(output: str) -> Counters | None:
     """Read what ``ncu --csv --page raw --print-units base`` printed; None if there is no table.
 
-    The table is a header, a row of units, and a row for each launch; other lines may stand around
-    it. A number is None where ncu has "n/a".
+    The table is a header, perhaps a row of units, and a row for each launch; other lines may stand
+    around it. A number is NaN where ncu has "n/a".
     """
-    lines = output.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if start is None:
+    text = "\n".join(line for line in output.splitlines() if line.startswith('"'))
+    if not text.startswith('"ID"'):
         return None
-    header, units, *rows = [
-        row for row in csv.reader(io.StringIO("\n".join(lines[start:]))) if len(row) > 1
-    ]
-    if units and units[0]:  # no row of units
-        rows = [units, *rows]
-    table = []
-    for row in rows:
-        entry = dict(zip(header, row, strict=False))
-        table.append(
-            {
-                "function": demangled(entry.get("Kernel Name", "")),
-                "grid": entry.get("Grid Size", ""),
-                "block": entry.get("Block Size", ""),
-            }
-            | {name: _number(entry[metric]) for name, metric in METRICS.items() if metric in entry}
-        )
-    if not table:
-        return None
-    frame = pd.DataFrame(table)
-    totals = {name: float(frame[name].sum()) for name in SUMS if name in frame}
-    return Counters(totals, frame)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return None
-
-
-def only(counters: Counters, functions: Sequence[str]) -> Counters:
-    """Return the counters of some functions alone: without a library's kernels, say."""
-    bases = {name.partition("<")[0] for name in functions}
-    own = counters.frame["function"].map(lambda name: name.partition("<")[0] in bases)
-    frame = counters.frame[own].reset_index(drop=True)
-    return Counters({k: float(frame[k].sum()) for k in SUMS if k in frame}, frame)
+    table = pd.read_csv(io.StringIO(text), dtype=str)
+    table = table[table["ID"].notna()].reset_index(drop=True)
+    frame = pd.DataFrame(
+        {"function": table["Kernel Name"].map(demangled), "grid": table["Grid Size"],
+         "block": table["Block Size"]}
+        | {name: pd.to_numeric(table[metric].str.replace(",", ""), errors="coerce")
+           for name, metric in METRICS.items() if metric in table}
+    )  # fmt: skip
+    return Counters(frame) if len(frame) else None
 
 
 def derived(totals: Mapping[str, float]) -> dict[str, float]:

@@ -87,11 +87,6 @@ class Instruction:
         return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
 
     @property
-    def guard_registers(self) -> tuple[str, ...]:
-        """The predicate that its guard reads, if any."""
-        return tuple(re.findall(r"U?P\d", self.guard))
-
-    @property
     def access(self) -> tuple[str, str] | None:
         """("global" or "shared", "load" or "store") of what goes to memory that lanes share."""
         spaces = {"LDG": ("global", "load"), "STG": ("global", "store"),
@@ -200,8 +195,8 @@ def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
 def demangled(symbol: str) -> str:
     """Return the readable name of a mangled function, with its integer template arguments.
 
-    Knows functions, namespaces and integer or type-free templates (Itanium C++ ABI, 5.1); what it
-    cannot read it returns as it is. A readable name or a whole signature gives the same name.
+    Knows functions, namespaces and templates (Itanium C++ ABI, 5.1); what it cannot read it returns
+    as it is. A readable name or a whole signature gives the same name.
     """
     text = symbol.strip()
     if not text.startswith("_Z"):
@@ -250,19 +245,7 @@ def resources(log: str) -> dict[str, Function]:
 
 
 def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
-    """Fill in the instructions of a cubin's functions.
-
-    Parameters
-    ----------
-    cubin : as `build.cubin` made it.
-    label : the kernel's file as its line markers name it, so that lines of headers are told apart.
-    functions : of `resources`.
-
-    Raises
-    ------
-    BuildError
-        There is no nvdisasm, or it cannot read the cubin.
-    """
+    """Fill in the instructions of a cubin's functions; for `label` see `parse`."""
     nvdisasm = toolchain.find("nvdisasm")
     if nvdisasm is None:
         raise BuildError(
@@ -279,16 +262,12 @@ def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
 
 def launch_bounds(text: str) -> dict[str, int]:
     """Read the most threads of a block, by function, out of what nvdisasm printed."""
-    found, symbol, words = {}, "", []
-    for row in text.splitlines():
-        if match := re.match(r"\s*\.section\s+(?:\.nv\.info\.)?([^\s,]+)", row):
-            symbol = match[1]
-        elif "EIATTR_" in row:
-            words = [] if "EIATTR_MAX_THREADS" in row else None
-        elif words is not None and (match := re.search(r"\.word\s+(0x[0-9a-f]+)", row)):
-            words.append(int(match[1], 16))
-            if len(words) == 3:
-                found[symbol], words = math.prod(words), None
+    found = {}
+    for section in re.split(r"\n\s*\.section\s+\.nv\.info\.", text)[1:]:
+        attribute = re.search(r"EIATTR_MAX_THREADS(?:(?!EIATTR_).)*", section, re.DOTALL)
+        words = re.findall(r"\.word\s+(0x[0-9a-f]+)", attribute[0]) if attribute else []
+        if len(words) >= 3:
+            found[re.match(r"[^\s,]+", section)[0]] = math.prod(int(w, 16) for w in words[:3])
     return found
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from ..machine.device import Gpu
 from ..sim import Trace
 from ..words.problem import Problem
 from .model import Prediction
-from .occupancy import Gpu, occupancy
+from .occupancy import occupancy
 from .sass import Function
 
 Dims = tuple[int, int, int]
@@ -25,16 +26,7 @@ def quantities(
     measured: Mapping[str, Any] | None,
     floor_seconds: float,
 ) -> pd.DataFrame:
-    """Return one row for each quantity, NaN where it is not known.
-
-    Parameters
-    ----------
-    problem : that was asked for.
-    counted : what the simulator counted, or None.
-    model : a prediction, or None.
-    measured : as in `Inspection.measured`, or None.
-    floor_seconds : of the problem on this GPU, NaN if not known.
-    """
+    """Return one row for each quantity, NaN where it is not known."""
     seen = measured or {}
     ms, theirs = seen.get("ms"), seen.get("counters", {})
     ours = dict(counted.counters) if counted else {}

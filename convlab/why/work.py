@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..machine.device import Gpu
 from .latency import stalls
-from .occupancy import Gpu
 from .sass import Function, Instruction
 
 SCHEDULERS = 4  # of an SM
@@ -85,16 +85,7 @@ class Work:
     @classmethod
     def of(cls, function: Function, times: Mapping[int, float], lines: Sequence[Mapping[str, Any]],
            gpu: Gpu, hits: Hits, warps: float) -> Work:  # fmt: skip
-        """Divide counts of a launch among its warps.
-
-        Parameters
-        ----------
-        function, times : how often its instructions run (`flow.executions`).
-        lines : what the simulator counted on its lines.
-        gpu : on which.
-        hits : of its loads.
-        warps : of the launch.
-        """
+        """Divide what a function did among its warps: its instructions and its counted lines."""
         waits = stalls(function, times, hits.cycles)
         at = _phase_of(function)
         phases = [Phase() for _ in range(max(at.values(), default=0) + 1)]
@@ -164,12 +155,8 @@ class Work:
 def throughput(customers: float, demand: float, think: float) -> float:
     """Return how many rounds a cycle are done: mean value analysis with one queue and a delay.
 
-    Parameters
-    ----------
-    customers : how many go round; a fraction is between two whole numbers, less than one a part
-        of one.
-    demand : cycles of the queue's server that a round takes.
-    think : cycles that it takes elsewhere.
+    A round takes `demand` cycles of the queue's server and `think` elsewhere. A fraction of a
+    customer lies between two whole numbers, and less than one is a part of one.
     """
     if demand <= 0:
         return customers / max(think, 1.0)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import ast
 import difflib
-import operator
 import os
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from .arguments import path as valid_path
+from .arguments import shown
 from .errors import CatalogError, ProblemError
 from .format import FLOAT32, Format, parse_format
 from .problem import Problem
 
-KERNEL_DIR = Path(__file__).resolve().parents[2] / "kernels"
+_INSTALLED = Path(__file__).resolve().parents[1] / "kernels"  # by pip; else beside convlab/
+# The shipped kernels, and the headers that any kernel may include.
+KERNEL_DIR = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "kernels"
 ENVIRONMENT = "CONVLAB_KERNELS"
 PRECISIONS = ("fp32", "tf32")
 DEVICE_VARIABLES = ("sm", "smem")
@@ -42,7 +44,8 @@ class Header:
     parent
         The rung that it descends from, by its file's name without ending; None: a line begins here.
     arch
-        The architecture to compile for, such as "sm_90a", where one is needed.
+        The architecture that it is compiled for and needs: "sm_80" and later; "sm_90a", no other;
+        "sm_100f", those of its family. None: whichever is there.
     tensors
         Dtype and layout of x, w, y and bias (`parse_format`); left out, float32 in torch's order.
     atomics
@@ -73,21 +76,30 @@ class Header:
         smem
             Bytes of shared memory that a block may opt into.
         """
+        if self.arch and not _runs(self.arch, sm):
+            return f"it is for {self.arch} (here sm_{sm})"
         values = {**problem.variables(), "sm": sm, "smem": smem}
         for requirement in self.supports:
-            tree = ast.parse(requirement, mode="eval").body
             try:
-                met = _evaluate(tree, values)
+                met = eval(requirement, {"__builtins__": {}}, values)  # read and found harmless
             except ZeroDivisionError:
                 raise CatalogError(
                     f"the requirement {requirement!r} of {self.title!r} divides by zero "
                     f"for {problem.label}; rewrite it"
                 ) from None
             if not met:
-                names = dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
-                here = ", ".join(f"{name} = {values[name]}" for name in names)
+                names = dict.fromkeys(re.findall(r"[a-zA-Z]\w*", requirement))
+                here = ", ".join(f"{name} = {values[name]}" for name in names if name in values)
                 return f"{requirement} (here {here})" if here else requirement
         return None
+
+
+def _runs(arch: str, sm: int) -> bool:
+    """Whether a GPU of that compute capability runs what is compiled for an architecture."""
+    number, suffix = int(arch.strip("sm_af")), arch[-1]
+    if suffix == "a":
+        return sm == number
+    return sm >= number and (suffix != "f" or sm // 10 == number // 10)
 
 
 KEYS = tuple(entry.name for entry in fields(Header))
@@ -152,16 +164,20 @@ def find(name_or_path: str | Path) -> Path:
     CatalogError
         There is no such file (the message names the nearest), or more than one.
     """
-    text = os.fspath(name_or_path)
-    path = Path(text).expanduser()
-    if path.is_file():
-        return path
+    path = valid_path(name_or_path, "kernel")
+    text = "" if path == Path() else os.fspath(name_or_path)
+    try:
+        path = path.expanduser()
+        if path.is_file():
+            return path
+    except (OSError, RuntimeError):  # a name too long for a file; no such user
+        pass
     if "/" in text or os.sep in text or text.endswith(".cu"):
         beside = [str(other) for other in sorted(path.parent.glob("*.cu"))]
         known = {Path(other).name: other for other in [*map(str, catalog()), *beside]}
         near = difflib.get_close_matches(path.name, known, n=1, cutoff=0.4)
         hint = f"did you mean {known[near[0]]}?" if near else _known_names(catalog())
-        raise CatalogError(f"there is no file {text}; {hint}")
+        raise CatalogError(f"there is no file {text[:200]}; {hint}")
     paths = catalog()
     matches = (
         [p for p in paths if p.stem == text]
@@ -173,35 +189,86 @@ def find(name_or_path: str | Path) -> Path:
     if matches:
         stems = ", ".join(p.stem for p in matches)
         raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
-    near = difflib.get_close_matches(text, [p.stem for p in paths], n=3, cutoff=0.4)
+    near = difflib.get_close_matches(text[:80], [p.stem for p in paths], n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}?" if near else _known_names(paths)
-    raise CatalogError(f"no kernel is named {text!r}; {hint}")
+    raise CatalogError(f"no kernel is named {shown(text)}; {hint}")
 
 
-def catalog() -> list[Path]:
-    """Return all kernel files of `kernels/` and of CONVLAB_KERNELS's directories, by name.
+def folders() -> list[Path]:
+    """Return where kernels are looked for by name.
+
+    First ``kernels/`` of the working directory, whose files hide others of the same name; then the
+    shipped ones (`KERNEL_DIR`) and the directories that CONVLAB_KERNELS lists.
 
     Raises
     ------
     CatalogError
-        Two files have one name, or CONVLAB_KERNELS lists something that is no directory.
+        CONVLAB_KERNELS lists something that is no directory.
     """
-    directories = [KERNEL_DIR]
+    found = [own] if (own := Path("kernels").absolute()).is_dir() else []
+    found.append(KERNEL_DIR)
     for entry in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
         directory = Path(entry).expanduser()
         if not directory.is_dir():
             raise CatalogError(f"{ENVIRONMENT} lists {entry}, which is no directory; correct it")
-        directories.append(directory)
+        found.append(directory)
+    return list(dict.fromkeys(entry.resolve() for entry in found))
+
+
+def catalog() -> list[Path]:
+    """Return all kernel files of `folders`, by name.
+
+    Raises
+    ------
+    CatalogError
+        Two files have one name, and none of them is in the working directory's ``kernels/``.
+    """
     found: dict[str, Path] = {}
-    for directory in dict.fromkeys(entry.resolve() for entry in directories):
-        for path in directory.glob("*.cu"):
-            if path.stem in found:
+    own = Path("kernels").resolve()
+    for directory in folders():
+        for path in sorted(directory.glob("*.cu")):
+            twin = found.setdefault(path.stem, path)
+            hidden = twin.parent == own != KERNEL_DIR.resolve()
+            if twin is not path and not hidden:
                 raise CatalogError(
-                    f"two kernels are named {path.stem!r}: {found[path.stem]} and {path}; "
-                    "rename one of them"
+                    f"two kernels are named {path.stem!r}: {twin} and {path}; rename one of them"
                 )
-            found[path.stem] = path
     return [found[stem] for stem in sorted(found)]
+
+
+def parent(path: Path) -> Path:
+    """Return the file of the rung that a kernel descends from, by its header.
+
+    Raises
+    ------
+    CatalogError
+        A line of descent begins with it, or there is no such file.
+    """
+    named = parse_header(read(path), path).parent
+    if named is None:
+        raise CatalogError(
+            f"{path.stem} descends from no other rung: its header has no line `// parent: ...`"
+        )
+    beside = path.with_name(f"{named}.cu")
+    return beside if beside.is_file() else find(named)
+
+
+def read(path: Path) -> str:
+    """Return the text of a kernel file, without a byte order mark.
+
+    Raises
+    ------
+    CatalogError
+        It cannot be read, or is no UTF-8.
+    """
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CatalogError(
+            f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8: iconv -t UTF-8"
+        ) from None
+    except OSError as error:
+        raise CatalogError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _known_names(paths: list[Path]) -> str:
@@ -245,23 +312,12 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
-_OPERATORS: dict[type, Callable[..., object]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Not: operator.not_,
-    ast.USub: operator.neg,
-}
+# What a requirement may consist of: a Python expression of these is safe to evaluate.
+_ALLOWED = (
+    ast.Compare, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add,
+    ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
+    ast.In, ast.NotIn, ast.Name, ast.Constant, ast.Tuple, ast.Load,
+)  # fmt: skip
 
 
 def _requirements(text: str, where: str) -> tuple[str, ...]:
@@ -273,71 +329,33 @@ def _requirements(text: str, where: str) -> tuple[str, ...]:
         parsed = ast.parse(source, mode="eval").body
         found = tuple(ast.get_source_segment(source, item) or "" for item in parsed.elts)
         for item in parsed.elts:
-            if not isinstance(item, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
-                raise ValueError(f"{ast.unparse(item)!r} is not a comparison")
             _check(item)
-    except (SyntaxError, ValueError, AttributeError) as error:
+    except (SyntaxError, ValueError, AttributeError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise CatalogError(
-            f"{where}: cannot read supports: {text!r} ({reason}); write 'everything', or "
+            f"{where}: cannot read supports: {shown(text)} ({reason}); write 'everything', or "
             f"comparisons such as 'R == 3, C % groups == 0, sm >= 80' over {', '.join(VARIABLES)}"
         ) from None
     return found
 
 
-def _check(node: ast.AST) -> None:
-    """Raise ValueError at anything but integers, known names, arithmetic and comparisons."""
-    if isinstance(node, ast.Name):
-        if node.id not in VARIABLES:
+def _check(requirement: ast.expr) -> None:
+    """Raise ValueError at anything but comparisons of integers, known names, and arithmetic."""
+    if not isinstance(requirement, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+        raise ValueError(f"{ast.unparse(requirement)!r} is not a comparison")
+    lists = []  # where one may stand
+    for node in ast.walk(requirement):
+        if not isinstance(node, _ALLOWED):
+            what = ast.unparse(node) if isinstance(node, ast.expr) else ""
+            raise ValueError(f"{what or type(node).__name__} is not allowed")
+        if isinstance(node, ast.Name) and node.id not in VARIABLES:
             raise ValueError(f"unknown name {node.id!r}")
-        return
-    if isinstance(node, ast.Constant):
-        if type(node.value) is not int:
+        if isinstance(node, ast.Constant) and type(node.value) is not int:
             raise ValueError(f"{node.value!r} is not an integer")
-        return
-    if isinstance(node, ast.Compare):
-        operators, parts = node.ops, [node.left]
-        for op, right in zip(node.ops, node.comparators):
-            listed = isinstance(right, ast.Tuple)
-            if listed != isinstance(op, (ast.In, ast.NotIn)):
-                raise ValueError("'in' takes a list such as (1, 3), and nothing else does")
-            parts += right.elts if listed else [right]
-    elif isinstance(node, ast.BinOp):
-        operators, parts = [node.op], [node.left, node.right]
-    elif isinstance(node, ast.UnaryOp):
-        operators, parts = [node.op], [node.operand]
-    elif isinstance(node, ast.BoolOp):
-        operators, parts = [], node.values
-    else:
-        raise ValueError(f"{ast.unparse(node)!r} is not allowed")
-    for op in operators:
-        if type(op) not in _OPERATORS:
-            raise ValueError(f"{type(op).__name__} is not allowed")
-    for part in parts:
-        _check(part)
-
-
-def _evaluate(node: ast.AST, values: Mapping[str, int]) -> object:
-    """Return the value of a node that `_check` has let through."""
-    match node:
-        case ast.Name():
-            return values[node.id]
-        case ast.Constant():
-            return node.value
-        case ast.Tuple():
-            return tuple(_evaluate(item, values) for item in node.elts)
-        case ast.BinOp():
-            sides = (_evaluate(node.left, values), _evaluate(node.right, values))
-            return _OPERATORS[type(node.op)](*sides)
-        case ast.UnaryOp():
-            return _OPERATORS[type(node.op)](_evaluate(node.operand, values))
-        case ast.BoolOp():
-            settle = all if isinstance(node.op, ast.And) else any
-            return settle(_evaluate(item, values) for item in node.values)
-        case ast.Compare():
-            sides = [_evaluate(item, values) for item in (node.left, *node.comparators)]
-            return all(
-                _OPERATORS[type(op)](left, right)
-                for op, left, right in zip(node.ops, sides, sides[1:])
-            )
-    raise CatalogError(f"cannot evaluate {ast.unparse(node)!r}")  # _check allows nothing else
+        if isinstance(node, ast.Compare):
+            for test, right in zip(node.ops, node.comparators, strict=True):
+                if isinstance(test, (ast.In, ast.NotIn)):
+                    lists.append(right)
+        within = any(node is allowed for allowed in lists)
+        if within != isinstance(node, ast.Tuple):
+            raise ValueError("'in' takes a list such as (1, 3), and nothing else does")

@@ -1,11 +1,40 @@
 """The exceptions that convlab raises; each message says what to do next."""
 
+import re
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+_PACKAGE = str(Path(__file__).parents[1])
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 class ConvlabError(Exception):
-    """Any error of convlab's own."""
+    """Any error of convlab's own. In a notebook its message is shown; ``%tb`` shows all."""
+
+    _shown = False
+
+    def _render_traceback_(self) -> list[str]:  # IPython asks for it; %tb asks again
+        if self._shown:
+            return traceback.format_exception(self)
+        self._shown = True
+        return brief(self) or traceback.format_exception(self)
+
+
+def brief(error: BaseException) -> list[str]:
+    """What a cell shows of an error that passed through convlab; nothing if it did not."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [i for i, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)]
+    if not inside:
+        return []
+    # a place of this machine is of no use to a reader
+    text = re.sub(r"\nfull log: .*", "", str(error)) or "interrupted"
+    lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {text}"]
+    caller = frames[max(inside[0] - 1, 0)]
+    if caller.line and caller is not frames[inside[0]] and "/IPython/" not in caller.filename:
+        lines.append(f"  at line {caller.lineno}: {caller.line}    (%tb shows more)")
+    return lines
 
 
 class ProblemError(ConvlabError, ValueError):

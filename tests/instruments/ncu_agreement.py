@@ -66,11 +66,17 @@ def own_functions(source: str) -> list[str]:
     return re.findall(r"__global__\s+(?:static\s+)?\w+\s+(\w+)\s*\(", blank)
 
 
+def only(counters: ncu.Counters, functions: Sequence[str]) -> ncu.Counters:
+    """The counters of some functions alone: without a library's kernels."""
+    own = counters.frame["function"].map(lambda name: name.partition("<")[0] in functions)
+    return ncu.Counters(counters.frame[own].reset_index(drop=True))
+
+
 def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     kernel = load(name, engine="sim")
     first = second = counting.simulate(kernel, small, seed=0)
-    pairs = flow.launched(explain.compiled(kernel, explain.find_gpu()), first.lines, first.launches)
+    pairs = flow.launched(explain.compiled(kernel, device.find_gpu()), first.lines, first.launches)
     joined = merging.merges([function for function, _ in pairs], first.lines)
     if joined:
         offsets = [(offset, m.made) for m in joined
@@ -98,7 +104,7 @@ def agreement(names: list[str]) -> list[dict]:
             print(f"{name}, {label}", file=sys.stderr)
             try:
                 ours = simulate(name, small)
-                theirs = ncu.only(ncu.profile(cuda, small), own_functions(cuda.source))
+                theirs = only(ncu.profile(cuda, small), own_functions(cuda.source))
             except ConvlabError as error:
                 rows.append({"kernel": name, "problem": label, "quantity": str(error)})
                 continue
@@ -257,7 +263,7 @@ def main() -> int:
         f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
         "`python -m tests.instruments.ncu_agreement --write convlab/why/README.md`."
     )
-    results = {"gpu": explain.find_gpu().name, "date": str(datetime.date.today()),
+    results = {"gpu": device.find_gpu().name, "date": str(datetime.date.today()),
                "device": f"{here}; torch {torch.__version__}", "counters": [], "times": []}  # fmt: skip
     for marker, kind, wanted, collect, table in (
         ("ncu", "counters", not given.no_counters, agreement, agreement_table),

@@ -1,6 +1,13 @@
 // Mbarriers, bulk copies, wgmma: done at once here, where a GPU may do them later; what may not be
 // touched until they are waited for is watched instead.
+#pragma once
+#include "requests.h"
+#include "shadow.h"
 
+#include <cmath>
+#include <utility>
+
+namespace {
 // An access that is neither logged nor counted: is it inside of an array, ordered, initialised?
 void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     bool global = address - g_region < kRegion;
@@ -348,3 +355,4 @@ void Worker::wgmma_done(unsigned newest) {
     if (!group.chains.empty()) group.fenced = false;
     group.chains.clear();
 }
+}  // namespace

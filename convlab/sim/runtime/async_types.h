@@ -1,5 +1,11 @@
 // What the runtime knows of a block's mbarriers, bulk copies and wgmmas.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
 
+namespace {
 struct Span {  // of shared memory, with the operation that uses it
     uintptr_t from, to, pc;
 };
@@ -45,3 +51,4 @@ struct Async {
     std::vector<Stores> stores;        // by thread
     size_t reads = 0;                  // spans that copies or wgmmas may still read
 };
+}  // namespace

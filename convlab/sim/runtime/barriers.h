@@ -1,5 +1,8 @@
 // Where threads wait for each other: barriers, warp operations, and who never comes.
+#pragma once
+#include "findings.h"
 
+namespace {
 int Worker::barrier(int predicate, int* how_many, uintptr_t pc) {
     fibers[current].state = State::at_barrier;
     fibers[current].waits_at = pc;
@@ -190,3 +193,4 @@ void Worker::deadlock(int from) {
     live = waiting = 0;
     abandoned = true;
 }
+}  // namespace

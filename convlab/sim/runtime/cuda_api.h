@@ -1,5 +1,11 @@
 // What a kernel calls (see ../include/sim.h), and the CUDA runtime API.
+#pragma once
+#include "host.h"
+#include "launch.h"
 
+#include <thread>
+
+extern "C" {
 void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
                 const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
@@ -30,7 +36,9 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
+    launch.ended_before = g_blocks_ended;
     choose(launch);
+    g_running = &launch;
     ++g_counters.launches;
     int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.runs));
     std::vector<std::thread> others;
@@ -44,6 +52,7 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
     Worker().run(&launch);
     for (auto& other : others) other.join();
     g_os_threads = 0;
+    g_running = nullptr;
     if (g_sample) extrapolate(launch);
     tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
               block.z, shared_bytes + launch.static_bytes, name));
@@ -135,3 +144,4 @@ cudaError_t sim_malloc(void** pointer, size_t bytes) {
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, 1);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
 }
+}  // extern "C"

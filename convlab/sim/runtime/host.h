@@ -1,5 +1,10 @@
 // What the host process calls (see ../host.py): the start, the settings, the end.
+#pragma once
+#include "signals.h"
 
+#include <sys/time.h>
+
+extern "C" {
 void sim_begin(int threads, int trace, int report) {
     g_threads = threads, g_trace = trace, g_report = report;
     g_region = uintptr_t(reserve(kRegion, PROT_NONE));
@@ -10,6 +15,7 @@ void sim_begin(int threads, int trace, int report) {
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(s, &action, nullptr);
     action.sa_sigaction = on_alarm;
+    action.sa_flags |= SA_RESTART;
     sigaction(SIGALRM, &action, nullptr);
     catch_signals_here();
 }
@@ -22,10 +28,16 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
 
 void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
 
-void sim_time_limit(double seconds) {
+// Ends the process after so many seconds, or after so many without a block that comes to its end.
+void sim_time_limit(double seconds, double stall) {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    g_patience.until = double(now.tv_sec) + double(now.tv_nsec) / 1e9 + seconds;
+    double tick = std::min(seconds, stall / kTicks) + 1e-3;
     itimerval timer{};
-    timer.it_value.tv_sec = time_t(seconds);
-    timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6);
+    timer.it_value.tv_sec = time_t(tick);
+    timer.it_value.tv_usec = suseconds_t((tick - double(time_t(tick))) * 1e6);
+    timer.it_interval = timer.it_value;
     setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
@@ -100,3 +112,4 @@ const uint64_t* sim_counters(int* how_many) {
     *how_many = kCounters;
     return reinterpret_cast<const uint64_t*>(&g_counters);
 }
+}  // extern "C"

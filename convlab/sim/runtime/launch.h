@@ -1,5 +1,10 @@
 // One launch: its blocks, all or some, on one worker for each core; and the sums afterwards.
+#pragma once
+#include "findings.h"
 
+#include <link.h>
+
+namespace {
 Worker::Worker() : sites(1), site_of(kSites) {
     shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
     shared = static_cast<char*>(reserve(kSharedSpan));
@@ -19,6 +24,7 @@ void Worker::run(Launch* l) {
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
+        ++g_blocks_ended;
         if (l->chosen.empty()) continue;
         Counters now = totals(), own = now;
         own.add(before, -1);
@@ -119,3 +125,4 @@ void extrapolate(const Launch& launch) {
     }
     tell(line + "]\n");
 }
+}  // namespace

@@ -21,39 +21,11 @@
 //   finding   what a GPU would not forgive is written to the report, once for each line of source.
 //             The thread ends there and the others go on, so that one run tells all.
 //
-// The parts are one translation unit, so that hot paths are inlined across them; this is also the
-// order in which to read them.
-#define SIM_RUNTIME
-#include "cublas_v2.h"
-
-#include <algorithm>
-#include <atomic>
-#include <dlfcn.h>
-#include <link.h>
-#include <memory>
-#include <mutex>
-#include <pthread.h>
-#include <set>
-#include <signal.h>
-#include <string>
-#include <sys/mman.h>
-#include <sys/time.h>
-#include <thread>
-#include <ucontext.h>
-#include <unistd.h>
-#include <unordered_map>
-#include <vector>
-
-#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
-__thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
-__thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
-extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
-
-#include "switch.h"
-
-namespace {
+// The parts are one translation unit, so that hot paths are inlined across them. Each includes what
+// it uses; this is the order in which to read them.
 #include "types.h"
 #include "async_types.h"
+#include "switch.h"
 #include "worker.h"
 #include "findings.h"
 #include "memory.h"
@@ -61,18 +33,13 @@ namespace {
 #include "barriers.h"
 #include "access.h"
 #include "shadow.h"
-#include "meeting.h"
 #include "requests.h"
+#include "meeting.h"
 #include "async.h"
 #include "signals.h"
 #include "launch.h"
-}  // namespace
-
-#define CALLER uintptr_t(__builtin_return_address(0))  // where in the kernel, or in host code
-extern "C" {
 #include "host.h"
 #include "cuda_api.h"
 #include "tensor.h"
 #include "cublas.h"
 #include "hooks.h"
-}

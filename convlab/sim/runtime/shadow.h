@@ -1,5 +1,8 @@
 // The shadow: is an access ordered after those that it conflicts with, was the word ever written?
+#pragma once
+#include "access.h"
 
+namespace {
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     Mark m{};
     m.block = uint32_t(block), m.launch = launch->number, m.site = index, m.phase = phase;
@@ -179,3 +182,4 @@ void Worker::wait(unsigned newest) {
     }
     mine.resize(kept);
 }
+}  // namespace

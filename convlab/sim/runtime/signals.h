@@ -1,5 +1,12 @@
 // What the operating system interrupts: crashes, and the end of the time.
+#pragma once
+#include "memory.h"
 
+#include <dlfcn.h>
+#include <signal.h>
+#include <ucontext.h>
+
+namespace {
 // A code address as the hooks would pass it: one past an instruction, as return addresses are.
 uintptr_t code_address(const mcontext_t& machine) {
 #if defined(__x86_64__)
@@ -53,8 +60,29 @@ void on_signal(int number, siginfo_t* info, void* context) {
 #endif
 }
 
-// The time is up: where is everybody? Who runs no thread asks those who do.
+// Whether the time is up, or no block came to its end in a while. If so, the report says how far
+// the launch came.
+bool time_is_up() {
+    static std::atomic<bool> up{false};
+    if (up) return true;
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t ended = g_blocks_ended;
+    g_patience.still = ended == g_patience.ended ? g_patience.still + 1 : 0;
+    g_patience.ended = ended;
+    bool stalled = g_patience.still >= kTicks;
+    if (!stalled && double(now.tv_sec) + double(now.tv_nsec) / 1e9 < g_patience.until) return false;
+    if (up.exchange(true)) return true;
+    if (stalled) tell("stalled\t\n");
+    if (const Launch* l = g_running)
+        tell(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before, l->runs,
+                  l->name));
+    return true;
+}
+
+// At each tick of the time limit: where is everybody? Who runs no thread asks those who do.
 void on_alarm(int, siginfo_t*, void* context) {
+    if (!time_is_up()) return;
     Worker* w = t_worker;
     if (!w || w->current < 0) {
         for (int i = 0; i < g_os_threads; ++i) pthread_kill(g_os_thread[i], SIGALRM);
@@ -78,3 +106,4 @@ void catch_signals_here() {  // on a stack of their own: the fiber's may be what
     stack_t stack{malloc(kStack), 0, kStack};
     sigaltstack(&stack, nullptr);
 }
+}  // namespace

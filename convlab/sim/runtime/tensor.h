@@ -1,6 +1,10 @@
 // Tensor cores, asynchronous copies and their barriers, as kernels call them: see
 // ../include/sim_tensor.h.
+#pragma once
+#include "async.h"
+#include "host.h"
 
+extern "C" {
 void sim_partial_warp(unsigned came) {
     fault("warp mask", CALLER, "a warp multiplies with lanes 0x%08x only: all 32 must come", came);
 }
@@ -37,4 +41,5 @@ void sim_wgmma_commit() { t_worker->wgmma_commit(CALLER); }
 void sim_wgmma_wait(unsigned newest) { t_worker->wgmma_wait(newest, CALLER); }
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int accumulate) {
     t_worker->wgmma(d, a, b, n, accumulate, CALLER);
+}
 }

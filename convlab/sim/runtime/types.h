@@ -1,5 +1,26 @@
 // What the parts of the runtime know: the simulated GPU's limits, buffers, cells, fibers, launches.
+#pragma once
+#define SIM_RUNTIME
+#include "cublas_v2.h"
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <pthread.h>
+#include <set>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+#define CALLER uintptr_t(__builtin_return_address(0))  // where in the kernel, or in host code
+__thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
+__thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
+extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` at file scope is this
+
+namespace {
 constexpr size_t kStack = 64 << 10;          // bytes of stack a CUDA thread has
 const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
@@ -12,6 +33,7 @@ constexpr int kHeld = 256;                   // full logs that a lane waits for 
 constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
 constexpr size_t kFindings = 200;            // lines that are told apart
+constexpr int kTicks = 4;                    // looks at the clock while no block comes to its end
 
 // The simulated GPU's limits are an H200's.
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
@@ -188,6 +210,7 @@ struct Launch {
     double weight = 1;             // how many blocks one that runs stands for
     std::vector<Counters> counted;  // by each block that ran, where not all do
     std::atomic<uint64_t> next{0};
+    uint64_t ended_before = 0;  // blocks that had ended before this launch
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
     std::unordered_map<uint32_t, uint32_t> released;  // by blocks, see Fiber
@@ -236,6 +259,13 @@ uintptr_t g_code = 0;                // where the kernel's library was loaded, a
 size_t g_code_bytes = 0;             // where its code goes
 std::vector<uint64_t> g_steps;       // how often threads came to each basic block: see steps
 std::unordered_map<uintptr_t, uint16_t> g_joined;  // by code address from g_code: Site::joined
+std::atomic<uint64_t> g_blocks_ended{0};  // of all launches
+std::atomic<const Launch*> g_running{nullptr};
+struct {                             // see time_is_up
+    double until = 0;                // by the monotonic clock
+    uint64_t ended = 0;              // g_blocks_ended at the last tick, and
+    int still = 0;                   // for how many ticks it has been that
+} g_patience;
 std::atomic<int> g_os_threads{0};
 pthread_t g_os_thread[256];
 cudaError_t g_error = cudaSuccess;
@@ -249,3 +279,4 @@ struct Other {  // the second access of a race
     uintptr_t pc = 0;
     uint3 block{}, thread{};
 };
+}  // namespace

@@ -1,5 +1,11 @@
 // One OS thread: the block it runs, its fibers, its counters. Each part of it is in the file named.
+#pragma once
+#include "async_types.h"
+#include "types.h"
 
+#include <memory>
+
+namespace {
 struct Worker {
     Launch* launch = nullptr;
     int threads = 0, current = -1, live = 0, waiting = 0;
@@ -180,3 +186,4 @@ struct Worker {
     void run(Launch* l);
     Counters totals() const;
 };
+}  // namespace

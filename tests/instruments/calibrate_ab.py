@@ -1,4 +1,4 @@
-"""How often is A/B right, on this GPU? Run by hand: ``python -m tests.calibrate_ab OUT.json``.
+"""How often is A/B right, on this GPU? Run by hand: ``python -m tests.instruments.calibrate_ab OUT.json``.
 
 Two things are tried, over kernels from a few microseconds to some ten milliseconds, in under four
 minutes: A against A, which should be "same" at least 19 times in 20; and a planted slow-down of
@@ -17,8 +17,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,9 @@ from convlab.fast.bench import write_between
 from convlab.fast.paired import MODES
 from convlab.fast.ratio import THRESHOLD
 from convlab.machine.clock import Clock
-from convlab.right.check import resolve
+from convlab.run.kernel import resolve
+from convlab.run.runnable import Allocate, Launch, Runnable, empty
+from convlab.words.problem import Problem
 
 CASES = (
     ("01_direct", "N=1,C=32,H=14,W=14,K=32,R=1,S=1"),
@@ -47,24 +48,39 @@ LIMIT_SECONDS = 3.0  # for a mode
 TARGET = THRESHOLD / 2
 
 
-@dataclass(frozen=True)
-class Spun:
+class Spun(Runnable):
     """A runnable, and a spin of so many cycles after each of its launches."""
 
-    runnable: Any
-    cycles: int
+    def __init__(self, runnable: Runnable, cycles: int) -> None:
+        self.runnable, self.cycles = runnable, cycles
+        self.name, self.title, self.engine = runnable.name, runnable.title, runnable.engine
+        self.precision, self.device = runnable.precision, runnable.device
+        self.format = runnable.format
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.runnable, name)
+    def prepare(
+        self,
+        problem: Problem,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        allocate: Allocate = empty,
+    ) -> Launch:
+        """Prepare the runnable, and the spin with it."""
+        return SpunLaunch(self, self.runnable.prepare(problem, x, w, bias, allocate))
 
-    def prepare(self, problem, x, w, bias=None, allocate=None) -> Callable[[], None]:
-        launch = paired.prepared(self.runnable, problem, (x, w, bias), allocate)
 
-        def both() -> None:
-            launch()
-            torch.cuda._sleep(self.cycles)
+class SpunLaunch(Launch):
+    """A launch, and a spin after it."""
 
-        return both
+    runnable: Spun
+
+    def __init__(self, runnable: Spun, launch: Launch) -> None:
+        super().__init__(runnable, launch.problem, launch.inputs)
+        self._launch = launch
+
+    def __call__(self) -> None:
+        self._launch()
+        torch.cuda._sleep(self.runnable.cycles)
 
 
 def a_against_a(seconds: float) -> Iterator[dict[str, Any]]:
@@ -192,7 +208,7 @@ def main() -> int:
         print("no GPU: nothing to calibrate", file=sys.stderr)
         return 2
     facts = {
-        "gpu": str(convlab.describe()), "date": datetime.date.today().isoformat(),
+        "gpu": str(convlab.machine.device.describe()), "date": datetime.date.today().isoformat(),
         "python": sys.version.split()[0], "nvml": Clock(torch.device("cuda", 0)).missing or "yes",
     }  # fmt: skip
     rows: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
 """How fast is the simulator? Against a plain compiled loop nest, in one run, as a Markdown table.
 
-    python tests/bench_sim.py [PROBLEM] [--write convlab/sim/README.md]
+    python -m tests.instruments.bench_sim [PROBLEM] [--write convlab/sim/README.md]
 
 Columns: the loop nest alone on one core (g++ -O2); each rung without hooks (``trace=False``); with
 all counters and diagnostics; the factor from the loop nest to that; and the kernel's build.
@@ -19,8 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import convlab
 from convlab.fast import bench
@@ -98,7 +96,7 @@ def main(arguments: list[str]) -> int:
         bench.between(given.write, "speed")  # told now, not after seconds
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
-        convlab.run.build.sim_runtime()
+        convlab.sim.runtime()
         plain = loops(problem)
         rows = [
             "| rung | no hooks, s | everything on, s | times plain loops | build, s |",
@@ -112,7 +110,7 @@ def main(arguments: list[str]) -> int:
         "",
         f"{problem.macs / 1e6:.1f} M multiply-adds ({problem}), {os.cpu_count()} cores "
         f"({_processor()}), best of {REPEATS}; plain loops on one core: {plain:.3f} s. "
-        f"{datetime.date.today()}, by `python tests/bench_sim.py --write convlab/sim/README.md`.",
+        f"{datetime.date.today()}, by `python -m tests.instruments.bench_sim --write convlab/sim/README.md`.",
     ]
     print("\n".join(rows))
     if given.write:

@@ -4,9 +4,9 @@ A mutant is a rung of the ladder with a mistake edited in (planted.py). The comm
 them, gives each to the check, and prints which mistake was caught by what; it exits with 1 if one
 escaped.
 
-    python tests/mutants.py                       on a GPU where there is one, else simulated
-    python tests/mutants.py --engine sim --markdown
-    python tests/mutants.py --only 01_constant 03_no_barrier_before
+    python -m tests.instruments.mutants           on a GPU where there is one, else simulated
+    python -m tests.instruments.mutants --engine sim --markdown
+    python -m tests.instruments.mutants --only 01_constant 03_no_barrier_before
 
 A mutant is checked on the named set of awkward problems, cheap ones first, until one shows it.
 None says which problem that should be.
@@ -15,28 +15,22 @@ None says which problem that should be.
 from __future__ import annotations
 
 import argparse
-import inspect
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 import convlab
 from convlab import sim
-from convlab.run.build import ninja_on_path
+from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.words.errors import BuildError, LaunchError, UnsupportedError
+from tests.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 
 @dataclass(frozen=True)
@@ -124,19 +118,8 @@ def survey(mutants: Iterable[Mutant], engine: str) -> Iterator[tuple[Mutant, Fin
 
 
 def judge(mutant: Mutant, built: convlab.Kernel | Finding) -> Finding:
-    """Examine what was built, if it was, where it can do no harm."""
-    if isinstance(built, Finding):
-        return built
-    tame = mutant.cuda == WRONG or "isolate" in inspect.signature(convlab.check).parameters
-    if built.engine == "sim" or tame:
-        return examine(built)
-    # A fault would take this process's GPU with it.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        try:
-            return pool.submit(examine, built).result()
-        except BrokenProcessPool:
-            return Finding(FAULT, "it took its process down")
+    """Examine what was built, if it was; on a GPU the check does that in a process of its own."""
+    return built if isinstance(built, Finding) else examine(built)
 
 
 def expected(mutant: Mutant, engine: str) -> str | None:
@@ -156,7 +139,7 @@ def _first_sign(kernel: convlab.Kernel, problem: convlab.Problem) -> tuple[str, 
     if report.ok:
         return None
     first = report.failures[0].removesuffix(", the first of them:")
-    return WRONG, "; ".join([first, *map(str, getattr(report, "patterns", ())[:1])]), ()
+    return WRONG, "; ".join([first, *report.patterns[:1]]), ()
 
 
 def _row(mutant: Mutant, finding: Finding, engine: str) -> tuple[str, ...]:

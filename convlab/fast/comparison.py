@@ -1,0 +1,182 @@
+"""What a comparison found, and how it is told: of one problem, and of a set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from ..right.report import Report
+from ..show import charts
+from ..show.plot import COST_LABELS, Chart
+from ..show.result import Result, Several, Table, short
+from ..words.problem import Problem
+
+# Column of the frame, heading, format.
+_SHOWN = {
+    "kernel": "kernel",
+    "class": "class",
+    "shown": "result",
+    "error": ("error", "{:.1e}"),
+    "time_ms": "time ms",
+    "with_prepare_ms": "with prep. ms",
+    "spread_pct": ("± %", "{:.1f}"),
+    "tflops": ("TFLOP/s", short),
+    "floor_ms": "floor ms",
+    "traffic_mb": "traffic MB",
+    "floor_mb": "floor MB",
+    "x_floor": ("x floor", short),
+    "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
+    "host_seconds": ("host s", "{:.2f}"),
+}
+
+
+class Costly(Result):
+    """What has a cost for each row: a time on a GPU, or simulated traffic."""
+
+    engine: str
+
+    @property
+    def cost(self) -> str:
+        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
+        return {"cuda": "time_ms"}.get(self.engine, "traffic_mb")
+
+    @property
+    def cost_label(self) -> str:
+        """What `cost` is, in words with its unit: an axis's label."""
+        return COST_LABELS[self.cost]
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Costly):
+    """What a comparison found.
+
+    Attributes
+    ----------
+    problem
+        The problem that was run, scaled down if need be.
+    frame
+        One row for each kernel: kernel, title, class, engine, right, error, bound; then on a GPU
+        time_ms, spread_pct (interquartile range over median), samples, tflops, floor_ms, x_floor,
+        and with_prepare_ms where a kernel lays out its filter: the time with that; on the
+        simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
+        `right` is None for a kernel that did not run.
+    ok
+        Whether all that was asked is right. A kernel that declines the problem spoils it only if
+        it was asked for by name.
+    notes
+        Lines: engine, device, scaling, versions, date.
+    failures
+        What is wrong, in full: reports of wrong kernels, messages of those that failed.
+    """
+
+    problem: Problem
+    frame: pd.DataFrame
+    ok: bool
+    notes: tuple[str, ...]
+    failures: tuple[str, ...] = ()
+    reports: tuple[Report, ...] = field(default=(), repr=False)
+
+    @property
+    def engine(self) -> str:
+        """Where it ran: "cuda" or "sim"; "torch" if nothing but baselines ran, on a CPU."""
+        engines = set(self.frame["engine"])
+        return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
+
+    @property
+    def note(self) -> str:
+        """The notes as one text."""
+        return "\n".join(self.notes)
+
+    @property
+    def sentence(self) -> str:
+        """How many are right, and which of those costs least."""
+        rights = list(self.frame["right"])
+        said = f"{rights.count(True)} of {len(rights)} right"
+        if None in rights:
+            said += f", {rights.count(None)} declined"
+        rows = self.frame[[right is True for right in rights]]
+        if self.cost in rows and rows[self.cost].notna().any():
+            least = rows.loc[rows[self.cost].idxmin()]
+            what = "fastest of them" if self.cost == "time_ms" else "least traffic"
+            said += f"; {what}: {least.kernel}, {short(least.x_floor)}x the floor"
+        return f"{self.problem.label}: {said}"
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """A row for each kernel."""
+        results = {True: "right", False: "WRONG", None: "declined"}
+        failed = self.frame["note"].str.startswith(("failed", "does not build"))
+        shown = [
+            "FAILED" if fail else results[right]
+            for right, fail in zip(self.frame["right"], failed, strict=True)
+        ]
+        return (Table(self.frame.assign(shown=shown), _SHOWN),)
+
+    @property
+    def details(self) -> Sequence[str]:
+        """What is to be said of a row; then what is wrong, in full."""
+        said = [f"  {row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
+        return [*said, *self.failures]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The problem, and what is wrong."""
+        return {"problem": self.problem, "failures": self.failures}
+
+    def figure(self) -> Chart:
+        """Draw errors beside costs."""
+        return charts.error_and_cost(self.frame, self.problem.label, self.notes)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparisons(Several):
+    """Comparisons on the problems of a set: a row for each kernel, a column for each problem."""
+
+    results: tuple[Comparison, ...]
+
+    @property
+    def sentence(self) -> str:
+        """On how many problems all is right."""
+        good = sum(result.ok for result in self.results)
+        return f"{len(self)} problems, all right on {good}"
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """The costs, each with its multiple of the floor."""
+        return (self.matrix("kernel"),)
+
+    def matrix(self, name: str) -> Table:
+        """The costs; the rows go by a kernel's `name`: "kernel" or "title"."""
+        rows: dict[tuple[str, str], dict[str, str]] = {}
+        for result in self.results:
+            unit = result.cost.rpartition("_")[2].replace("mb", "MB")
+            for row in result.frame.to_dict("records"):
+                cells = rows.setdefault((row[name], row["class"]), {})
+                text = f"{short(row[result.cost])} {unit} ({_twice(row['x_floor'])}x)"
+                if not row["right"]:
+                    text = "does not do it" if row["right"] is None else "wrong"
+                cells[result.problem.label.split(" (scaled")[0]] = text
+        labelled = [{"kernel": k, "class": c} | cells for (k, c), cells in rows.items()]
+        return Table(pd.DataFrame(labelled).fillna(""))
+
+    @property
+    def details(self) -> Sequence[str]:
+        """What is to be said of each problem, and what is wrong."""
+        return [line for r in self.results for line in (r.sentence, *r.details)]
+
+    def figure(self) -> Chart:
+        """Draw errors beside costs, the kernels of one problem under those of another."""
+        titled = []
+        for i, result in enumerate(self.results, 1):
+            name = result.problem.name.split(" (scaled")[0] or f"problem {i}"
+            titled.append(result.frame.assign(title=f"{name}: " + result.frame["title"]))
+        rows = pd.concat(titled, ignore_index=True)
+        return charts.error_and_cost(rows, self.sentence, self.notes)
+
+
+def _twice(value: float) -> str:
+    """Two digits of a number, or all before the point."""
+    return f"{value:.2g}" if value < 100 else short(value)

@@ -1,0 +1,240 @@
+"""Builds on disk: each is found by what decided it, and is there whole or not at all.
+
+A build is named by a hash of its text, flags and compiler, and by one of what the compiler read:
+the same text may have been built before with other headers. It is made in a folder of its own and
+renamed into the cache when it is whole, so that two processes may build at once, and a build that
+is killed leaves nothing that a later one would trip over. Beside each library stand its checksum,
+what was read, and what else might have been: the headers that a folder searched earlier now has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import toolchain
+
+LIMIT_BYTES = 2 << 30  # that builds may take together; the oldest go first
+_LIBRARY, _RECORD, _UNFINISHED = "kernel.so", "made.json", "unfinished-"
+_YOUNG = 3600.0  # seconds for which a build, or an unfinished one, is left alone
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a compiler made: the library, the headers it read, the folders it looked for them in.
+
+    `known` is false where it did not list what it read: such a build is found by no other process.
+    """
+
+    library: Path
+    read: tuple[Path, ...]
+    searched: tuple[Path, ...]
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Build:
+    """A library in the cache.
+
+    While the `stamp` of what is `watched` stays, it is the build of its source.
+    """
+
+    library: Path
+    seconds: float  # that this build took; 0.0 when it was there before
+    watched: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One build as `contents` lists it: its folder's name, its bytes, when it was last used."""
+
+    name: str
+    bytes: int
+    used: float  # seconds since 1970
+
+
+_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+_known: dict[str, tuple[object, Build]] = {}  # what this process found, with its stamp
+
+
+def build(name: str, make: Callable[[Path], Made]) -> Build:
+    """Return the build of that name, made in a fresh folder where there is none that still holds.
+
+    Parameters
+    ----------
+    name : says all that decides it but what the compiler reads: "03_smem_tile-sim-<hash>".
+    make : compiles into a folder.
+    """
+    with _locks[name]:  # threads of one process wait for each other; processes need not
+        seen, found = _known.get(name, (None, None))
+        if found is None or seen != stamp(found.watched):
+            found = _find(name) or _make(name, make)
+            _known[name] = stamp(found.watched), replace(found, seconds=0.0)
+        return found
+
+
+def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
+    """Return the times and sizes of files and folders: differs after an edit."""
+    found = []
+    for path in paths:
+        try:
+            seen = os.stat(path)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
+    return tuple(found)
+
+
+def _find(name: str) -> Build | None:
+    """The newest build of that name that is sound, and whose headers are as they were."""
+    for folder in _newest_first(toolchain.cache_dir().glob(f"{glob.escape(name)}-*")):
+        try:
+            record = json.loads((folder / _RECORD).read_text())
+            sound = record["library"] == _digest(folder / _LIBRARY)
+            holds = all(_same(path, was) for path, was in record["read"].items())
+            holds = holds and record["searched"] == _visible(record["searched"], record["read"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            sound = holds = False
+        if not sound:  # cut short, or not ours: never loaded
+            shutil.rmtree(folder, ignore_errors=True)
+        elif holds:
+            with contextlib.suppress(OSError):
+                os.utime(folder)
+            return _build_of(folder, record, 0.0)
+    return None
+
+
+def _make(name: str, make: Callable[[Path], Made]) -> Build:
+    root = toolchain.cache_dir()
+    root.mkdir(parents=True, exist_ok=True)
+    _tidy(root)
+    started, began = time.perf_counter(), time.time_ns()
+    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
+    try:
+        made = make(folder)
+        read = {str(path): _seen(path, began) for path in made.read}
+        if not made.known:
+            read[f"unknown at {began}"] = ("", 0, 0)
+        searched = _visible(map(str, made.searched), read)
+        record = {"library": _digest(made.library), "read": read, "searched": searched}
+        made.library.rename(folder / _LIBRARY)
+        (folder / _RECORD).write_text(json.dumps(record))
+        for other in folder.iterdir():
+            if other.is_dir():
+                shutil.rmtree(other)
+            elif other.name not in (_LIBRARY, _RECORD):
+                other.unlink()
+        key = [*read, *(was[0] for was in read.values()), repr(searched)]
+        key = hashlib.sha256("\0".join(key).encode(errors="surrogateescape")).hexdigest()[:16]
+        final = root / f"{name}-{key}"
+        with contextlib.suppress(OSError):  # another process was quicker: theirs will do
+            folder.rename(final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return _build_of(final, record, time.perf_counter() - started)
+
+
+def _build_of(folder: Path, record: dict, seconds: float) -> Build:
+    watched = [folder / _LIBRARY, *record["read"], *record["searched"]]
+    return Build(folder / _LIBRARY, seconds, tuple(map(Path, watched)))
+
+
+def _seen(path: Path, began: int) -> tuple[str, int, int]:
+    """A header's digest, size and time; one that changed while it was read is never found again."""
+    seen = os.stat(path)
+    changed = seen.st_mtime_ns > began
+    return f"changed at {began}" if changed else _digest(path), seen.st_size, seen.st_mtime_ns
+
+
+def _same(path: str, was: tuple[str, int, int]) -> bool:
+    """Whether a header is still what was read."""
+    seen = os.stat(path)
+    if (seen.st_size, seen.st_mtime_ns) == tuple(was[1:]) and not was[0].startswith("changed"):
+        return True
+    return _digest(Path(path)) == was[0]
+
+
+def _visible(folders: Iterable[str], read: Iterable[str]) -> dict[str, list[str]]:
+    """For each folder, the ends of the headers' paths by which something is found in it.
+
+    More than was there when the compiler looked: an ``#include`` may now mean another file.
+    """
+    ends = {path: Path(path).parts[1:] for path in read}
+    found = {}
+    for folder in folders:
+        try:
+            names = set(os.listdir(folder))
+        except OSError:
+            names = set()
+        hits = {
+            "/".join(parts[i:])
+            for parts in ends.values()
+            for i, part in enumerate(parts)
+            if part in names and os.path.exists(os.path.join(folder, *parts[i:]))
+        }
+        found[folder] = sorted(hits)
+    return found
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _newest_first(folders: Iterable[Path]) -> list[Path]:
+    aged = []
+    for folder in folders:
+        with contextlib.suppress(OSError):  # removed meanwhile
+            aged.append((folder.stat().st_mtime_ns, folder))
+    return [folder for _, folder in sorted(aged, reverse=True)]
+
+
+# ---- what is kept ------------------------------------------------------------------------------
+
+
+def contents() -> list[Entry]:
+    """Return all builds in the cache, the last used first."""
+    found = []
+    for folder in _newest_first(toolchain.cache_dir().glob(f"*/{_RECORD}")):
+        entry = folder.parent
+        with contextlib.suppress(OSError):
+            size = sum(file.stat().st_size for file in entry.iterdir())
+            found.append(Entry(entry.name, size, entry.stat().st_mtime))
+    return sorted(found, key=lambda entry: -entry.used)
+
+
+def clear() -> int:
+    """Remove all builds, unfinished ones and logs; return the bytes that builds took.
+
+    A kernel that is in use is built again by its next call.
+    """
+    root, size = toolchain.cache_dir(), sum(entry.bytes for entry in contents())
+    for entry in contents():
+        shutil.rmtree(root / entry.name, ignore_errors=True)
+    for other in [*root.glob(f"{_UNFINISHED}*"), root / "logs"]:
+        shutil.rmtree(other, ignore_errors=True)
+    return size
+
+
+def _tidy(root: Path) -> None:
+    """Remove what killed builds left an hour ago, and the oldest builds beyond `LIMIT_BYTES`."""
+    now, total = time.time(), 0
+    for folder in root.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if now - folder.stat().st_mtime > _YOUNG:
+                shutil.rmtree(folder, ignore_errors=True)
+    for entry in contents():
+        total += entry.bytes
+        if total > LIMIT_BYTES and now - entry.used > _YOUNG:
+            shutil.rmtree(root / entry.name, ignore_errors=True)

@@ -1,0 +1,271 @@
+"""Source text to a shared library, through torch's ``load_inline``; the only caller of it.
+
+`load_inline` loads what it built. Here it may not: the library is linked so that dlopen refuses
+it, and looked into as a file. A learner's static initialisers run where the kernel does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..words.catalog import KERNEL_DIR
+from ..words.errors import BuildError
+from . import elf, toolchain
+from .cache import Made
+from .complaints import compile_error
+
+CXX_FLAGS = ["-std=c++17", "-w"]
+# No library of torch's is needed, and none is kept: not even libc10 for the pieces of the C++
+# library that it happens to export.
+LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs", elf.NOT_TO_BE_LOADED]
+# What else decides what compilers do.
+_VARIABLES = (
+    "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CC", "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS", "NVCC_CCBIN",
+)  # fmt: skip
+_SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/local/cuda")  # the compiler stands for these
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.M)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text to build and where it came from."""
+
+    text: str
+    name: str  # for messages and file names: "03_smem_tile"
+    path: Path | None = None  # None: a string, not a file
+
+    @property
+    def label(self) -> str:
+        """The file's name as messages show it: kernels/03_smem_tile.cu."""
+        if self.path is None:
+            return f"{self.name}.cu"
+        with contextlib.suppress(ValueError):
+            return str(self.path.relative_to(KERNEL_DIR.parent))
+        return str(self.path)
+
+    @property
+    def folder(self) -> Path:
+        """Where its local includes are looked for first."""
+        return self.path.parent if self.path else KERNEL_DIR
+
+    @property
+    def marked(self) -> str:
+        """The text, with a line before it that tells the compiler where it is from."""
+        name = self.label.replace("\\", r"\\").replace('"', r"\"")
+        return f'#line 1 "{name}"\n{self.text}'
+
+    def headers(self) -> dict[Path, tuple[str, str]]:
+        """For each local header that it includes, directly or not: the name used first, the text.
+
+        As written, whatever the preprocessor makes of it: for what must be known before compiling.
+        """
+        found: dict[Path, tuple[str, str]] = {}
+        todo = [(self.text, self.folder)]
+        while todo:
+            text, folder = todo.pop()
+            for name in _INCLUDE.findall(text):
+                paths = [(base / name).resolve() for base in (folder, KERNEL_DIR)]
+                path = next((path for path in paths if path.is_file()), None)
+                if path and path not in found:
+                    found[path] = name, path.read_text(errors="replace")
+                    todo.append((found[path][1], path.parent))
+        return found
+
+
+def name_of(source: Source, kind: str, parts: Iterable[str]) -> str:
+    """Return what a build is called in the cache: by all that decides it but what is read."""
+    digest = hashlib.sha256()
+    environment = [f"{key}={os.environ.get(key)}" for key in _VARIABLES]
+    for part in (source.text, source.label, *parts, *environment, *LINK_FLAGS, torch.__version__):
+        digest.update(part.encode(errors="surrogateescape") + b"\0")
+    return f"{source.name[:80]}-{kind}-{digest.hexdigest()[:16]}"
+
+
+def compile_library(
+    source: Source,
+    folder: Path,
+    text: str,
+    *,
+    flags: Sequence[str],
+    include: Sequence[Path],
+    libraries: Sequence[str] = (),
+    folders: Sequence[Path] = (),
+    cuda: toolchain.Cuda | None = None,
+    copies: Mapping[Path, Path] | None = None,
+    entry: str | None = None,
+) -> Made:
+    """Compile and link a library that is not loaded.
+
+    Parameters
+    ----------
+    source : for messages.
+    folder : where it is made.
+    text : what is compiled: CUDA C++ for nvcc where `cuda` is given, else C++.
+    flags, include : of the compiler.
+    libraries, folders : to link with, as ``-lcublas`` or a path, and where to look for them.
+    copies : headers of which `include` has another version, by that version's path.
+    entry : the C function that it must have.
+
+    Raises
+    ------
+    BuildError
+        The text does not compile or link, or has no such function.
+    """
+    from torch.utils import cpp_extension  # slow to import, and not needed for a cached build
+
+    toolchain.require_host_compiler()
+    if cuda is not None:
+        cpp_extension.CUDA_HOME = str(_plain(cuda.home))
+    torch_home = Path(torch.__file__).parent
+    if _plain(torch_home) != torch_home:  # load_inline writes these as they are
+        cpp_extension._TORCH_PATH = str(_plain(torch_home))
+        cpp_extension.TORCH_LIB_PATH = str(_plain(torch_home) / "lib")
+    flags = [_quoted(flag) for flag in flags]
+    try:
+        with ninja_on_path():
+            cpp_extension.load_inline(
+                f"convlab_{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
+                cpp_sources=["" if cuda else text],
+                cuda_sources=[text] if cuda else None,
+                extra_cflags=[] if cuda else flags,
+                extra_cuda_cflags=flags if cuda else None,
+                extra_ldflags=[
+                    *LINK_FLAGS,
+                    *(f"-L{_plain(path)}" for path in folders),
+                    *map(_quoted, libraries),
+                ],
+                extra_include_paths=[str(_plain(path)) for path in include],
+                build_directory=str(_plain(folder)),
+                with_cuda=cuda is not None,
+                is_python_module=False,
+                no_implicit_headers=True,
+            )
+    except OSError as error:  # that it may not be loaded; else there is no library
+        reason = str(error)
+    except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
+        texts = {str(path): text for path, (_, text) in source.headers().items()}
+        texts[source.label] = source.text
+        raise compile_error(source.name, source.label, _real(str(error)), texts) from None
+    library = next(folder.glob("*.so"), None)
+    if library is None:
+        raise BuildError(f"{source.label} did not build: {reason}")
+    if entry and not elf.exports(library, entry):
+        raise BuildError(
+            f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
+            f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
+        )
+    elf.allow_loading(library)
+    return _made(folder, library, include, cuda, copies or {})
+
+
+def _made(
+    folder: Path,
+    library: Path,
+    include: Sequence[Path],
+    cuda: toolchain.Cuda | None,
+    copies: Mapping[Path, Path],
+) -> Made:
+    """The library and what the compiler read for it, as ninja keeps it."""
+    ninja = str(toolchain.find("ninja"))
+    listed = subprocess.run([ninja, "-t", "deps"], cwd=folder, capture_output=True, text=True)
+    paths = [Path(os.path.normpath(folder / _real(line.strip())))
+             for line in listed.stdout.splitlines() if line.startswith("    ")]  # fmt: skip
+    headers = [copies.get(path, path) for path in paths if path.parent != folder]
+    system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
+    read = [path for path in headers if not str(path).startswith(system)]
+    there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
+    searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
+    searched += [path.parent for path in read]
+    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(headers))
+
+
+# ---- names that every tool can read ------------------------------------------------------------
+
+
+def _quoted(flag: str) -> str:
+    """A flag as ninja's file has it, for a shell."""
+    return shlex.quote(flag).replace("$", "$$")
+
+
+def _plain(path: Path) -> Path:
+    """The path, or a link to it where a shell, ninja or nvcc would misread it."""
+    if re.fullmatch(r"[A-Za-z0-9_@%+=,./-]*", str(path)):
+        return path
+    link = _links() / hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(path)
+    _linked[str(link)] = str(path)
+    return link
+
+
+def _real(text: str) -> str:
+    """The text with each link's name replaced by that of what it stands for."""
+    for link, path in list(_linked.items()):
+        text = text.replace(link, path)
+    return text
+
+
+_linked: dict[str, str] = {}
+
+
+@functools.cache
+def _links() -> Path:
+    folder = tempfile.mkdtemp(prefix="convlab-", dir=None if _is_plain_tmp() else "/tmp")
+    atexit.register(_forget, folder, os.getpid())
+    return Path(folder)
+
+
+def _is_plain_tmp() -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_./-]*", tempfile.gettempdir()) is not None
+
+
+def _forget(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- what load_inline changes of the process ---------------------------------------------------
+
+_lock = threading.Lock()
+_before: list[tuple[str, int]] = []  # PATH and the flags of dlopen, for each build now running
+
+
+@contextlib.contextmanager
+def ninja_on_path() -> Iterator[None]:
+    """Ninja of the running environment, which need not be activated, and the same dlopen after.
+
+    For any number of threads at once: the last to leave puts PATH and the flags back.
+    """
+    ninja = toolchain.find("ninja")
+    if ninja is None:
+        raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
+    with _lock:
+        _before.append(
+            _before[0] if _before else (os.environ.get("PATH", ""), sys.getdlopenflags())
+        )
+        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0][0]}"
+    try:
+        yield
+    finally:
+        with _lock:
+            path, flags = _before.pop()
+            if not _before:
+                os.environ["PATH"] = path
+                sys.setdlopenflags(flags)

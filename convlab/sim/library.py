@@ -1,0 +1,135 @@
+"""A kernel, and the simulator's runtime, compiled for the simulator."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..machine import cache, toolchain
+from ..machine.cache import Build, Made
+from ..machine.compile import CXX_FLAGS, Source, compile_library, name_of
+from ..words.catalog import KERNEL_DIR
+from ..words.errors import BuildError
+from .findings import INCLUDE
+from .rewrite import rewrite
+
+RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
+FLAGS = [
+    *CXX_FLAGS,
+    "-O1",
+    "-g1",
+    "-fsanitize=thread",  # only for its hooks: the runtime defines them
+    "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
+    "-fno-reorder-blocks",  # they stay in the order in which they run
+    *(["-fno-plt"] if platform.machine() == "x86_64" else []),  # hooks are called directly
+    "--param=tsan-distinguish-volatile=1",
+    "-fno-tree-sra",  # keeps a float4 access one access
+    "-fno-thread-jumps",
+    "-fno-stack-protector",
+    "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
+    "-ffp-contract=fast",
+    "-D__assert_fail=sim_assert_fail",
+]
+# Without the hooks: several times as fast, and nothing is counted, nor mistakes looked for.
+UNTRACED_FLAGS = [
+    *CXX_FLAGS,
+    "-O2",
+    "-g1",
+    "-fno-stack-protector",
+    "-fstack-clash-protection",
+    "-ffp-contract=fast",
+    "-D__assert_fail=sim_assert_fail",
+]
+_RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-pthread"]
+_RUNTIME_LIBRARY = "libconvlab_simulator.so"
+
+
+def compiler() -> Path:
+    """Return the g++ that builds for the simulator, or raise a `BuildError` that says how to get one.
+
+    clang will not do: it splits a float4 into four accesses and moves basic blocks, so that counts
+    would be others than a GPU's.
+    """
+    found = toolchain.require_host_compiler()
+    release = toolchain.gcc_release(found)
+    if release is None or release < toolchain.OLDEST_GCC:
+        raise BuildError(
+            f"{toolchain.version(found)} ({found}) cannot build for the simulator, which needs g++ "
+            f"{toolchain.OLDEST_GCC} or later: set CXX to one, as in CXX=g++"
+        )
+    return found
+
+
+def build(
+    source: Source, flags: Sequence[str] = (), *, trace: bool = True, entry: str = "conv2d"
+) -> Build:
+    """Compile a source for the simulator; ``entry`` is the C function it must have."""
+    gcc = compiler()
+    linked = runtime()
+    flags = [*(FLAGS if trace else UNTRACED_FLAGS), *flags]
+    parts = [*flags, toolchain.identity(gcc), str(linked)]
+
+    def make(folder: Path) -> Made:
+        copies = _rewritten(source, folder / "headers")
+        homes = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
+        plain = replace(source, text=rewrite(source.text, source.label))
+        return compile_library(
+            source,
+            folder,
+            "#include <cuda_runtime.h>\n" + plain.marked,
+            flags=flags,
+            include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
+            libraries=[str(linked)],
+            copies=copies,
+            entry=entry,
+        )
+
+    return cache.build(name_of(source, "sim", parts), make)
+
+
+def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
+    """Put the local headers that hold CUDA C++ into a folder, as C++; return whose copy each is."""
+    copies = {}
+    for path, (name, text) in source.headers().items():
+        plain = rewrite(text, str(path))
+        if plain == text:
+            continue
+        copy = new / name
+        if not copy.resolve().is_relative_to(new.resolve()):
+            raise BuildError(
+                f'{source.label}: #include "{name}" has launches or __shared__ arrays, which the '
+                "simulator rewrites only in headers beside or below the kernel's folder"
+            )
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(Source(plain, path.name, path).marked)
+        copies[copy] = path
+    return copies
+
+
+def runtime() -> Path:
+    """The simulator's runtime library, built when it is first needed."""
+    name, make = _runtime_recipe()
+    return cache.build(name, make).library
+
+
+@functools.cache
+def _runtime_recipe():
+    gcc = compiler()
+    source = Source(RUNTIME.read_text(), "simulator", RUNTIME)
+    rewriting = Path(__file__).with_name("rewrite.py").read_text()  # decides what kernels become
+    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), rewriting]
+
+    def make(folder: Path) -> Made:
+        return compile_library(
+            source,
+            folder,
+            source.marked,
+            flags=_RUNTIME_FLAGS,
+            include=[INCLUDE, RUNTIME.parent],
+            libraries=["-pthread", f"-Wl,-soname,{_RUNTIME_LIBRARY}"],
+        )
+
+    return name_of(source, "runtime", parts), make

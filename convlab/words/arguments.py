@@ -1,0 +1,141 @@
+"""Public arguments, validated: each function returns the value as it will be used, or raises.
+
+A message begins with the argument's name and what was given, and says what may be given.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from .errors import ProblemError
+
+_SHOWN = 60  # characters of a value
+INT64_MAX = 2**63 - 1
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: short, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of more than 4300 digits, or what a stranger's __repr__ raises
+        text = f"<{type(value).__name__}>"
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT64_MAX) -> int:
+    """Return an integer of a range; a bool is none, what has ``__index__`` is one."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except Exception:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise ProblemError(f"{name} must be an integer, not {shown(value)}")
+    if not least <= number <= most:
+        bound = f"at least {least}" if number < least else f"at most {most}"
+        raise ProblemError(f"{name} is {shown(number)}; it must be {bound}")
+    return number
+
+
+def real(
+    value: object,
+    name: str,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+) -> float:
+    """Return a finite number of a range: from `least`, above `above`, to `most`."""
+    try:
+        number = float(value) if isinstance(value, numbers.Real) else math.nan
+    except OverflowError:
+        number = math.inf
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise ProblemError(f"{name} must be a finite number, not {shown(value)}")
+    if number < least or number <= above or number > most:
+        bounds = {"at least": least, "more than": above, "at most": most}
+        wanted = [f"{words} {bound:g}" for words, bound in bounds.items() if math.isfinite(bound)]
+        raise ProblemError(f"{name} is {shown(value)}; it must be {' and '.join(wanted)}")
+    return number
+
+
+def flag(value: object, name: str) -> bool:
+    """Return a bool; numpy's is one, 1 and "yes" are none."""
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+        raise ProblemError(f"{name} must be True or False, not {shown(value)}")
+    return bool(value)
+
+
+def text(value: object, name: str) -> str:
+    """Return a string that can be written as UTF-8."""
+    if not isinstance(value, str):
+        hint = ": decode it first" if isinstance(value, (bytes, bytearray)) else ""
+        raise ProblemError(f"{name} must be a string, not {shown(value)}{hint}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ProblemError(f"{name} is no Unicode text: {error.reason}") from None
+    return value
+
+
+def choice(value: object, name: str, allowed: Collection[str]) -> str:
+    """Return one of several words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ProblemError(f"no {name} {shown(value)}: choose from {', '.join(allowed)}")
+    return value
+
+
+def path(value: object, name: str) -> Path:
+    """Return a path, of a string or a path-like object."""
+    try:
+        given = os.fspath(value)  # type: ignore[arg-type]
+    except Exception:
+        given = None
+    if not isinstance(given, str) or "\0" in given:
+        raise ProblemError(f"{name} must be a name or a path, not {shown(value)}")
+    return Path(given)
+
+
+def several(value: object, name: str) -> list:
+    """Return the members of an iterable; a string is one thing, not its letters."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise ProblemError(f"{name} must be a list, not {shown(value)}")
+    try:
+        return list(value)
+    except Exception as error:
+        raise ProblemError(f"{name} cannot be read as a list: {shown(error)}") from error
+
+
+def file_name(value: object, name: str) -> str:
+    """Return a name that a file can have, in whatever folder it is put."""
+    given = text(value, name)
+    if not re.fullmatch(r"[^/\0\n\r]{1,100}", given) or given.startswith("."):
+        raise ProblemError(
+            f"{name} is {shown(value)}; it must be 1 to 100 characters without a slash, and not "
+            "begin with a dot"
+        )
+    return given
+
+
+def tunables(value: object, name: str = "defines") -> dict[str, int | str]:
+    """Return what goes to the compiler as ``-DNAME=VALUE``: integers, or a plain word each."""
+    if not isinstance(value, Mapping):
+        raise ProblemError(f"{name} must be a dict such as {{'TILE': 8}}, not {shown(value)}")
+    found: dict[str, int | str] = {}
+    for key, given in value.items():
+        if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
+            raise ProblemError(f"{shown(key)} is no name of a tunable")
+        if isinstance(given, str):
+            if not re.fullmatch(r"[\w.:+-]+", given, re.ASCII):
+                raise ProblemError(
+                    f"the tunable {key} is {shown(given)}; it must be an integer, or one plain word"
+                )
+            found[key] = given
+        else:
+            found[key] = whole(given, f"the tunable {key}", least=-(2**63), most=2**64 - 1)
+    return found

@@ -1,0 +1,126 @@
+"""How long a build takes: convlab's, cold, edited and cached, next to plain load_inline.
+
+    python -m tests.instruments.bench_build [--engine auto|cuda|sim] [--write README.md]
+
+The table goes between the file's markers "build".
+"""
+
+import argparse
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch.utils import cpp_extension
+
+from convlab import sim
+from convlab.fast import bench
+from convlab.machine import toolchain
+from convlab.machine.device import describe
+from convlab.machine.progress import bar as progress_bar
+from convlab.machine.compile import ninja_on_path
+from convlab.run.kernel import ENGINES, load
+
+_TRIVIAL = """
+__global__ void copy(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }
+"""
+
+
+def bench_build(engine: str = "auto") -> pd.DataFrame:
+    """Measure builds in one run: convlab's, cold, edited and cached, next to plain load_inline.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``what`` and ``seconds`` (wall time).
+    """
+    name = load("01_direct", engine=engine)
+    engine, text = name.engine, name.source
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as scratch, progress_bar(total=6, desc="building") as bar:
+
+        def timed(what: str, action) -> None:
+            started = time.perf_counter()
+            action()
+            rows.append({"what": what, "seconds": time.perf_counter() - started})
+            bar.update()
+
+        folder = Path(scratch)
+        path = folder / "edited.cu"
+        path.write_text(text)
+        if engine == "sim":
+            sim.runtime()
+        kernel = load(path, engine=engine)
+        x, w = (torch.ones(1, 1, 4, 4, device=kernel.device) for _ in "xw")
+        # imports torch's builder and, on a GPU, starts the worker in which new builds are tried
+        timed(f"{engine}: first call of a session", lambda: kernel(x, w))
+        path.write_text(text + f"\n// edited {time.time_ns()}\n")
+        timed(f"{engine}: edited .cu to its first result", lambda: kernel(x, w))
+        timed(f"{engine}: unchanged, same process", kernel.build)
+        other = load(path, engine=engine)
+        timed(f"{engine}: built before, seen by a new Kernel", other.build)
+        command = (
+            "import time, convlab; start = time.perf_counter(); "
+            f"convlab.load({str(path)!r}, engine={engine!r}).build(); "
+            "print(time.perf_counter() - start)"
+        )
+        root = str(Path(__file__).resolve().parents[2])
+        done = subprocess.run(
+            [sys.executable, "-c", command], capture_output=True, text=True, cwd=root, check=True
+        )
+        rows.append({"what": f"{engine}: built before, by another process",
+                     "seconds": float(done.stdout)})  # fmt: skip
+        bar.update()
+        timed("plain load_inline, default headers, trivial kernel",
+              lambda: _plain_load_inline(folder, engine))  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _plain_load_inline(folder: Path, engine: str) -> None:
+    plain = folder / "plain"
+    plain.mkdir()
+    stamp = f"\n// {time.time_ns()}\n"
+    host = "torch::Tensor run(torch::Tensor x) { return x; }" + stamp
+    with ninja_on_path():
+        if engine == "cuda":
+            cpp_extension.CUDA_HOME = str(toolchain.require_cuda().home)
+        cpp_extension.load_inline(
+            "plain",
+            cpp_sources=[host],
+            cuda_sources=[_TRIVIAL + stamp] if engine == "cuda" else None,
+            functions=["run"],
+            build_directory=str(plain),
+        )
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """What `bench_build` measured as a Markdown table, with the machine and the date."""
+    lines = ["| build | seconds |", "|---|---|"]
+    lines += [f"| {row.what} | {row.seconds:.3f} |" for row in frame.itertuples()]
+    cores = len(os.sched_getaffinity(0))
+    where = f"{describe() or 'no GPU'}; {cores} cores; torch {torch.__version__}"
+    command = "python -m tests.instruments.bench_build --write README.md"
+    return "\n".join([*lines, "", f"{where}; {datetime.date.today()}, by `{command}`."])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--engine", choices=ENGINES, default="auto")
+    parser.add_argument("--write", metavar="FILE", type=Path)
+    given = parser.parse_args()
+    if given.write is not None:
+        bench.between(given.write, "build")  # told now, not after the work
+    frame = bench_build(given.engine)
+    print(frame.to_string(index=False, formatters={"seconds": "{:.3f}".format}))
+    if given.write is not None:
+        bench.write_between(given.write, "build", markdown(frame))
+
+
+if __name__ == "__main__":
+    main()

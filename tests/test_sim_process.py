@@ -1,0 +1,180 @@
+"""A simulated kernel can end its process in any way: the next one runs as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import convlab
+from convlab import sim
+from convlab.machine import toolchain
+from convlab.words.errors import BuildError, LaunchError
+
+KERNEL = """#include "convlab.cuh"
+#include <cstdio>
+#include <csignal>
+#include <fcntl.h>
+#include <stdexcept>
+#include <sys/wait.h>
+#include <unistd.h>
+STATIC
+__global__ void fill(float* y, int n) {
+    int i = blockIdx.x * 32 + threadIdx.x;
+    KERNEL
+    if (i < n) y[i] = 7;
+}
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float*, const float*, const float*,
+                                 float* y, void*, size_t, cudaStream_t stream) {
+    HOST
+    int n = conv->N * conv->K * conv->P * conv->Q;
+    fill<<<(n + 31) / 32, 32, 0, stream>>>(y, n);
+    return launch_error();
+}
+"""
+
+
+def kernel(host: str = "", inside: str = "", static: str = "", **options) -> convlab.Kernel:
+    text = KERNEL.replace("STATIC", static).replace("KERNEL", inside).replace("HOST", host)
+    return convlab.compile(text, name="apart", engine="sim", **options)
+
+
+def run(which: convlab.Kernel) -> torch.Tensor:
+    return which(torch.ones(1, 1, 16, 16), torch.ones(1, 1, 1, 1))
+
+
+def works() -> bool:
+    return bool((run(kernel()) == 7).all())
+
+
+@pytest.mark.parametrize("where", ["host", "static"])
+def test_stray_writes_to_descriptors_do_not_reach_the_next_kernel(where: str) -> None:
+    assert works()
+    writes = 'for (int d = 3; d < 100; ++d) if (write(d, "{\\"status\\": 0}\\n", 14) < 0) continue;'
+    if where == "static":
+        text = {"static": f"static int wrote = [] {{ {writes} return 0; }}();"}
+    else:
+        text = {"host": writes}
+    for _ in range(2):
+        assert (run(kernel(**text)) == 7).all()
+        assert works()
+
+
+def test_it_reads_and_holds_nothing_of_the_hosts(capsys: pytest.CaptureFixture) -> None:
+    text = (
+        'for (int d = 3; d < 200; ++d) if (fcntl(d, F_GETFD) >= 0) printf("%d is open\\n", d);'
+        'printf("%d bytes read\\n", int(read(0, new char[9], 9)));'
+    )
+    run(kernel(text))
+    assert capsys.readouterr().out == "0 bytes read\n"
+
+
+@pytest.mark.parametrize("then", ["", "abort();"], ids=["returns", "aborts"])
+def test_what_it_detached_is_ended(tmp_path: Path, then: str) -> None:
+    path = tmp_path / "pid"
+    host = f"""
+    if (fork() == 0) {{
+        setsid();
+        if (fork() == 0) {{
+            FILE* file = fopen("{path}", "w");
+            fprintf(file, "%d", getpid());
+            fclose(file);
+            for (;;) pause();
+        }}
+        _exit(0);
+    }}
+    while (access("{path}", R_OK)) usleep(1000);
+    usleep(50000);
+    {then}
+    """
+    if then:
+        with pytest.raises(LaunchError, match="abort"):
+            run(kernel(host))
+    else:
+        assert (run(kernel(host)) == 7).all()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(path.read_text()), 0)
+
+
+ENDS = {
+    "exit": ("exit(3);", "host crash", "exit status 3"),
+    "exit-0": ("exit(0);", "host crash", "exit status 0"),
+    "throw": ('throw std::runtime_error("no");', "abort", "abort"),
+    "killed": ("raise(SIGKILL);", "host crash", "SIGKILL, sent from outside: by the system"),
+    "endless": ("for (;;) usleep(1000);", "endless loop", "within 1 s on the simulator"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_static_initialiser_that_ends_its_process_is_an_error_here(how: str) -> None:
+    """And not the end of this process; test_errors.py has what ends it in the entry point."""
+    text, kind, message = ENDS[how]
+    with pytest.raises(LaunchError, match=message) as caught:
+        run(kernel(static=f"static int start = [] {{ {text} return 0; }}();", time_limit=1))
+    assert caught.value.kind == kind
+    assert works()
+
+
+def test_a_killed_host_is_replaced() -> None:
+    works()
+    os.kill(sim._host._process.pid, 9)
+    assert works()
+
+
+def test_a_host_killed_meanwhile_is_no_endless_loop() -> None:
+    with pytest.raises(LaunchError, match="SIGKILL, sent from outside") as caught:
+        run(kernel("kill(getppid(), SIGKILL); for (;;) pause();"))
+    assert caught.value.kind == "host crash"
+    assert works()
+
+
+def test_an_endless_loop_is_told_with_how_far_it_came() -> None:
+    endless = kernel(inside="while (blockIdx.x == 5 && y[i] != 8) y[i] = 7;", time_limit=0.5)
+    with pytest.raises(LaunchError) as caught:
+        run(endless)
+    text = str(caught.value)
+    assert "apart did not finish within 0.5 s on the simulator" in text
+    assert re.search(r"in launch 1, fill, with [567] of 8 blocks done", text)
+    assert "endless loop: the thread was here when the time limit passed" in text
+    assert "block (5, 0, 0)" in text and "apart.cu:11:" in text
+
+
+def test_no_progress_is_told_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim, "STALL_LIMIT", 0.4)
+    endless = kernel(inside="while (y[0] != 8) { }", time_limit=2.4)
+    with pytest.raises(LaunchError, match=r"no block came to its end for 0\.4 s"):
+        run(endless)
+    slow = kernel("for (int i = 0; i < 6; ++i) { usleep(150000); fill<<<1, 32>>>(y, 1); }")
+    slow.time_limit = 2.4
+    assert (run(slow) == 7).all()
+
+
+def test_a_launch_without_end_in_host_code_is_told_so() -> None:
+    with pytest.raises(LaunchError, match="it was stopped in its host code"):
+        run(kernel("for (;;) usleep(1000);", time_limit=0.5))
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
+def test_clang_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toolchain.gcc_release(Path(shutil.which("clang++"))) is None
+    monkeypatch.setenv("CXX", "clang++")
+    with pytest.raises(BuildError, match=r"clang.*g\+\+ 11 or later.*CXX"):
+        kernel("// another text, so that no build is found")
+
+
+HEADERS = [*sorted(sim.RUNTIME.parent.glob("*.h")), *sorted(sim.INCLUDE.glob("*.h"))]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda path: path.name)
+def test_each_header_compiles_alone(header: Path) -> None:
+    command = [
+        toolchain.require_host_compiler(), "-std=c++17", "-w", "-fsyntax-only", "-x", "c++",
+        f"-I{sim.INCLUDE}", f"-I{sim.RUNTIME.parent}", str(header),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
