@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from .run.op import convolve, key_of, name_of, padded
+from .words.arguments import shown
 from .words.errors import ProblemError
 from .words.problem import Problem
 
@@ -212,6 +213,9 @@ def replace(
         Nothing is replaced then.
     """
     key_of(kernel)  # raises before anything is changed
+    _require_module(model)
+    if where is not None and not callable(where):
+        raise ProblemError(f"where must be a function of a name and a layer, not {shown(where)}")
     layers = [
         (name, module)
         for name, module in model.named_modules()
@@ -255,6 +259,7 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
     ProblemError
         A layer is called with what is no problem of convlab's.
     """
+    _require_module(model)
     found: list[tuple[str, Problem]] = []
 
     def hook(name: str) -> Callable:
@@ -274,6 +279,11 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
         for handle in handles:
             handle.remove()
     return found
+
+
+def _require_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ProblemError(f"model must be a torch.nn.Module, not {shown(model)}")
 
 
 def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:

@@ -67,6 +67,12 @@ wait().then(() => tell(null), error => tell(String(error)));
 """
 
 
+# The language that each code cell's editor highlights, as CodeMirror itself tells.
+LANGUAGES = """
+return [...document.querySelectorAll(".jp-CodeCell .cm-content")].map(node => node.dataset.language);
+"""
+
+
 @pytest.fixture(scope="module")
 def tools() -> tuple[str, str]:
     """Find the browser and its driver."""
@@ -119,6 +125,10 @@ def address(folder: Path, tools: tuple[str, str]) -> Iterator[str]:
         path = own / "settings" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
+    # Where `pip install` puts it, in this server's own folder.
+    (own / "data" / "labextensions").mkdir(parents=True)
+    extension = REPOSITORY / "convlab" / "use" / "labextensions" / "convlab"
+    (own / "data" / "labextensions" / "convlab").symlink_to(extension)
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": str(own / "config"),
         "JUPYTER_DATA_DIR": str(own / "data"),
@@ -269,6 +279,23 @@ def test_start_runs_and_is_legible(lab: Lab) -> None:
         found = lab.driver.execute_script(CONTRASTS)
         assert len(found) > 20
         assert min(contrast for _, contrast in found) >= CONTRAST, (name, found)
+
+
+def test_a_kernel_cell_is_shown_as_cpp(lab: Lab) -> None:
+    """And no longer when its first line goes; the others are Python."""
+    lab.open("edited.ipynb")
+
+    def languages() -> list[str]:
+        return lab.driver.execute_script(LANGUAGES)
+
+    lab.wait(lambda: languages() == ["python", "cpp", "python"], 20, "C++")
+    assert "__global__" in lab.all(".jp-CodeCell")[1].text
+    line = next(line for line in lab.all(".jp-CodeCell .cm-line") if "%%kernel" in line.text)
+    line.click()
+    ActionChains(lab.driver).send_keys(Keys.HOME, "# ").perform()
+    lab.wait(lambda: languages() == ["python"] * 3, 10, "Python")
+    ActionChains(lab.driver).send_keys(Keys.HOME, Keys.DELETE * 2).perform()
+    lab.wait(lambda: languages() == ["python", "cpp", "python"], 10, "C++ again")
 
 
 def test_mistake_in_a_kernel_cell_shows_at_its_line(lab: Lab, folder: Path) -> None:

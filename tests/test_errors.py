@@ -234,6 +234,65 @@ def test_a_header_that_cannot_be_read_names_its_line(tmp_path: Path) -> None:
         load(path, engine="sim")(X, W)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(defines={"THREADS": "`touch planted`"}), "THREADS is '`touch planted`'; it must be"),
+        (dict(defines={"THREADS": "64; touch planted"}), "an integer, or one plain word"),
+        (dict(defines={"THREADS=1 -include /etc/passwd -DX": 1}), "is no name of a tunable"),
+        (dict(defines={"THREADS": 10**5000}), "THREADS is <int>; it must be at most"),
+        (dict(defines="THREADS=64"), "defines must be a dict"),
+        (dict(time_limit=float("nan")), "time_limit must be a finite number, not nan"),
+        (dict(time_limit=0), "time_limit is 0; it must be more than 0"),
+        (dict(time_limit="10"), "time_limit must be a finite number, not '10'"),
+        (dict(workspace_limit=-1), "workspace_limit is -1; it must be at least 0"),
+        (dict(workspace_limit=1.5), "workspace_limit must be an integer, not 1.5"),
+        (dict(trace="yes"), "trace must be True or False, not 'yes'"),
+        (dict(isolate=None), "isolate must be True or False, not None"),
+        (dict(engine=None), "no engine None: choose from auto, cuda, sim"),
+        (dict(sample=10**5000), "sample"),
+    ],
+)  # fmt: skip
+def test_bad_options(
+    options: dict, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "kernels" / "01_direct.cu").read_text()
+    monkeypatch.chdir(tmp_path)
+    for make in (lambda **o: load("01_direct", **o), lambda **o: convlab.compile(text, **o)):
+        with pytest.raises(ProblemError, match=re.escape(message)) as error:
+            make(**{"engine": "sim"} | options)
+        assert len(str(error.value)) < 300
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "x" * 200, "new\nline", None, 5])
+def test_a_name_stays_in_the_cache(name: object) -> None:
+    with pytest.raises(ProblemError, match="name "):
+        convlab.compile(FILE, name=name, engine="sim")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [(b"int x;", "not b'int x;': decode it"), (None, "not None"), ("\ud800", "no Unicode text")],
+)
+def test_a_source_that_is_no_text(source: object, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        convlab.compile(source, engine="sim")
+
+
+def test_encodings_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    text = (ROOT / "kernels" / "01_direct.cu").read_text()
+    path.write_bytes(f"// title: Größe\n{text}".encode("latin-1"))
+    with pytest.raises(CatalogError, match=r"mine\.cu is not UTF-8 \(byte 12\)"):
+        load(path, engine="sim")(X, W)
+    for mark in ("\ufeff", ""):
+        path.write_text(mark + text.replace("\n", "\r\n"), newline="")
+        assert load(path, engine="sim").title == "Direct"
+        assert_works(load(path, engine="sim"))
+        assert_works(convlab.compile(mark + text, engine="sim"))
+
+
 # ---- gradients and pickles --------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from convlab.machine import device
 from convlab.machine.device import Ceilings, Datasheet, floor_seconds
 from convlab.right import reference
 from convlab.right.check import check
+from convlab.right.report import traffic_bytes
 from convlab.run.data import inputs
 from convlab.run.fit import SIM_MACS
 from convlab.show import charts, plot
@@ -94,17 +95,19 @@ def test_without_a_gpu(monkeypatch):
 
 
 def test_simulated_cost_has_no_gpu_time():
-    timing = measure.measure(Fake(), PLAIN)
-    assert timing.traffic_bytes == 4 * PLAIN.macs + 4 * math.prod(PLAIN.y_shape)
-    assert timing.shared_wavefronts == 7 and timing.host_seconds == 0.01
-    assert math.isnan(timing.seconds) and timing.samples == 0
+    report = check(Fake(), PLAIN)
+    assert report.traffic_bytes == 4 * PLAIN.macs + 4 * math.prod(PLAIN.y_shape)
+    assert report.counters["shared_wavefronts"] == 7 and report.counters["seconds"] == 0.01
+    assert compare(Fake(), PLAIN).frame["host_seconds"][0] == 0.01
+    with pytest.raises(ConvlabError, match="nothing is timed on cpu"):
+        measure.measure(Fake(), PLAIN)
 
 
 def test_library_calls_count_as_traffic():
     counters = {"global_load_bytes": 64, "global_store_bytes": 32, "shared_wavefronts": 0}
-    assert measure.simulated(Fake(), counters, 1.0).traffic_bytes == 96
-    assert measure.simulated(Fake(), counters | {"library_bytes": 4}, 1.0).traffic_bytes == 100
-    assert measure.simulated(Fake(), None, 1.0).traffic_bytes is None
+    assert traffic_bytes(counters) == 96
+    assert traffic_bytes(counters | {"library_bytes": 4}) == 100
+    assert traffic_bytes(None) is None
 
 
 def test_kernels_of_two_devices_are_refused():
@@ -405,8 +408,9 @@ def test_values_stand_at_their_bars_and_ticks_apart(times):
     for axes in chart.axes:
         shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if tick.label1.get_text()]
         low, high = axes.get_xlim()
-        boxes = [label.get_window_extent() for label in shown if low <= label.get_position()[0] <= high]
-        for left, right in itertools.pairwise(sorted(boxes, key=lambda box: box.x0)):
+        seen = [label for label in shown if low <= label.get_position()[0] <= high]
+        boxes = sorted((label.get_window_extent() for label in seen), key=lambda box: box.x0)
+        for left, right in itertools.pairwise(boxes):
             assert left.x1 <= right.x0
 
 

@@ -21,96 +21,12 @@ from convlab.sim import any_kernel, findings
 from convlab.sim.findings import Array, index
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 
-REDUCTION = """
-__global__ void reduction(const float* x, float* y, int n) {
-    __shared__ float s_part[8];
-    float sum = 0;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        sum += x[i];
-    for (int d = 16; d > 0; d /= 2)
-        sum += __shfl_down_sync(0xffffffffu, sum, d);
-    if (threadIdx.x % 32 == 0)
-        s_part[threadIdx.x / 32] = sum;
-    __syncthreads();  // barrier
-    if (threadIdx.x == 0) {
-        for (int i = 1; i < 8; ++i)
-            sum += s_part[i];
-        atomicAdd(y, sum);
-    }
-}
-"""
-TRANSPOSE = """
-__global__ void transpose(const float* a, float* b, int rows, int columns) {
-    __shared__ float s_tile[32][33];
-    int column = blockIdx.x * 32 + threadIdx.x;
-    for (int i = threadIdx.y; i < 32; i += 8) {
-        int row = blockIdx.y * 32 + i;
-        if (row < rows && column < columns)
-            s_tile[i][threadIdx.x] = a[row * columns + column];
-    }
-    __syncthreads();  // barrier
-    int row = blockIdx.y * 32 + threadIdx.x;
-    for (int i = threadIdx.y; i < 32; i += 8) {
-        int column = blockIdx.x * 32 + i;
-        if (row < rows && column < columns)
-            b[column * rows + row] = s_tile[threadIdx.x][i];
-    }
-}
-"""
-SCAN = """
-template <typename T>
-__global__ void scan(T* x) {
-    __shared__ T s_x[256];
-    s_x[threadIdx.x] = x[threadIdx.x];
-    __syncthreads();  // barrier before
-    for (int d = 1; d < 256; d *= 2) {
-        T v = threadIdx.x >= d ? s_x[threadIdx.x - d] : 0;
-        __syncthreads();  // barrier between
-        s_x[threadIdx.x] += v;
-        __syncthreads();  // barrier after
-    }
-    x[threadIdx.x] = s_x[threadIdx.x];
-}
-"""
-HISTOGRAM = """
-__global__ void histogram(const unsigned char* data, int n, unsigned* bins) {
-    __shared__ unsigned s_bins[64];
-    if (threadIdx.x < 64)
-        s_bins[threadIdx.x] = 0;
-    __syncthreads();  // barrier before
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        atomicAdd(&s_bins[data[i] & 63], 1u);
-    __syncthreads();  // barrier after
-    if (threadIdx.x < 64)
-        atomicAdd(&bins[threadIdx.x], s_bins[threadIdx.x]);
-}
-"""
-PRODUCT = """
-#include <cuda_pipeline_primitives.h>
-__global__ void product(const float* a, const float* b, float* c, int size) {
-    __shared__ float s_a[2][16][16], s_b[2][16][16];
-    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
-    auto load = [&](int stage, int k0) {
-        __pipeline_memcpy_async(&s_a[stage][threadIdx.y][threadIdx.x],
-                                &a[row * size + k0 + threadIdx.x], 4);
-        __pipeline_memcpy_async(&s_b[stage][threadIdx.y][threadIdx.x],
-                                &b[(k0 + threadIdx.y) * size + column], 4);
-        __pipeline_commit();
-    };
-    float sum = 0;
-    load(0, 0);
-    for (int k0 = 0, stage = 0; k0 < size; k0 += 16, stage ^= 1) {
-        if (k0 + 16 < size) load(stage ^ 1, k0 + 16);
-        else __pipeline_commit();
-        __pipeline_wait_prior(1);
-        __syncthreads();  // barrier before
-        for (int k = 0; k < 16; ++k)
-            sum += s_a[stage][threadIdx.y][k] * s_b[stage][k][threadIdx.x];
-        __syncthreads();  // barrier after
-    }
-    c[row * size + column] = sum;
-}
-"""
+
+def text(name: str) -> str:
+    """One of the kernels in ``cuda/``."""
+    return (Path(__file__).parent / "cuda" / f"{name}.cu").read_text()
+
+
 RANDOM = np.random.default_rng(0)
 
 
@@ -137,25 +53,25 @@ def whole(*shape: int) -> np.ndarray:
 
 EXAMPLES = {
     "reduction": Example(
-        REDUCTION, "reduction", lambda: (whole(3000), np.zeros(1, np.float32), 3000),
+        text("reduction"), "reduction", lambda: (whole(3000), np.zeros(1, np.float32), 3000),
         lambda x, y, n: (y[0], x.sum()), 3, 256,
     ),
     "transpose": Example(
-        TRANSPOSE, "transpose",
+        text("transpose"), "transpose",
         lambda: (torch.from_numpy(whole(40, 70)), torch.zeros(70, 40), 40, 70),
         lambda a, b, *_: (b, a.T), (3, 2), (32, 8),
     ),
     "scan": Example(
-        SCAN, "scan<int>", lambda: (np.arange(256, dtype=np.int32),),
+        text("scan"), "scan<int>", lambda: (np.arange(256, dtype=np.int32),),
         lambda x: (x, np.cumsum(np.arange(256))), 1, 256,
     ),
     "histogram": Example(
-        HISTOGRAM, "histogram",
+        text("histogram"), "histogram",
         lambda: (RANDOM.integers(0, 64, 5001).astype(np.uint8), 5001, np.zeros(64, np.uint32)),
         lambda data, n, bins: (bins, np.bincount(data, minlength=64)), 4, 128,
     ),
     "product": Example(
-        PRODUCT, "product",
+        text("product"), "product",
         lambda: (whole(48, 48), whole(48, 48), np.full((48, 48), np.nan, np.float32), 48),
         lambda a, b, c, _: (c, a @ b), (3, 3), (16, 16),
     ),
@@ -420,7 +336,7 @@ def test_endless_loop_is_told_where(body, line):
 def test_lines_sum_up_to_the_counters():
     trace, _ = EXAMPLES["transpose"].run()
     rows = {(r["line"], r["space"], r["kind"]): r for r in trace.lines}
-    lines = TRANSPOSE.splitlines()
+    lines = text("transpose").splitlines()
     at = {text: 1 + next(i for i, t in enumerate(lines) if text in t) for text in ("= a[", "b[c")}
     load = rows[at["= a["], "global", "load"]
     assert (load["array"], load["bytes"], load["lanes"]) == ("a", 4 * 40 * 70, 40 * 70)

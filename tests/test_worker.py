@@ -32,8 +32,7 @@ from torch.nn import functional as F
 
 import convlab
 from convlab.run import build as builds
-from convlab.run import faults, worker
-from convlab.run import kernel as kernels
+from convlab.run import faults, trial, worker
 from convlab.words.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.words.problem import Problem
 
@@ -405,7 +404,7 @@ def on_gpu(unbounded, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(kernels, "_tried", set())
+    monkeypatch.setattr(trial, "_tried", set())
     return unbounded
 
 
@@ -440,28 +439,46 @@ def tensors(problem: Problem = SMALL) -> list[torch.Tensor]:
 
 def test_first_call_is_tried_in_the_worker_once_a_problem(on_gpu, trials):
     for _ in range(2):
-        on_gpu._try_first(SMALL, *tensors())
+        trial.run_first(on_gpu, SMALL, *tensors())
     ((function, *arguments), options) = trials.calls[0]
     assert function is worker.run_once and arguments == [on_gpu, SMALL, (0, 0, 0)]
     assert options == {"time_limit": on_gpu.time_limit}
     assert len(trials.calls) == 1
     other = Problem(N=1, C=3, H=9, W=8, K=4, R=3, S=3)
-    on_gpu._try_first(other, *tensors(other)[:2], None)
+    trial.run_first(on_gpu, other, *tensors(other)[:2], None)
     assert len(trials.calls) == 2
 
 
+def test_a_library_is_loaded_in_the_worker_before_it_is_here(on_gpu, trials):
+    for _ in range(2):
+        trial.load_first(on_gpu)
+    ((function, *arguments), options) = trials.calls[0]
+    assert function is trial._load and arguments == [on_gpu]
+    assert options == {"time_limit": on_gpu.time_limit} and len(trials.calls) == 1
+    trials.answer = LaunchError("it crashed", kind="host crash")
+    trial._tried.clear()
+    with pytest.raises(LaunchError, match="it crashed"):
+        trial.load_first(on_gpu)
+    trial._tried.clear()
+    trials.answer = None
+    trial.run_first(on_gpu, SMALL, *tensors())  # which loads it too
+    calls = len(trials.calls)
+    trial.load_first(on_gpu)
+    assert len(trials.calls) == calls
+
+
 def test_a_tensor_that_starts_elsewhere_is_another_trial(on_gpu, trials):
-    on_gpu._try_first(SMALL, *tensors())
+    trial.run_first(on_gpu, SMALL, *tensors())
     x, w, bias = tensors()
     shifted = torch.zeros(x.numel() + 1)[1:].view(x.shape)
-    on_gpu._try_first(SMALL, shifted, w, bias)
+    trial.run_first(on_gpu, SMALL, shifted, w, bias)
     assert trials.calls[1][0][3] == (shifted.data_ptr() % 32, 0, 0) != (0, 0, 0)
 
 
 def test_good_build_is_not_tried(on_gpu, trials):
     builds.mark_good(on_gpu.build())
     assert builds.is_good(on_gpu.build())
-    on_gpu._try_first(SMALL, *tensors())
+    trial.run_first(on_gpu, SMALL, *tensors())
     assert not trials.calls
 
 
@@ -476,7 +493,7 @@ def test_no_trial_when(reason, on_gpu, trials, monkeypatch):
         monkeypatch.setattr(on_gpu, "engine", "sim")
     else:
         problem = Problem(N=0, C=3, H=9, W=8, K=4, R=3, S=3)
-    on_gpu._try_first(problem, *tensors())
+    trial.run_first(on_gpu, problem, *tensors())
     assert not trials.calls
 
 
@@ -484,17 +501,17 @@ def test_fault_of_the_trial_stops_the_call_each_time(on_gpu, trials):
     trials.answer = LaunchError("unbounded: illegal address", "illegal address")
     for _ in range(2):
         with pytest.raises(LaunchError, match="illegal address"):
-            on_gpu._try_first(SMALL, *tensors())
+            trial.run_first(on_gpu, SMALL, *tensors())
     assert len(trials.calls) == 2
 
 
 def test_trial_without_room_is_left_out_with_a_warning(on_gpu, trials):
     trials.answer = LaunchError("not enough GPU memory", "out of memory")
     with pytest.warns(UserWarning, match="no room for the problem twice"):
-        on_gpu._try_first(SMALL, *tensors())
+        trial.run_first(on_gpu, SMALL, *tensors())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        on_gpu._try_first(SMALL, *tensors())
+        trial.run_first(on_gpu, SMALL, *tensors())
 
 
 def test_kernel_pickles_with_its_options():
@@ -716,7 +733,7 @@ def test_first_call_of_a_right_kernel_passes_its_trial():
     y = kernel(x, w, bias, padding=1)
     truth = F.conv2d(x.double(), w.double(), bias.double(), padding=1)
     assert (y - truth).abs().max() < 1e-5
-    assert any(SMALL in trial for trial in kernels._tried)
+    assert any(SMALL in tried for tried in trial._tried)
 
 
 if __name__ == "__main__":

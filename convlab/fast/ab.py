@@ -11,21 +11,21 @@ import torch
 
 from ..machine.device import ceilings, describe, floor_seconds
 from ..right.check import check as check_right
-from ..right.report import Report
+from ..right.report import Report, traffic_bytes
 from ..run import worker
 from ..run.fit import fit
-from ..run.function import Function
+from ..run.function import Function, declared
 from ..run.kernel import ENGINES, compile, resolve
-from ..run.runnable import Runnable
+from ..run.runnable import Runnable, run
 from ..words import arguments
 from ..words.errors import ConvlabError, ProblemError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import paired
-from .measure import Timing, measure_all, simulated
+from .measure import shared_inputs
 from .paired import MODES, Paired
 from .ratio import THRESHOLD
-from .verdict import AB, ABs
+from .verdict import AB, ABs, Counters
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
@@ -102,7 +102,8 @@ def ab(
     """
     modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
     if not modes or not all(each in MODES for each in modes):
-        raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {mode!r}")
+        given = arguments.shown(mode)
+        raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {given}")
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
     arguments.flag(isolate, "isolate")
@@ -194,16 +195,11 @@ def _sides(a: Any, b: Any, engine: str) -> tuple[Runnable, Runnable]:
             sides[i] = resolve(side, engine)
     # baselines and callables go where the other one is
     known = [side for side in sides if isinstance(side, Runnable)]
-    off_gpu = engine == "sim" or not torch.cuda.is_available() or any(s.simulated for s in known)
+    off_gpu = not torch.cuda.is_available() or any(side.simulated for side in known)
+    where = "sim" if off_gpu else engine
     for i, side in enumerate(sides):
-        if isinstance(side, Runnable):
-            continue
-        if callable(side):
-            where = "cpu" if off_gpu else f"cuda:{torch.cuda.current_device()}"
-            precision = getattr(side, "precision", "fp32")
-            sides[i] = Function(side, torch.device(where), precision)
-        else:
-            sides[i] = resolve(side, "sim" if off_gpu else engine)
+        if not isinstance(side, Runnable):
+            sides[i] = Function.of(side, where) if callable(side) else resolve(side, where)
     if sides[0].device != sides[1].device:
         raise ConvlabError(
             f"A runs on {sides[0].device} and B on {sides[1].device}: a simulated kernel or one "
@@ -224,7 +220,7 @@ def _checked(
 ) -> tuple[Report, Runnable]:
     """Check a side; a callable that names no class and is not fp32 may be tf32."""
     report = check_right(kernel, problem, seed=seed, isolate=isolate)
-    if report.ok or not isinstance(kernel, Function) or hasattr(kernel.function, "precision"):
+    if report.ok or not isinstance(kernel, Function) or declared(kernel.function):
         return report, kernel
     coarse = replace(kernel, precision="tf32")
     again = check_right(coarse, problem, seed=seed, isolate=isolate)
@@ -254,14 +250,15 @@ def _counted(
     seed: int,
     reports: Sequence[Report],
     notes: list[str],
-) -> tuple[Timing, Timing]:
+) -> tuple[Counters, Counters]:
     """Return the simulator's counters, from the checks if there were any."""
-    timings = [
-        simulated(kernel, report.counters, report.host_seconds)
-        for kernel, report in zip(kernels, reports, strict=False)
-    ]
-    timings = timings or measure_all(kernels, problem, seed=seed)
-    for timing in timings:
-        if timing.traffic_bytes is None:
-            notes.append(f"{timing.kernel} does not run on the simulator, so it has no counters")
-    return timings[0], timings[-1]
+    counted = [report.counters for report in reports]
+    if not counted:
+        for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
+            launch = kernel.prepare(problem, *given)
+            run(launch)
+            counted.append(launch.counters)
+    for kernel, counters in zip(kernels, counted, strict=False):
+        if traffic_bytes(counters) is None:
+            notes.append(f"{kernel.name} does not run on the simulator, so it has no counters")
+    return counted[0], counted[-1]

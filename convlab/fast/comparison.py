@@ -33,8 +33,24 @@ _SHOWN = {
 }
 
 
+class Costly(Result):
+    """What has a cost for each row: a time on a GPU, or simulated traffic."""
+
+    engine: str
+
+    @property
+    def cost(self) -> str:
+        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
+        return {"cuda": "time_ms"}.get(self.engine, "traffic_mb")
+
+    @property
+    def cost_label(self) -> str:
+        """What `cost` is, in words with its unit: an axis's label."""
+        return COST_LABELS[self.cost]
+
+
 @dataclass(frozen=True, repr=False)
-class Comparison(Result):
+class Comparison(Costly):
     """What a comparison found.
 
     Attributes
@@ -62,16 +78,6 @@ class Comparison(Result):
     notes: tuple[str, ...]
     failures: tuple[str, ...] = ()
     reports: tuple[Report, ...] = field(default=(), repr=False)
-
-    @property
-    def cost(self) -> str:
-        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if "time_ms" in self.frame else "traffic_mb"
-
-    @property
-    def cost_label(self) -> str:
-        """What `cost` is, in words with its unit: an axis's label."""
-        return COST_LABELS[self.cost]
 
     @property
     def engine(self) -> str:
@@ -159,7 +165,7 @@ class Comparisons(Several):
     @property
     def details(self) -> Sequence[str]:
         """What is to be said of each problem, and what is wrong."""
-        return [line for r in self.results for line in (r.sentence, *r.details)]
+        return [line for r in self.results for line in (f"  {r.sentence}", *r.details)]
 
     def figure(self) -> Chart:
         """Draw errors beside costs, the kernels of one problem under those of another."""

@@ -1,11 +1,11 @@
-"""How fast is a kernel: time on a GPU, counted memory traffic on the simulator.
+"""How long a kernel takes on a GPU.
 
-On a GPU: single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`),
-warm-up until it no longer gets faster, samples until their mean is known to half a percent or the
-time is up, and the median reported. Several kernels are timed in interleaved rounds, so that a
-drifting clock meets all of them. To know which of two is faster, and how surely, take `ab`.
+Single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`), warm-up until
+it no longer gets faster, samples until their mean is known to half a percent or the time is up, and
+the median reported. Several kernels are timed in interleaved rounds, so that a drifting clock meets
+all of them. To know which of two is faster, and how surely, take `ab`.
 
-A simulated run has counters and a wall time of the host; it never has a time of a GPU.
+A simulated run has counters, which a `Report` holds; it never has a time of a GPU.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..right import reference
-from ..right.report import traffic_bytes
 from ..run.data import inputs
-from ..run.runnable import Inputs, Runnable, run
+from ..run.runnable import Inputs, Runnable
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
 from . import stopwatch
@@ -36,38 +34,26 @@ _ROUND_SECONDS = 0.05  # what one kernel gets of a round
 
 @dataclass(frozen=True)
 class Timing:
-    """What one kernel costs on one problem.
+    """How long one kernel takes on one problem.
 
     Attributes
     ----------
-    kernel, engine
-        Which kernel, where.
+    kernel
+        Its name.
     seconds, spread, samples, stable
-        On a GPU: the median; the interquartile range over the median; how many samples; whether
-        they were enough for `TARGET`. Elsewhere NaN, NaN, 0 and False.
+        The median; the interquartile range over the median; how many samples; whether they were
+        enough for `TARGET`.
     prepare_seconds
-        On a GPU: what laying out the filter takes, once for a filter and not part of `seconds`;
-        NaN of a kernel that takes it as it is.
-    traffic_bytes, shared_wavefronts
-        On the simulator: bytes that loads and stores move (`right.report.traffic_bytes`), and
-        shared memory wavefronts. Elsewhere None.
-    host_seconds
-        On the simulator: how long the simulation took. It says nothing of any GPU.
-    counters
-        All of the simulator's counters.
+        What laying out the filter takes, once for a filter and not part of `seconds`; NaN of a
+        kernel that takes it as it is.
     """
 
     kernel: str
-    engine: str
-    seconds: float = math.nan
-    spread: float = math.nan
-    samples: int = 0
-    stable: bool = False
+    seconds: float
+    spread: float
+    samples: int
+    stable: bool
     prepare_seconds: float = math.nan
-    traffic_bytes: int | None = None
-    shared_wavefronts: int | None = None
-    host_seconds: float = math.nan
-    counters: dict[str, Any] | None = field(default=None, repr=False)
 
 
 def measure(kernel: Runnable, problem: Problem, **options: Any) -> Timing:
@@ -89,7 +75,7 @@ def measure_all(
     Parameters
     ----------
     kernels
-        Runnables; on a GPU they are timed in turns, round after round.
+        Runnables; they are timed in turns, round after round.
     problem
         What to compute, on normal data.
     seed
@@ -111,7 +97,7 @@ def measure_all(
     LaunchError
         A kernel failed to run, or memory is short.
     ConvlabError
-        The kernels are on different devices.
+        The kernels are on different devices, or on none that takes a time.
     """
     devices = {kernel.device for kernel in kernels}
     if len(devices) > 1:
@@ -122,19 +108,11 @@ def measure_all(
     if not kernels:
         return []
     device = devices.pop()
-    reference.forget()  # its memory is wanted
+    if device.type != "cuda":
+        raise ConvlabError(f"nothing is timed on {device}: what is simulated has counters instead")
+    reference.make_room(problem, device)
     data = shared_inputs(kernels, problem, seed)
-    if device.type == "cuda":
-        return _time_in_rounds(kernels, problem, data, seed, target, limit_seconds, progress)
-    timings = []
-    for kernel, given in zip(kernels, data, strict=True):
-        if progress:
-            progress(kernel.name)
-        launch = kernel.prepare(problem, *given)
-        started = time.perf_counter()
-        run(launch)
-        timings.append(simulated(kernel, launch.counters, time.perf_counter() - started))
-    return timings
+    return _time_in_rounds(kernels, problem, data, seed, target, limit_seconds, progress)
 
 
 def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Inputs]:
@@ -143,22 +121,6 @@ def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> l
     formats = {kernel.format for kernel in kernels}
     made = {each: inputs(problem, seed, device, format=each) for each in formats}
     return [made[kernel.format] for kernel in kernels]
-
-
-def simulated(
-    kernel: Runnable, counters: Mapping[str, Any] | None, host_seconds: float
-) -> Timing:
-    """Turn the counters of a simulated run into what it costs; without counters, only the wait."""
-    if not counters:
-        return Timing(kernel.name, kernel.engine, host_seconds=host_seconds)
-    return Timing(
-        kernel.name,
-        kernel.engine,
-        traffic_bytes=traffic_bytes(counters),
-        shared_wavefronts=counters.get("shared_wavefronts"),
-        host_seconds=counters.get("seconds", host_seconds),
-        counters=dict(counters),
-    )
 
 
 def summary(
@@ -172,7 +134,6 @@ def summary(
     low, _, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle] * 3
     return Timing(
         kernel.name,
-        kernel.engine,
         seconds=middle,
         spread=(high - low) / middle if middle else 0.0,
         samples=len(samples),
@@ -234,7 +195,7 @@ def _time_in_rounds(
 
 def _prepare_seconds(kernel: Runnable, problem: Problem, data: Inputs) -> float:
     """What laying out the filter takes by itself; NaN if the kernel takes it as it is."""
-    launch = kernel.prepare(problem, *data)
-    if launch.plan is None:
+    launch = None if kernel.library else kernel.prepare(problem, *data)
+    if launch is None or launch.plan is None:
         return math.nan
     return stopwatch.lone_seconds(launch.prepare_filter, kernel)

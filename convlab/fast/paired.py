@@ -120,7 +120,7 @@ def measure_pair(
     options = {"seed": seed, "target": target, "limit_seconds": limit_seconds}
     planned = {"cold": _cold, "hot": _hot}
     found = []
-    reference.forget()  # its memory is wanted
+    reference.make_room(problem, a.device)
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
         clock = Clock(a.device)
         for mode in modes:

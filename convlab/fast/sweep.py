@@ -19,13 +19,14 @@ from ..run import worker
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, resolve
 from ..show import charts
-from ..show.plot import COST_LABELS, Chart
-from ..show.result import Result, Table
+from ..show.plot import Chart
+from ..show.result import Table
 from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from .compare import build_all
+from .comparison import Costly
 from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
@@ -42,7 +43,7 @@ _MEASURED = {
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Result):
+class Sweep(Costly):
     """What a sweep found.
 
     Attributes
@@ -71,16 +72,6 @@ class Sweep(Result):
     notes: tuple[str, ...] = ()
     wrong: tuple[str, ...] = field(default=(), repr=False)
     engine: str = "sim"
-
-    @property
-    def cost(self) -> str:
-        """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if self.engine == "cuda" else "traffic_mb"
-
-    @property
-    def cost_label(self) -> str:
-        """What `cost` is, in words with its unit: an axis's label."""
-        return COST_LABELS[self.cost]
 
     @property
     def ok(self) -> bool:
@@ -205,12 +196,14 @@ def sweep(
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     if not (executor is None or isinstance(executor, Executor)):
-        raise ProblemError(f"executor is a concurrent.futures.Executor, not {executor!r}")
+        given = arguments.shown(executor)
+        raise ProblemError(f"executor is a concurrent.futures.Executor, not {given}")
     kernel = resolve(kernel, engine)
     if not isinstance(kernel, Kernel):
         raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
     if not isinstance(tunables, Mapping):
-        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {tunables!r}")
+        given = arguments.shown(tunables)
+        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {given}")
     grid = {name: _values(name, values) for name, values in tunables.items()}
     if not grid:
         raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")
@@ -284,7 +277,8 @@ def measure_point(
 def _values(name: str, values: Iterable[int]) -> list[int]:
     given = [values] if isinstance(values, int) else arguments.several(values, f"{name}'s values")
     if not given or not all(isinstance(value, int) for value in given):
-        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {given}")
+        shown = arguments.shown(given)
+        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {shown}")
     return list(dict.fromkeys(given))
 
 

@@ -6,24 +6,24 @@ import math
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from ..right.report import Report
+from ..right.report import Report, traffic_bytes
 from ..show import charts
 from ..show.plot import Chart
 from ..show.result import BAD, GOOD, WIDTH, Result, Several
 from ..words.problem import Problem
-from .measure import Timing
 from .paired import Paired
 
 _COUNTERS = (
     "global_load_bytes", "global_store_bytes", "library_bytes", "global_load_requests",
     "global_store_requests", "shared_requests", "shared_wavefronts", "barriers",
 )  # fmt: skip
+Counters = Mapping[str, Any] | None
 _COLORS = {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}
 
 
@@ -42,7 +42,7 @@ class AB(Result):
     modes
         On a GPU, what each mode gave; the first one is the verdict's.
     counted
-        On the simulator, what A and B cost in counters. They are no times.
+        On the simulator, A's and B's counters. They are no times.
     reports
         The checks of A and B; empty if they were not wanted.
     floors
@@ -58,7 +58,7 @@ class AB(Result):
     threshold: float
     classes: tuple[str, str]
     modes: tuple[Paired, ...] = ()
-    counted: tuple[Timing, Timing] | None = field(default=None, repr=False)
+    counted: tuple[Counters, Counters] | None = field(default=None, repr=False)
     reports: tuple[Report, ...] = field(default=(), repr=False)
     floors: tuple[float, float] = (math.nan, math.nan)
     notes: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class AB(Result):
             return self.modes[0].ratio.value
         if self.counted is None:
             return math.nan
-        a, b = (timing.traffic_bytes for timing in self.counted)
+        a, b = map(traffic_bytes, self.counted)
         return b / a if a and b is not None else math.nan
 
     @property
@@ -109,7 +109,7 @@ class AB(Result):
         rows = []
         if self.counted and not self.modes:
             for name in ("traffic_bytes", *_COUNTERS):
-                a, b = (_counter(timing, name) for timing in self.counted)
+                a, b = (_counter(counters, name) for counters in self.counted)
                 if a is not None and b is not None and (a or b or name == "traffic_bytes"):
                     ratio = b / a if a else 1.0 if a == b else math.inf
                     rows.append({"counter": name, "a": a, "b": b, "ratio": ratio})
@@ -246,10 +246,10 @@ class ABs(Several):
         return charts.ab_chart(rows, rounds, self.results[0].threshold, self.sentence, self.notes)
 
 
-def _counter(timing: Timing, name: str) -> int | None:
+def _counter(counters: Counters, name: str) -> int | None:
     if name == "traffic_bytes":
-        return timing.traffic_bytes
-    value = (timing.counters or {}).get(name)
+        return traffic_bytes(counters)
+    value = (counters or {}).get(name)
     return None if value is None else int(value)
 
 

@@ -86,10 +86,11 @@ def outlive(process: int, line: int) -> int | None:
     status = os.waitpid(process, 0)[1] if ended in ready else None
     with contextlib.suppress(ChildProcessError):  # raised when there is none any more
         while True:
-            for child in _offspring():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            os.waitpid(-1, 0)
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                for child in _offspring():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
+                os.waitpid(-1, 0)
     return status
 
 

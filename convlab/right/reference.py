@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from ..machine.device import available_bytes
 from ..run.baselines import BASELINES, baseline
 from ..run.data import Device, Inputs, chunks, full_precision, inputs, match, padded
 from ..words.errors import ProblemError
@@ -18,7 +19,7 @@ from ..words.problem import Problem
 
 __all__ = [
     "BASELINES", "Inputs", "Reference", "baseline", "forget", "full_precision", "inputs", "known",
-    "sample", "tolerance", "truth",
+    "make_room", "sample", "tolerance", "truth",
 ]  # fmt: skip
 
 # What a whole float64 truth may cost: multiply-adds (about a second's) and outputs kept.
@@ -269,14 +270,17 @@ class Reference:
 def known(
     problem: Problem, count: int, seed: int, device: torch.device, format: Format = FLOAT32
 ) -> Reference:
-    """Return the reference of a problem on fresh data; the last one is kept, for the next kernel.
-
-    Who needs its memory calls `forget`.
-    """
+    """Return the reference of a problem on fresh data; the last one is kept for the next kernel."""
     return Reference(problem, inputs(problem, seed, device, format=format), count, seed)
 
 
 forget = known.cache_clear
+
+
+def make_room(problem: Problem, device: torch.device) -> None:
+    """Forget the last reference if what a problem takes twice over is not free."""
+    if available_bytes(device) < 2 * problem.min_bytes:
+        forget()
 
 
 def worth_keeping(reference: Reference) -> bool:

@@ -242,10 +242,13 @@ class Reports(Result):
         if self.smallest is not None:
             lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
-        lines += _first([f"wrong on {r.problem.label}: {r.summary}" for r in self.wrong], "")
-        reasons = [(p.label, reason.split(": ", 1)[-1]) for p, reason in self.skipped]
-        declined = [f"declined {label}: {reason}" for label, reason in reasons]
-        return lines + _first(declined, " declined")
+        wrong = [f"wrong on {r.problem.label}: {r.summary}" for r in self.wrong]
+        declined = [f"declined {p.label}: {why.split(': ', 1)[-1]}" for p, why in self.skipped]
+        for told, rest in ((wrong, "and on {} more"), (declined, "and {} more declined")):
+            more = len(told) - _LISTED
+            shown = told[:_LISTED] + [rest.format(more)] * (more > 0)
+            lines += [f"  {line}" for line in shown]
+        return lines
 
     @property
     def about(self) -> dict[str, Any]:
@@ -272,10 +275,3 @@ class Reports(Result):
 
     def __len__(self) -> int:
         return len(self.reports)
-
-
-def _first(lines: list[str], what: str) -> list[str]:
-    """The first of some lines, and how many more there are."""
-    more = len(lines) - _LISTED
-    shown = [f"  {line}" for line in lines[:_LISTED]]
-    return [*shown, f"  and {'on ' * (not what)}{more} more{what}"] if more > 0 else shown

@@ -16,7 +16,7 @@ from ..machine.cache import Build, Made
 from ..machine.compile import Source, compile_library, name_of
 from ..machine.complaints import compile_error
 from ..sim import library as simulated
-from ..words.catalog import KERNEL_DIR
+from ..words.catalog import KERNEL_DIR, parse_header
 from ..words.errors import BuildError
 
 ENTRY = "conv2d"
@@ -65,7 +65,7 @@ def build(
     flags = [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
     if engine == "sim":
         return simulated.build(source, flags, trace=trace)
-    return _build_cuda(source, flags, _arch_of_current_gpu())
+    return _build_cuda(source, flags, _arch(source))
 
 
 def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
@@ -134,16 +134,20 @@ def _uses_cublas(source: Source) -> bool:
 
 @functools.cache
 def _cublas_declarations() -> Path:
-    """The simulator's cublas_v2.h alone in a folder: plain declarations, for where none other is."""
+    """The simulator's cublas_v2.h alone in a folder: plain declarations, where none other is."""
     folder = toolchain.cache_dir() / "include"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(simulated.INCLUDE / "cublas_v2.h", folder / "cublas_v2.h")
     return folder
 
 
-def _arch_of_current_gpu() -> str:
+def _arch(source: Source) -> str:
+    """The architecture to build for: what the header asks for, or the current GPU's."""
     if not torch.cuda.is_available():
         raise BuildError(NO_GPU)
+    asked = parse_header(source.text, source.label).arch or ""
+    if asked.endswith(("a", "f")):
+        return asked.removeprefix("sm_")
     major, minor = torch.cuda.get_device_capability()
     # sm_90 and later have instructions that only their own "a" target offers (wgmma, setmaxnreg)
     return f"{major}{minor}" + ("a" if major >= 9 else "")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from ..words.errors import ProblemError
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
-from .runnable import Inputs
+from .runnable import Inputs, Runnable
 
 Device = str | torch.device
 
@@ -101,3 +101,33 @@ def padded(problem: Problem, x: torch.Tensor, images: slice, rows: slice) -> tor
     above, below = min(max(-first, 0), last - first + 1), 0
     below = last - first + 1 - above - (bottom - top)
     return F.pad(x[images, :, top:bottom], (pad_w, pad_w, above, below))
+
+
+# What makes a tensor of another dtype one that a runnable takes.
+_CASTS = {"f32": "float", "f16": "half", "bf16": "bfloat16"}
+
+
+def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
+    """Raise ProblemError unless these are tensors that a kernel can take: dtype, layout, device."""
+    stored = dict(runnable.format)
+    for name, tensor in (("x", x), ("w", w), ("bias", bias)):
+        if tensor is None and name == "bias":
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+        if tensor.dtype != stored[name].torch_dtype:
+            raise ProblemError(
+                f"{name} is {tensor.dtype}, and {runnable.name} takes {stored[name].torch_dtype}: "
+                f"pass {name}.{_CASTS[stored[name].dtype]}()"
+            )
+        if tensor.layout != torch.strided:
+            raise ProblemError(f"{name} is {tensor.layout}: pass {name}.to_dense()")
+        if tensor.device.type != runnable.device.type:
+            other = "cuda" if runnable.simulated else "sim"
+            raise ProblemError(
+                f"{name} is on {tensor.device}, and {runnable.name} runs on the engine "
+                f'"{runnable.engine}": pass {name}.to("{runnable.device.type}"), '
+                f'or load it with engine="{other}"'
+            )
+        if tensor.device != x.device:
+            raise ProblemError(f"x is on {x.device} and {name} on {tensor.device}: use one GPU")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..machine.device import available_bytes
-from ..words.errors import LaunchError, ProblemError
+from ..words.arguments import choice
+from ..words.errors import LaunchError
 from ..words.format import FLOAT32
 from ..words.problem import Problem
 from .runnable import Runnable
@@ -31,9 +32,9 @@ def fit(
     image = size["y"] // max(problem.N, 1)
     extra += max(min(SPARE_BYTES, 4 * problem.min_bytes), 3 * image)
     needed = problem.min_bytes + extra
-    if scale not in ("auto", None):
-        raise ProblemError(f'scale is "auto" or None, not {scale!r}')
-    if scale is None:
+    if scale is not None:
+        choice(scale, "scale", ("auto",))  # or None: never
+    else:
         if needed > free:
             raise LaunchError(
                 f"{problem.label} needs about {needed / 1e9:.1f} GB on {device}, where "

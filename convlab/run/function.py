@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,13 @@ class Function(Runnable):
     precision: str = "fp32"
     library = True
 
+    @classmethod
+    def of(cls, function: Callable[..., torch.Tensor], engine: str) -> Function:
+        """Return a callable as a runnable: on the CPU beside what is simulated, else on the GPU."""
+        on_cpu = engine == "sim" or not torch.cuda.is_available()
+        where = "cpu" if on_cpu else f"cuda:{torch.cuda.current_device()}"
+        return cls(function, torch.device(where), declared(function) or "fp32")
+
     @property
     def name(self) -> str:
         """As a baseline's, with a colon: "python:my_convolution"."""
@@ -47,6 +55,12 @@ class Function(Runnable):
     ) -> FunctionLaunch:
         """Return what calls it; `allocate` is ignored, the function allocates for itself."""
         return FunctionLaunch(self, problem, (x, w, bias))
+
+
+def declared(function: Callable[..., torch.Tensor]) -> str | None:
+    """Return the class that a callable names by an attribute `precision`, or None."""
+    named = inspect.getattr_static(function, "precision", None)
+    return named if isinstance(named, str) else None
 
 
 class FunctionLaunch(Launch):

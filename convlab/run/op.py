@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, make_dual, unpack_dual
 
+from ..words import arguments
 from ..words.errors import ProblemError
 from ..words.problem import Problem, pair, same_padding
 
@@ -45,7 +46,7 @@ def loader(load: Callable) -> Callable:
 def key_of(kernel: Any) -> str:
     """The string that stands for a kernel in the op's arguments."""
     if isinstance(kernel, (str, os.PathLike)):
-        text = os.fspath(kernel)
+        text = str(arguments.path(arguments.text(os.fspath(kernel), "kernel"), "kernel"))
         is_path = text.endswith(".cu") or os.path.dirname(text) != ""
         return os.path.abspath(text) if is_path else text
     for key, held in _kernels.items():  # a handful
@@ -53,7 +54,7 @@ def key_of(kernel: Any) -> str:
             return key
     if not callable(kernel):
         raise ProblemError(
-            f"kernel={kernel!r} is no kernel: give a name, the path of a .cu file, "
+            f"kernel={arguments.shown(kernel)} is no kernel: give a name, the path of a .cu file, "
             "or what convlab.load or convlab.compile returns"
         )
     key = f"#{next(_serials)} {name_of(kernel)}"

@@ -7,6 +7,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..words.arguments import whole
 from ..words.errors import ProblemError
 
 _CARD = (
@@ -69,7 +70,8 @@ def excerpt(
 
 def _find(lines: list[str], wanted: str | int, start: int, label: str) -> int:
     """The index of the line that has a number, or of the next one from `start` that holds a text."""
-    if isinstance(wanted, int):
+    if not isinstance(wanted, str):
+        wanted = whole(wanted, "a line of show()")
         if not 1 <= wanted <= len(lines):
             raise ProblemError(f"{label} has no line {wanted}: its lines are 1 to {len(lines)}")
         return wanted - 1

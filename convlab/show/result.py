@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -60,31 +61,20 @@ class Result:
     sentence: str
     ok: bool
     notes: Sequence[str]
+    problem: Problem  # of those that a set is made of
+    tables: Sequence[Table] = ()
+    details: Sequence[str] = ()
+    about: Mapping[str, Any] = MappingProxyType({})
 
     def figure(self) -> Chart:
         """Draw it."""
         raise NotImplementedError
 
     @property
-    def tables(self) -> Sequence[Table]:
-        """No table, unless a subclass says otherwise."""
-        return ()
-
-    @property
-    def details(self) -> Sequence[str]:
-        """No lines, unless a subclass says otherwise."""
-        return ()
-
-    @property
     def row(self) -> dict[str, str]:
         """The problem, and the sentence without it."""
-        label = self.problem.label if hasattr(self, "problem") else ""
+        label = self.problem.label
         return {"problem": label, "found": self.sentence.removeprefix(f"{label}: ")}
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Nothing more, unless a subclass says otherwise."""
-        return {}
 
     @property
     def color(self) -> str:
@@ -101,7 +91,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON can hold; a number that is not known is None."""
         found = {"ok": self.ok, "sentence": self.sentence, "rows": self.frame, "notes": self.notes}
-        return plain(found | self.about)
+        return plain({**found, **self.about})
 
     def __str__(self) -> str:
         lines = [self.sentence]

@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ..words.arguments import several
 from ..words.errors import ProblemError
 
 
@@ -27,7 +28,8 @@ def sliders(draw: Callable[..., Any], **choices: Sequence[Any]) -> None:
     ProblemError
         A slider has no values, or there is none.
     """
-    if not choices or not all(len(values) for values in choices.values()):
+    choices = {name: several(values, name) for name, values in choices.items()}
+    if not callable(draw) or not choices or not all(choices.values()):
         raise ProblemError("give each slider its values: sliders(draw, TILE=(8, 16, 32))")
     from IPython.display import display
 

@@ -192,6 +192,8 @@ def perform(request: dict[str, object], arena: Arena, label: str, source: Path |
         status = 78
     except child.Died as died:
         raise _ended(label, str(died)) from None
+    except OSError as error:
+        raise LaunchError(f"the simulator's process did not start: {error}") from error
     done = Trace(report, Path(request["library"]), arena.arrays, time.perf_counter() - started)
     error = _failure(done, status, label, source, request)
     if error is not None:

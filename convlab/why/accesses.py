@@ -14,6 +14,7 @@ import pandas as pd
 from ..run.kernel import Kernel, load
 from ..show.plot import Chart
 from ..sim import Trace
+from ..words.arguments import several, whole
 from ..words.errors import ProblemError, UnsupportedError
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
@@ -104,6 +105,7 @@ def access_map(
     UnsupportedError, LaunchError
         As for `accesses`.
     """
+    execution = whole(execution, "execution")
     record = _Record(kernel, problem, block, warp)
     number = record.line(line)
     rows = record.frame[record.frame["line"] == number]
@@ -177,6 +179,10 @@ class _Record:
 
     def __init__(self, kernel: Kernel | str | Path, problem: Problem | str, block: Block,
                  warp: int | None) -> None:  # fmt: skip
+        block = tuple(whole(n, "each of block's x, y, z", least=0) for n in several(block, "block"))
+        if len(block) != 3:
+            raise ProblemError(f"block is {block}: give it as (x, y, z)")
+        warp = None if warp is None else whole(warp, "warp", least=0)
         kernel = kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
         self.kernel, self.problem = kernel, named_problem(problem)
         self.source = kernel.source.splitlines()
@@ -185,10 +191,6 @@ class _Record:
         reason = kernel.unsupported(self.problem)
         if reason is not None:
             raise UnsupportedError(f"{kernel.name} cannot do {self.problem.label}: {reason}")
-        if len(block) != 3 or min(*block, warp or 0) < 0:
-            raise ProblemError(
-                f"block {block}, warp {warp}: give the block as (x, y, z), and the warp from 0"
-            )
         self.trace = simulate(
             kernel, self.problem, record=(*block, -1 if warp is None else warp, self.limit)
         )
@@ -231,6 +233,7 @@ class _Record:
 
     def line(self, wanted: int | str) -> int:
         """The number of the line that is meant, at which the warp accesses memory."""
+        wanted = wanted if isinstance(wanted, str) else whole(wanted, "line")
         there = sorted(set(self.frame["line"]) - {0})
         for number in there:
             if number == wanted or (isinstance(wanted, str) and wanted in self.source[number - 1]):

@@ -15,7 +15,7 @@ from ..run.kernel import Kernel
 from ..run.launch import integers
 from ..words.problem import Problem
 
-MACS = 50_000_000  # multiply-adds that are simulated in a moment
+MACS = 25_000_000  # multiply-adds that are simulated in a moment
 _PROBE, _LEAST = 2, 8  # blocks: of each launch, to see how many there are; of all, that are to run
 
 

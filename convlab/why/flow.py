@@ -20,21 +20,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass
-class Block:
+class _Block:
     """A basic block, or the part of one that lies in one loop and outside the loops in it."""
 
     body: list[Instruction]
     times: float | None = None  # executions of warps; None: not told by its loads and stores
-
-    @property
-    def start(self) -> int:
-        """The address of the first instruction."""
-        return self.body[0].address
-
-    @property
-    def end(self) -> int:
-        """The address of the last instruction."""
-        return self.body[-1].address
 
 
 def executions(
@@ -43,7 +33,7 @@ def executions(
     """Return how often warps run each instruction, by its address.
 
     From what was counted on the function's own lines (`SimLaunch.lines`), how often threads came
-    to a line (`SimLaunch.executed`, perhaps of none), and the warps of all its launches.
+    to a line of its file (perhaps of none is known), and the warps of all its launches.
     """
     return _Flow(function, lines, executed, warps).result
 
@@ -69,12 +59,9 @@ class _Flow:
             self._share(copies, bits)
         rare = _division(function)
         self.result: dict[int, float] = {}
-        for loop in sorted(
-            self.loops, key=lambda loop: loop.end - loop.start if loop else math.inf
-        ):
-            for block in self._blocks(loop):
-                slow = any(i.address in rare for i in block.body)
-                self.result |= {i.address: 0.0 if slow else block.times or 0.0 for i in block.body}
+        for block in (block for loop in self.loops for block in self._blocks(loop)):
+            slow = any(i.address in rare for i in block.body)
+            self.result |= {i.address: 0.0 if slow else block.times or 0.0 for i in block.body}
 
     def _around(self, loop: Loop) -> Loop | None:
         outer = [o for o in self.function.loops
@@ -115,14 +102,10 @@ class _Flow:
         around = self.times.get(self.parent[loop], 0)
         if not outside or not around:
             return bits / sum(i.width for i in copies)
-        left = bits / around  # of one entry; loops that do more at a time come first
-        for i in outside:
-            left -= (
-                i.width
-                * self.times.get(self.function.loop_of(i), 0)
-                / around
-                * (self.function.loop_of(i) != self.parent[loop])
-            )
+        levels = {i: self.function.loop_of(i) for i in outside}
+        taken = sum(i.width * self.times.get(level, 0) for i, level in levels.items()
+                    if level != self.parent[loop])  # fmt: skip
+        left = (bits - taken) / around  # of one entry; loops that do more at a time come first
         # some are not asked for: where a border is skipped
         return around * math.floor(max(left, 0) / sum(i.width for i in here) + 0.12)
 
@@ -142,39 +125,35 @@ class _Flow:
             rate = min(self.times[levels[i]], left / i.width)
             self.rates[i.address], left = rate, max(0.0, left - rate * i.width)
 
-    def _blocks(self, loop: Loop | None) -> list[Block]:
+    def _blocks(self, loop: Loop | None) -> list[_Block]:
         """The blocks of a loop, outside the loops in it, with how often they run."""
         starts = {i.target for i in self.function.instructions if i.target is not None}
-        blocks: list[Block] = []
-        previous = None
-        for i in self.own[loop]:
-            apart = (
-                previous is None or previous.kind == "branch" or i.address - previous.address > 16
-            )
-            if apart or i.address in starts:
-                blocks.append(Block([]))
+        blocks: list[_Block] = []
+        for previous, i in zip([None, *self.own[loop]], self.own[loop], strict=False):
+            follows = previous and previous.kind != "branch" and i.address == previous.address + 16
+            if not follows or i.address in starts:
+                blocks.append(_Block([]))
             blocks[-1].body.append(i)
-            previous = i
         for block in blocks:
             rates = [self.rates[i.address] for i in block.body if i.address in self.rates]
             block.times = min(max(rates), self.times[loop]) if rates else None
         jumps = [(i.address, i.target) for i in self.own[loop] if i.target and i.target > i.address]
         jumps.sort(key=lambda jump: jump[1] - jump[0])
-        told = [(b.start, b.end, b.times) for b in blocks if b.times is not None]
-        told += [
-            (c.start, c.end, min(self.times[c], self.times[loop])) for c in self.children[loop]
-        ]
+        told = [(b.body[0].address, b.body[-1].address, b.times)
+                for b in blocks if b.times is not None]  # fmt: skip
+        told += [(c.start, c.end, min(self.times[c], self.times[loop]))
+                 for c in self.children[loop]]  # fmt: skip
         for block in blocks:
             if block.times is None:
                 block.times = self._guarded(block, jumps, told, self.times[loop])
         return blocks
 
     @staticmethod
-    def _guarded(block: Block, jumps: list[tuple[int, int]], told: list[tuple[int, int, float]],
+    def _guarded(block: _Block, jumps: list[tuple[int, int]], told: list[tuple[int, int, float]],
                  all_of_them: float) -> float:  # fmt: skip
         """What a branch may jump over runs as often as the loads and loops it may jump over."""
         for at, target in jumps:
-            if at < block.start and block.end < target:
+            if at < block.body[0].address and block.body[-1].address < target:
                 inside = [times for start, end, times in told if at < start and end < target]
                 if inside:
                     return min(max(inside), all_of_them)
@@ -213,6 +192,7 @@ def launched(
 def lines_of(function: Function, lines: Rows) -> list[Mapping[str, Any]]:
     """Return what was counted on a function's own lines."""
     own = {i.line for i in function.instructions if i.access and i.line}
+    lines = [row for row in lines if function.holds(row)]
     return [row for row in lines if any(abs(row["line"] - line) <= 1 for line in own)]
 
 
@@ -248,8 +228,7 @@ def _misfit(function: Function, lines: Rows) -> float:
     widths: dict[tuple[Loop | None, int], float] = {}
     moved: dict[int, float] = {}
     for n, row in enumerate(lines):
-        copies = [i for i in function.instructions
-                  if i.access == (row["space"], row["kind"]) and i.line == row["line"]]  # fmt: skip
+        copies = [i for i in function.made_of(row) if i.line == row["line"]]
         if copies and row["lanes"]:
             moved[n] = row["requests"] * row["bytes"] / row["lanes"]
         for i in copies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,33 +36,37 @@ class Listing:
     instructions: Mapping[int, int]
     issued: Mapping[int, float] = field(default_factory=dict)
 
+    def _rows(self) -> Iterator[tuple[str, str, list[str], Mapping[str, Any] | None]]:
+        """Each row: number, text, SASS and issued, and an access; of a finding its text alone."""
+        for number, text in enumerate(self.source, 1):
+            made, share = self.instructions.get(number, ""), self.issued.get(number, 0.0)
+            front = f"{number}", text, [f"{made}", f"{share:.1%}" if share >= 0.0005 else ""]
+            for row in [r for r in self.rows if r["line"] == number] or [None]:
+                yield *front, row
+                front = "", "", ["", ""]
+            for finding in self.findings.get(number, ()):
+                yield "", f"^ {finding}", ["", ""], None
+
     def __str__(self) -> str:
         form = "{:>4} {:>5} {:>6} {:>12} {:>7} {:>6} {:>6}  {}"
-        lines = [
-            f"{self.name}: requests of warps; sectors (g) or wavefronts (s) per request; "
-            "share of them",
-            form.format("line", "SASS", "issued", "requests", "per req", "least", "share", ""),
-        ]
+        heading = "requests of warps; sectors (g) or wavefronts (s) per request; share of them"
+        names = ("line", "SASS", "issued", "requests", "per req", "least", "share", "")
+        lines = [f"{self.name}: {heading}", form.format(*names)]
         quiet = 0
-        for number, text in enumerate(self.source, 1):
-            costs = self._at(number)
-            made = self.instructions.get(number, "")
-            if not costs and not made and not self.findings.get(number):
+        for number, text, front, row in self._rows():
+            if number and row is None and not front[0] and int(number) not in self.findings:
                 quiet += 1
                 continue
             if quiet:
                 lines.append(f"{'':>4}  ({quiet} line{'s' * (quiet > 1)} that cost nothing)")
                 quiet = 0
-            front = (number, made, self._issued(number)), text
-            for row in costs or [None]:
-                cells = ("",) * 4
-                if row:
-                    each, least = (f"{_each(row, key):.2f}" for key in ("units", "ideal_units"))
-                    each += row["space"][0]
-                    cells = f"{row['requests']:,.0f}", each, least, f"{row['share']:.0%}"
-                lines.append(form.format(*front[0], *cells, front[1]))
-                front = ("", "", ""), ""
-            lines += [f"{'':>10} ^ {finding}" for finding in self.findings.get(number, ())]
+            cells = ["", "", "", ""]
+            if row is not None:
+                each, least = (f"{_each(row, key):.2f}" for key in ("units", "ideal_units"))
+                each += row["space"][0]
+                cells = [f"{row['requests']:,.0f}", each, least, f"{row['share']:.0%}"]
+            told = form.format(number, *front, *cells, text)
+            lines.append(f"{'':>10} {text}" if row is None and not number else told)
         return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__
@@ -73,34 +77,25 @@ class Listing:
         No colours of its own but the bars: legible in a light and in a dark theme.
         """
         rows = [(self.name, "", _HEADS)]
-        for number, text in enumerate(self.source, 1):
-            line, made = f"{number:>4}  {text}", f"{self.instructions.get(number, '')}"
-            front = [made, self._issued(number)]
-            for row in self._at(number) or [None]:
-                rows.append((line, _bar(row), [*front, *self._words(row)]))
-                line, front = "", ["", ""]
-            rows += [(f"      ^ {found}", "", []) for found in self.findings.get(number, ())]
+        rows += [(f"{number:>4}  {text}", _bar(row), [*front, *_words(row)])
+                 for number, text, front, row in self._rows()]  # fmt: skip
         shown = (
             f"<tr>{_cell(line, style)}{''.join(_cell(cell, align='right') for cell in cells)}</tr>"
             for line, style, cells in rows
         )
         return f'<table style="border-collapse:collapse;font-size:11px">{"".join(shown)}</table>'
 
-    def _words(self, row: Mapping[str, Any] | None) -> list[str]:
-        if row is None:
-            return [""] * 5
-        return [
-            f"{row['kind']} {row['array'].removeprefix('extern ')}", _count(row["requests"]),
-            f"{_each(row, 'units'):.2f} {_UNITS[row['space']]}",
-            f"{_each(row, 'ideal_units'):.2f}", f"{row['share']:.0%}",
-        ]  # fmt: skip
 
-    def _at(self, number: int) -> list[Mapping[str, Any]]:
-        return [row for row in self.rows if row["line"] == number]
-
-    def _issued(self, number: int) -> str:
-        share = self.issued.get(number, 0.0)
-        return f"{share:.1%}" if share >= 0.0005 else ""
+def _words(row: Mapping[str, Any] | None) -> list[str]:
+    if row is None:
+        return [""] * 5
+    count = row["requests"]
+    return [
+        f"{row['kind']} {row['array'].removeprefix('extern ')}",
+        f"{count:,.0f}" if count < 1e7 else f"{count / 1e6:,.0f} M",
+        f"{_each(row, 'units'):.2f} {_UNITS[row['space']]}",
+        f"{_each(row, 'ideal_units'):.2f}", f"{row['share']:.0%}",
+    ]  # fmt: skip
 
 
 def _cell(text: str, style: str = "", align: str = "left") -> str:
@@ -119,10 +114,6 @@ def _bar(row: Mapping[str, Any] | None) -> str:
         return ""
     color, share = _COLORS[row["space"]], f"{100 * row['share']:.0f}%"
     return f";background:linear-gradient(90deg,rgba({color},.45) {share},transparent {share})"
-
-
-def _count(requests: float) -> str:
-    return f"{requests:,.0f}" if requests < 1e7 else f"{requests / 1e6:,.0f} M"
 
 
 def _each(row: Mapping[str, Any], key: str) -> float:

@@ -90,6 +90,7 @@ def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> Counters:
         raise LaunchError(
             "no ncu here (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
         )
+    torch.cuda.empty_cache()  # the other process needs the memory, too
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
         where = kernel.path
         if where is None or where.read_text() != kernel.source:

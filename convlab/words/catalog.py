@@ -44,7 +44,8 @@ class Header:
     parent
         The rung that it descends from, by its file's name without ending; None: a line begins here.
     arch
-        The architecture to compile for, such as "sm_90a", where one is needed.
+        The architecture that it is compiled for and needs: "sm_80" and later; "sm_90a", no other;
+        "sm_100f", those of its family. None: whichever is there.
     tensors
         Dtype and layout of x, w, y and bias (`parse_format`); left out, float32 in torch's order.
     atomics
@@ -75,6 +76,8 @@ class Header:
         smem
             Bytes of shared memory that a block may opt into.
         """
+        if self.arch and not _runs(self.arch, sm):
+            return f"it is for {self.arch} (here sm_{sm})"
         values = {**problem.variables(), "sm": sm, "smem": smem}
         for requirement in self.supports:
             try:
@@ -89,6 +92,14 @@ class Header:
                 here = ", ".join(f"{name} = {values[name]}" for name in names if name in values)
                 return f"{requirement} (here {here})" if here else requirement
         return None
+
+
+def _runs(arch: str, sm: int) -> bool:
+    """Whether a GPU of that compute capability runs what is compiled for an architecture."""
+    number, suffix = int(arch.strip("sm_af")), arch[-1]
+    if suffix == "a":
+        return sm == number
+    return sm >= number and (suffix != "f" or sm // 10 == number // 10)
 
 
 KEYS = tuple(entry.name for entry in fields(Header))

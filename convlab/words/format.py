@@ -63,6 +63,8 @@ class Storage:
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor, or a copy of it, that lies in memory in this order, without gaps."""
+        if self.order == tuple(range(len(self.order))):
+            return tensor.contiguous()
         return self.logical(tensor.permute(self.order).contiguous())
 
     def logical(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,11 @@
 // cuBLAS: column-major, on the CPU. Its traffic is a model: 128 x 128 tiles of C, each reading its
 // panels of A and B once.
 #pragma once
-
 #include "host.h"
 
 #include <thread>
 
 extern "C" {
-
 cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
     static int one;
     *handle = reinterpret_cast<cublasHandle_t>(&one);
@@ -83,5 +81,4 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
     ++g_counters.launches;
     return CUBLAS_STATUS_SUCCESS;
 }
-
 }  // extern "C"

@@ -1,13 +1,11 @@
 // What a kernel calls (see ../include/sim.h), and the CUDA runtime API.
 #pragma once
-
 #include "host.h"
 #include "launch.h"
 
 #include <thread>
 
 extern "C" {
-
 void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
                 const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
@@ -146,5 +144,4 @@ cudaError_t sim_malloc(void** pointer, size_t bytes) {
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, 1);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
 }
-
 }  // extern "C"

@@ -1,11 +1,9 @@
 // A block's threads as fibers: who runs next, and how each begins and ends.
 #pragma once
-
 #include "findings.h"
 #include "switch.h"
 
 namespace {
-
 int Worker::draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
     dice = dice * 6364136223846793005u + 1442695040888963407u;
     return 1 + int(dice >> 33) % kPatience;
@@ -126,6 +124,7 @@ void Worker::run_block(uint64_t number) {
     fibers.resize(threads);
     warps.assign((threads + 31) / 32, Warp{});
     copies.assign(copies.empty() ? 0 : threads, {});
+    async = {};
     if (g_trace) log.resize(size_t(threads) * kLog);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};
@@ -140,5 +139,4 @@ void Worker::run_block(uint64_t number) {
     if (g_trace)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
 }
-
 }  // namespace

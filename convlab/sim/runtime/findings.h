@@ -1,10 +1,8 @@
 // What a kernel did wrong, told to the host process in lines of text.
 #pragma once
-
 #include "worker.h"
 
 namespace {
-
 void tell(const std::string& line) {
     for (size_t done = 0; done < line.size();) {
         ssize_t n = write(g_report, line.data() + done, line.size() - done);
@@ -73,5 +71,4 @@ void note(uintptr_t pc, const char* format, const A&... arguments) {
     tell("note\t" + text(format, arguments...) + "\n");
     report(false, "refused launch", pc, {}, format, arguments...);
 }
-
 }  // namespace

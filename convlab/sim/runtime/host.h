@@ -1,12 +1,10 @@
 // What the host process calls (see ../host.py): the start, the settings, the end.
 #pragma once
-
 #include "signals.h"
 
 #include <sys/time.h>
 
 extern "C" {
-
 void sim_begin(int threads, int trace, int report) {
     g_threads = threads, g_trace = trace, g_report = report;
     g_region = uintptr_t(reserve(kRegion, PROT_NONE));
@@ -114,5 +112,4 @@ const uint64_t* sim_counters(int* how_many) {
     *how_many = kCounters;
     return reinterpret_cast<const uint64_t*>(&g_counters);
 }
-
 }  // extern "C"

@@ -1,12 +1,10 @@
 // One launch: its blocks, all or some, on one worker for each core; and the sums afterwards.
 #pragma once
-
 #include "findings.h"
 
 #include <link.h>
 
 namespace {
-
 Worker::Worker() : sites(1), site_of(kSites) {
     shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
     shared = static_cast<char*>(reserve(kSharedSpan));
@@ -127,5 +125,4 @@ void extrapolate(const Launch& launch) {
     }
     tell(line + "]\n");
 }
-
 }  // namespace

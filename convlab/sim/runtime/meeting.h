@@ -1,10 +1,8 @@
 // The logs of a warp's lanes, walked together: who is where at one time.
 #pragma once
-
 #include "requests.h"
 
 namespace {
-
 void Worker::flush(int w) {
     if (!g_trace) return;
     recorded = g_record.on && (w == g_record.warp || g_record.warp < 0);
@@ -123,5 +121,4 @@ void Worker::part(uint16_t site, Joined& so_far) {
         request(sites[site], so_far.addresses, so_far.lanes, so_far.mask, so_far.bytes);
     so_far.mask = 0;
 }
-
 }  // namespace

@@ -1,10 +1,8 @@
 // Where things lie: buffers, each alone in a gigabyte of nothing, and the block's shared arrays.
 #pragma once
-
 #include "findings.h"
 
 namespace {
-
 char* Worker::allot(const char* name, const void* declaration, size_t bytes,
                     const unsigned* shape) {
     char* base = shared + shared_used;
@@ -67,5 +65,4 @@ std::string Worker::place(uintptr_t address) const {
     for (auto* extent = a->shape + 1; *extent; ++extent) shape += "," + std::to_string(*extent);
     return text("\x01%s:%ld:%s\x02", a->name, byte, shape);
 }
-
 }  // namespace

@@ -1,10 +1,8 @@
 // Counting: one access of some lanes of a warp, in sectors and wavefronts.
 #pragma once
-
 #include "memory.h"
 
 namespace {
-
 // One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
 inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask,
                             unsigned bytes) {
@@ -109,5 +107,4 @@ void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
             ++counters.launch_sectors;
     }
 }
-
 }  // namespace

@@ -1,10 +1,8 @@
 // The shadow: is an access ordered after those that it conflicts with, was the word ever written?
 #pragma once
-
 #include "access.h"
 
 namespace {
-
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     Mark m{};
     m.block = uint32_t(block), m.launch = launch->number, m.site = index, m.phase = phase;
@@ -31,11 +29,13 @@ inline bool Worker::before(const Mark& m, bool global) const {  // or of no inte
         if (!warp.known.empty() && m.stamp <= warp.known[current % 32 * 32 + m.thread % 32])
             return true;
     }
+    if (!async.clocks.empty() && m.stamp <= async.clocks[current][m.thread]) return true;
     uint32_t released = fibers[m.thread].released;
     return released && released <= f.acquired;
 }
 
 inline void Worker::look_at(Cell* cell, const Look& look) {
+    if (async.reads && look.kind != Kind::load && !look.global) overwritten(look);
     for (unsigned done = 0; done < look.bytes; ++cell) {
         unsigned at = (look.address + done) & 3, n = std::min(4 - at, look.bytes - done);
         if (look.global)
@@ -151,7 +151,7 @@ void Worker::atomic(uintptr_t address, unsigned bytes, uintptr_t pc) {
 }
 
 void Worker::copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc) {
-    access(uintptr_t(from), bytes - zeros, Kind::load, pc);
+    if (bytes > zeros) access(uintptr_t(from), bytes - zeros, Kind::load, pc);
     access(uintptr_t(to), bytes, Kind::store, pc - 1);
     if (copies.empty()) copies.resize(threads);
     copies[current].push_back({to, from, bytes, zeros, fibers[current].batch, pc});
@@ -182,5 +182,4 @@ void Worker::wait(unsigned newest) {
     }
     mine.resize(kept);
 }
-
 }  // namespace

@@ -1,6 +1,5 @@
 // What the operating system interrupts: crashes, and the end of the time.
 #pragma once
-
 #include "memory.h"
 
 #include <dlfcn.h>
@@ -8,7 +7,6 @@
 #include <ucontext.h>
 
 namespace {
-
 // A code address as the hooks would pass it: one past an instruction, as return addresses are.
 uintptr_t code_address(const mcontext_t& machine) {
 #if defined(__x86_64__)
@@ -108,5 +106,4 @@ void catch_signals_here() {  // on a stack of their own: the fiber's may be what
     stack_t stack{malloc(kStack), 0, kStack};
     sigaltstack(&stack, nullptr);
 }
-
 }  // namespace

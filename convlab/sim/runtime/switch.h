@@ -1,6 +1,5 @@
 // The context switch of fibers: registers to one stack, registers from another.
 #pragma once
-
 extern "C" void sim_switch(void** save, void* load);
 extern "C" void sim_fiber_start();
 #if defined(__x86_64__)

@@ -1,0 +1,30 @@
+// Asynchronous copies from global to shared memory: they pass through no register, and the thread
+// goes on at once. From compute capability 8.0 on; before, and where there is none, plain copies.
+#pragma once
+
+#include <cuda_pipeline_primitives.h>  // __pipeline_commit, __pipeline_wait_prior
+#include "convlab.cuh"
+
+// Copies kBytes (4, 8 or 16), to which both addresses are aligned; where `inside` is false, reads
+// nothing and writes zeros. What was copied is there for this thread after __pipeline_commit and
+// __pipeline_wait_prior, for the others after the barrier that follows; no other code is kept from
+// moving past a copy, so a barrier must lie between the last use of its target and the copy, too.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(float* s_to, const float* g_from, bool inside) {
+    static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
+#if defined(CONVLAB_SIMULATOR)
+    __pipeline_memcpy_async(s_to, g_from, kBytes, inside ? 0 : kBytes);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned to = unsigned(__cvta_generic_to_shared(s_to));
+    const int bytes = inside ? kBytes : 0;
+    if constexpr (kBytes == 16)   // past L1: such copies are not read again by this SM
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     ::"r"(to), "l"(g_from), "r"(bytes));
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     ::"r"(to), "l"(g_from), "n"(kBytes), "r"(bytes));
+#else
+    #pragma unroll
+    for (int i = 0; i < kBytes / 4; ++i) s_to[i] = inside ? g_from[i] : 0.0f;
+#endif
+}

@@ -1,0 +1,135 @@
+// Cases of the suite "memory" of ../test_sim.py: after "// case NAME:" its launch, then its kernels.
+
+// case lock: lock<<<1, 64, 0, stream>>>(y);
+__global__ void lock(float* y) {
+    __shared__ int s_lock;
+    __shared__ volatile float s_sum;
+    if (threadIdx.x == 0) s_lock = 0, s_sum = 0;
+    __syncthreads();
+    bool done = false;
+    while (!done) {
+        if (atomicCAS(&s_lock, 0, 1) == 0) {
+            s_sum = s_sum + threadIdx.x;
+            __threadfence_block();
+            atomicExch(&s_lock, 0);
+            done = true;
+        }
+    }
+    __syncthreads();
+    y[threadIdx.x] = s_sum;
+}
+
+// case flag: flag<<<1, 64, 0, stream>>>(x, y);
+__global__ void flag(const float* x, float* y) {
+    __shared__ volatile int s_ready;
+    __shared__ volatile float s_x[32];
+    if (threadIdx.x == 0) s_ready = 0;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        while (s_ready < 32) {}
+        y[threadIdx.x] = s_x[31 - threadIdx.x];
+    } else {
+        s_x[threadIdx.x - 32] = x[threadIdx.x];
+        __threadfence_block();
+        atomicAdd((int*)&s_ready, 1);
+    }
+}
+
+// case float4: vectors<<<1, n / 4, 0, stream>>>(x, y);
+__global__ void vectors(const float* x, float* y) {
+    float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];
+    v.x += 1, v.y *= 2, v.z = -v.z;
+    reinterpret_cast<float4*>(y)[threadIdx.x] = make_float4(v.w, v.z, v.y, v.x);
+}
+
+// case float2_shared: vectors_2<<<1, 32, 0, stream>>>(x, y);
+__global__ void vectors_2(const float* x, float* y) {
+    __shared__ alignas(16) float s_x[64];
+    *reinterpret_cast<float2*>(s_x + 2 * threadIdx.x) =
+        *reinterpret_cast<const float2*>(x + 2 * threadIdx.x);
+    __syncthreads();
+    float2 v = *(float2*)&s_x[62 - 2 * threadIdx.x];
+    y[2 * threadIdx.x] = v.y, y[2 * threadIdx.x + 1] = v.x;
+}
+
+// case float3: vectors_3<<<1, 20, 0, stream>>>((const float3*)x, (float3*)y);
+__global__ void vectors_3(const float3* x, float3* y) {
+    float3 v = x[threadIdx.x];
+    y[threadIdx.x] = make_float3(v.z, v.y, v.x);
+}
+
+// case ldg: ldg<<<1, 32, 0, stream>>>(x, y);
+__global__ void ldg(const float* x, float* y) {
+    float2 v = __ldg((const float2*)x + threadIdx.x);
+    __stcs(y + 2 * threadIdx.x, __ldg(x + 63 - 2 * threadIdx.x) + v.y);
+    y[2 * threadIdx.x + 1] = __ldcs(&x[0]) + v.x;
+}
+
+// case constant:
+//     static float table[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+//     static struct { int a; float b; } both = {100, 2.0f};
+//     cudaMemcpyToSymbolAsync(c_filter, table, 32, 0, cudaMemcpyHostToDevice, stream);
+//     cudaMemcpyToSymbolAsync(c_filter, table, 32, 32, cudaMemcpyHostToDevice, stream);
+//     cudaMemcpyToSymbolAsync(c_both, &both, sizeof both, 0, cudaMemcpyHostToDevice, stream);
+//     constant<<<1, 64, 0, stream>>>(y);
+__constant__ float c_filter[16];
+__constant__ struct { int a; float b; } c_both;
+__global__ void constant(float* y) {
+    y[threadIdx.x] = c_filter[threadIdx.x % 16] * c_both.b + c_both.a;
+}
+
+// case device_global:
+//     int zero = 0;
+//     cudaMemcpyToSymbol(d_count, &zero, sizeof zero);
+//     count<<<3, 40, 0, stream>>>();
+//     use_global<<<1, 64, 0, stream>>>(y);
+__device__ int d_count;
+__device__ float d_table[4] = {1, 10, 100, 1000};
+__global__ void count() { atomicAdd(&d_count, 1); }
+__global__ void use_global(float* y) {
+    y[threadIdx.x] = d_count + d_table[threadIdx.x % 4];
+}
+
+// case struct_parameter:
+//     Scale s{{1, 2, 3}, 5};
+//     scale<<<1, 64, 0, stream>>>(s, x, y);
+struct Scale { float factor[3]; int shift; };
+__global__ void scale(Scale s, const float* x, float* y) {
+    y[threadIdx.x] = x[(threadIdx.x + s.shift) % 64] * s.factor[threadIdx.x % 3];
+    s.shift = 0;   // a thread's own copy
+}
+
+// case file_scope_shared: file_scope<<<1, 64, 256, stream>>>(x, y);
+extern __shared__ float s_file[];
+__global__ void file_scope(const float* x, float* y) {
+    float4* s_four = reinterpret_cast<float4*>(s_file);
+    if (threadIdx.x < 16) s_four[threadIdx.x] = ((const float4*)x)[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = s_file[63 - threadIdx.x] + *(s_file + threadIdx.x);
+}
+
+// case two_instances: two_instances<<<1, 32, 0, stream>>>(x, y);
+template <int which>
+__device__ float* scratch() {
+    __shared__ float s_mine[32];
+    return s_mine;
+}
+__global__ void two_instances(const float* x, float* y) {
+    scratch<1>()[threadIdx.x] = x[threadIdx.x];
+    scratch<2>()[threadIdx.x] = 1000;
+    __syncthreads();
+    y[threadIdx.x] = scratch<1>()[31 - threadIdx.x] + scratch<2>()[0];
+}
+
+// case shared_struct: shared_struct<<<1, 32, 0, stream>>>(x, y);
+struct alignas(16) Cell { float v[3]; int tag; };
+__global__ void shared_struct(const float* x, float* y) {
+    __shared__ Cell s_cell[2][16], *s_pointer;
+    __shared__ __align__(16) double s_double;
+    int i = threadIdx.x;
+    s_cell[i / 16][i % 16] = {{x[i], 1, 2}, i};
+    if (i == 0) s_double = 0.5, s_pointer = &s_cell[1][0];
+    __syncthreads();
+    Cell c = s_pointer[15 - int(threadIdx.x)];
+    y[threadIdx.x] = c.v[0] + c.v[2] + c.tag + s_double;
+}
