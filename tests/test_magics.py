@@ -183,7 +183,7 @@ def test_help_and_lists(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("%convlab c", {"check", "compare"}),
+        ("%convlab c", {"cache", "check", "compare"}),
         ("%convlab check mi", {"mine"}),
         ("r = %convlab check mine --se", {"--seed"}),
         ("%convlab check --engine ", {"auto", "cuda", "sim"}),

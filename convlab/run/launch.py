@@ -181,8 +181,3 @@ class SimLaunch(Launch):
         ``trace=False``, and where there is no ``objdump`` (of binutils).
         """
         return self._trace.flops if self._trace else None
-
-    @property
-    def executed(self) -> dict[int, int]:
-        """How often threads came to a line, for lines that begin a basic block."""
-        return self._trace.executed if self._trace else {}
