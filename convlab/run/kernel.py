@@ -167,11 +167,6 @@ class Kernel(Runnable):
         first : where it begins: the first line that holds this text, or a line's number.
         last : where it ends: the next line, from the first on, that holds this text, or a line's
             number. Without it `first` is shown alone; without both, all of the source.
-
-        Raises
-        ------
-        ProblemError
-            If no line holds the text; it names the nearest.
         """
         label = self._as_built().label
         if Path(label).is_absolute():
@@ -198,11 +193,7 @@ class Kernel(Runnable):
         """Validate, allocate the output and the workspace, and return what launches.
 
         See `Runnable.prepare`. Tensors may have any strides; the simulator guards its buffers
-        itself, and does not use `allocate`.
-
-        Raises
-        ------
-        ProblemError, UnsupportedError, BuildError, LaunchError
+        itself, and does not use `allocate`. Raises what a call does.
         """
         problem = named_problem(problem)
         require(self, x, w, bias)
@@ -247,13 +238,11 @@ class Kernel(Runnable):
         Raises
         ------
         ProblemError
-            If the arguments do not describe a convolution on this kernel's device.
+            The arguments do not describe a convolution on this kernel's device.
         UnsupportedError
-            If the header says that the kernel cannot do it; names kernels that can.
-        BuildError
-            If the file does not compile.
-        LaunchError
-            If the kernel refuses, crashes or hangs, or memory is short.
+            The header says that the kernel cannot do it; names kernels that can.
+        BuildError, LaunchError
+            The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
         """
         problem, images = self._problem(x, w, bias, stride, padding, dilation, groups)
         if op.derives(x, w, bias):
