@@ -204,12 +204,8 @@ class Kernel(Runnable):
         ------
         ProblemError, UnsupportedError, BuildError, LaunchError
         """
-        require(self, x, w, bias)
         problem = named_problem(problem)
-        given = [tuple(t.shape) for t in (x, w, bias) if t is not None]
-        wanted = [problem.x_shape, problem.w_shape, (problem.K,)][: len(given)]
-        if given != wanted:
-            raise ProblemError(f"the tensors have shapes {given}; {problem.label} needs {wanted}")
+        require(self, x, w, bias, problem)
         reason = self.unsupported(problem)
         if reason is not None:
             raise UnsupportedError(self._refusal(problem, reason))
@@ -271,15 +267,9 @@ class Kernel(Runnable):
         return y.squeeze(0) if x.dim() == 3 else y
 
     def _problem(
-        self,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None,
-        stride: Pair,
-        padding: Pair | str,
-        dilation: Pair,
-        groups: int,
-    ) -> tuple[Problem, torch.Tensor]:
+        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None,
+        stride: Pair, padding: Pair | str, dilation: Pair, groups: int,
+    ) -> tuple[Problem, torch.Tensor]:  # fmt: skip
         """The problem that a call's arguments describe, and its x: four dimensions, padded."""
         require(self, x, w, bias)
         if x.dim() == 3:
@@ -368,7 +358,8 @@ def load(
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
     path = catalog.find(tuned[1] if tuned else given).resolve()
-    defines = {**parse_tunables(tuned[2] if tuned else ""), **valid.tunables({} if defines is None else defines)}
+    defines = valid.tunables({} if defines is None else defines)
+    defines = {**parse_tunables(tuned[2] if tuned else ""), **defines}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace, sample)
     return Kernel(path.stem, path, None, options)
 
