@@ -107,10 +107,8 @@ def padded(problem: Problem, x: torch.Tensor, images: slice, rows: slice) -> tor
 _CASTS = {"f32": "float", "f16": "half", "bf16": "bfloat16"}
 
 
-def require(
-    runnable: Runnable, x: object, w: object, bias: object, problem: Problem | None = None
-) -> None:
-    """Raise ProblemError unless a kernel can take these: dtype, layout, device, a problem's shapes."""
+def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
+    """Raise ProblemError unless these are tensors that a kernel can take: dtype, layout, device."""
     stored = dict(runnable.format)
     for name, tensor in (("x", x), ("w", w), ("bias", bias)):
         if tensor is None and name == "bias":
@@ -133,8 +131,3 @@ def require(
             )
         if tensor.device != x.device:
             raise ProblemError(f"x is on {x.device} and {name} on {tensor.device}: use one GPU")
-    if problem is not None:
-        given = [tuple(t.shape) for t in (x, w, bias) if t is not None]
-        wanted = [problem.x_shape, problem.w_shape, (problem.K,)][: len(given)]
-        if given != wanted:
-            raise ProblemError(f"the tensors have shapes {given}; {problem.label} needs {wanted}")

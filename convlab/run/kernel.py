@@ -29,7 +29,7 @@ from ..words.problem import problem as named_problem
 from . import build as builds
 from . import op, trial
 from .baselines import baseline
-from .data import require
+from .data import match, require
 from .launch import CudaLaunch, SimLaunch
 from .options import ENGINES, WORKSPACE_LIMIT, Options, engine_of, parse_tunables, tunables
 from .runnable import Allocate, Launch, Runnable, empty
@@ -37,6 +37,7 @@ from .runnable import Allocate, Launch, Runnable, empty
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
 Pair = int | tuple[int, int]
+_header = functools.lru_cache(256)(catalog.parse_header)
 
 
 class Kernel(Runnable):
@@ -205,7 +206,8 @@ class Kernel(Runnable):
         ProblemError, UnsupportedError, BuildError, LaunchError
         """
         problem = named_problem(problem)
-        require(self, x, w, bias, problem)
+        require(self, x, w, bias)
+        match(problem, x, w, bias)
         reason = self.unsupported(problem)
         if reason is not None:
             raise UnsupportedError(self._refusal(problem, reason))
@@ -358,8 +360,8 @@ def load(
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
     path = catalog.find(tuned[1] if tuned else given).resolve()
-    defines = valid.tunables({} if defines is None else defines)
-    defines = {**parse_tunables(tuned[2] if tuned else ""), **defines}
+    more = valid.tunables({} if defines is None else defines)
+    defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace, sample)
     return Kernel(path.stem, path, None, options)
 
@@ -390,9 +392,6 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
     if isinstance(thing, str) and ":" in thing:
         return baseline(thing, "cpu" if engine == "sim" else None)
     return load(thing, engine=engine)
-
-
-_header = functools.lru_cache(256)(catalog.parse_header)
 
 
 @functools.lru_cache(256)
