@@ -37,6 +37,7 @@ from .runnable import Allocate, Launch, Runnable, empty
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
 Pair = int | tuple[int, int]
+_header = functools.lru_cache(256)(catalog.parse_header)
 
 
 class Kernel(Runnable):
@@ -257,15 +258,9 @@ class Kernel(Runnable):
         return y.squeeze(0) if x.dim() == 3 else y
 
     def _problem(
-        self,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None,
-        stride: Pair,
-        padding: Pair | str,
-        dilation: Pair,
-        groups: int,
-    ) -> tuple[Problem, torch.Tensor]:
+        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None,
+        stride: Pair, padding: Pair | str, dilation: Pair, groups: int,
+    ) -> tuple[Problem, torch.Tensor]:  # fmt: skip
         """The problem that a call's arguments describe, and its x: four dimensions, padded."""
         require(self, x, w, bias)
         if x.dim() == 3:
@@ -354,8 +349,8 @@ def load(
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
     path = catalog.find(tuned[1] if tuned else given).resolve()
-    given = valid.tunables({} if defines is None else defines)
-    defines = {**parse_tunables(tuned[2] if tuned else ""), **given}
+    more = valid.tunables({} if defines is None else defines)
+    defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace, sample)
     return Kernel(path.stem, path, None, options)
 
@@ -386,9 +381,6 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
     if isinstance(thing, str) and ":" in thing:
         return baseline(thing, "cpu" if engine == "sim" else None)
     return load(thing, engine=engine)
-
-
-_header = functools.lru_cache(256)(catalog.parse_header)
 
 
 @functools.lru_cache(256)
