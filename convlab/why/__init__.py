@@ -124,16 +124,18 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     called = [function for function, _ in pairs] or functions
     if functions and not launches and block is None:
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
+    least = kernel.format.min_bytes(problem)
     floor = floor_seconds(problem, kernel.precision, best) if best else math.nan
     made: dict[int, int] = {}
     file = kernel.path.name if kernel.path else f"{kernel.name.partition('@')[0]}.cu"
     for instruction in (i for f in called if f.file == file for i in f.instructions if i.line):
         made[instruction.line] = made.get(instruction.line, 0) + 1
     return Inspection(
-        kernel.name, problem, gpu, frame=quantities(problem, counted, model, measured, floor),
+        kernel.name, problem, gpu, measured=measured, predicted=model,
+        frame=quantities(problem, least, counted, model, measured, floor),
         static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
-        sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)), measured=measured,
-        predicted=model, findings=tuple(findings), notes=tuple(notes),
+        sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)),
+        findings=tuple(findings), notes=tuple(notes),
         source=tuple(kernel.source.splitlines()), made=made, ceilings=best, file=file,
     )  # fmt: skip
 
