@@ -241,7 +241,7 @@ def test_bench_writes_between_the_markers(run, tmp_path):
     text = readme.read_text()
     assert text.startswith("# top\n<!-- bench: begin -->\n| kernel | class |")
     assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
-    assert text.endswith("\n<!-- ladder: end -->\n") and "old" not in text
+    assert text.endswith("\n<!-- ladder: end -->\n") and "\nold\n" not in text
     assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
     again = run("bench", "01", "--problem", SMALL, "--write", "README.md")
     assert again.status == 0 and readme.read_text() == text

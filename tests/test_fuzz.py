@@ -80,7 +80,6 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
     "load": (convlab.load, lambda: options(name_or_path="01_direct")),
     "compile": (convlab.compile, lambda: options(source=SOURCE, name="inline")),
     "kernel": (kernel().__call__, images),
-    "forward": (kernel().forward, images),
     "tuned": (kernel().tuned, lambda: {"tunables": "THREADS=64"}),
     "on": (kernel().on, lambda: {"engine": "sim", "time_limit": None, "sample": None}),
     "limited": (kernel().limited, lambda: {"workspace_limit": 1}),

@@ -28,7 +28,8 @@ def bench(
 def markdown(results: Comparisons) -> str:
     """The results as a Markdown table: a row for each kernel, a column for each problem."""
     timed = "time_ms" in results[0].frame
-    unit, where = ("Median time", describe()) if timed else ("Simulated global traffic", "the simulator")
+    unit = "Median time" if timed else "Simulated global traffic"
+    where = describe() if timed else "the simulator"
     note = f"{unit}, and its multiple of the floor. {where}; torch {torch.__version__}"
     return f"{results.matrix('title').markdown()}\n\n{note}; {datetime.date.today()}."
 

@@ -3,7 +3,6 @@
 #include "findings.h"
 #include "switch.h"
 
-namespace {
 int Worker::draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
     dice = dice * 6364136223846793005u + 1442695040888963407u;
     return 1 + int(dice >> 33) % kPatience;
@@ -124,6 +123,7 @@ void Worker::run_block(uint64_t number) {
     fibers.resize(threads);
     warps.assign((threads + 31) / 32, Warp{});
     copies.assign(copies.empty() ? 0 : threads, {});
+    async = {};
     if (g_trace) log.resize(size_t(threads) * kLog);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};
@@ -138,4 +138,3 @@ void Worker::run_block(uint64_t number) {
     if (g_trace)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
 }
-}  // namespace
