@@ -95,12 +95,13 @@ def inspect(
 def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dims | None,
              shared: int, seed: int) -> Inspection:  # fmt: skip
     notes: list[str] = []
-    here = describe() is not None and engine != "sim"
+    simulates, measures = engine in ("auto", "sim"), engine in ("auto", "cuda")
+    here = measures and describe() is not None
     if here:
         problem, scaled = fit(problem, [kernel.on("cuda")])
         notes += [f"the GPU's memory is too small for more: {scaled}"] if scaled else []
     counted, findings = None, ()
-    if engine != "cuda":
+    if simulates:
         counted, findings = _simulated(kernel, problem, seed, notes)
     try:
         functions = compiled(kernel, gpu)
@@ -109,9 +110,9 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
         notes.append(f"no registers or instructions: {_first_line(error)}")
     best, known = _ceilings(gpu)
     measured = None
-    if here and (counted or engine == "cuda"):  # never what failed on the simulator
+    if here and (counted or not simulates):  # never what failed on the simulator
         measured = _measured(kernel.on("cuda"), problem, seed, notes)
-    elif engine != "sim" and not here:
+    elif measures and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
     model = None
     if not (lacks := _lacking(gpu, functions, counted, best)):
