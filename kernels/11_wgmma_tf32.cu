@@ -6,7 +6,7 @@
 //       multiplying and storing overlap, handed on through mbarriers; blocks stay for many tiles.
 // mapping: block -> 64 output channels of one group, for every so-manieth tile of pixels; two
 //       consumer warpgroups -> 64 channels x 256 positions of the tile each; producer warps ->
-//       three stage x, one the filter, and x once that stays.
+//       three stage x, one the filter.
 // precision: tf32
 // arch: sm_90a
 // supports: sm >= 90,
@@ -22,8 +22,9 @@
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
 
+constexpr int kLoaders = 3;     // warps that stage x
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
-constexpr int kBatch = 9;       // pixels that a loader has under way at a time
+constexpr int kBatch = 11;      // pixels that a loader has under way at a time
 
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -40,17 +41,21 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
 
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
     const int lane = threadIdx.x % 32;
-    const int loaders = tiling.resident ? 4 : 3;               // warps that stage x
-    const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
+    const int C_group = conv.C / conv.groups;
     const int k_tile = blockIdx.x / tiling.lanes;              // of all groups
     const int group = k_tile / tiling.k_tiles;
-    const int k0 = k_tile % tiling.k_tiles * kKTile;           // within the group
     const int first_tile = blockIdx.x % tiling.lanes;
 
     // Where each tap is in the staged tile; and where each of its pixels is in x, from the tile's
     // first: rows down, columns on.
     unsigned* s_tap = reinterpret_cast<unsigned*>(s_bytes + tiling.table_at);
     unsigned* s_where = s_tap + conv.R * conv.S;
+    int* s_k = reinterpret_cast<int*>(s_bytes + tiling.x_at) - 2;   // the block's first output
+    if (threadIdx.x == 0) {                                         // channel; and how many
+        const int K_group = conv.K / conv.groups, k0 = k_tile % tiling.k_tiles * kKTile;
+        s_k[0] = group * K_group + k0;
+        s_k[1] = K_group - k0;
+    }
     for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads)
         s_tap[i] = tap_at(conv, tiling, i / conv.S, i % conv.S);
     for (int i = threadIdx.x; i < tiling.quad; i += kThreads) {
@@ -63,7 +68,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < tiling.stages; ++i) {
-            mbarrier_init(&x_full[i], loaders);
+            mbarrier_init(&x_full[i], kLoaders);
             mbarrier_init(&x_empty[i], 8);                     // the consumers' warps
         }
         for (int i = 0; i < tiling.slots; ++i) {
@@ -76,11 +81,12 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     __syncthreads();
 
     if (warp == 11) {   // ---- the filter, slice by slice: [s][quad][64 channels][4]
+        if (lane != 0) return;
         const int slices = tiling.chunks * conv.R;
         const char* packed = reinterpret_cast<const char*>(g_packed) +
                              int64_t(k_tile) * slices * slice_bytes;
         int slot = 0, parity = 0;
-        for (int tile = first_tile; tile < tiling.tiles && lane == 0; tile += tiling.lanes) {
+        for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
             for (int slice = 0; slice < slices; ++slice) {
                 mbarrier_wait(&w_empty[slot], parity ^ 1);
                 mbarrier_arrive_expect(&w_full[slot], slice_bytes);
@@ -88,10 +94,9 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           packed + int64_t(slice) * slice_bytes, slice_bytes, &w_full[slot]);
                 if (++slot == tiling.slots) slot = 0, parity ^= 1;
             }
-            if (tiling.resident) break;
+            if (tiling.resident) return;
         }
-        if (!tiling.resident) return;   // else it is free for x
-        __syncwarp();
+        return;
     }
 
     if (warp >= 8) {   // ---- x: in batches of pixels, through registers
@@ -104,7 +109,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
         const int thread = threadIdx.x - 256;
         const int64_t HW = int64_t(conv.H) * conv.W;
         auto advance = [&](Place& at) {
-            at.first += 32 * loaders * kBatch;
+            at.first += 32 * kLoaders * kBatch;
             if (at.first < tiling.quad) return;
             at.first = 0;
             if (++at.chunk < tiling.chunks) return;
@@ -125,7 +130,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const int channels = C_group - at.chunk * kChunk;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int pixel = at.first + i * 32 * loaders + thread;
+                const int pixel = at.first + i * 32 * kLoaders + thread;
                 const unsigned where = s_where[min_of(pixel, tiling.quad - 1)];
                 const int image = divide(int(where >> 16), tiling.by_image_span);
                 const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
@@ -148,7 +153,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                           stage * 2 * tiling.quad;
             #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int pixel = at.first + i * 32 * loaders + thread;
+                const int pixel = at.first + i * 32 * kLoaders + thread;
                 if (pixel >= tiling.quad) break;
                 const float (&x)[kChunk] = batch.x[i];
                 s_x[pixel] = make_float4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]),
@@ -156,7 +161,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                 s_x[tiling.quad + pixel] = make_float4(round_tf32(x[4]), round_tf32(x[5]),
                                                        round_tf32(x[6]), round_tf32(x[7]));
             }
-            if (at.first + 32 * loaders * kBatch < tiling.quad) return;
+            if (at.first + 32 * kLoaders * kBatch < tiling.quad) return;
             fence_proxy_async();
             __syncwarp();
             if (lane == 0) mbarrier_arrive(&x_full[stage]);
@@ -174,11 +179,10 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
 
     // ---- products, and y
     const int consumer = warp / 4, g = lane / 4, t = lane % 4;
-    const int k_warp = k0 + warp % 4 * 16;                     // its first of 16 output channels
     float* s_y = reinterpret_cast<float*>(s_bytes + tiling.y_at) +
                  warp * 8 * (tiling.rows_out ? kRowPitch : kPitch);
-    const uint64_t x_first = wgmma_descriptor(s_bytes + tiling.x_at, 16 * tiling.quad, 128) +
-                             unsigned(consumer * tiling.step);
+    const uint64_t x_first = wgmma_moved(
+        wgmma_descriptor(s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
     const uint64_t w_first = wgmma_descriptor(s_bytes + tiling.w_at, 16 * kKTile, 128);
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
@@ -192,17 +196,16 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
         if (whole_chunk) mbarrier_arrive(&x_empty[before(stage, tiling.stages)]);
     };
     for (int tile = first_tile; tile < tiling.tiles; tile += tiling.lanes) {
-        int accumulate = 0;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             mbarrier_wait(&x_full[stage], stage_parity);
-            const uint64_t x_stage = x_first + unsigned(stage * 2 * tiling.quad);
+            const uint64_t x_stage = wgmma_moved(x_first, stage * 2 * tiling.quad);
             for (int r = 0; r < conv.R; ++r) {
                 mbarrier_wait(&w_full[slot], slot_parity);
-                const uint64_t w_slot = w_first + unsigned(slot * slice_bytes / 16);
+                const uint64_t w_slot = wgmma_moved(w_first, slot * slice_bytes / 16);
                 auto tap = [&](int s) {
-                    wgmma_m64n256k8_tf32(r_acc, w_slot + unsigned(s * (kTapBytes / 16)),
-                                         x_stage + s_tap[r * conv.S + s], accumulate);
-                    accumulate = 1;
+                    wgmma_m64n256k8_tf32(r_acc, wgmma_moved(w_slot, s * (kTapBytes / 16)),
+                                         wgmma_moved(x_stage, s_tap[r * conv.S + s]),
+                                         chunk + r + s > 0);
                 };
                 // One group of products runs while the next is issued. Groups of three keep the
                 // tensor cores busier than single ones.
@@ -232,16 +235,15 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
         }
         const Tile at = tile_at(tiling, tile);
         const int64_t PQ = int64_t(conv.P) * conv.Q;
+        const int k_warp = s_k[0] + warp % 4 * 16;             // its first of 16 output channels
+        const int channels = s_k[1] - warp % 4 * 16;           // and how many there are
         float r_bias[2];
-        for (int half = 0; half < 2; ++half) {
-            const int k = k_warp + 8 * half + g;
-            r_bias[half] = g_bias && k < K_group ? g_bias[group * K_group + k] : 0.0f;
-        }
+        for (int half = 0; half < 2; ++half)
+            r_bias[half] = g_bias && 8 * half + g < channels ? g_bias[k_warp + 8 * half + g] : 0.0f;
         wgmma_wait<0>();
         release(true);
 
-        float* y_k = g_y + (int64_t(at.n) * conv.K + group * K_group + k_warp) * PQ;
-        const int channels = K_group - k_warp;
+        float* y_k = g_y + (int64_t(at.n) * conv.K + k_warp) * PQ;
         if (tiling.rows_out) {
             // Each consumer has one row of the tile. The copy engine moves its 16-byte multiples;
             // what remains at the two ends, up to 3 floats, is stored by hand.
@@ -270,19 +272,16 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                 }
                 fence_proxy_async();
                 __syncwarp();
-                for (int i = lane; i < 8 * 7; i += 32) {   // 8 rows: the engine's part, 6 floats
-                    const int k = i % 8, piece = i / 8, row_shift = shift_of(8 * half + k);
-                    if (8 * half + k >= channels) continue;
+                const int k = 8 * half + lane % 8, part = lane / 8;   // four lanes for a row
+                if (k < channels) {
+                    const int row_shift = shift_of(k);
                     const int head = min_of((4 - row_shift) % 4, length);
-                    const int body = (length - head) / 4 * 4;
-                    const int at_end = piece <= 3 ? piece - 1 : head + body + piece - 4;
-                    float* to = y_row + (8 * half + k) * PQ;
-                    const float* from = s_y + k * kRowPitch + row_shift;
-                    if (piece == 0) {
-                        if (body > 0) bulk_store(to + head, from + head, 4 * body);
-                    } else if (at_end < (piece <= 3 ? head : length)) {
-                        to[at_end] = from[at_end];
-                    }
+                    const int body = (length - head) / 4 * 4, tail = head + body + part;
+                    float* to = y_row + k * PQ;
+                    const float* from = s_y + lane % 8 * kRowPitch + row_shift;
+                    if (part == 0 && body > 0) bulk_store(to + head, from + head, 4 * body);
+                    if (part < head) to[part] = from[part];
+                    if (tail < length) to[tail] = from[tail];
                 }
                 bulk_commit();
             }

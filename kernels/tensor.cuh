@@ -143,10 +143,14 @@ __device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a
 // Where an operand lies, for layouts without swizzle: "core matrices" of 8 rows of 16 bytes, end to
 // end. `k_step` is from one to the next along k (4 numbers on), `row_step` along the other
 // dimension (8 rows on); PTX calls them leading and stride dimension byte offset. All are
-// multiples of 16 below 2^18. Adding n to the descriptor moves the start by 16 n bytes.
+// multiples of 16 below 2^18.
 __device__ __forceinline__ uint64_t wgmma_descriptor(const void* start, int k_step, int row_step) {
     return uint64_t(shared_address(start) >> 4) | uint64_t(k_step >> 4) << 16 |
            uint64_t(row_step >> 4) << 32;
+}
+// The same with the start moved by 16 n bytes.
+__device__ __forceinline__ uint64_t wgmma_moved(uint64_t descriptor, unsigned n) {
+    return (descriptor >> 32 << 32) | (uint32_t(descriptor) + n);
 }
 
 // For operands that only a tensor core reads: it drops their last 13 bits, and what is left of this

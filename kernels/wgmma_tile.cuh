@@ -120,8 +120,9 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     t.lanes = int(min_of(tiles, max_of(int64_t(1), multiprocessors / k_tiles)));
 
     const int64_t slice_bytes = int64_t(conv.S) * kTapBytes, stage_bytes = 32 * int64_t(t.quad);
-    const int64_t table_bytes =   // of taps, and of rows or pixels
-        ceil_div(4 * (conv.R * conv.S + (vectors ? planes * t.plane / t.pitch : t.quad)), 128) * 128;
+    const int64_t table_bytes =   // of taps, of rows or pixels, and two numbers more
+        ceil_div(4 * (conv.R * conv.S + (vectors ? planes * t.plane / t.pitch : t.quad) + 2), 128) *
+        128;
     auto fits = [&](int stages, int64_t slots, bool rows_out) {
         const int64_t barriers = ceil_div((2 * stages + 2 * slots + 1) * 8, int64_t(128)) * 128;
         const int64_t y_bytes = 8 * 8 * (rows_out ? kRowPitch : kPitch) * 4;

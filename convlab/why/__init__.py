@@ -23,6 +23,7 @@ from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..run.runnable import Runnable
 from ..sim import Trace
+from ..words import arguments
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -75,8 +76,9 @@ def inspect(
     UnsupportedError
         The kernel cannot do the problem, or none of them.
     """
-    if engine not in ENGINES:
-        raise ProblemError(f"no engine {engine!r}: choose from {', '.join(ENGINES)}")
+    arguments.choice(engine, "engine", ENGINES)
+    shared = arguments.whole(shared, "shared", least=0)
+    seed = arguments.whole(seed, "seed")
     gpu = find_gpu(gpu)
     kernel = _kernel(kernel, engine)
     several = members(problem)
@@ -144,7 +146,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
 def _kernel(thing: Runnable | str | Path, engine: str) -> Kernel:
     if isinstance(thing, Kernel):
         return thing
-    name = thing.name if isinstance(thing, Runnable) else str(thing)
+    name = thing.name if isinstance(thing, Runnable) else str(arguments.path(thing, "kernel"))
     if isinstance(thing, Runnable) or ":" in name:
         raise ProblemError(f"{name} is a library's, or a function: inspect looks into .cu files")
     return load(thing, engine=engine)
