@@ -16,12 +16,9 @@
 #ifndef BK
 #define BK 16     // rows of the im2col matrix staged at a time
 #endif
-#ifndef STAGES
-#define STAGES 2  // tiles in shared memory: one in use, the others on their way
-#endif
-constexpr int kBK = BK, kStages = STAGES, kTM = 8;
+constexpr int kBK = BK, kTM = 8;
+constexpr int kStages = 2;   // tiles in shared memory: one in use, the others on their way
 static_assert(kBK == 8 || kBK == 16, "BK: 8 or 16");
-static_assert(kStages >= 2 && kStages * kBK <= 40, "STAGES: at least 2, and BK * STAGES <= 40");
 
 // A row (c, r, s) of the im2col matrix, for all pixels: what it adds to a pixel's first element in
 // x, and the bits that must be set in the pixel's mask for it to lie inside the image.
@@ -169,12 +166,13 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
             Floats<4> r_x[2];
             Floats<kTN / 2> r_w[2];
             #pragma unroll
-            for (int i = 0; i < 2; ++i) {
+            for (int i = 0; i < 2; ++i)
                 r_x[i] = *reinterpret_cast<const Floats<4>*>(
                     &s_x[stage][kk][thread_m + i * (kBM / 2)]);
+            #pragma unroll
+            for (int i = 0; i < 2; ++i)
                 r_w[i] = *reinterpret_cast<const Floats<kTN / 2>*>(
                     &s_w[stage][kk][thread_n + i * (kBN / 2)]);
-            }
             #pragma unroll
             for (int i = 0; i < kTN; ++i)
                 #pragma unroll

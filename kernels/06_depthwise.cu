@@ -23,8 +23,7 @@
 #endif
 constexpr int kThreads = 256;
 constexpr int kTileW = TILE_W, kRows = ROWS;
-static_assert(kTileW == 32 || kTileW == 64 || kTileW == 128 || kTileW == 256,
-              "TILE_W: 32, 64, 128 or 256");
+static_assert(kTileW >= 32 && kThreads % kTileW == 0, "TILE_W: 32, 64, 128 or 256");
 static_assert(kRows >= 1 && kRows <= 256, "ROWS: 1 to 256");
 constexpr int kChunk = 4;   // outputs of a column that are summed at a time, where R, S may be any
 

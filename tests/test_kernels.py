@@ -28,7 +28,12 @@ from convlab.words.errors import BuildError, LaunchError, UnsupportedError
 from convlab.words.problem import Problem, problems
 
 RUNGS = catalog()
-PLAIN = Problem(2, 6, 13, 18, 10, 3, 3, (1, 2), 1, groups=2, bias=True, name="plain")
+# Of these a rung is tested on the first that it supports.
+PLAINS = (
+    Problem(2, 6, 13, 18, 10, 3, 3, (1, 2), 1, groups=2, bias=True, name="plain"),
+    Problem(2, 6, 13, 18, 10, 3, 3, 1, 1, groups=2, bias=True, name="plain-s1"),
+    Problem(2, 6, 13, 18, 12, 3, 3, (1, 2), 1, groups=6, bias=True, name="plain-depthwise"),
+)
 
 
 ENGINES = {"sim": [], "cuda": [pytest.mark.gpu]}  # and their marks
@@ -68,11 +73,28 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
     return load(path, engine=engine)
 
 
+def plain(kernel: Kernel) -> Problem:
+    """Return a small problem that the kernel supports."""
+    for problem in PLAINS:
+        if not kernel.unsupported(problem):
+            return problem
+    skip_declined(kernel, PLAINS[0])
+    raise AssertionError("unreachable: the kernel declines the first")
+
+
 def call(kernel: Kernel, problem: Problem, seed: int = 0) -> tuple[torch.Tensor, reference.Inputs]:
     """Run a kernel as a user does, on normal data; return y and the inputs."""
     inputs = reference.inputs(problem, seed, kernel.device)
     options = (problem.stride, problem.padding, problem.dilation, problem.groups)
     return kernel(*inputs, *options), inputs
+
+
+def skip_declined(kernel: Kernel, problem: Problem) -> None:
+    """Skip the test where the header declines its problem, once it was seen to be refused."""
+    if kernel.unsupported(problem):
+        with pytest.raises(UnsupportedError, match=re.escape(kernel.name)):
+            call(kernel, problem)
+        pytest.skip(f"declined: {kernel.unsupported(problem)}")
 
 
 def assert_close(
@@ -237,29 +259,40 @@ def test_awkward_problems(kernel: Kernel, problem: Problem) -> None:
 )
 @skips_what_is_declined
 def test_padding_same(kernel: Kernel, filter_size: tuple[int, int], dilation: object) -> None:
+    depthwise = "groups == C" in kernel.header.supports
+    K, groups = (8, 4) if depthwise else (6, 2)
+    skip_declined(
+        kernel, Problem(2, 4, 11, 14, K, *filter_size, dilation=dilation, groups=groups)
+    )
     x = torch.randn(2, 4, 11, 14, device=kernel.device)
-    w = torch.randn(6, 2, *filter_size, device=kernel.device)
-    y = kernel(x, w, padding="same", dilation=dilation, groups=2)
+    w = torch.randn(K, 4 // groups, *filter_size, device=kernel.device)
+    y = kernel(x, w, padding="same", dilation=dilation, groups=groups)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that it copies to pad by an odd number
-        truth = F.conv2d(x.double(), w.double(), padding="same", dilation=dilation, groups=2)
-    assert y.shape == truth.shape == (2, 6, 11, 14)
+        truth = F.conv2d(x.double(), w.double(), padding="same", dilation=dilation, groups=groups)
+    assert y.shape == truth.shape == (2, K, 11, 14)
     worst = WORST[kernel.precision] * truth.std().item()
     torch.testing.assert_close(y.double(), truth, rtol=0, atol=worst)
 
 
 @skips_what_is_declined
 def test_padding_valid_is_none(kernel: Kernel) -> None:
-    x, w, _ = reference.inputs(problems("awkward")[0], device=kernel.device)
-    assert torch.equal(kernel(x, w, padding="valid"), kernel(x, w, padding=0))
+    problem = plain(kernel)
+    x, w, _ = reference.inputs(problem, device=kernel.device)
+    valid, none = (
+        kernel(x, w, None, problem.stride, padding, groups=problem.groups)
+        for padding in ("valid", 0)
+    )
+    assert torch.equal(valid, none)
 
 
 @skips_what_is_declined
 def test_one_image_without_a_batch(kernel: Kernel) -> None:
-    x, w, bias = reference.inputs(PLAIN, device=kernel.device)
-    y = kernel(x[1], w, bias, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
-    assert tuple(y.shape) == PLAIN.y_shape[1:]
-    whole = kernel(x[1:], w, bias, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
+    problem = plain(kernel)
+    x, w, bias = reference.inputs(problem, device=kernel.device)
+    y = kernel(x[1], w, bias, problem.stride, problem.padding, groups=problem.groups)
+    assert tuple(y.shape) == problem.y_shape[1:]
+    whole = kernel(x[1:], w, bias, problem.stride, problem.padding, groups=problem.groups)
     assert torch.equal(y, whole[0])
 
 
@@ -283,8 +316,9 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("layout", [transposed, sliced, channels_last], ids=lambda f: f.__name__)
 @skips_what_is_declined
 def test_inputs_of_any_layout(kernel: Kernel, layout: object) -> None:
-    options = (PLAIN.stride, PLAIN.padding, PLAIN.dilation, PLAIN.groups)
-    y, (x, w, bias) = call(kernel, PLAIN)
+    problem = plain(kernel)
+    options = (problem.stride, problem.padding, problem.dilation, problem.groups)
+    y, (x, w, bias) = call(kernel, problem)
     assert not layout(x).is_contiguous() and torch.equal(layout(x), x)
     assert torch.equal(kernel(layout(x), layout(w), bias, *options), y)
     strided = torch.stack([bias, bias], dim=1)[:, 0]
@@ -300,10 +334,10 @@ def test_expanded_input(kernel: Kernel) -> None:
 
 @skips_what_is_declined
 def test_no_images_give_an_empty_output(kernel: Kernel) -> None:
-    y = kernel(
-        torch.empty(0, 4, 9, 8, device=kernel.device), torch.ones(6, 4, 3, 3).to(kernel.device)
-    )
-    assert tuple(y.shape) == (0, 6, 7, 6) and y.device == kernel.device
+    problem = plain(kernel)
+    x, w, _ = reference.inputs(problem, device=kernel.device)
+    y = kernel(x[:0], w, None, problem.stride, problem.padding, groups=problem.groups)
+    assert tuple(y.shape) == (0, *problem.y_shape[1:]) and y.device == kernel.device
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -317,6 +351,7 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
     x[0, 2, 18, 17] = torch.inf
     x[0, 2, 19, 17] = -torch.inf  # with its neighbour: infinity minus infinity
     w[5, 0, 1, 1] = torch.nan
+    skip_declined(kernel, Problem(2, 4, 20, 37, 6, 3, 3, (1, 2), groups=groups))
     y = kernel(x, w, stride=(1, 2), groups=groups).double()
     truth = F.conv2d(x.double(), w.double(), stride=(1, 2), groups=groups)
     assert truth.isnan().any() and truth.isinf().any() and truth.isfinite().any()
@@ -328,9 +363,10 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
 
 @skips_what_is_declined
 def test_inputs_are_left_alone(kernel: Kernel) -> None:
-    inputs = reference.inputs(PLAIN, 3, kernel.device)
+    problem = plain(kernel)
+    inputs = reference.inputs(problem, 3, kernel.device)
     before = [part.clone() for part in inputs]
-    kernel(*inputs, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
+    kernel(*inputs, problem.stride, problem.padding, groups=problem.groups)
     assert all(torch.equal(part, was) for part, was in zip(inputs, before, strict=True))
 
 
@@ -357,6 +393,7 @@ NEED = re.compile(r"needs ([\d,]+) bytes of workspace.*load\(\.\.\., workspace_l
 )
 @skips_what_is_declined
 def test_a_small_workspace_means_chunks(kernel: Kernel, problem: Problem) -> None:
+    skip_declined(kernel, problem)
     whole, _ = call(kernel, problem)
     most = workspace_bytes(kernel, problem)
     exact = "cublas" not in kernel.source.lower()  # whose algorithm depends on the sizes
@@ -385,19 +422,20 @@ def test_a_small_workspace_means_chunks(kernel: Kernel, problem: Problem) -> Non
 @pytest.mark.parametrize(("path", "engine", "name", "default"), each_tunable())
 def test_tunables(path: Path, engine: str, name: str, default: int) -> None:
     """Half and twice the default are right, or refused by a static_assert; not both refused."""
-    plain, works = load(path, engine=engine), 0
-    before = assert_right(plain, PLAIN)
+    usual, works = load(path, engine=engine), 0
+    problem = plain(usual)
+    before = assert_right(usual, problem)
     for value in (default // 2, 2 * default):
         tuned = load(f"{path.stem}@{name}={value}", engine=engine)
         assert tuned.name == f"{path.stem}@{name}={value}" and tuned.defines == {name: value}
         try:
-            assert_right(tuned, PLAIN)
+            assert_right(tuned, problem)
             assert_right(tuned, convlab.problem("awkward.tile_plus_one"))
             works += 1
         except BuildError as error:
             assert "assert" in str(error) and name in str(error), str(error)
     assert works
-    assert torch.equal(assert_right(plain, PLAIN), before)  # held beside the others all the time
+    assert torch.equal(assert_right(usual, problem), before)  # held beside the others all the time
 
 
 @pytest.mark.parametrize(("path", "engine", "name", "default"), each_tunable())
@@ -451,7 +489,7 @@ LARGE = [
 @on("cuda")
 @pytest.mark.parametrize("problem", HEADLINE, ids=lambda p: p.label)
 def test_headline_problems_at_full_size(kernel: Kernel, problem: Problem) -> None:
-    assert not kernel.unsupported(problem)
+    skip_declined(kernel, problem)
     report = convlab.check(kernel, problem, scale=None, sample=100_000)
     assert report.ok, str(report)
     assert report.problem == problem and report.outputs == torch.Size(problem.y_shape).numel()
@@ -484,13 +522,14 @@ def test_large_indices(kernel: Kernel, problem: Problem) -> None:
 @on("cuda")
 @skips_what_is_declined
 def test_runs_on_the_current_stream(kernel: Kernel) -> None:
-    want, (x, w, bias) = call(kernel, PLAIN)
+    problem = plain(kernel)
+    want, (x, w, bias) = call(kernel, problem)
     late = torch.zeros_like(x)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         torch.cuda._sleep(200_000_000)  # a tenth of a second, in which x is still all zeros
         late.copy_(x)
-        y = kernel(late, w, bias, PLAIN.stride, PLAIN.padding, groups=PLAIN.groups)
+        y = kernel(late, w, bias, problem.stride, problem.padding, groups=problem.groups)
     stream.synchronize()
     assert torch.equal(y, want)

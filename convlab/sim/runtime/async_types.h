@@ -1,9 +1,6 @@
 // What the runtime knows of a block's mbarriers, bulk copies and wgmmas.
 #pragma once
-#include <cstddef>
-#include <cstdint>
-#include <unordered_map>
-#include <vector>
+#include "types.h"
 
 namespace {
 struct Span {  // of shared memory, with the operation that uses it

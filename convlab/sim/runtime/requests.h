@@ -2,7 +2,6 @@
 #pragma once
 #include "memory.h"
 
-namespace {
 // One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
 inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask,
                             unsigned bytes) {
@@ -107,4 +106,3 @@ void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
             ++counters.launch_sectors;
     }
 }
-}  // namespace

@@ -2,7 +2,6 @@
 #pragma once
 #include "access.h"
 
-namespace {
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     Mark m{};
     m.block = uint32_t(block), m.launch = launch->number, m.site = index, m.phase = phase;
@@ -182,4 +181,3 @@ void Worker::wait(unsigned newest) {
     }
     mine.resize(kept);
 }
-}  // namespace
