@@ -10,7 +10,6 @@ import difflib
 import functools
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -261,10 +260,11 @@ def driver_version() -> str | None:
         found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated.read_text(errors="replace"))
         if found:
             return found[1]
-    if shutil.which("nvidia-smi") is None:
+    tool = toolchain.find("nvidia-smi")
+    if tool is None:
         return None
     try:
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        query = [str(tool), "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
