@@ -20,6 +20,7 @@ import torch
 
 from ..words.arguments import text
 from ..words.errors import LaunchError, ProblemError
+from . import toolchain
 
 if TYPE_CHECKING:
     from ..words.problem import Problem
