@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from .use import commands
+from .use.answers import PLURAL, Failed, answers, drawn
+from .use.grammar import parser, understood
 from .words.errors import CatalogError, ConvlabError, ProblemError
 
 RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -21,21 +22,21 @@ RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     prog = "convlab" if Path(sys.argv[0]).name == "convlab" else "python -m convlab"
-    arguments = commands.parser(prog=prog).parse_args(argv)
+    arguments = parser(prog=prog).parse_args(argv)
     found: list[Any] = []
     document: dict[str, Any] = {}
     with _only_json(arguments.json) as out:
         try:
-            for answer in commands.answers(commands.understood(arguments)):
+            for answer in answers(understood(arguments)):
                 found.append(answer)
-                failed = isinstance(answer, commands.Failed)
+                failed = isinstance(answer, Failed)
                 if failed or not arguments.json:
                     print(answer, file=sys.stderr if failed else out, flush=True)
                 if not failed and not arguments.json and getattr(arguments, "listing", False):
                     print(answer.listing(), file=out, flush=True)
             status = RIGHT if all(answer.ok for answer in found) else WRONG
             document = _document(arguments.command, found)
-            for path in commands.drawn(found, getattr(arguments, "plot", None)):
+            for path in drawn(found, getattr(arguments, "plot", None)):
                 document["plot"] = str(path)
                 if not arguments.json:
                     print(f"plot: {path}", file=out)
@@ -54,10 +55,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _document(command: str, found: list[Any]) -> dict[str, Any]:
     """The answer's document, or those of each kernel's together."""
-    if command not in commands.PLURAL:
+    if command not in PLURAL:
         return found[0].to_dict()
     each = [answer.to_dict() for answer in found]
-    return {"ok": all(answer.ok for answer in found), commands.PLURAL[command]: each}
+    return {"ok": all(answer.ok for answer in found), PLURAL[command]: each}
 
 
 @contextlib.contextmanager

@@ -670,8 +670,8 @@ def test_a_set_has_a_row_for_each_problem_and_a_summary():
     assert set(result.frame["problem"]) == {"plain", "small"} and result.ok and result.plot()
     wrong = convlab.ab(Fake(name="01_a"), Fake(shifted, name="03_c"), [PLAIN])
     assert not wrong.ok and "03_c on plain: WRONG" in str(wrong)
-    assert [each.problem.label.split(" ")[0] for each in convlab.ab(Fake(), Fake(), "headline")] == [
-        "square", "rect", "wide"]  # fmt: skip
+    headline = convlab.ab(Fake(), Fake(), "headline")
+    assert [each.problem.label.split(" ")[0] for each in headline] == ["square", "rect", "wide"]
     both = ABs((timed(), timed(0.95)))
     assert both.sentence.endswith("2 problems: slower on 1, faster on 1")
     assert "95% 1.0" in both.tables[0].cells["interval"][0] and len(both.plot().axes) == 2

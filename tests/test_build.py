@@ -29,6 +29,7 @@ from convlab.words.errors import BuildError
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 
 # Fills y with VALUE.
 FILL = """\
@@ -376,6 +377,32 @@ def test_a_build_is_not_loaded(fill: Path) -> None:
     assert not elf.exports(built.library, "conv2") and not elf.exports(built.library, "printf")
 
 
+@needs_nvcc
+def test_a_build_for_cuda_follows_its_headers_and_is_not_loaded(
+    fill: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU, and with empty libraries in the place of those of torch for CUDA."""
+    for name in ("c10_cuda", "torch_cuda"):
+        command = ["c++", "-shared", "-x", "c++", "/dev/null", "-o", f"{tmp_path}/lib{name}.so"]
+        subprocess.run(command, check=True)
+    monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(torch.version, "cuda", torch.version.cuda or "13.0")
+    header = fill.with_name("number.cuh")
+    fill.write_text("#include <number.cuh>\n" + filling("NUMBER"))
+    source = build.Source(fill.read_text(), "fill", fill)
+    made = []
+    for number in (5, 6, 5):
+        header.write_text(f"#define NUMBER {number}\n")
+        made.append(build._build_cuda(source, [], "90a"))
+    assert made[0].library == made[2].library != made[1].library
+    assert header in made[0].watched and fill not in made[0].watched
+    assert ROOT / "kernels" / "convlab.cuh" in made[0].watched
+    for built in made:
+        assert str(built.library) not in Path("/proc/self/maps").read_text()
+        assert elf.exports(built.library, "conv2d")
+        assert elf.exports(built.library, "convlab_launch_error")
+
+
 # ---- at once, and anywhere --------------------------------------------------------------------
 
 
@@ -576,7 +603,6 @@ def test_a_failed_build_leaves_only_its_log(
 
 # ---- what compilers say -----------------------------------------------------------------------
 
-needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 COMPILERS = ["sim", pytest.param("nvcc", marks=needs_nvcc), ENGINES[1]]
 
 

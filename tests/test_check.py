@@ -465,13 +465,13 @@ def test_kernel_that_does_not_build_is_the_callers_to_hear_of():
 HOSTILE = {
     "check": ({"time_limit": float("nan")}, {"time_limit": 0}, {"count": -1}, {"count": "2"},
               {"seed": None}, {"seed": 2.5}, {"sample": -3}, {"raises": "no"}, {"isolate": None},
-              {"scale": 1}),
+              {"problem": 3}, {"problem": [None]}, {"scale": 1}),
     "compare": ({"limit_seconds": float("inf")}, {"limit_seconds": "3"}, {"engine": "gpu"},
-                {"seed": "0"}, {"progress": 2}, {"baselines": 3}),
+                {"seed": "0"}, {"progress": 2}, {"baselines": 3}, {"problem": 2.0}),
     "ab": ({"threshold": float("nan")}, {"threshold": True}, {"target": -1}, {"mode": 3},
            {"mode": []}, {"limit_seconds": None}, {"seed": []}, {"check": 1}, {"engine": None}),
     "sweep": ({"tunables": [("A", 1)]}, {"tunables": {"THREADS": 3.5}}, {"executor": 3},
-              {"limit_seconds": -1}, {"seed": {}}, {"engine": "auto "}),
+              {"limit_seconds": -1}, {"seed": {}}, {"problems": 3}, {"engine": "auto "}),
 }  # fmt: skip
 
 
@@ -479,10 +479,14 @@ HOSTILE = {
     ("name", "options"), [(name, each) for name, some in HOSTILE.items() for each in some], ids=str
 )
 def test_arguments_that_make_no_sense_are_problem_errors(name, options):
-    needed = {"ab": {"a": "01", "b": "01"}, "sweep": {"kernel": "01", "tunables": {"THREADS": [64]}}}
-    needed = needed.get(name, {"kernel": "01"} if name == "check" else {"kernels": "01"})
+    right = {
+        "check": {"kernel": "01", "problem": PLAIN},
+        "compare": {"kernels": "01", "problem": PLAIN},
+        "ab": {"a": "01", "b": "01", "problem": PLAIN},
+        "sweep": {"kernel": "01", "tunables": {"THREADS": [64]}, "problems": PLAIN},
+    }
     with pytest.raises(ProblemError):
-        getattr(convlab, name)(**needed | {"problems" if name == "sweep" else "problem": PLAIN} | options)
+        getattr(convlab, name)(**right[name] | options)
 
 
 # Where it runs ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from convlab.words.problem import PROBLEM_SETS
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
-COMMANDS = ["list", "check", "compare", "diff", "bench", "doctor"]
+COMMANDS = ["list", "check", "compare", "diff", "cache", "bench", "doctor"]
 WRONG = """\
 // title: All ones
 #include "convlab.cuh"
@@ -207,6 +207,17 @@ def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):
     }  # fmt: skip
 
 
+def test_cache_is_shown_and_cleared(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "builds"))
+    assert run("cache", "--json").document["builds"] == 0
+    assert run("check", "01_direct", "--problem", SMALL).status == 0
+    document = run("cache", "--json").document
+    assert document["builds"] >= 1 and document["bytes"] > 10_000
+    assert str(tmp_path / "builds") in document["folder"] and "MB" in run("cache").out
+    assert run("cache", "clear", "--json").document["removed"] == document["bytes"]
+    assert run("cache", "--json").document["builds"] == 0
+
+
 def test_list_says_where_kernels_are_from(run, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "mine.cu").write_text(WRONG)
@@ -241,7 +252,7 @@ def test_bench_writes_between_the_markers(run, tmp_path):
     text = readme.read_text()
     assert text.startswith("# top\n<!-- bench: begin -->\n| kernel | class |")
     assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
-    assert text.endswith("\n<!-- ladder: end -->\n") and "old" not in text
+    assert text.endswith("\n<!-- ladder: end -->\n") and "\nold\n" not in text
     assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
     again = run("bench", "01", "--problem", SMALL, "--write", "README.md")
     assert again.status == 0 and readme.read_text() == text

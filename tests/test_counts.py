@@ -14,8 +14,8 @@ from convlab import sim
 from convlab.machine import toolchain
 from convlab.right import reference
 from convlab.sim import any_kernel, operations
-from convlab.why import sass
-from convlab.words.errors import LaunchError, ProblemError
+from convlab.why import counting, sass
+from convlab.words.errors import LaunchError
 from tests.instruments import merging, ncu_agreement
 
 # Each kernel is run by one warp; t is its lane. x[8 * i] is a sector of its own for each i.
@@ -321,37 +321,37 @@ def test_flops_are_not_known_without_objdump_or_counts(monkeypatch):
 # --- what nvcc joins ------------------------------------------------------------------------------
 
 
+def counted_joined(name: str, problem, first, widths: dict[tuple, int]):
+    """The same, with accesses of some (line, space, kind) counted as one of so many bytes."""
+    offsets = [(offset, size) for place, size in widths.items()
+               for offset in first.offsets_of(*place)]  # fmt: skip
+    return counting.simulate(convlab.load(name, engine="sim"), problem, seed=0, joined=offsets)
+
+
 def test_accesses_are_counted_as_joined():
     """02's reads of the filter's tile: eight neighbouring floats for each thread."""
     spec = "N=1,C=8,H=18,W=18,K=64,R=3,S=3"
-    _, launch = prepared("02_im2col_gemm", spec)
-    (row,) = [r for r in launch.lines if r["array"] == "s_w" and r["kind"] == "load"]
-    before = dict(launch.counters)
-    launch.as_compiled({(row["line"], "shared", "load"): 16})
-    (joined,) = [r for r in launch.lines if r["array"] == "s_w" and r["kind"] == "load"]
+    name, problem = "02_im2col_gemm", convlab.problem(spec)
+    first = counted_joined(name, problem, None, {})
+    (row,) = [r for r in first.lines if r["array"] == "s_w" and r["kind"] == "load"]
+    before = first.counters
+    second = counted_joined(name, problem, first, {(row["line"], "shared", "load"): 16})
+    (joined,) = [r for r in second.lines if r["array"] == "s_w" and r["kind"] == "load"]
     assert joined["requests"] == row["requests"] / 4
     # of the two halves of a warp each reads one float4, and they are served one after the other
     assert joined["units"] == 2 * joined["requests"]
     saved = row["requests"] - joined["requests"]
-    assert launch.counters["shared_requests"] == before["shared_requests"] - saved
-    assert launch.counters["global_load_sectors"] == before["global_load_sectors"]
+    assert second.counters["shared_requests"] == before["shared_requests"] - saved
+    assert second.counters["global_load_sectors"] == before["global_load_sectors"]
 
 
 def test_what_is_not_aligned_is_not_joined():
     """01 reads neighbours along a row too, from wherever its pixel is."""
-    _, launch = prepared("01_direct", "N=1,C=2,H=18,W=18,K=2,R=3,S=3")
-    before = dict(launch.counters)
-    rows = {(r["line"], r["space"], r["kind"]) for r in launch.lines if r["array"] == "x"}
-    launch.as_compiled(dict.fromkeys(rows, 16))
-    assert launch.counters["global_load_requests"] == before["global_load_requests"]
-
-
-def test_joining_needs_a_first_run():
-    problem = convlab.problem("N=1,C=1,H=8,W=8,K=1,R=3,S=3")
-    kernel = convlab.load("01_direct", engine="sim")
-    launch = kernel.prepare(problem, *reference.inputs(problem, 0, "cpu"))
-    with pytest.raises(ProblemError, match="first"):
-        launch.as_compiled({})
+    name, problem = "01_direct", convlab.problem("N=1,C=2,H=18,W=18,K=2,R=3,S=3")
+    first = counted_joined(name, problem, None, {})
+    rows = {(r["line"], r["space"], r["kind"]) for r in first.lines if r["array"] == "x"}
+    second = counted_joined(name, problem, first, dict.fromkeys(rows, 16))
+    assert second.counters["global_load_requests"] == first.counters["global_load_requests"]
 
 
 def test_merges_are_told_from_the_machine_code():

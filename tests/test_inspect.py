@@ -411,6 +411,23 @@ def test_a_set_of_problems_has_a_row_each_and_a_summary(tmp_path) -> None:
         convlab.inspect(mine, [far], engine="sim")
 
 
+def test_a_function_of_a_header_has_the_headers_lines() -> None:
+    """im2col stands in im2col.cuh: its lines are none of 02b's own, which has as many."""
+    found = convlab.inspect("02b_im2col_cublas", SMALL, gpu="L4", engine="sim")
+    rows = found.lines[(found.lines["array"] == "x") & (found.lines["kind"] == "load")]
+    assert set(rows["file"]) == {"im2col.cuh"}
+    assert set(found.lines["file"]) == {"im2col.cuh", "02b_im2col_cublas.cu"}
+    costly = found.costly(50).set_index("line")
+    places = [f"im2col.cuh:{line}" for line in rows["line"]]
+    assert (costly.loc[places, "sectors"] > 0.1).all()
+    listed = {row["line"] for row in found.listing().rows}
+    assert listed == set(found.lines[found.lines["file"] == found.file]["line"])
+    if found.predicted is None:
+        pytest.skip("needs nvcc and nvdisasm")
+    assert [part.name for part in found.predicted.parts] == ["im2col", "to_nchw", "cuBLAS"]
+    assert (costly.loc[places, "issued"] > 0).all()
+
+
 def test_nvcc_runs_once_for_a_kernel(monkeypatch) -> None:
     ran = []
 

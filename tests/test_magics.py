@@ -16,7 +16,7 @@ from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
 import convlab
-from convlab.run import kernel as kernels
+from convlab.run import trial
 from convlab.use.magics import Results
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import BuildError, CatalogError, LaunchError, ProblemError
@@ -136,7 +136,7 @@ def test_usage_errors(run: Run, cell: str, message: str) -> None:
     [
         ("check mien", CatalogError, "did you mean mine?"),
         ("check mine sqare", CatalogError, "did you mean square?"),
-        ("check 01_dirct", CatalogError, "did you mean 01_direct?"),
+        ("check 01_dirct", CatalogError, "did you mean 01_direct"),
         ("check mine --problem sqare", ProblemError, "did you mean square?"),
         ("check mine square wide", ProblemError, "one problem at a time, not square and wide"),
         ("check mine@TILE=8 square", ProblemError, "has no tunable TILE; it has: THREADS"),
@@ -183,7 +183,7 @@ def test_help_and_lists(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("%convlab c", {"check", "compare"}),
+        ("%convlab c", {"cache", "check", "compare"}),
         ("%convlab check mi", {"mine"}),
         ("r = %convlab check mine --se", {"--seed"}),
         ("%convlab check --engine ", {"auto", "cuda", "sim"}),
@@ -361,7 +361,7 @@ def test_what_c_prints_reaches_pythons_output(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.synchronize", lambda: ctypes.CDLL(None).puts(b"from C"))
-    with kernels._shown():
+    with trial.shown():
         pass
     assert capsys.readouterr().out == "from C\n"
 

@@ -408,8 +408,9 @@ def test_values_stand_at_their_bars_and_ticks_apart(times):
     for axes in chart.axes:
         shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if tick.label1.get_text()]
         low, high = axes.get_xlim()
-        boxes = [label.get_window_extent() for label in shown if low <= label.get_position()[0] <= high]
-        for left, right in itertools.pairwise(sorted(boxes, key=lambda box: box.x0)):
+        seen = [label for label in shown if low <= label.get_position()[0] <= high]
+        boxes = sorted((label.get_window_extent() for label in seen), key=lambda box: box.x0)
+        for left, right in itertools.pairwise(boxes):
             assert left.x1 <= right.x0
 
 

@@ -11,14 +11,13 @@ import pytest
 
 import convlab
 from convlab import sim
-from convlab.right import reference
 from convlab.machine.compile import ninja_on_path
+from convlab.right import reference
 from convlab.words import catalog
 from convlab.words.errors import LaunchError
 from convlab.words.problem import problems
-from tests import planted
-from tests.instruments import mutants
-from tests.planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
+from tests.instruments import mutants, planted
+from tests.instruments.planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
 NAMES = {mutant.name: mutant for mutant in MUTANTS}
 RUNGS = [path.stem for path in catalog.catalog()]

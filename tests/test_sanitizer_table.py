@@ -12,7 +12,8 @@ from convlab.fast import bench
 from convlab.machine import toolchain
 from convlab.sim import any_kernel
 from convlab.words.errors import LaunchError
-from tests import planted, test_microscope
+from tests import test_microscope
+from tests.instruments import planted
 from tests.instruments import sanitizer_table as table
 from tests.instruments.sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 

@@ -14,7 +14,10 @@ import torch
 import convlab
 from convlab import sim
 from convlab.machine import toolchain
+from convlab.sim.findings import index
 from convlab.words.errors import BuildError, LaunchError
+from convlab.words.format import parse_format
+from convlab.words.problem import Problem
 
 KERNEL = """#include "convlab.cuh"
 #include <cstdio>
@@ -178,3 +181,52 @@ def test_each_header_compiles_alone(header: Path) -> None:
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_memory_of_its_own_can_be_given_back() -> None:
+    host = 'float* p = nullptr; if (cudaMalloc(&p, 64) || !p || cudaFree(p)) return "no";'
+    assert (run(kernel(host)) == 7).all()
+
+
+PLANNED = """#include "convlab.cuh"
+__global__ void twice(const float* w, float* plan, int n) {
+    if (threadIdx.x < n) plan[threadIdx.x] = 2 * w[threadIdx.x];
+}
+__global__ void scale(const float* x, const float* plan, float* y, int n) {
+    if (threadIdx.x < n) y[threadIdx.x] = plan[0] * x[threadIdx.x];
+}
+CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* conv) { return 4 * conv->K; }
+CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* conv, const float* w, float* plan,
+                                         cudaStream_t stream) {
+    if (conv->K > 1) return "one channel only";
+    twice<<<1, 32, 0, stream>>>(w, plan, conv->K);
+    return launch_error();
+}
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float* x, const float* plan,
+                                 const float*, float* y, void*, size_t, cudaStream_t stream) {
+    scale<<<1, 32, 0, stream>>>(x, plan, y, conv->W);
+    return launch_error();
+}
+"""
+
+
+def test_a_filter_is_laid_out_before() -> None:
+    planned = convlab.compile(PLANNED, name="planned", engine="sim")
+    x = torch.arange(8.0).reshape(1, 1, 1, 8)
+    launch = planned.prepare(Problem(1, 1, 1, 8, 1, 1, 1), x, torch.full((1, 1, 1, 1), 3.0))
+    launch()
+    assert (launch.y == 6 * x).all() and launch.findings == []
+    assert [each["kernel"] for each in launch.launches] == ["twice", "scale"]
+    with pytest.raises(LaunchError, match="one channel only"):
+        planned(x, torch.ones(2, 1, 1, 1))
+
+
+def test_tensors_lie_as_their_format_says() -> None:
+    format = parse_format("x f16 NHWC, y f32 NHWC")
+    arena = sim.Arena({"x": (2, 3, 4, 5), "w": (6, 3, 1, 1), "y": (2, 6, 4, 5)}, format=format)
+    x, y = arena.tensors["x"], arena.tensors["y"]
+    assert x.dtype == torch.float16 and x.stride() == (60, 1, 15, 3) and y.shape == (2, 6, 4, 5)
+    assert arena.buffers["x"][1] == 240 and arena.tensors["w"].is_contiguous()
+    place = 2 * ((1 * 4 + 2) * 5 + 3) * 3 + 2
+    assert index("x", place, arena.arrays) == "x[n=1, h=2, w=3, c=1]"
+    assert index("y", 4 * 6, arena.arrays) == "y[n=0, p=0, q=1, k=0]"

@@ -102,7 +102,8 @@ def ab(
     """
     modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
     if not modes or not all(each in MODES for each in modes):
-        raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {mode!r}")
+        given = arguments.shown(mode)
+        raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {given}")
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
     arguments.flag(isolate, "isolate")

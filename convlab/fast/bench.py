@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,24 +10,16 @@ import torch
 from ..machine.device import describe
 from ..words import catalog
 from ..words.errors import ProblemError
-from ..words.problem import Problem
-from .compare import compare
 from .comparison import Comparisons
 
 BEGIN, END = "<!-- {0}: begin -->", "<!-- {0}: end -->"
 
 
-def bench(
-    kernels: Sequence[str] | None, problems: Sequence[Problem], *, engine: str = "auto"
-) -> Comparisons:
-    """Check and measure kernels on each problem, at full size on a GPU."""
-    return compare(kernels, problems, engine=engine)
-
-
 def markdown(results: Comparisons) -> str:
     """The results as a Markdown table: a row for each kernel, a column for each problem."""
     timed = "time_ms" in results[0].frame
-    unit, where = ("Median time", describe()) if timed else ("Simulated global traffic", "the simulator")
+    unit = "Median time" if timed else "Simulated global traffic"
+    where = describe() if timed else "the simulator"
     note = f"{unit}, and its multiple of the floor. {where}; torch {torch.__version__}"
     return f"{results.matrix('title').markdown()}\n\n{note}; {datetime.date.today()}."
 

@@ -87,15 +87,11 @@ def compare(
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     asked = members(problem)
-    options = (scale, seed, limit_seconds, progress)
+    loaded = _load(kernels, engine, baselines)
+    options = (kernels is None, scale, seed, limit_seconds, progress)
     if asked is None:
-        entries = _load(kernels, engine, baselines)
-        return _compared(entries, named_problem(problem), kernels is None, *options)
-    results = []
-    for each in asked:
-        entries = _load(kernels, engine, baselines)
-        results.append(_compared(entries, each, kernels is None, *options))
-    return Comparisons(tuple(results))
+        return _compared(loaded, named_problem(problem), *options)
+    return Comparisons(tuple(_compared(loaded, each, *options) for each in asked))
 
 
 @dataclass
@@ -120,7 +116,7 @@ class _Entry:
 
 
 def _compared(
-    entries: list[_Entry],
+    loaded: Sequence[Runnable],
     problem: Problem,
     whole_catalog: bool,
     scale: str | None,
@@ -129,7 +125,7 @@ def _compared(
     progress: bool,
 ) -> Comparison:
     """Compare what was loaded on one problem."""
-    loaded = [entry.kernel for entry in entries]
+    entries = [_Entry(kernel) for kernel in loaded]
     problem, scaled = fit(problem, loaded, scale) if loaded else (problem, None)
     on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
     peaks = ceilings(loaded[0].device) if on_gpu else None
@@ -157,7 +153,7 @@ def _compared(
     )
 
 
-def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_Entry]:
+def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Runnable]:
     """Turn what was asked for into runnables, nothing built yet; baselines come last."""
     if kernels is None:
         kernels = catalog()
@@ -165,11 +161,10 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_E
         kernels = [kernels]
     kernels = arguments.several(kernels, "kernels")
     named = [asked for asked in kernels if isinstance(asked, str) and ":" in asked]
-    entries: list[_Entry] = []
+    loaded: list[Runnable] = []
     for asked in kernels:
         if asked not in named:
-            _add(entries, resolve(asked, engine))
-    loaded = [entry.kernel for entry in entries]
+            _add(loaded, resolve(asked, engine))
     simulated = any(kernel.simulated for kernel in loaded)
     on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
     if simulated and (on_gpu or not all(each.simulated or each.library for each in loaded)):
@@ -179,15 +174,15 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[_E
     if baselines is None:
         baselines = BASELINES if on_gpu else []
     for name in (*named, *arguments.several(baselines, "baselines")):
-        _add(entries, resolve(name, "sim" if simulated else engine))
-    return entries
+        _add(loaded, resolve(name, "sim" if simulated else engine))
+    return loaded
 
 
-def _add(entries: list[_Entry], kernel: Runnable) -> None:
+def _add(loaded: list[Runnable], kernel: Runnable) -> None:
     """Append a runnable unless it is there; refuse another one of the same name."""
-    twin = next((entry.kernel for entry in entries if entry.name == kernel.name), None)
+    twin = next((other for other in loaded if other.name == kernel.name), None)
     if twin is None:
-        entries.append(_Entry(kernel))
+        loaded.append(kernel)
     elif twin is not kernel and not kernel.library and kernel.source != twin.source:
         paths = " and ".join(str(each.path or "(no file)") for each in (twin, kernel))
         raise ConvlabError(

@@ -165,7 +165,7 @@ class Comparisons(Several):
     @property
     def details(self) -> Sequence[str]:
         """What is to be said of each problem, and what is wrong."""
-        return [line for r in self.results for line in (r.sentence, *r.details)]
+        return [line for r in self.results for line in (f"  {r.sentence}", *r.details)]
 
     def figure(self) -> Chart:
         """Draw errors beside costs, the kernels of one problem under those of another."""

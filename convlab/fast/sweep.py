@@ -196,12 +196,14 @@ def sweep(
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     if not (executor is None or isinstance(executor, Executor)):
-        raise ProblemError(f"executor is a concurrent.futures.Executor, not {executor!r}")
+        given = arguments.shown(executor)
+        raise ProblemError(f"executor is a concurrent.futures.Executor, not {given}")
     kernel = resolve(kernel, engine)
     if not isinstance(kernel, Kernel):
         raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
     if not isinstance(tunables, Mapping):
-        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {tunables!r}")
+        given = arguments.shown(tunables)
+        raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {given}")
     grid = {name: _values(name, values) for name, values in tunables.items()}
     if not grid:
         raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")
@@ -275,7 +277,8 @@ def measure_point(
 def _values(name: str, values: Iterable[int]) -> list[int]:
     given = [values] if isinstance(values, int) else arguments.several(values, f"{name}'s values")
     if not given or not all(isinstance(value, int) for value in given):
-        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {given}")
+        shown = arguments.shown(given)
+        raise ProblemError(f"the values of {name} are to be whole numbers, at least one: {shown}")
     return list(dict.fromkeys(given))
 
 

@@ -172,10 +172,11 @@ def compile_library(
             f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
         )
     elf.allow_loading(library)
-    return _made(folder, library, include, cuda, copies or {})
+    return _made(source, folder, library, include, cuda, copies or {})
 
 
 def _made(
+    source: Source,
     folder: Path,
     library: Path,
     include: Sequence[Path],
@@ -187,7 +188,10 @@ def _made(
     listed = subprocess.run([ninja, "-t", "deps"], cwd=folder, capture_output=True, text=True)
     paths = [Path(os.path.normpath(folder / _real(line.strip())))
              for line in listed.stdout.splitlines() if line.startswith("    ")]  # fmt: skip
-    headers = [copies.get(path, path) for path in paths if path.parent != folder]
+    # nvcc lists what `Source.marked` names too
+    own = (Path(os.path.normpath(folder / source.label)), source.path)
+    headers = [copies.get(path, path) for path in paths
+               if path.parent != folder and path not in own]  # fmt: skip
     system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
     read = [path for path in headers if not str(path).startswith(system)]
     there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..words.arguments import text
 from ..words.errors import LaunchError, ProblemError
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
     if wanted is None:
         here = describe()
         return GPUS["H200"] if here is None else _from_device(here)
+    wanted = text(wanted, "gpu")
     by_key = {_key(name): gpu for name, gpu in GPUS.items()}
     if _key(wanted) in by_key:
         return by_key[_key(wanted)]

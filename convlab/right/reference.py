@@ -270,7 +270,7 @@ class Reference:
 def known(
     problem: Problem, count: int, seed: int, device: torch.device, format: Format = FLOAT32
 ) -> Reference:
-    """Return the reference of a problem on fresh data; the last one is kept, for the next kernel."""
+    """Return the reference of a problem on fresh data; the last one is kept for the next kernel."""
     return Reference(problem, inputs(problem, seed, device, format=format), count, seed)
 
 

@@ -25,10 +25,11 @@ from ..words import catalog
 from ..words.errors import CatalogError, ProblemError, UnsupportedError
 from ..words.format import Format
 from ..words.problem import Problem
+from ..words.problem import problem as named_problem
 from . import build as builds
 from . import op, trial
 from .baselines import baseline
-from .data import require
+from .data import match, require
 from .launch import CudaLaunch, SimLaunch
 from .options import ENGINES, WORKSPACE_LIMIT, Options, engine_of, parse_tunables, tunables
 from .runnable import Allocate, Launch, Runnable, empty
@@ -179,6 +180,7 @@ class Kernel(Runnable):
 
     def unsupported(self, problem: Problem) -> str | None:
         """The first of the header's requirements that a problem does not meet, or None."""
+        problem = named_problem(problem)
         if self.simulated:
             return self.header.unsupported(problem, sim.SM, sim.SMEM)
         device = torch.cuda.get_device_properties(self.device)
@@ -202,7 +204,9 @@ class Kernel(Runnable):
         ------
         ProblemError, UnsupportedError, BuildError, LaunchError
         """
+        problem = named_problem(problem)
         require(self, x, w, bias)
+        match(problem, x, w, bias)
         reason = self.unsupported(problem)
         if reason is not None:
             raise UnsupportedError(self._refusal(problem, reason))
@@ -361,7 +365,8 @@ def load(
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
     path = catalog.find(tuned[1] if tuned else given).resolve()
-    defines = {**parse_tunables(tuned[2] if tuned else ""), **valid.tunables(defines or {})}
+    given = valid.tunables({} if defines is None else defines)
+    defines = {**parse_tunables(tuned[2] if tuned else ""), **given}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace, sample)
     return Kernel(path.stem, path, None, options)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from .. import sim
 from ..machine import abi
-from ..words.errors import LaunchError, ProblemError
+from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .runnable import Allocate, Inputs, Launch
 
@@ -115,7 +114,6 @@ class SimLaunch(Launch):
     def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs) -> None:
         self.launches: list[dict[str, object]] = []
         self._trace: sim.Trace | None = None
-        self._joined: list[tuple[int, int]] = []
         self._build = kernel.build()
         self._runs = 0
         given = dict(zip(("x", "w", "bias"), inputs, strict=True))
@@ -152,7 +150,6 @@ class SimLaunch(Launch):
                 trace=kernel.trace,
                 time_limit=kernel.time_limit,
                 schedule=schedule,
-                joined=self._joined,
                 sample=kernel.sample and (kernel.sample, 0),
             )
         except LaunchError as error:
@@ -184,32 +181,3 @@ class SimLaunch(Launch):
         ``trace=False``, and where there is no ``objdump`` (of binutils).
         """
         return self._trace.flops if self._trace else None
-
-    def as_compiled(self, widths: Mapping[tuple[int, str, str], int]) -> None:
-        """Run again in the plain order, with some accesses counted as nvcc joined them.
-
-        Parameters
-        ----------
-        widths : bytes of one machine access by (line, space, kind), as in `lines`: successive
-            accesses there to neighbouring addresses count as one of up to so many bytes. See
-            `convlab.why.merging`.
-
-        Raises
-        ------
-        ProblemError
-            Before the first call: the instructions of a line are not known yet.
-        """
-        if self._trace is None:
-            raise ProblemError("call this launch on the simulator first, then count as compiled")
-        self._joined = [
-            (offset, size)
-            for place, size in widths.items()
-            for offset in self._trace.offsets_of(*place)
-        ]
-        self._runs = 0
-        self()
-
-    @property
-    def executed(self) -> dict[int, int]:
-        """How often threads came to a line, for lines that begin a basic block."""
-        return self._trace.executed if self._trace else {}

@@ -317,6 +317,6 @@ def _draw_map(axes: Axes, table: pd.DataFrame) -> AxesImage:
     for (i, j), value in np.ndenumerate(values):
         least = value == np.nanmin(values)
         if math.isfinite(value) and (least or max(values.shape) <= _MOST_TICKS):
-            axes.text(j, i, f"{short(value)}{' *' if least else ''}", ha="center", va="center", fontsize=8,
-                      bbox=box)  # fmt: skip
+            text = f"{short(value)} *" if least else short(value)
+            axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=box)
     return image

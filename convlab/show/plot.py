@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 STYLE = rc_params_from_file(Path(__file__).with_name("convlab.mplstyle"), False, False)
 PALETTE = tuple(STYLE["axes.prop_cycle"].by_key()["color"])
 _OWN = ("#882255", "#332288", "#666633", "#663333")  # kernels that are no rung
-_VARIANTS = (-0.5, 0.4, -0.75, 0.7)  # of a rung, "b" to "e": darker (below 0) or lighter
+_VARIANTS = (-0.5, 0.8, -0.75, 0.6)  # of a rung, "b" to "e": darker (below 0) or lighter
 _TUNED = (0.3, -0.3, 0.55, -0.55, 0.15)
 _BASELINES = {"cudnn:fp32": "#4D4D4D", "cudnn:tf32": "#A6A6A6"}
 _OTHER_BASELINE = "#7F7F7F"

@@ -21,6 +21,7 @@ FLAGS = [
     *CXX_FLAGS,
     "-O1",
     "-g1",
+    "-gdwarf-4",  # of version 5 addr2line takes a header's lines for the first file's
     "-fsanitize=thread",  # only for its hooks: the runtime defines them
     "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
     "-fno-reorder-blocks",  # they stay in the order in which they run
@@ -38,6 +39,7 @@ UNTRACED_FLAGS = [
     *CXX_FLAGS,
     "-O2",
     "-g1",
+    "-gdwarf-4",  # of version 5 addr2line takes a header's lines for the first file's
     "-fno-stack-protector",
     "-fstack-clash-protection",
     "-ffp-contract=fast",

@@ -121,16 +121,17 @@ class Trace:
         return None if counted is None else counted + self.counters.get("library_flops", 0)
 
     @cached_property
-    def executed(self) -> dict[int, int]:
-        """How often threads came to each line of the kernel's own file that begins a basic block.
+    def executed(self) -> dict[str, dict[int, int]]:
+        """How often threads came to each line that begins a basic block, by the file's name.
 
         Of several blocks of a line (a loop's first test, its step), the one that ran most often.
         """
         pcs = {self._base + 4 * step + 1: count for step, count in self._steps}
-        found: dict[int, int] = {}
+        found: dict[str, dict[int, int]] = {}
         for pc, place in _findings.places(self._library, self._base, list(pcs)).items():
-            if place and Path(place[0]).suffix == ".cu":
-                found[place[1]] = max(found.get(place[1], 0), pcs[pc])
+            if place:
+                lines = found.setdefault(Path(place[0]).name, {})
+                lines[place[1]] = max(lines.get(place[1], 0), pcs[pc])
         return found
 
 

@@ -35,8 +35,9 @@ from ..run.kernel import ENGINES, Kernel, compile, tunables
 from ..words import catalog
 from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
-from . import commands
-from .commands import Failed, Parser, Told
+from . import grammar
+from .answers import Failed, Told, answers, drawn
+from .grammar import Parser
 
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
 _KERNEL_OPTIONS = ("-D", "--engine")
@@ -147,20 +148,20 @@ class ConvlabMagics(Magics):
         if not words:
             parser.print_help()
             return None
-        if words[0] in commands.parser().commands and words[0] not in parser.commands:
+        if words[0] in grammar.parser().commands and words[0] not in parser.commands:
             raise UsageError(
                 f"{words[0]} belongs to the command line: `!python -m convlab {line}`; "
                 f"%convlab knows {', '.join(parser.commands)}"
             )
         with contextlib.suppress(_Shown):
             arguments = parser.parse_args(words)
-            return _answered(commands.understood(arguments, self.shell.user_ns))
+            return _answered(grammar.understood(arguments, self.shell.user_ns))
 
 
 def _answered(arguments: Namespace) -> Any:
     """What a command finds; of several kernels, those that fail are told, the others still run."""
     found, failed = [], []
-    for answer in commands.answers(arguments):
+    for answer in answers(arguments):
         if isinstance(answer, Failed):
             failed.append(answer)
             continue
@@ -171,7 +172,7 @@ def _answered(arguments: Namespace) -> Any:
         raise failed[-1].error
     for answer in failed:
         print(answer, file=sys.stderr)
-    for path in commands.drawn(found, getattr(arguments, "plot", None)):
+    for path in drawn(found, getattr(arguments, "plot", None)):
         print(f"plot: {path}")
     return found[0] if len(found) == 1 and not failed else Results(found)
 
@@ -187,7 +188,7 @@ def _briefly(shell: InteractiveShell, kind: type, error: BaseException, trace: o
 
 
 def _parser() -> _CellParser:
-    return commands.parser(_CellParser, prog="%convlab")
+    return grammar.parser(_CellParser, prog="%convlab")
 
 
 def _kernel_parser() -> _CellParser:
@@ -258,7 +259,7 @@ def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[
         kind: [key for key, value in values.items() if isinstance(value, kind) and key[0] != "_"]
         for kind in (Kernel, Problem)
     }
-    problems = [*held[Problem], *commands.problem_names()]
+    problems = [*held[Problem], *grammar.problem_names()]
     kernels = [*held[Kernel], *(path.stem for path in catalog.catalog())]
     if action is not None and action.nargs != 0:
         if action.dest == "problem":

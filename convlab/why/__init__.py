@@ -23,6 +23,7 @@ from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..run.runnable import Runnable
 from ..sim import Trace
+from ..words import arguments
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -75,8 +76,9 @@ def inspect(
     UnsupportedError
         The kernel cannot do the problem, or none of them.
     """
-    if engine not in ENGINES:
-        raise ProblemError(f"no engine {engine!r}: choose from {', '.join(ENGINES)}")
+    arguments.choice(engine, "engine", ENGINES)
+    shared = arguments.whole(shared, "shared", least=0)
+    seed = arguments.whole(seed, "seed")
     gpu = find_gpu(gpu)
     kernel = _kernel(kernel, engine)
     several = members(problem)
@@ -118,28 +120,30 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
         model = predict(problem, gpu, functions, counted, best if known else None, kernel.format)
     notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else OMITTED)
     launches = counted.launches if counted else ()
-    lines = [row for row in counted.lines if row["line"]] if counted else []
+    lines = [row | {"file": Path(row["file"]).name}
+             for row in (counted.lines if counted else ()) if row["line"]]  # fmt: skip
     pairs = launched(functions, lines, launches)
     called = [function for function, _ in pairs] or functions
     if functions and not launches and block is None:
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
     floor = floor_seconds(problem, kernel.precision, best) if best else math.nan
     made: dict[int, int] = {}
-    for instruction in (i for f in called for i in f.instructions if i.line):
+    file = kernel.path.name if kernel.path else f"{kernel.name.partition('@')[0]}.cu"
+    for instruction in (i for f in called if f.file == file for i in f.instructions if i.line):
         made[instruction.line] = made.get(instruction.line, 0) + 1
     return Inspection(
         kernel.name, problem, gpu, frame=quantities(problem, counted, model, measured, floor),
         static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
         sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)), measured=measured,
         predicted=model, findings=tuple(findings), notes=tuple(notes),
-        source=tuple(kernel.source.splitlines()), made=made, ceilings=best,
+        source=tuple(kernel.source.splitlines()), made=made, ceilings=best, file=file,
     )  # fmt: skip
 
 
 def _kernel(thing: Runnable | str | Path, engine: str) -> Kernel:
     if isinstance(thing, Kernel):
         return thing
-    name = thing.name if isinstance(thing, Runnable) else str(thing)
+    name = thing.name if isinstance(thing, Runnable) else str(arguments.path(thing, "kernel"))
     if isinstance(thing, Runnable) or ":" in name:
         raise ProblemError(f"{name} is a library's, or a function: inspect looks into .cu files")
     return load(thing, engine=engine)

@@ -83,26 +83,24 @@ def roofline(
 
 
 def line_costs(
-    axes: Axes, lines: Sequence[Mapping[str, object]], source: Sequence[str] = (), most: int = 8
+    axes: Axes, lines: Sequence[Mapping[str, object]], names: Sequence[str], most: int = 8
 ) -> None:
     """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least."""
-    rows = sorted(lines, key=lambda row: -row["units"])[:most]
-    names = {"global": ("sectors (global)", _BLUE), "shared": ("wavefronts (shared)", _ORANGE)}
+    rows = sorted(zip(lines, names, strict=True), key=lambda row: -row[0]["units"])[:most]
+    units = {"global": ("sectors (global)", _BLUE), "shared": ("wavefronts (shared)", _ORANGE)}
     labels, seen = [], set()
-    for y, row in enumerate(rows):
-        name, color = names[row["space"]]
+    for y, (row, text) in enumerate(rows):
+        name, color = units[row["space"]]
         axes.barh(y, row["units"], color=color, edgecolor=INK, linewidth=0.6,
                   label=None if name in seen else name)  # fmt: skip
         seen.add(name)
         axes.plot([row["ideal_units"]] * 2, [y - 0.45, y + 0.45], color="black", linewidth=2)
         past = max(row["units"], row["ideal_units"])
         axes.annotate(f"{row['share']:.0%}", (past, y), (4, 0), va="center", **_BESIDE)
-        text = source[row["line"] - 1].strip() if 0 < row["line"] <= len(source) else ""
-        text = (text if len(text) <= 30 else text[:29] + "…").replace("$", r"\$")
-        labels.append(f"{row['line']} {row['kind']}  {text}")
+        labels.append((text if len(text) <= 40 else text[:39] + "…").replace("$", r"\$"))
     axes.set_yticks(range(len(rows)), labels, fontsize=7.5, family="monospace")
     axes.set(ylim=(max(len(rows), 1) - 0.4, -0.6), xlabel="sectors or wavefronts; black: the least",
-             xlim=(0, 1.15 * max([row["units"] for row in rows], default=1)))  # fmt: skip
+             xlim=(0, 1.15 * max([row["units"] for row, _ in rows], default=1)))  # fmt: skip
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="x")
     if seen:

@@ -33,7 +33,7 @@ def executions(
     """Return how often warps run each instruction, by its address.
 
     From what was counted on the function's own lines (`SimLaunch.lines`), how often threads came
-    to a line (`SimLaunch.executed`, perhaps of none), and the warps of all its launches.
+    to a line of its file (perhaps of none is known), and the warps of all its launches.
     """
     return _Flow(function, lines, executed, warps).result
 
@@ -192,6 +192,7 @@ def launched(
 def lines_of(function: Function, lines: Rows) -> list[Mapping[str, Any]]:
     """Return what was counted on a function's own lines."""
     own = {i.line for i in function.instructions if i.access and i.line}
+    lines = [row for row in lines if function.holds(row)]
     return [row for row in lines if any(abs(row["line"] - line) <= 1 for line in own)]
 
 
@@ -227,8 +228,7 @@ def _misfit(function: Function, lines: Rows) -> float:
     widths: dict[tuple[Loop | None, int], float] = {}
     moved: dict[int, float] = {}
     for n, row in enumerate(lines):
-        copies = [i for i in function.instructions
-                  if i.access == (row["space"], row["kind"]) and i.line == row["line"]]  # fmt: skip
+        copies = [i for i in function.made_of(row) if i.line == row["line"]]
         if copies and row["lanes"]:
             moved[n] = row["requests"] * row["bytes"] / row["lanes"]
         for i in copies:

@@ -48,8 +48,9 @@ class Inspection(Result):
         What the simulator found wrong.
     notes
         Lines: what is missing and what to do about it; what was assumed.
-    source, made, ceilings
-        The kernel's lines; machine instructions by line; what the roofline is drawn from.
+    source, made, ceilings, file
+        The kernel's lines; machine instructions by line; what the roofline is drawn from; the name
+        of the kernel's own file: functions may stand in headers.
     """
 
     kernel: str
@@ -66,6 +67,7 @@ class Inspection(Result):
     source: tuple[str, ...] = ()
     made: Mapping[int, int] = field(default_factory=dict)
     ceilings: Ceilings | None = None
+    file: str = ""
 
     @property
     def peaks(self) -> tuple[float, dict[str, float]] | None:
@@ -135,33 +137,46 @@ class Inspection(Result):
         found: dict[int, list[str]] = {}
         for finding in self.findings:
             found.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
-        rows = self.lines.to_dict("records")
+        rows = [row for row in self.lines.to_dict("records") if row["file"] == self.file]
         return Listing(self.kernel, self.source, rows, found, self.made, self.issued)
 
     @property
     def issued(self) -> dict[int, float]:
-        """The share of all instructions that warps issue, by source line (the model's counts)."""
+        """The share of all instructions that warps issue, by line of the kernel's own file."""
+        return {line: share for (file, line), share in self._issued().items() if file == self.file}
+
+    def _issued(self) -> dict[tuple[str, int], float]:
+        """The share of all instructions that warps issue, by file and line (the model's counts)."""
         parts = self.predicted.parts if self.predicted else ()
         whole = sum(part.instructions for part in parts)
-        shares: dict[int, float] = {}
+        shares: dict[tuple[str, int], float] = {}
         for part in parts:
             for line, count in part.issued.items():
-                shares[line] = shares.get(line, 0.0) + count / whole
+                key = part.file, line
+                shares[key] = shares.get(key, 0.0) + count / whole
         return shares
 
     def costly(self, most: int = 5) -> pd.DataFrame:
         """Return the source lines that cost most: of instructions issued, sectors, wavefronts."""
-        shares = {"issued": self.issued, "sectors": {}, "wavefronts": {}}
+        shares = {"issued": self._issued(), "sectors": {}, "wavefronts": {}}
         for row in self.lines.to_dict("records"):
             of = shares["sectors" if row["space"] == "global" else "wavefronts"]
-            of[row["line"]] = of.get(row["line"], 0.0) + row["share"]
-        frame = pd.DataFrame(shares, dtype=float).fillna(0.0).rename_axis("line").reset_index()
-        frame["source"] = [self._quoted(line) for line in frame["line"]]
+            key = row["file"], row["line"]
+            of[key] = of.get(key, 0.0) + row["share"]
+        places = list(dict.fromkeys(key for of in shares.values() for key in of))
+        told = [self._told(*place) for place in places]
+        columns = {name: [of.get(key, 0.0) for key in places] for name, of in shares.items()}
+        frame = pd.DataFrame(
+            {"line": [line for line, _ in told], **columns, "source": [text for _, text in told]}
+        )
         cost = frame[list(shares)].max(axis=1)
         return frame.loc[cost.sort_values(ascending=False, kind="stable").index[:most]]
 
-    def _quoted(self, line: int) -> str:
-        return self.source[line - 1].strip() if 0 < line <= len(self.source) else ""
+    def _told(self, file: str, line: int) -> tuple[str, str]:
+        """A line's number, with the file if it is another, and its text."""
+        if file != self.file:
+            return f"{file}:{line}", ""
+        return f"{line}", self.source[line - 1].strip() if 0 < line <= len(self.source) else ""
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -184,7 +199,7 @@ class Inspection(Result):
             Table(known[["quantity", "unit", *columns]], left=("unit",)),
             Table(static, names, left=("limited by",)),
             Table(
-                costly.astype({"line": str}), {"line": "line", **shares, "source": "source"},
+                costly, {"line": "line", **shares, "source": "source"},
                 left=("source",), title="what lines cost: instructions issued, sectors of global "
                 "memory, wavefronts of shared",
             ),
@@ -226,7 +241,10 @@ class Inspection(Result):
             left.set_title(f"roofline, {self.gpu.name}")
             figures.roofline(left, self._points(), *self.peaks)
         if len(self.lines):
-            figures.line_costs(right, self.lines.to_dict("records"), self.source)
+            rows = self.lines.to_dict("records")
+            told = [(self._told(row["file"], row["line"]), row["kind"]) for row in rows]
+            names = [f"{line} {kind}  {text}" for (line, text), kind in told]
+            figures.line_costs(right, rows, names)
         else:
             right.text(0.5, 0.5, "no counts by line", ha="center")
         return chart.headed(f"{self.kernel} on {self.problem.label}", [OMITTED])

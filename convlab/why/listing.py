@@ -50,8 +50,8 @@ class Listing:
     def __str__(self) -> str:
         form = "{:>4} {:>5} {:>6} {:>12} {:>7} {:>6} {:>6}  {}"
         heading = "requests of warps; sectors (g) or wavefronts (s) per request; share of them"
-        lines = [f"{self.name}: {heading}"]
-        lines += [form.format("line", "SASS", "issued", "requests", "per req", "least", "share", "")]
+        names = ("line", "SASS", "issued", "requests", "per req", "least", "share", "")
+        lines = [f"{self.name}: {heading}", form.format(*names)]
         quiet = 0
         for number, text, front, row in self._rows():
             if number and row is None and not front[0] and int(number) not in self.findings:

@@ -73,7 +73,7 @@ class Part:
     `terms` has the seconds for which each resource is busy, and those in which the SMs wait though
     none of theirs is; `sm_seconds` what the SMs take if they use every cycle of the boost clock.
     `work` is what each of its `warps` does, None of a library's kernels; `issued` counts what warps
-    execute by source line; `looped` is the share of that in the function's hot loop.
+    execute by source line of `file`; `looped` is the share of that in the function's hot loop.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Part:
     warps: float = 0.0
     issued: Mapping[int, float] = field(default_factory=dict)
     looped: float = 0.0
+    file: str = ""
 
     @property
     def mix(self) -> dict[str, float]:
@@ -202,9 +203,10 @@ def predict(
     moved = sum(dram for *_, dram in called)
     hits = Hits.of(counted.counters, moved)
     parts = [
-        _part(gpu, function, launches, lines, counted.executed, hits, dram, bandwidth)
+        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), hits, dram,
+              bandwidth)
         for function, launches, lines, dram in called
-    ]
+    ]  # fmt: skip
     if counted.counters.get("library_bytes"):  # tiles of 128x128, at a large product's rate
         library, busy = counted.counters["library_bytes"], problem.flops / rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
@@ -258,7 +260,9 @@ def _part(gpu: Gpu, function: Function, launches: Sequence[Mapping[str, Any]],
             issued[i.line] = issued.get(i.line, 0.0) + times.get(i.address, 0.0)
     hot = sum(times.get(i.address, 0.0) for i in function.body(function.hot_loop))
     looped = hot / (work.instructions * warps or 1) if function.hot_loop else 0.0
-    return Part(function.name, terms, seconds, held, work, warps, issued, looped)
+    return Part(
+        function.name, terms, seconds, held, work, warps, issued, looped, function.file
+    )
 
 
 def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits) -> float:

@@ -60,7 +60,7 @@ def _kind(opcode: str) -> str:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One machine instruction; `line` is its source line in the kernel's own file, if known."""
+    """One machine instruction; `line` is its source line in the function's own file, if known."""
 
     address: int
     opcode: str
@@ -68,6 +68,7 @@ class Instruction:
     line: int | None = None
     target: int | None = None  # where a branch goes
     guard: str = ""  # the predicate under which it runs: "@!P0"
+    file: str = ""  # of the line, without its folder
 
     @property
     def kind(self) -> str:
@@ -133,6 +134,15 @@ class Function:
         """The name as the source has it."""
         return demangled(self.symbol)
 
+    @property
+    def file(self) -> str:
+        """The file that it stands in, which may be a header; "" if that is not known."""
+        return next((i.file for i in self.instructions if i.file), "")
+
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of the simulator's (`SimLaunch.lines`) is of this function's file."""
+        return not self.file or Path(row.get("file") or self.file).name == self.file
+
     @functools.cached_property
     def loops(self) -> list[Loop]:
         """Its loops, by backward branches; those that share a start are one."""
@@ -168,12 +178,13 @@ class Function:
         return min(around, key=lambda loop: loop.end - loop.start, default=None)
 
     def made_of(self, row: Mapping[str, Any]) -> list[Instruction]:
-        """The loads or stores that came of a line of the simulator's (`Launch.lines`).
+        """The loads or stores that came of a line of the simulator's.
 
         Compilers put a statement of several lines on different ones of them: the nearest count.
         """
         access = (row["space"], row["kind"])
-        made = [i for i in self.instructions if i.access == access and i.line is not None]
+        made = [i for i in self.instructions
+                if i.access == access and i.line is not None and self.holds(row)]  # fmt: skip
         near = min((abs(i.line - row["line"]) for i in made), default=99)
         return [i for i in made if abs(i.line - row["line"]) == near <= 3]
 
@@ -274,23 +285,21 @@ def launch_bounds(text: str) -> dict[str, int]:
 def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
     """Read the instructions of each function out of what nvdisasm printed.
 
-    Where it printed source lines (``-gi``), an instruction of an inlined function of another file
-    gets the line in `label`'s file from which it was called.
+    Where it printed source lines (``-gi``), an instruction has its line in `label`'s file: of an
+    inlined function of another file, that of the call. A function of a header has the header's.
     """
-    raw: dict[str, list[tuple[re.Match, int | None]]] = {}
+    raw: dict[str, list[tuple[re.Match, list[tuple[str, str]]]]] = {}
     labels: dict[tuple[str, str], int] = {}
-    symbol, line, fresh, waiting = "", None, False, []
+    symbol, places, fresh, waiting = "", [], False, []
     for row in text.splitlines():
         if match := _SECTION.match(row):
-            symbol, line, waiting = match[1], None, []
+            symbol, places, waiting = match[1], [], []
             raw.setdefault(symbol, [])
         elif re.match(r"\s*\.section\s", row):
             symbol = ""
         elif match := _PLACE.search(row):
-            places = [(match[1], match[2]), *_INLINED.findall(match[3])]
-            own = [int(number) for file, number in places if file.endswith(label)]
             # the markers of one instruction stand one below the other, the innermost first
-            line = own[0] if own else (line if fresh else None)
+            places = [*(places if fresh else []), (match[1], match[2]), *_INLINED.findall(match[3])]
             fresh = True
         elif match := _LABEL.match(row):
             waiting.append(match[1])
@@ -298,18 +307,21 @@ def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
             fresh = False
             labels |= {(symbol, name): int(match["at"], 16) for name in waiting}
             waiting = []
-            raw[symbol].append((match, line))
+            raw[symbol].append((match, places))
     code = {}
     for symbol, rows in raw.items():
+        files = [file for _, places in rows for file, _ in reversed(places)]
+        home = next((file for file in files if file.endswith(label)), (files or [""])[0])
         code[symbol] = []
-        for match, line in rows:
+        for match, places in rows:
+            line = next((int(number) for file, number in places if file == home), None)
             jump = re.search(r"\((\.L\w+)\)", match["rest"])
             branch = match["op"].split(".")[0] in ("BRA", "JMP") and jump
             code[symbol].append(
                 Instruction(
                     int(match["at"], 16), match["op"], match["rest"].strip(), line,
                     labels.get((symbol, jump[1])) if branch else None,
-                    (match["guard"] or "").strip(),
+                    (match["guard"] or "").strip(), Path(home).name,
                 )
             )  # fmt: skip
     return code

@@ -19,6 +19,7 @@ from .format import FLOAT32
 from .scaled import scaled
 
 INT32_MAX = 2**31 - 1
+_MOST = INT32_MAX**7  # more than any problem costs
 PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward")
 
 Pair = tuple[int, int]
@@ -119,7 +120,8 @@ class Problem:
             `Problem` itself refuses. `padding="valid"` is 0; "same" must be resolved before
             (see `same_padding`), because it may be unequal on the two sides.
         """
-        x_shape, w_shape = tuple(x_shape), tuple(w_shape)
+        x_shape, w_shape = tuple(several(x_shape, "x_shape")), tuple(several(w_shape, "w_shape"))
+        bias_shape = None if bias_shape is None else tuple(several(bias_shape, "bias_shape"))
         if len(x_shape) != 4:
             hint = "; for one image, x.unsqueeze(0)" if len(x_shape) == 3 else ""
             raise ProblemError(f"x must have 4 dimensions (N, C, H, W), not shape {x_shape}{hint}")
@@ -132,18 +134,18 @@ class Problem:
                     "numbers: convlab.words.problem.same_padding, one dimension at a time)"
                 )
             padding = 0
-        N, C, H, W = x_shape
-        K, per_group, R, S = w_shape
+        N, C, H, W = (whole(size, "a size of x") for size in x_shape)
+        K, per_group, R, S = (whole(size, "a size of w") for size in w_shape)
         groups = whole(groups, "groups")
         if groups >= 1 and C % groups == 0 and C != per_group * groups:
             raise ProblemError(
                 f"x has C={C} channels in groups={groups}, so w must be (K, {C // groups}, R, S); "
                 f"its shape is {w_shape}"
             )
-        if bias_shape is not None and tuple(bias_shape) != (K,):
+        if bias_shape is not None and bias_shape != (K,):
             raise ProblemError(
                 f"bias must have shape ({K},), one number for each of w's K={K} filters, "
-                f"not {tuple(bias_shape)}"
+                f"not {bias_shape}"
             )
         return cls(
             N, C, H, W, K, R, S, stride, padding, dilation, groups, bias_shape is not None, name
@@ -257,6 +259,9 @@ class Problem:
         max_bytes
             Limit on `min_bytes`, if any.
         """
+        whole(max_macs, "max_macs", 0, _MOST)
+        if max_bytes is not None:
+            whole(max_bytes, "max_bytes", 0, _MOST)
         return scaled(self, max_macs, max_bytes)
 
 

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .arguments import whole
+
 if TYPE_CHECKING:
     from .problem import Problem
 
 
 def scaled(problem: Problem, max_macs: int, max_bytes: int | None) -> Problem:
     """Return the problem shrunk until it costs at most that much; itself where it does not more."""
+    max_macs = whole(max_macs, "max_macs")
+    max_bytes = None if max_bytes is None else whole(max_bytes, "max_bytes")
 
     def fits(small: Problem) -> bool:
         light = max_bytes is None or small.min_bytes <= max_bytes

@@ -30,7 +30,7 @@ from convlab import sim
 from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.words.errors import BuildError, LaunchError, UnsupportedError
-from tests.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
+from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 
 @dataclass(frozen=True)

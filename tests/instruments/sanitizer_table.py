@@ -41,7 +41,7 @@ from convlab.run.launch import integers
 from convlab.words.errors import BuildError, LaunchError
 from tests import test_microscope
 from tests.instruments import mutants
-from tests.planted import FAULT, KERNELS, MUTANTS, Mutant
+from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKER = "sanitizer"

@@ -61,6 +61,7 @@ bool Worker::release() {
         warp.stamp = 1, warp.all_known = 0;
         warp.known.clear();
     }
+    reset_clocks();
     for (auto& f : fibers)
         if (f.state == State::at_barrier) f.state = State::ready;
     return true;
@@ -108,6 +109,7 @@ void Worker::complete(int w, size_t g) {
 // The lanes of a mask have met: what each knew, all of them know.
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
+    if (!async.clocks.empty()) share_clocks(w, mask);
     if (!(lanes_present(w) & ~mask)) {
         warp.all_known = warp.stamp;
     } else {
@@ -162,19 +164,27 @@ bool Worker::answer_active(int w) {
 
 // Nobody can go on: tell why, and give the block up. `from` is whose stack we are on.
 void Worker::deadlock(int from) {
-    int at_barrier = 0, at_warp = 0, example = -1;
+    int at_barrier = 0, at_warp = 0, at_mbarrier = 0, example = -1, mbarrier = -1;
     for (int i = threads; i-- > 0;) {
         at_barrier += fibers[i].state == State::at_barrier;
         if (fibers[i].state == State::at_warp) ++at_warp, example = i;
+        if (fibers[i].state == State::at_mbarrier) ++at_mbarrier, mbarrier = i;
     }
-    current = example;
-    Group g{};
-    for (auto& group : warps[example / 32].gathering)
-        if (group.arrived >> example % 32 & 1) g = group;
-    report(true, "deadlock", fibers[example].waits_at, {},
-           "%d threads wait at __syncthreads and %d in warp operations; one of mask 0x%08x waits "
-           "for lanes 0x%08x, which never come",
-           at_barrier, at_warp, g.mask, g.mask & ~g.arrived);
+    current = at_mbarrier ? mbarrier : example;
+    std::string others = at_mbarrier ? text(", %d for an mbarrier", at_mbarrier) : "";
+    others = text("%d threads wait at __syncthreads and %d in warp operations", at_barrier, at_warp) +
+             others;
+    if (at_mbarrier) {
+        report(true, "deadlock", fibers[mbarrier].waits_at, {},
+               "%s: its phase never completes", others);
+    } else {
+        Group g{};
+        for (auto& group : warps[example / 32].gathering)
+            if (group.arrived >> example % 32 & 1) g = group;
+        report(true, "deadlock", fibers[example].waits_at, {},
+               "%s; one of mask 0x%08x waits for lanes 0x%08x, which never come", others, g.mask,
+               g.mask & ~g.arrived);
+    }
     for (int i = 0; i < threads; ++i) {
         if (fibers[i].state == State::done) continue;
         fibers[i].state = State::done;

@@ -124,6 +124,7 @@ void Worker::run_block(uint64_t number) {
     fibers.resize(threads);
     warps.assign((threads + 31) / 32, Warp{});
     copies.assign(copies.empty() ? 0 : threads, {});
+    async = {};
     if (g_trace) log.resize(size_t(threads) * kLog);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};

@@ -24,6 +24,7 @@
 // The parts are one translation unit, so that hot paths are inlined across them. Each includes what
 // it uses; this is the order in which to read them.
 #include "types.h"
+#include "async_types.h"
 #include "switch.h"
 #include "worker.h"
 #include "findings.h"
@@ -34,9 +35,11 @@
 #include "shadow.h"
 #include "requests.h"
 #include "meeting.h"
+#include "async.h"
 #include "signals.h"
 #include "launch.h"
 #include "host.h"
 #include "cuda_api.h"
+#include "tensor.h"
 #include "cublas.h"
 #include "hooks.h"

@@ -29,11 +29,13 @@ inline bool Worker::before(const Mark& m, bool global) const {  // or of no inte
         if (!warp.known.empty() && m.stamp <= warp.known[current % 32 * 32 + m.thread % 32])
             return true;
     }
+    if (!async.clocks.empty() && m.stamp <= async.clocks[current][m.thread]) return true;
     uint32_t released = fibers[m.thread].released;
     return released && released <= f.acquired;
 }
 
 inline void Worker::look_at(Cell* cell, const Look& look) {
+    if (async.reads && look.kind != Kind::load && !look.global) overwritten(look);
     for (unsigned done = 0; done < look.bytes; ++cell) {
         unsigned at = (look.address + done) & 3, n = std::min(4 - at, look.bytes - done);
         if (look.global)

@@ -49,7 +49,7 @@ struct Mark {  // one access, as a cell keeps it
     uint16_t site;
     uint32_t phase;   // how many barriers the block had passed
     uint16_t stamp;   // and the warp operations that the warp had passed since
-    uint16_t thread : 10, mask : 4, atomic : 1;
+    uint16_t thread : 10, mask : 4, atomic : 1, bulk : 1;  // the last: by the copy engine
 };
 struct alignas(64) Cell {  // of one 4-byte word; of its bytes a mask tells
     Mark writer, reader[2];
@@ -155,7 +155,9 @@ struct Copy {  // an asynchronous one, of one thread
     uintptr_t pc;
 };
 
-enum class State : uint8_t { fresh, ready, at_barrier, at_warp, asks_active, log_full, done };
+enum class State : uint8_t {
+    fresh, ready, at_barrier, at_warp, at_mbarrier, asks_active, log_full, done
+};
 
 struct Fiber {
     State state;
@@ -177,6 +179,8 @@ struct Fiber {
     uint32_t released;   // publishes what it did; when that was
     uint32_t acquired;   // when it last saw, by an atomic, what others had published
     bool acquires;       // it does the atomic now
+    uint32_t proxy_phase;  // when it last fenced its stores for the asynchronous proxy
+    uint16_t proxy_stamp;
 };
 
 struct Group {  // lanes of a warp that gather for one warp operation

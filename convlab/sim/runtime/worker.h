@@ -1,6 +1,9 @@
 // One OS thread: the block it runs, its fibers, its counters. Each part of it is in the file named.
 #pragma once
+#include "async_types.h"
 #include "types.h"
+
+#include <memory>
 
 namespace {
 struct Worker {
@@ -64,6 +67,8 @@ struct Worker {
         void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
     };
     std::vector<Seen> block_seen;  // by buffer
+    Async async;                   // of the block
+    std::unique_ptr<Operands> operands{new Operands};
     bool recorded = false;         // the warp that is counted is the one whose requests are kept
 
     static constexpr size_t kSites = 1 << 13;
@@ -144,6 +149,36 @@ struct Worker {
     [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
                                   unsigned bytes, bool global);
     void footprint(Site& s, const uint64_t* sectors, int n);
+
+    // async.h
+    void examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
+    void examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who);
+    void next_stamp(int thread);
+    void publish(Clock& clock);
+    void share_clocks(int w, unsigned mask);
+    void reset_clocks();
+    Mbarrier& mbarrier_at(uintptr_t address, uintptr_t pc);
+    void mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc);
+    void mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc);
+    void mbarrier_wait(uintptr_t address, int parity, uintptr_t pc);
+    void settle(Mbarrier& barrier);
+    void bulk_aligned(uintptr_t to, uintptr_t from, int bytes, uintptr_t pc);
+    void count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc);
+    void bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc);
+    void bulk_store(char* to, const char* from, int bytes, uintptr_t pc);
+    void bulk_commit();
+    void bulk_wait_read(unsigned newest);
+    void read_done(const std::vector<Span>& spans);
+    void overwritten(const Look& look);
+    void warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc);
+    bool warp_met(void* argument, uintptr_t pc);
+    void wgmma_done(unsigned newest);
+    void wgmma_operand(uint64_t descriptor, int first, int rows, float (*to)[8], uintptr_t pc,
+                       std::vector<Span>& reading);
+    void wgmma(float* d, uint64_t a, uint64_t b, int n, int accumulate, uintptr_t pc);
+    void wgmma_fence(uintptr_t pc);
+    void wgmma_commit(uintptr_t pc);
+    void wgmma_wait(unsigned newest, uintptr_t pc);
 
     // launch.h
     Worker();

@@ -1,4 +1,4 @@
-"""The planted mistakes: one edit, or a few, of a rung each. See instruments/mutants.py, which runs them.
+"""The planted mistakes: one edit, or a few, of a rung each; `mutants` runs them.
 
 Shipped mistakes that are not here, because no kernel file can make them, or the numbers are right:
 
@@ -20,7 +20,7 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 WRONG, FAULT, BUILD = "wrong result", "runtime fault", "build error"
 CHUNKED = 40_000  # bytes of workspace: chunks for most problems, enough for every one
 

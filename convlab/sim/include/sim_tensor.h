@@ -1,0 +1,103 @@
+// kernels/tensor.cuh on the simulator: the same functions, by the same names.
+#pragma once
+
+#include <cuda_runtime.h>
+
+extern "C" {  // see ../runtime/tensor.h
+void sim_partial_warp(unsigned came);
+uint32_t sim_shared_address(const void* pointer);
+void sim_mbarrier_init(const void* barrier, int arrivals);
+void sim_mbarrier_arrive(const void* barrier, int bytes);
+void sim_mbarrier_wait(const void* barrier, int parity);
+void sim_bulk_load(void* to, const void* from, int bytes, const void* barrier);
+void sim_bulk_store(void* to, const void* from, int bytes);
+void sim_bulk_commit();
+void sim_bulk_wait_read(unsigned newest);
+void sim_fence_proxy_async();
+void sim_wgmma_fence();
+void sim_wgmma_commit();
+void sim_wgmma_wait(unsigned newest);
+void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int accumulate);
+}
+
+__forceinline__ uint32_t shared_address(const void* pointer) { return sim_shared_address(pointer); }
+
+// ---- numbers ------------------------------------------------------------------------------
+__forceinline__ float round_tf32(float value) {
+    const unsigned bits = __float_as_uint(value);
+    if ((bits & 0x7f800000) == 0x7f800000) return value;  // infinity, NaN
+    return __uint_as_float((bits + 0x1000) & 0xffffe000);
+}
+namespace sim {
+inline float truncate_tf32(float value) {  // what a tensor core sees of a number
+    return bits<float>(bits<unsigned>(value) & 0xffffe000);
+}
+}  // namespace sim
+
+// ---- mma.sync -----------------------------------------------------------------------------
+// Sums are of the simulator's own precision, better than a tensor core's, which truncates.
+namespace sim {
+struct Fragments {
+    float* d;
+    const float *a, *b;
+    unsigned came;  // the lanes that took part
+};
+inline void mma_step(void** arguments, unsigned came) {
+    for (int l = 0; l < 32; ++l)
+        if (came >> l & 1) static_cast<Fragments*>(arguments[l])->came = came;
+    if (~came) return;
+    auto lane = [=](int i) { return *static_cast<Fragments*>(arguments[i]); };
+    float a[16][8], b[8][8];
+    for (int l = 0; l < 32; ++l) {
+        int g = l / 4, t = l % 4;
+        for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][t + i / 2 * 4] = truncate_tf32(lane(l).a[i]);
+        for (int i = 0; i < 2; ++i) b[t + 4 * i][g] = truncate_tf32(lane(l).b[i]);
+    }
+    for (int l = 0; l < 32; ++l)
+        for (int i = 0; i < 4; ++i) {
+            int row = l / 4 + i / 2 * 8, column = l % 4 * 2 + i % 2;
+            double sum = lane(l).d[i];
+            for (int k = 0; k < 8; ++k) sum += double(a[row][k]) * b[k][column];
+            lane(l).d[i] = float(sum);
+        }
+}
+}  // namespace sim
+__forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+    sim::Fragments mine{d, a, b, 0};
+    sim_collective(0xffffffffu, sim::mma_step, &mine);
+    if (~mine.came) sim_partial_warp(mine.came);
+}
+
+// ---- mbarrier, bulk copies ----------------------------------------------------------------
+__forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
+    sim_mbarrier_init(barrier, arrivals);
+}
+__forceinline__ void mbarrier_fence_init() {}
+__forceinline__ void mbarrier_arrive(uint64_t* barrier) { sim_mbarrier_arrive(barrier, 0); }
+__forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
+    sim_mbarrier_arrive(barrier, bytes);
+}
+__forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
+    sim_mbarrier_wait(barrier, parity);
+}
+__forceinline__ void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier) {
+    sim_bulk_load(to_shared, from, bytes, barrier);
+}
+__forceinline__ void bulk_store(void* to, const void* from_shared, int bytes) {
+    sim_bulk_store(to, from_shared, bytes);
+}
+__forceinline__ void bulk_commit() { sim_bulk_commit(); }
+template <int newest>
+__forceinline__ void bulk_wait_read() { sim_bulk_wait_read(newest); }
+__forceinline__ void fence_proxy_async() { sim_fence_proxy_async(); }
+
+// ---- wgmma --------------------------------------------------------------------------------
+// Each warp computes its rows by itself: that the four of a warpgroup go together is not watched.
+__forceinline__ void wgmma_fence() { sim_wgmma_fence(); }
+__forceinline__ void wgmma_commit() { sim_wgmma_commit(); }
+template <int newest>
+__forceinline__ void wgmma_wait() { sim_wgmma_wait(newest); }
+__forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t b,
+                                          int accumulate) {
+    sim_wgmma(d, a, b, 256, accumulate);
+}

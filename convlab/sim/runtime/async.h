@@ -1,0 +1,358 @@
+// Mbarriers, bulk copies, wgmma: done at once here, where a GPU may do them later; what may not be
+// touched until they are waited for is watched instead.
+#pragma once
+#include "requests.h"
+#include "shadow.h"
+
+#include <cmath>
+#include <utility>
+
+namespace {
+// An access that is neither logged nor counted: is it inside of an array, ordered, initialised?
+void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
+    bool global = address - g_region < kRegion;
+    if (!global && address - uintptr_t(shared) >= kSharedSpan)
+        fault("illegal address", pc, "%s of memory that is neither global nor shared", verb(kind));
+    uint16_t index;
+    Site& s = site(pc - (kind == Kind::store), 4, kind, index);
+    locate(s, address, bytes, global);
+    if (g_trace && s.cells)
+        look_at(s.cells + (address - s.low) / 4,
+                {address, bytes, kind, false, global, s.fresh, s.output, index});
+}
+
+// The same for what the asynchronous proxy reads of shared memory.
+void Worker::examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
+    examine(address, bytes, Kind::load, pc);
+    if (!g_trace) return;
+    for (uintptr_t at = address; at < address + bytes; at += 4) {
+        const Mark& w = shared_cells[(at - uintptr_t(shared)) / 4].writer;
+        if (!w.launch || w.bulk || w.block != uint32_t(block) || w.launch != launch->number)
+            continue;
+        const Fiber& f = fibers[w.thread];
+        if (w.phase < f.proxy_phase || (w.phase == f.proxy_phase && w.stamp <= f.proxy_stamp))
+            continue;
+        Other other{g_pcs[w.site], blockIdx, f.index};
+        report(true, "no proxy fence", pc, other,
+               "%s reads %s, and the thread that stored it has not called fence_proxy_async since",
+               who, place(at));
+        return;
+    }
+}
+
+void Worker::next_stamp(int thread) {
+    uint16_t& stamp = warps[thread / 32].stamp;
+    if (stamp < 0xffff) ++stamp;
+}
+
+void join_clocks(Clock& into, const Clock& other) {
+    for (size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
+}
+
+// What the current thread did until now is known to `clock`, with all that it knows itself.
+void Worker::publish(Clock& clock) {
+    join_clocks(clock, async.clocks[current]);
+    clock[current] = warps[current / 32].stamp;
+    next_stamp(current);
+}
+
+// Lanes of a warp have met: what one knows of other warps, all of them do.
+void Worker::share_clocks(int w, unsigned mask) {
+    Clock all(threads, 0);
+    for (int lane = 0; lane < 32; ++lane)
+        if (mask >> lane & 1) {
+            join_clocks(all, async.clocks[w * 32 + lane]);
+            all[w * 32 + lane] = warps[w].stamp;
+        }
+    for (int lane = 0; lane < 32; ++lane)
+        if (mask >> lane & 1) async.clocks[w * 32 + lane] = all;
+}
+
+// A barrier of the whole block: stamps begin anew.
+void Worker::reset_clocks() {
+    for (Clock& clock : async.clocks) std::fill(clock.begin(), clock.end(), 0);
+    for (auto& [_, barrier] : async.barriers) {
+        std::fill(barrier.gathering.begin(), barrier.gathering.end(), 0);
+        std::fill(barrier.known.begin(), barrier.known.end(), 0);
+    }
+}
+
+// ---- mbarrier
+
+Mbarrier& Worker::mbarrier_at(uintptr_t address, uintptr_t pc) {
+    if (address & 7) misplaced(address, 8, Kind::load, pc);
+    auto at = async.barriers.find(address);
+    if (at == async.barriers.end())
+        fault("mbarrier", pc, "%s is no mbarrier: mbarrier_init was not called", place(address));
+    examine(address, 8, Kind::load, pc);  // ordered behind the init?
+    return at->second;
+}
+
+void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
+    if (address & 7) misplaced(address, 8, Kind::store, pc);
+    examine(address, 8, Kind::store, pc);
+    std::memset(reinterpret_cast<void*>(address), 0, 8);
+    if (arrivals < 1) fault("mbarrier", pc, "a phase of %d arrivals: at least 1", arrivals);
+    if (async.clocks.empty()) async.clocks.assign(threads, Clock(threads, 0));
+    async.barriers[address] = {arrivals, arrivals, 0, 0, Clock(threads), Clock(threads), {}};
+}
+
+void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
+    Mbarrier& barrier = mbarrier_at(address, pc);
+    if (barrier.missing == 0)
+        fault("mbarrier", pc, "an arrival more than the %d that the phase was to have, at %s",
+              barrier.arrivals, place(address));
+    --barrier.missing;
+    barrier.bytes += bytes;
+    publish(barrier.gathering);
+    settle(barrier);
+}
+
+// Is the phase complete? Then what its copies brought is there, and who waited may look.
+void Worker::settle(Mbarrier& barrier) {
+    if (barrier.missing || barrier.bytes) return;
+    for (const Span& span : barrier.copies)
+        for (uintptr_t at = span.from; at < span.to; at += 4)
+            shared_cells[(at - uintptr_t(shared)) / 4].in_flight = 0;
+    barrier.copies.clear();
+    ++barrier.phase;
+    barrier.missing = barrier.arrivals;
+    join_clocks(barrier.known, barrier.gathering);
+    std::fill(barrier.gathering.begin(), barrier.gathering.end(), 0);
+    ++era;
+    for (auto& f : fibers)
+        if (f.state == State::at_mbarrier) f.state = State::ready;
+}
+
+void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
+    if (parity & ~1) fault("mbarrier", pc, "parity %d: it is 0 or 1", parity);
+    while (mbarrier_at(address, pc).phase % 2 == unsigned(parity)) {
+        fibers[current].state = State::at_mbarrier;
+        fibers[current].waits_at = pc;
+        yield();
+    }
+    join_clocks(async.clocks[current], async.barriers[address].known);
+}
+
+// ---- bulk copies
+
+void Worker::bulk_aligned(uintptr_t to, uintptr_t from, int bytes, uintptr_t pc) {
+    if (bytes <= 0 || ((to | from | unsigned(bytes)) & 15))
+        fault("misaligned access", pc,
+              "a bulk copy of %d bytes from %s to %s: size and addresses must be multiples of 16",
+              bytes, place(from), place(to));
+}
+
+void Worker::count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc) {
+    uint16_t index;
+    Stats& stats = site(pc - (kind == Kind::store), 4, kind, index).stats[0];
+    ++stats.requests, ++stats.lanes;
+    stats.units += ((address + unsigned(bytes) - 1) >> 5) - (address >> 5) + 1;
+    stats.ideal_units += unsigned(bytes + 31) / 32;
+}
+
+void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc) {
+    bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
+    Mbarrier& barrier = mbarrier_at(address, pc);
+    examine(uintptr_t(from), unsigned(bytes), Kind::load, pc);
+    count_bulk(uintptr_t(from), bytes, Kind::load, pc);
+    examine(uintptr_t(to), unsigned(bytes), Kind::store, pc);
+    std::memcpy(to, from, size_t(bytes));
+    uint16_t index;
+    site(pc - 1, 4, Kind::store, index);
+    for (uintptr_t at = uintptr_t(to); g_trace && at < uintptr_t(to) + unsigned(bytes); at += 4) {
+        Cell& cell = shared_cells[(at - uintptr_t(shared)) / 4];
+        cell.writer.bulk = 1, cell.in_flight = index;
+    }
+    barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + unsigned(bytes), pc});
+    publish(barrier.gathering);
+    barrier.bytes -= bytes;
+    settle(barrier);
+}
+
+void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
+    bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
+    examine_proxy(uintptr_t(from), unsigned(bytes), pc, "a bulk copy");
+    examine(uintptr_t(to), unsigned(bytes), Kind::store, pc);
+    count_bulk(uintptr_t(to), bytes, Kind::store, pc);
+    std::memcpy(to, from, size_t(bytes));
+    async.stores.resize(threads);
+    async.stores[current].reading.push_back({uintptr_t(from), uintptr_t(from) + unsigned(bytes), pc});
+    ++async.reads;
+}
+
+void Worker::bulk_commit() {
+    if (async.stores.empty()) return;
+    Stores& mine = async.stores[current];
+    mine.groups.push_back(std::move(mine.reading));
+    mine.reading.clear();
+}
+
+void Worker::bulk_wait_read(unsigned newest) {
+    if (async.stores.empty()) return;
+    Stores& mine = async.stores[current];
+    while (mine.groups.size() > newest) {
+        read_done(mine.groups.front());
+        mine.groups.erase(mine.groups.begin());
+    }
+}
+
+// What an asynchronous operation read may be overwritten by whoever knows of this moment.
+void Worker::read_done(const std::vector<Span>& spans) {
+    for (const Span& span : spans)
+        examine(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
+    async.reads -= spans.size();
+}
+
+// A store to shared memory: does an asynchronous operation still read there?
+void Worker::overwritten(const Look& look) {
+    auto meets = [&](const std::vector<Span>& spans, int thread) {
+        for (const Span& span : spans) {
+            if (look.address >= span.to || look.address + look.bytes <= span.from) continue;
+            Other other{span.pc, blockIdx, fibers[thread].index};
+            report(true, "overwritten too early", sites[look.site].pc, other,
+                   "store to %s, which an asynchronous operation may still read: it was not waited "
+                   "for", place(std::max(look.address, span.from)));
+        }
+    };
+    for (size_t t = 0; t < async.stores.size(); ++t) {
+        meets(async.stores[t].reading, int(t));
+        for (auto& group : async.stores[t].groups) meets(group, int(t));
+    }
+    for (size_t w = 0; w < async.warps.size(); ++w) {
+        meets(async.warps[w].reading, int(w) * 32);
+        for (auto& group : async.warps[w].groups) meets(group, int(w) * 32);
+    }
+}
+
+// ---- wgmma: each warp computes its 16 rows; that the four go together is not looked at
+
+struct WgmmaCall {
+    float* d;
+    uint64_t a, b;
+    int n, accumulate;
+    uintptr_t pc;
+};
+
+void Worker::warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
+    if (async.warps.empty()) async.warps.resize(warps.size());
+    if (lanes_of(current / 32) < 32 || ~lanes_present(current / 32))
+        fault("warp mask", pc, "a wgmma operation of fewer than 32 lanes");
+    collective(0xffffffffu, step, argument, pc);
+}
+
+// For what may fault: the lane that came last is told so, and does the work of all.
+bool Worker::warp_met(void* argument, uintptr_t pc) {
+    auto step = [](void** arguments, unsigned) {
+        Warpgroup& group = t_worker->async.warps[t_worker->current / 32];
+        std::copy(arguments, arguments + 32, group.arguments);
+        group.met = true;
+    };
+    warp_meets(step, argument, pc);
+    return std::exchange(async.warps[current / 32].met, false);
+}
+
+// A row of 8 numbers along k of an operand: two quads of 16 bytes.
+void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, float (*to)[8], uintptr_t pc,
+                           std::vector<Span>& reading) {
+    if (descriptor >> 62) fault("wgmma", pc, "a descriptor with a swizzle, which is not simulated");
+    uintptr_t start = uintptr_t(shared) + (descriptor & 0x3fff) * 16;
+    uintptr_t k_step = (descriptor >> 16 & 0x3fff) * 16, row_step = (descriptor >> 32 & 0x3fff) * 16;
+    for (int quad = 0; quad < 2; ++quad)
+        for (int row = first; row < first + rows; row += 8) {
+            uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
+            examine_proxy(core, 128, pc, "wgmma");
+            for (int i = 0; i < 32; ++i) {
+                uint32_t bits = reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000;
+                std::memcpy(&to[row - first + i / 4][quad * 4 + i % 4], &bits, 4);
+            }
+            if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
+                reading.back().to += 128;
+            else
+                reading.push_back({core, core + 128, pc}), ++async.reads;
+        }
+}
+
+void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, int accumulate,
+                   uintptr_t pc) {
+    WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
+    if (!warp_met(&mine, pc)) return;
+    Warpgroup& group = async.warps[current / 32];
+    auto call = [&](int lane) { return static_cast<WgmmaCall*>(group.arguments[lane]); };
+    const WgmmaCall first = *call(0);
+    for (int lane = 1; lane < 32; ++lane)
+        if (call(lane)->a != first.a || call(lane)->b != first.b ||
+            call(lane)->accumulate != first.accumulate)
+            fault("wgmma", first.pc, "lanes 0 and %d differ in a descriptor", lane);
+    Wgmma* chain = nullptr;
+    for (auto& other : group.chains)
+        if (other.d[0] == first.d) chain = &other;
+    if (!chain) {  // the accumulators leave the registers
+        if (!group.fenced)
+            report(true, "no wgmma fence", first.pc, {},
+                   "a wgmma after its accumulators were in registers, without wgmma_fence before");
+        group.chains.push_back({{}, std::vector<float>(size_t(16 * first.n)), first.n});
+        chain = &group.chains.back();
+        for (int lane = 0; lane < 32; ++lane) {
+            chain->d[lane] = call(lane)->d;
+            for (int i = 0; i < first.n / 2; ++i) {
+                int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                chain->sums[size_t(row * first.n + column)] = chain->d[lane][i];
+                chain->d[lane][i] = NAN;  // who reads it before the wait has that
+            }
+        }
+    }
+    auto& [a, b, transposed] = *operands;
+    wgmma_operand(first.a, current / 32 % 4 * 16, 16, a, first.pc, group.reading);
+    wgmma_operand(first.b, 0, first.n, b, first.pc, group.reading);
+    for (int j = 0; j < first.n; ++j)
+        for (int k = 0; k < 8; ++k) transposed[k][j] = b[j][k];
+    for (int row = 0; row < 16; ++row) {
+        float* sums = &chain->sums[size_t(row * first.n)];
+        if (!first.accumulate) std::fill(sums, sums + first.n, 0.0f);
+        for (int k = 0; k < 8; ++k)
+            for (int j = 0; j < first.n; ++j) sums[j] += a[row][k] * transposed[k][j];
+    }
+}
+
+void Worker::wgmma_fence(uintptr_t pc) {
+    auto step = [](void**, unsigned) {
+        t_worker->async.warps[t_worker->current / 32].fenced = true;
+    };
+    warp_meets(step, nullptr, pc);
+}
+
+void Worker::wgmma_commit(uintptr_t pc) {
+    auto step = [](void**, unsigned) {
+        Warpgroup& group = t_worker->async.warps[t_worker->current / 32];
+        group.groups.push_back(std::move(group.reading));
+        group.reading.clear();
+    };
+    warp_meets(step, nullptr, pc);
+}
+
+// Within the step, so that all lanes then know of the reads' end.
+void Worker::wgmma_wait(unsigned newest, uintptr_t pc) {
+    auto step = [](void** arguments, unsigned) {
+        t_worker->wgmma_done(*static_cast<unsigned*>(arguments[0]));
+    };
+    warp_meets(step, &newest, pc);
+}
+
+void Worker::wgmma_done(unsigned newest) {
+    Warpgroup& group = async.warps[current / 32];
+    while (group.groups.size() > newest) {
+        read_done(group.groups.front());
+        group.groups.erase(group.groups.begin());
+    }
+    if (!group.groups.empty() || !group.reading.empty()) return;
+    for (auto& chain : group.chains)
+        for (int lane = 0; lane < 32; ++lane)
+            for (int i = 0; i < chain.n / 2; ++i) {
+                int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                chain.d[lane][i] = chain.sums[size_t(row * chain.n + column)];
+            }
+    if (!group.chains.empty()) group.fenced = false;
+    group.chains.clear();
+}
+}  // namespace

@@ -1,0 +1,54 @@
+// What the runtime knows of a block's mbarriers, bulk copies and wgmmas.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+struct Span {  // of shared memory, with the operation that uses it
+    uintptr_t from, to, pc;
+};
+
+// Of one thread: up to which stamp of each thread of the block what that one did is ordered before
+// what this one does now (a vector clock; F. Mattern, 1989).
+using Clock = std::vector<uint16_t>;
+
+struct Mbarrier {
+    int arrivals, missing;    // of a phase; and those that have yet to come
+    int64_t bytes = 0;        // that copies have yet to bring
+    unsigned phase = 0;
+    Clock gathering, known;   // what those knew who arrived: in this phase, in those completed
+    std::vector<Span> copies; // under way to shared memory
+};
+
+struct Wgmma {  // a chain of products on one set of accumulators, as one warp sees it
+    float* d[32];
+    std::vector<float> sums;  // (16 rows, n)
+    int n;
+};
+struct Warpgroup {  // a warp's part in it
+    void* arguments[32];                    // of the lanes that met last
+    bool met = false, fenced = false;
+    std::vector<Wgmma> chains;              // whose sums the registers do not hold
+    std::vector<Span> reading;              // operands since the last commit
+    std::vector<std::vector<Span>> groups;  // committed, the oldest first
+};
+
+struct Operands {  // of one wgmma: (16 rows, 8), (n, 8), (8, n)
+    float a[16][8], b[256][8], transposed[8][256];
+};
+
+struct Stores {  // bulk ones of a thread
+    std::vector<Span> reading;
+    std::vector<std::vector<Span>> groups;
+};
+
+struct Async {
+    std::unordered_map<uintptr_t, Mbarrier> barriers;
+    std::vector<Clock> clocks;         // by thread; none before the first mbarrier
+    std::vector<Warpgroup> warps;
+    std::vector<Stores> stores;        // by thread
+    size_t reads = 0;                  // spans that copies or wgmmas may still read
+};
+}  // namespace

@@ -1,0 +1,229 @@
+"""The words that ``python -m convlab`` and the notebook's ``%convlab`` know, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..fast.ab import LIMIT_SECONDS
+from ..fast.paired import MODES
+from ..fast.ratio import THRESHOLD
+from ..right.check import COUNT
+from ..run.kernel import ENGINES, Kernel
+from ..run.runnable import Runnable
+from ..words import catalog
+from ..words.errors import CatalogError, ProblemError
+from ..words.problem import PROBLEM_SETS, Problem, problems
+
+# The problem of each command that takes one, unless told; `check` has its own.
+PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
+            "inspect": "square", "bench": "headline"}  # fmt: skip
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no abbreviations, and names what is nearest to a word it does not know."""
+
+    def __init__(self, words: list[str], **options: Any) -> None:
+        self.words = words
+        self.commands: dict[str, Parser] = {}
+        super().__init__(allow_abbrev=False, **options)
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        """As argparse's; remembers the words that it brings."""
+        self.words += [*names, *options.get("choices", ())]
+        return super().add_argument(*names, **options)
+
+    def hinted(self, message: str) -> str:
+        """The message, with the word that is nearest to the unknown one that it names."""
+        asked = re.search(r"unrecognized arguments: (-[^\s=]*)|invalid choice: '([^']*)'", message)
+        near = difflib.get_close_matches(asked[1] or asked[2], self.words, 1) if asked else []
+        return message + (f"; did you mean {near[0]}?" if near else "")
+
+    def error(self, message: str) -> None:
+        """Print the usage and the message, and exit with status 2."""
+        super().error(self.hinted(message))
+
+
+def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> Parser:
+    """The parser of all commands; what it returns has the command's name as ``command``.
+
+    Parameters
+    ----------
+    kind : the class of it and of its commands' parsers.
+    prog : what the user typed; for "%convlab" without the benchmarks and JSON.
+    """
+    words: list[str] = []
+    top = kind(words, prog=prog, description="A microscope for CUDA convolution kernels.")
+    group = top.add_subparsers(
+        required=True, metavar="COMMAND", parser_class=functools.partial(kind, words)
+    )
+    notebook = prog.startswith("%")
+
+    def add(name: str, text: str, *, kernels: str = "", plot: bool = True) -> Callable[..., Any]:
+        words.append(name)
+        command = top.commands[name] = group.add_parser(name, help=text, description=text)
+        command.set_defaults(command=name)
+        option = command.add_argument
+        if kernels:
+            option("kernels", nargs="*", metavar="KERNEL", help=kernels)
+            option("--kernel", action="append", default=[], metavar="KERNEL", help="repeatable")
+        if name in PROBLEMS:
+            default = PROBLEMS[name] or "awkward, and generated ones"
+            option("--problem", metavar="P", help=f"a name, a set ({', '.join(PROBLEM_SETS)}), or a "
+                   f'spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; default: {default}')
+            option("--engine", choices=ENGINES, default="auto")
+        if plot:
+            option("--plot", metavar="PNG", type=Path, help="draw it to this file; of several "
+                   "kernels, each one's name is put before the ending")  # fmt: skip
+        if not notebook:
+            option("--json", action="store_true", help="print one JSON document")
+        return option
+
+    named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
+    several = f"{named}; all kernels if none is given; the problem may stand among them"
+    add("list", "The kernels, where they are, and the named problems.", plot=False)
+    option = add("check", "Is it right?", kernels=several)
+    option("--count", metavar="N", type=int, default=COUNT,
+           help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
+    option("--seed", metavar="N", type=int, default=0,
+           help="of the data and of the generated problems (0)")  # fmt: skip
+    add("compare", "Several kernels side by side: error, cost, floor.", kernels=several)
+    option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
+    option("a", metavar="A", help=named)
+    option("b", metavar="B", help=named)
+    option("on", metavar="P", nargs="?", help="the problem, as with --problem")
+    option("--mode", choices=(*MODES, "both"), default="both",
+           help="L2 flushed before each launch, or not at all")  # fmt: skip
+    option("--threshold", type=float, default=100 * THRESHOLD, metavar="PERCENT",
+           help="called the same; default: %(default)g")  # fmt: skip
+    option("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
+           help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
+    option("--seed", type=int, default=0)
+    option = add("sweep", "A kernel over a grid of tunables.")
+    option("kernel", metavar="KERNEL", help="name or path")
+    option("tunables", metavar="NAME=VALUE,VALUE", nargs="+",
+           help="the problem may stand among them")  # fmt: skip
+    option = add("inspect", "Why: registers, occupancy, cost by line, a model's time.",
+                 kernels=several)  # fmt: skip
+    option("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
+    option("--listing", action="store_true", help="the source, line by line")
+    option("--sample", metavar="N", type=int,
+           help="simulate N blocks of the problem itself, not a small one; scaled")  # fmt: skip
+    option = add("diff", "What a kernel changes of the one that it descends from.", plot=False)
+    option("kernel", metavar="KERNEL", help="name or path")
+    option("other", metavar="OTHER", nargs="?", help="another than its parent")
+    option = add("cache", "The builds that are kept, and their size.", plot=False)
+    option("action", nargs="?", choices=("show", "clear"), default="show")
+    if not notebook:
+        option = add("bench", "Kernels over several problems, as README's table has it.",
+                     kernels=several, plot=False)  # fmt: skip
+        option("--write", metavar="FILE", type=Path,
+               help="write the tables between this file's markers")  # fmt: skip
+    add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
+    return top
+
+
+def understood(
+    arguments: argparse.Namespace, values: Mapping[str, Any] | None = None
+) -> argparse.Namespace:
+    """Tell the problem from the kernels among a command's words, and words from variables.
+
+    Parameters
+    ----------
+    arguments : what the `parser` returned; the same object is returned, changed: ``kernels``,
+        ``kernel``, ``a``, ``b`` are texts or runnables, ``problem`` a text, a Problem or None,
+        ``tunables`` (of sweep) a dict of lists.
+    values : variables that a word may name: kernels, baselines, callables (for ab), problems.
+
+    Raises
+    ------
+    ProblemError
+        Two problems, or a tunable that cannot be read.
+    CatalogError
+        A word that is none of these, but near to a problem's or a variable's name.
+    OSError
+        A file to be written at the end has no folder that can be written to.
+    """
+    values = values or {}
+    given = [arguments.problem] if getattr(arguments, "problem", None) is not None else []
+    take = functools.partial(_kernel, values=values, engine=getattr(arguments, "engine", "auto"))
+    if arguments.command == "sweep":
+        words = arguments.tunables
+        given += [word for word in words if word.count("=") != 1 or word in values]
+        arguments.tunables = _grid([word for word in words if word not in given])
+        arguments.kernel = take(arguments.kernel)
+    elif arguments.command == "ab":
+        given += [] if arguments.on is None else [arguments.on]
+        arguments.a, arguments.b = take(arguments.a), take(arguments.b)
+    elif arguments.command == "diff":
+        arguments.kernel = take(arguments.kernel)
+        arguments.other = None if arguments.other is None else take(arguments.other)
+    elif hasattr(arguments, "kernels"):
+        words = [*arguments.kernels, *arguments.kernel]
+        given += [word for word in words if _is_problem(word, values)]
+        arguments.kernels = [take(word) for word in words if not _is_problem(word, values)]
+    if len(given) > 1:
+        raise ProblemError(f"one problem at a time, not {' and '.join(given)}")
+    if given:
+        value = values.get(given[0])
+        arguments.problem = value if isinstance(value, Problem) else given[0]
+    elif arguments.command in PROBLEMS:
+        arguments.problem = PROBLEMS[arguments.command]
+    path = getattr(arguments, "plot", None)
+    if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):  # known before the work
+        raise NotADirectoryError(f"--plot {path}: {path.parent} is no folder to write to")
+    return arguments
+
+
+def problem_names() -> list[str]:
+    """The names of all problems, and of their sets."""
+    return [*PROBLEM_SETS, *(p.name for each in PROBLEM_SETS for p in problems(each))]
+
+
+def _is_problem(word: str, values: Mapping[str, Any]) -> bool:
+    if isinstance(values.get(word), Runnable):
+        return False
+    if isinstance(values.get(word), Problem) or word in problem_names():
+        return True
+    return "@" not in word and "/" not in word and bool(re.match(r"N=?\d|\w+=\d+,", word))
+
+
+def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
+    """The kernel that a variable holds, for the engine if one is asked for; else the word."""
+    name, _, tuned = word.partition("@")
+    value = values.get(name)
+    if isinstance(value, Kernel):
+        value = value.tuned(tuned) if tuned else value
+        return value if engine in ("auto", value.engine) else value.on(engine)
+    if word in values and (isinstance(value, Runnable) or callable(value)):
+        return value
+    try:
+        if ":" not in name and "\n" not in name:
+            catalog.find(name)
+    except CatalogError:
+        kernels = [path.stem for path in catalog.catalog()]
+        own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
+        others = difflib.get_close_matches(name, [*own, *problem_names()], 1)
+        if others and "/" not in name and not difflib.get_close_matches(name, kernels, 1):
+            raise CatalogError(
+                f"no kernel and no problem is named {name!r}; did you mean {others[0]}?"
+            ) from None
+        raise
+    return word
+
+
+def _grid(words: Sequence[str]) -> dict[str, list[int]]:
+    """The tunables of a sweep, NAME=8,16 each."""
+    grid = {}
+    for text in words:
+        name, _, values = text.partition("=")
+        if not re.fullmatch(r"-?\d{1,18}(,-?\d{1,18})*", values):
+            raise ProblemError(f"cannot read the tunable {text!r}: write NAME=8,16, whole numbers")
+        grid[name] = [int(value) for value in values.split(",")]
+    return grid

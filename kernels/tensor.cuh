@@ -1,0 +1,162 @@
+// Tensor cores, asynchronous copies and their barriers: one thin function for each PTX instruction.
+// Every rung that uses them includes this file, after convlab.cuh. The simulator has its own.
+//
+// The names are PTX's; sections and figures are those of "PTX ISA", chapter 9.7. Addresses in
+// shared memory are 32-bit numbers here (`shared_address`), as the instructions want them.
+#pragma once
+
+#ifdef CONVLAB_SIMULATOR
+#include <sim_tensor.h>
+#else
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+    return uint32_t(__cvta_generic_to_shared(pointer));
+}
+
+// ---- numbers --------------------------------------------------------------------------------
+// The nearest number of 11 significant bits, ties away from zero; its other 13 bits are zero. What
+// is not rounded so, a tensor core truncates.
+__device__ __forceinline__ float round_tf32(float value) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return __uint_as_float(bits);
+}
+
+// ---- mma.sync: a warp multiplies, fragments in registers (sm_80 and later) --------------------
+// d (16, 8) += a (16, 8) b (8, 8). With g = lane / 4 and t = lane % 4 a lane holds
+//   a: (g, t) (g+8, t) (g, t+4) (g+8, t+4)   b: (t, g) (t+4, g)
+//   d: (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1)
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4],
+                                                 const float (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+
+// ---- mbarrier: a barrier in shared memory that need not be waited at (sm_80, here sm_90) ------
+// It counts arrivals and bytes that copies have yet to bring. When neither is left its phase
+// completes, and the next begins with the same count. Phases are told apart by their parity: the
+// first is 0.
+__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::
+                 "r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// After the inits, before the barrier that tells other threads of them: copies see them too.
+__device__ __forceinline__ void mbarrier_fence_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(barrier))
+                 : "memory");
+}
+// Arrives, and has the phase wait for so many bytes of copies as well.
+__device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
+                 "r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+// Waits until the phase of this parity has completed.
+__device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again_%=:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over_%=;\n"
+        "bra again_%=;\n"
+        "over_%=:\n"
+        "}" :: "r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+// ---- cp.async.bulk: the copy engine moves a run of bytes (sm_90) ------------------------------
+// Both addresses and the size are multiples of 16. A load tells a barrier of its bytes.
+__device__ __forceinline__ void bulk_load(void* to_shared, const void* from, int bytes,
+                                          uint64_t* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::
+                 "r"(shared_address(to_shared)), "l"(from), "r"(bytes),
+                 "r"(shared_address(barrier)) : "memory");
+}
+// A store belongs to the group that its thread commits next.
+__device__ __forceinline__ void bulk_store(void* to, const void* from_shared, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::
+                 "l"(to), "r"(shared_address(from_shared)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bulk_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until all but the `newest` groups of this thread have read their shared memory.
+template <int newest>
+__device__ __forceinline__ void bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(newest) : "memory");
+}
+// The copy engine and wgmma reach shared memory by another way, the asynchronous proxy. What a
+// thread stored is seen there once that thread has passed this fence.
+__device__ __forceinline__ void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- wgmma: four warps multiply, operands in shared memory (sm_90a) ---------------------------
+// Before the first wgmma, and wherever registers of d were touched by other instructions.
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits for all but the `newest` groups. Until then neither d nor the operands may be touched.
+template <int newest>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(newest) : "memory");
+}
+
+// d (64, 256) = a (64, 8) b (256, 8)^T, added to d if `accumulate`. In TF32 both operands have k
+// contiguous. With g = lane / 4 and t = lane % 4, d[4 j + 2 h + i] of a thread is element
+// (16 warp + 8 h + g, 8 j + 2 t + i), warps counted within the four.
+__device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t b,
+                                                     int accumulate) {
+#define D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
+              "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "
+        "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "
+        "%124, %125, %126, %127}, %128, %129, p, 1, 1;\n"
+        "}"
+        : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56), D8(64), D8(72), D8(80),
+          D8(88), D8(96), D8(104), D8(112), D8(120)
+        : "l"(a), "l"(b), "r"(accumulate));
+#undef D8
+}
+#endif
+
+// Where an operand lies, for layouts without swizzle: "core matrices" of 8 rows of 16 bytes, end to
+// end. `k_step` is from one to the next along k (4 numbers on), `row_step` along the other
+// dimension (8 rows on); PTX calls them leading and stride dimension byte offset. All are
+// multiples of 16 below 2^18.
+__device__ __forceinline__ uint64_t wgmma_descriptor(const void* start, int k_step, int row_step) {
+    return uint64_t(shared_address(start) >> 4) | uint64_t(k_step >> 4) << 16 |
+           uint64_t(row_step >> 4) << 32;
+}
+// The same with the start moved by 16 n bytes.
+__device__ __forceinline__ uint64_t wgmma_moved(uint64_t descriptor, unsigned n) {
+    return (descriptor >> 32 << 32) | (uint32_t(descriptor) + n);
+}
+
+// For operands that only a tensor core reads: it drops their last 13 bits, and what is left of this
+// is nearly as good as the nearest number, in one instruction where round_tf32 takes three. A
+// number m 2^e, 1 <= m < 2, is raised by ln(2) m / 2 units of what remains. Its error is then
+// sqrt(1/12 + mean((ln(2) m / 2 - 1/2)^2)) = 0.31 units, 0.29 being the best, and 0 on average.
+__device__ __forceinline__ float before_truncation(float value) {
+    return value * (1.0f + 0.6931472f / 2048);
+}

@@ -1,0 +1,156 @@
+"""Tensor cores and asynchronous copies on the simulator: the wrappers, and bugs planted in rungs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from convlab.right import reference
+from convlab.run.kernel import Kernel, load
+from convlab.sim.any_kernel import run
+from convlab.words.catalog import KERNEL_DIR
+from convlab.words.errors import LaunchError
+from convlab.words.problem import Problem
+
+# Five chunks in two stages; rows that leave by bulk copies.
+WIDE = Problem(1, 40, 4, 256, 70, 3, 3)
+MMA, WGMMA = "10_mma_tf32", "11_wgmma_tf32"
+ANY = {"race", "uninitialised read", "deadlock", "copy not waited for", "overwritten too early"}
+RELEASE = "            fence_proxy_async();\n            __syncwarp();\n            if (lane == 0)"
+
+# name, rung, text, what it is replaced by, kinds of finding of which one must be told (none: the
+# mistake must show in y)
+PLANTED = [
+    ("no proxy fence behind stores of x", WGMMA, RELEASE,
+     "            __syncwarp();\n            if (lane == 0)", {"no proxy fence"}),
+    ("no proxy fence behind stores of y", WGMMA,
+     "                fence_proxy_async();\n                __syncwarp();\n                const int k",
+     "                __syncwarp();\n                const int k", {"no proxy fence"}),
+    ("no __syncwarp before the arrival", WGMMA, RELEASE,
+     "            fence_proxy_async();\n            if (lane == 0)", {"race"}),
+    ("consumers wait for the other parity", WGMMA, "&x_full[stage], stage_parity)",
+     "&x_full[stage], stage_parity ^ 1)", ANY),
+    ("loaders wait for the other parity", WGMMA, "&x_empty[stage], parity ^ 1)",
+     "&x_empty[stage], parity)", {"deadlock"}),
+    ("the loaders' parity never flips", WGMMA,
+     "if (++stage == tiling.stages) stage = 0, parity ^= 1;\n        };",
+     "if (++stage == tiling.stages) stage = 0;\n        };", ANY),
+    ("a stage is free after one of eight warps", WGMMA, "mbarrier_init(&x_empty[i], 8);",
+     "mbarrier_init(&x_empty[i], 1);", ANY),
+    ("a stage is full after one of three warps", WGMMA, "mbarrier_init(&x_full[i], kLoaders);",
+     "mbarrier_init(&x_full[i], 1);", ANY),
+    ("a stage is full after four warps, of three", WGMMA, "mbarrier_init(&x_full[i], kLoaders);",
+     "mbarrier_init(&x_full[i], 4);", {"deadlock"}),
+    ("all lanes arrive", WGMMA, "        if (lane != 0) return;\n        if (!tiling.resident)",
+     "        if (!tiling.resident)", ANY),
+    ("a barrier is not initialised", WGMMA, "mbarrier_init(&w_empty[i], 8);", "", {"mbarrier"}),
+    ("no barrier behind the initialisation", WGMMA,
+     "        mbarrier_fence_init();\n    }\n    __syncthreads();",
+     "        mbarrier_fence_init();\n    }", {"mbarrier", "race"}),
+    ("released before the products are done", WGMMA,
+     ("                        wgmma_commit();\n                        wgmma_wait<1>();\n"
+     "                        if (s == 0 && chunk + r > 0) release(r == 0);\n"
+     "                        s += 3;"),
+     ("                        if (s == 0 && chunk + r > 0) release(r == 0);\n"
+     "                        wgmma_commit();\n                        wgmma_wait<1>();\n"
+     "                        s += 3;"), {"race", "overwritten too early"}),
+    ("no wgmma_fence", WGMMA, "                        wgmma_fence();\n", "",
+     {"no wgmma fence"}),
+    ("groups are never committed", WGMMA, "                        wgmma_commit();\n", "", set()),
+    ("sums are read before the wait", WGMMA, "        wgmma_wait<0>();\n", "", set()),
+    ("k_step and row_step swapped", WGMMA, "16 * tiling.quad, 128)", "128, 16 * tiling.quad)",
+     {"shared out of bounds", "uninitialised read", *ANY}),
+    ("the filter is not waited for", WGMMA,
+     "                mbarrier_wait(&w_full[slot], slot_parity);\n", "",
+     {"copy not waited for", "race", "uninitialised read"}),
+    ("fewer bytes are expected than come", WGMMA, ("&w_full[slot], slice_bytes);\n                "
+     "bulk_load"), "&w_full[slot], slice_bytes - 16);\n                bulk_load", {"deadlock"}),
+    ("a bulk load from an odd address", WGMMA, "packed + int64_t(slice) * slice_bytes,",
+     "packed + 4 + int64_t(slice) * slice_bytes,", {"misaligned access"}),
+    ("a bulk store from an odd address", WGMMA, "bulk_store(to + head, from + head,",
+     "bulk_store(to + head, from,", {"misaligned access"}),
+    ("the buffer of y is reused at once", WGMMA,
+     "                bulk_wait_read<0>();           // of what this lane had stored from here\n", "",
+     {"overwritten too early"}),
+    ("a tap's start is one quad too far", WGMMA, "s_tap[r * conv.S + s])",
+     "s_tap[r * conv.S + s] + tiling.quad)", set()),
+    ("a copy is used before it has come", MMA, "__pipeline_wait_prior(kStages - 2);",
+     "__pipeline_wait_prior(kStages - 1);", {"copy not waited for"}),
+    ("a stage is overwritten while it is read", MMA,
+     ("        __syncthreads();                      // all parts; and all have read the oldest "
+     "tiles\n"), "", {"race", "copy not waited for"}),
+    ("two fragments of the filter swapped", MMA, "round_tf32(w_rows[0][kk + t + 4])",
+     "round_tf32(w_rows[8][kk + t + 4])", set()),
+]  # fmt: skip
+
+
+def compute(kernel: Kernel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run on WIDE, threads in three orders; return y and the float64 truth."""
+    x, w, _ = reference.inputs(WIDE, 1)
+    launch = kernel.prepare(WIDE, x, w)
+    for _ in range(3):
+        launch()
+    return launch.y, F.conv2d(x.double(), w.double())
+
+
+@pytest.mark.parametrize("rung", [MMA, WGMMA, "12_wgmma_vector_reads"])
+def test_the_rungs_are_right(rung: str) -> None:
+    y, truth = compute(load(rung, engine="sim"))
+    assert (y - truth).norm() / truth.norm() < 3.5e-4  # rounded to nearest, or nearly so
+
+
+@pytest.mark.parametrize(
+    ("rung", "old", "new", "kinds"), [case[1:] for case in PLANTED], ids=[c[0] for c in PLANTED]
+)
+def test_a_planted_bug_is_told(
+    rung: str, old: str, new: str, kinds: set[str], tmp_path: Path
+) -> None:
+    source = (KERNEL_DIR / f"{rung}.cu").read_text()
+    assert source.count(old) in (1, 2)
+    path = tmp_path / "planted.cu"
+    path.write_text(source.replace(old, new))
+    kernel = load(path, engine="sim")
+    if not kinds:
+        try:
+            y, truth = compute(kernel)
+        except LaunchError:
+            return
+        assert not (y - truth).norm() / truth.norm() < 1e-2
+        return
+    with pytest.raises(LaunchError) as told:
+        compute(kernel)
+    found = [finding for finding in told.value.findings if finding.error]
+    assert {finding.kind for finding in found} & kinds, str(told.value)
+    assert all(Path(finding.file).name == "planted.cu" and finding.line for finding in found)
+
+
+ROUND = """
+#include "tensor.cuh"
+__global__ void round_all(const float* in, float* nearest, float* ready, int n) {
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        nearest[i] = round_tf32(in[i]);
+        ready[i] = before_truncation(in[i]);
+    }
+}
+"""
+
+
+def test_rounding() -> None:
+    values = torch.randn(20_000, generator=torch.Generator().manual_seed(2))
+    special = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, 1.0, -3.0, 2047.0, 2.0**-126])
+    given = torch.cat([values, special])
+    nearest, ready = torch.empty_like(given), torch.empty_like(given)
+    run(ROUND, "round_all", given, nearest, ready, given.numel(), grid=1, block=256)
+    truncated = (ready.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    assert not (nearest.view(torch.int32) & 0x1FFF)[:-6].any()
+    for rounded in (nearest, truncated):
+        assert rounded[-6].isnan() and torch.equal(rounded[-5:], special[-5:])
+        assert torch.equal(rounded[-8:-6], special[:2])
+    unit = 2.0 ** (values.abs().log2().floor() - 10)
+    errors = [(part[: values.numel()] - values) / unit for part in (nearest, truncated)]
+    assert errors[0].abs().max() <= 0.5 and errors[1].abs().max() < 1
+    assert errors[0].square().mean().sqrt() == pytest.approx(12**-0.5, rel=0.03)
+    assert errors[1].square().mean().sqrt() < 0.33
