@@ -1,12 +1,12 @@
 // title: Winograd F(2x2, 3x3), fused
 // idea: 2 x 2 outputs of a 3 x 3 filter need 16 products instead of 36 (Winograd 1980; Lavin and
-//       Gray, arXiv:1509.09308): y = A'((G w G') * (B' x B)) A, where * is element by element. Summed
-//       over channels, the 16 elements are 16 matrix products, and their tiles stay on the chip.
+//       Gray, arXiv:1509.09308): y = A'((G w G') * (B' x B)) A, * element by element. Summed over
+//       channels, the 16 elements are 16 matrix products, and their tiles stay on the chip.
 // change: Against 05: the rows of the product are input channels, not taps. A tile of x passes
 //       through registers to be transformed on its way into shared memory; the filter was
 //       transformed once, into the workspace. Each warp has two of the 16 products.
 // parent: 05_async_gemm
-// mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q), end to end, x kBN channels k of one group;
+// mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q) end to end x kBN channels k of one group;
 //       warp -> 2 elements of the 16; thread -> 8 tiles x 8 channels of each.
 // precision: fp32
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
@@ -72,7 +72,7 @@ transform_filter(ConvProblem conv, Tiling tiling, int first_group, int groups,
 }
 
 // One block stays on each SM and does one item of work after another: kBT tiles x kBN channels.
-// Items that share tiles follow each other. The first loads of the next one pass while y is written.
+// Items that share tiles follow each other. The next one's first loads pass while y is written.
 template <int kBC>
 __global__ void __launch_bounds__(kThreads)
 conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, int64_t items,

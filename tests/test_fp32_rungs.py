@@ -11,7 +11,9 @@ from convlab.words.problem import problem
 CASES = {
     # more items than blocks that stay; one stage, an even and an odd number of them
     "08_winograd": [
-        "N1 C3 H98 W98 K150 R3 S3", "N1 C16 H66 W66 K260 R3 S3 p1", "N1 C20 H70 W69 K200 R3 S3 p0x2",
+        "N1 C3 H98 W98 K150 R3 S3",
+        "N1 C16 H66 W66 K260 R3 S3 p1",
+        "N1 C20 H70 W69 K200 R3 S3 p0x2",
     ],
     # each tile's shape; rows of x four pixels at a time; padding past the filter
     "05_async_gemm": [
@@ -20,11 +22,14 @@ CASES = {
     ],
     # 16 bytes at a time from columns before the image, and each filter that is unrolled
     "06_depthwise": [
-        "N1 C2 H40 W44 K2 R3 S3 p1 g2", "N1 C2 H19 W20 K4 R3 S7 p2x3 g2", "N1 C1 H70 W300 K1 R5 S5 p2",
-        "N1 C2 H33 W32 K2 R3 S1 g2", "N1 C2 H30 W36 K2 R7 S7 p3 g2", "N1 C2 H41 W40 K2 R3 S3 s2 p1 g2",
+        "N1 C2 H40 W44 K2 R3 S3 p1 g2", "N1 C2 H19 W20 K4 R3 S7 p2x3 g2",
+        "N1 C1 H70 W300 K1 R5 S5 p2",
+        "N1 C2 H33 W32 K2 R3 S1 g2", "N1 C2 H30 W36 K2 R7 S7 p3 g2",
+        "N1 C2 H41 W40 K2 R3 S3 s2 p1 g2",
     ],
     "07_small_groups": [
-        "N2 C8 H28 W28 K8 R3 S3 p1 g2", "N1 C20 H12 W12 K10 R3 S3 p1 g2", "N1 C6 H40 W40 K12 R5 S5 p2 s2",
+        "N2 C8 H28 W28 K8 R3 S3 p1 g2", "N1 C20 H12 W12 K10 R3 S3 p1 g2",
+        "N1 C6 H40 W40 K12 R5 S5 p2 s2",
     ],
 }  # fmt: skip
 
@@ -37,7 +42,9 @@ def test_right(rung: str, spec: str) -> None:
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("name", ["08_winograd@BC=4", "06_depthwise@TILE_W=64", "05_async_gemm@BK=8"])
+@pytest.mark.parametrize(
+    "name", ["08_winograd@BC=4", "06_depthwise@TILE_W=64", "05_async_gemm@BK=8"]
+)
 def test_tuned(name: str) -> None:
     """What a device with little shared memory gets, and others by choice."""
     rung = name.partition("@")[0]
