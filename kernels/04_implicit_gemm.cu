@@ -1,11 +1,11 @@
 // title: Implicit GEMM
-// idea: The matrix product of im2col, without the matrix: a block works out which elements of x a tile
-//       of it would hold, and loads those. Memory sees x and the filter, and y, and nothing else.
+// idea: The matrix product of im2col, without the matrix: a block works out which elements of x a
+//       tile of it would hold, and loads those. Memory sees x, the filter and y, nothing else.
 // change: Against 02: no im2col kernel, no workspace. A thread's pixel (n, p, q) is found once, its
 //       row (c, r, s) for each element anew: divisions, which the next rung removes.
 // parent: 02_im2col_gemm
-// mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; thread -> kTN
-//       neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
+// mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; thread ->
+//       kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
 // precision: fp32
 // supports: everything
 // limits: Two divisions and a test of the borders for each element of a tile; nothing is multiplied
@@ -31,11 +31,12 @@ constexpr int kBM = BM, kBN = BN, kBK = BK, kTM = TM, kTN = TN;
 constexpr int kThreads = (kBM / kTM) * (kBN / kTN);
 static_assert(kBM % kTM == 0 && kBN % kTN == 0, "BM and BN: multiples of TM and TN");
 static_assert(kThreads >= 32 && kThreads <= 1024, "(BM/TM) * (BN/TN): 32 to 1024 threads");
-static_assert(kThreads % kBM == 0, "(BM/TM) * (BN/TN): a multiple of BM, so a thread keeps its pixel");
+static_assert(kThreads % kBM == 0, "(BM/TM) * (BN/TN): a multiple of BM; a thread keeps its pixel");
 static_assert(kBK >= 1, "BK: at least 1");
 static_assert(kBK * (kBM + kBN + 4) * sizeof(float) <= 48 * 1024, "tiles: at most 48 KB");
 
-// y[n, k, p, q] = bias[k] + sum over kk of w[k, kk] * x[n, c, h, w],  m -> (n, p, q), kk -> (c, r, s).
+// y[n, k, p, q] = bias[k] + sum over kk of w[k, kk] * x[n, c, h, w],
+// m -> (n, p, q), kk -> (c, r, s).
 __global__ void __launch_bounds__(kThreads)
 conv2d_implicit_gemm(ConvProblem conv, const float* __restrict__ g_x,
                      const float* __restrict__ g_w, const float* __restrict__ g_bias,

@@ -1,6 +1,6 @@
 // title: Implicit GEMM, pipelined
-// idea: The same product of tiles, fed without a pause: while one tile is multiplied, the next is on
-//       its way into shared memory, by asynchronous copies that pass through no register.
+// idea: The same product of tiles, fed without a pause: while one tile is multiplied, the next is
+//       on its way into shared memory, by asynchronous copies that pass through no register.
 // change: Against 04: kStages tiles in turn instead of one, and one barrier a tile instead of two.
 //       Offsets and borders are worked out once for each row of the matrix (by one thread, ahead
 //       of time) and for each pixel (once in all); an element costs one test and one addition.

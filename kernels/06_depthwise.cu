@@ -140,7 +140,8 @@ static Tile tile_for(const ConvProblem& conv, int tile_w, int rows, const float*
     const bool vectors = conv.W % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
     const int shift = vectors ? (4 - conv.pad_w % 4) % 4 : 0;
     const int64_t tile_h = kThreads / tile_w * rows;
-    const int64_t extent_h = (tile_h - 1) * conv.stride_h + int64_t(conv.R - 1) * conv.dilation_h + 1;
+    const int64_t extent_h =
+        (tile_h - 1) * conv.stride_h + int64_t(conv.R - 1) * conv.dilation_h + 1;
     const int64_t extent_w =
         int64_t(tile_w - 1) * conv.stride_w + int64_t(conv.S - 1) * conv.dilation_w + 1;
     const int64_t pitch = vectors ? ceil_div(extent_w + shift, int64_t(4)) * 4 : extent_w;
@@ -185,7 +186,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     };
     while (rows > 1 && bytes() > smem / 4) rows = ceil_div(rows, 2);
     while (tile_w > 32 && bytes() > smem) tile_w /= 2;
-    if (bytes() > smem) return "06_depthwise: a tile does not fit into shared memory; use 01_direct";
+    if (bytes() > smem)
+        return "06_depthwise: a tile does not fit into shared memory; use 01_direct";
 
     const Tile tile = tile_for(conv, tile_w, rows, x);
     const bool unit = conv.stride_h == 1 && conv.stride_w == 1 && conv.dilation_h == 1 &&

@@ -45,7 +45,8 @@ __device__ __forceinline__ void stage(const ConvProblem& conv, const Staging& st
     for (int row = team; row < channels * staging.extent_h; row += teams) {
         const int h = h0 + i;
         const float* x_row = x_c0 + (int64_t(c) * conv.H + h) * conv.W;
-        for (int column = lane * kVector; column < staging.pitch; column += staging.lanes * kVector) {
+        for (int column = lane * kVector; column < staging.pitch;
+             column += staging.lanes * kVector) {
             const int w = w0 - staging.shift + column;
             const bool inside = h >= 0 && h < conv.H && w >= 0 && w < conv.W;
             copy_async<4 * kVector>(s_x + row * staging.pitch + column, x_row + w, inside);
@@ -63,8 +64,8 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
                     float* __restrict__ g_y) {
     extern __shared__ float4 s_mem[];
     const int RS = conv.R * conv.S;
-    float4* s_w = s_mem;                                                  // (c_tile, R, S), 4 channels
-    float* s_x = reinterpret_cast<float*>(s_w + staging.c_tile * RS);     // (c_tile, extent_h, pitch)
+    float4* s_w = s_mem;                                                // (c_tile, R, S), 4 k
+    float* s_x = reinterpret_cast<float*>(s_w + staging.c_tile * RS);   // (c_tile, extent_h, pitch)
 
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     constexpr int tile_h = kThreads / kTileW * kRows;
@@ -182,7 +183,7 @@ static Staging staging_for(const ConvProblem& conv, int tile_w, int tile_h, cons
     return {int(extent_h), int(pitch), shift, vectors, lanes, c_tile, int(c_tile * channel)};
 }
 
-// False if the tile does not fit into shared memory; else launches, and says in `error` how it went.
+// False if the tile does not fit into shared memory; else launches, and says how in `error`.
 template <int kR, int kS, int kTileW, int kThreads>
 static bool launch(const ConvProblem& conv, int smem, const float* x, const float* w,
                    const float* bias, float* y, cudaStream_t stream, const char** error) {

@@ -1,12 +1,12 @@
 // title: Winograd F(2x2, 3x3), fused
 // idea: 2 x 2 outputs of a 3 x 3 filter need 16 products instead of 36 (Winograd 1980; Lavin and
-//       Gray, arXiv:1509.09308): y = A'((G w G') * (B' x B)) A, where * is element by element. Summed
-//       over channels, the 16 elements are 16 matrix products, and their tiles stay on the chip.
+//       Gray, arXiv:1509.09308): y = A'((G w G') * (B' x B)) A, * element by element. Summed over
+//       channels, the 16 elements are 16 matrix products, and their tiles stay on the chip.
 // change: Against 05: the rows of the product are input channels, not taps. A tile of x passes
 //       through registers to be transformed on its way into shared memory; the filter was
 //       transformed once, into the workspace. Each warp has two of the 16 products.
 // parent: 05_async_gemm
-// mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q), end to end, x kBN channels k of one group;
+// mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q) end to end x kBN channels k of one group;
 //       warp -> 2 elements of the 16; thread -> 8 tiles x 8 channels of each.
 // precision: fp32
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
@@ -72,7 +72,7 @@ transform_filter(ConvProblem conv, Tiling tiling, int first_group, int groups,
 }
 
 // One block stays on each SM and does one item of work after another: kBT tiles x kBN channels.
-// Items that share tiles follow each other. The first loads of the next one pass while y is written.
+// Items that share tiles follow each other. The next one's first loads pass while y is written.
 template <int kBC>
 __global__ void __launch_bounds__(kThreads)
 conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, int64_t items,
@@ -160,13 +160,14 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
     };
 
     const int thread_t = lane % 4 * 4, thread_k = lane / 4 * 4;   // + 0 to 3, and half a tile on
+    int stage = 0;
     locate(blockIdx.x);
-    copy_u(0, 0);
+    copy_u(0, stage);
     load_x(0);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-        store_v(0);
+        store_v(stage);
         float r_acc[2][8][8] = {};   // element, k, t
-        for (int c0 = 0, stage = 0; c0 < C_group; c0 += kBC, stage ^= 1) {
+        for (int c0 = 0; c0 < C_group; c0 += kBC, stage ^= 1) {
             __pipeline_wait_prior(0);
             __syncthreads();   // all have their part of this stage, and are done with the other
             if (c0 + kBC < C_group) {
@@ -200,21 +201,20 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
         const int k0_y = k0, rows_y = n < conv.N ? conv.P - p : 0, columns_y = conv.Q - q;
         const int first_k = (first_group + group) * K_group;
         float* y_tile = g_y + (n * conv.K + first_k) * PQ + int64_t(p) * conv.Q + q;
-        __syncthreads();   // all are done with both stages
         if (item + gridDim.x < items) {
             locate(item + gridDim.x);
-            copy_u(0, 0);
+            copy_u(0, stage);
             load_x(0);
         }
-        // The 16 elements of a tile are with 8 warps: they meet in the other stage's memory, some
+        // The 16 elements of a tile are with 8 warps: they meet where the last stage was, some
         // channels at a time. With this pitch, 8 lanes' stores of four floats meet different banks.
         constexpr int kPitch = kBT + 16;
         constexpr int kRound = min_of(8, kStage / (kElements * 8 * kPitch));   // of a thread's 8
         static_assert(kRound >= 1, "BC: room for the exchange");
-        float* s_m = s_v + kStage;   // (16, kRound * 8, kPitch)
+        float* s_m = s_v + (stage ^ 1) * kStage;   // (16, kRound * 8, kPitch)
         #pragma unroll
         for (int first = 0; first < 8; first += kRound) {
-            if (first > 0) __syncthreads();   // all have read what lies there
+            __syncthreads();   // all have read what lies there
             #pragma unroll
             for (int e = 0; e < 2; ++e)
                 #pragma unroll

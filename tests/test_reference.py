@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from test_problem import arguments
 
 from convlab.right import reference
-from convlab.run import baselines
 from convlab.right.reference import (
     BASELINES,
     baseline,
@@ -20,6 +19,7 @@ from convlab.right.reference import (
     tolerance,
     truth,
 )
+from convlab.run import baselines
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problem, problems
 

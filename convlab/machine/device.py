@@ -10,7 +10,6 @@ import difflib
 import functools
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import torch
 
 from ..words.arguments import text
 from ..words.errors import LaunchError, ProblemError
+from . import toolchain
 
 if TYPE_CHECKING:
     from ..words.problem import Problem
@@ -261,10 +261,11 @@ def driver_version() -> str | None:
         found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated.read_text(errors="replace"))
         if found:
             return found[1]
-    if shutil.which("nvidia-smi") is None:
+    tool = toolchain.find("nvidia-smi")
+    if tool is None:
         return None
     try:
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        query = [str(tool), "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None

@@ -21,9 +21,9 @@ from torch.utils import cpp_extension
 from convlab import sim
 from convlab.fast import bench
 from convlab.machine import toolchain
+from convlab.machine.compile import ninja_on_path
 from convlab.machine.device import describe
 from convlab.machine.progress import bar as progress_bar
-from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import ENGINES, load
 
 _TRIVIAL = """
