@@ -169,6 +169,8 @@ def test_a_launch_finds_its_function(mul: sass.Function) -> None:
     assert flow.find_function(functions, "void mul<2>(const float *, float *)") is small
     assert flow.find_function(functions, "mul") is mul  # the busiest of the instances
     assert flow.find_function(functions, "cublasSgemm") is None
+    counted = [row(17, "shared", "load", 1000, 4)]
+    assert flow.find_function(functions, "a_pointer", counted) is mul
 
 
 def test_without_nvdisasm_it_says_what_to_do(monkeypatch, tmp_path: Path) -> None:

@@ -204,14 +204,17 @@ def find_function(
 ) -> Function | None:
     """Return the function that a launch means by a name, mangled or not; None if there is none.
 
-    Of several instances of a template that the name does not tell apart: one that may have such a
-    block, and whose loads and stores stand to each other as the counts do: in each loop all of
-    them must run equally often. If that does not tell, the one with the most multiply-adds.
+    A name that no function has is that of a pointer to one: any may be meant. Of several, as of a
+    template's instances: one that may have such a block, and whose loads and stores stand to each
+    other as the counts do: in each loop all of them must run equally often. If that does not tell,
+    the one with the most multiply-adds.
     """
     wanted = demangled(name)
     exact = [f for f in functions if name == f.symbol or wanted == f.name]
     base = wanted.partition("<")[0].rpartition("::")[2]
     alike = exact or [f for f in functions if f.name.partition("<")[0].rpartition("::")[2] == base]
+    if not alike and lines:  # launched through a pointer, which has a name of its own
+        alike = list(functions)
     if block is not None and len(alike) > 1:
         threads = math.prod(block)
         fitting = [f for f in alike if f.max_threads is None or threads <= f.max_threads]
