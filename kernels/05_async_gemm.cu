@@ -5,7 +5,6 @@
 //       Offsets and borders are worked out once for each row of the matrix (by one thread, ahead
 //       of time) and for each pixel (once in all); an element costs one test and one addition.
 //       Shared memory is read, and y written, 16 bytes at a time.
-// parent: 04_implicit_gemm
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; a warp -> 8
 //       threads along pixels x 4 along channels; thread -> 2 x 4 pixels x 2 x kTN/2 channels.
 // precision: fp32

@@ -5,7 +5,6 @@
 // change: Against 03: the loops over channels are gone. The tile arrives by asynchronous copies, 16
 //       bytes each where rows allow it, without passing through registers. A thread computes
 //       several outputs of a column and reads each input row of theirs once.
-// parent: 03_smem_tile
 // mapping: block -> tile_w x tile_h outputs of one plane (n, c), and all K/groups channels that
 //       see it; lane -> column q, thread -> up to ROWS outputs p below each other.
 // precision: fp32

@@ -5,7 +5,6 @@
 // change: Against 06: a sum over the group's input channels, and 4 output channels a thread. An
 //       input read from shared memory serves 4 channels, a float4 of the filter serves 4 outputs of
 //       a column.
-// parent: 06_depthwise
 // mapping: block -> tile_w x tile_h outputs of 4 channels of one group and image; lane -> column q,
 //       thread -> kRows outputs p below each other x 4 channels k.
 // precision: fp32

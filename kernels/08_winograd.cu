@@ -5,7 +5,6 @@
 // change: Against 05: the rows of the product are input channels, not taps. A tile of x passes
 //       through registers to be transformed on its way into shared memory; the filter was
 //       transformed once, into the workspace. Each warp has two of the 16 products.
-// parent: 05_async_gemm
 // mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q) end to end x kBN channels k of one group;
 //       warp -> 2 elements of the 16; thread -> 8 tiles x 8 channels of each.
 // precision: fp32

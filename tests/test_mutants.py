@@ -105,7 +105,7 @@ def test_right_rungs_pass(rung: str) -> None:
     finding = mutants.examine(kernel)
     assert finding.kind is None, finding
     declined = sum(kernel.unsupported(problem) is not None for problem in problems("awkward"))
-    assert finding.checked > 30 - declined and finding.checked > 2
+    assert finding.checked >= max(1, 30 - declined)
 
 
 @pytest.mark.parametrize("rung", CHUNKING)

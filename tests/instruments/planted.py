@@ -811,7 +811,36 @@ WINOGRAD = _of(
        shipped=True),
 )  # fmt: skip
 
+_BEFORE_ROLES = dict(
+    sim=FAULT, cuda=None, why=OVERLAP,
+    at=("mbarrier_wait(", "wgmma_fence();"),
+)  # fmt: skip
+_NO_BARRIER = ("    __syncthreads();\n", "")
+
+MMA = _of(
+    "10_mma_tf32",
+    _m("no_barrier_taps", "the taps are read before all are found", _NO_BARRIER, sim=FAULT,
+       cuda=None, why=OVERLAP, at=("s_tap[step % kStages]", "const Tap tap =")),
+    _m("no_barrier_stage", "each thread waits for its own part of a stage only",
+       ("        __syncthreads();                      // all parts; and all have read the oldest "
+        "tiles\n", ""),
+       sim=FAULT, cuda=WRONG,
+       at=("round_tf32(s_x", "round_tf32(w_rows", "s_tap[", "const Tap tap =", "memcpy_async(&s_")),
+)  # fmt: skip
+
+WGMMA = _of(
+    "11_wgmma_tf32",
+    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+       **_BEFORE_ROLES),
+)  # fmt: skip
+
+VECTOR = _of(
+    "12_wgmma_vector_reads",
+    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+       **_BEFORE_ROLES),
+)  # fmt: skip
+
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD,
+    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR,
 )  # fmt: skip
