@@ -601,6 +601,16 @@ def test_a_failed_build_leaves_only_its_log(
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
 
 
+@needs_nvcc
+def test_device_code_alone_is_compiled_in_folders_of_any_name(tmp_path: Path) -> None:
+    odd = tmp_path / "o'dd (ü) $x"
+    (odd / "out").mkdir(parents=True)
+    (odd / "own.cuh").write_text("#define VALUE 7\n")
+    source = build.Source('#include "own.cuh"\n' + FILL, "fi'll", odd / "fi'll.cu")
+    made, _ = build.cubin(source, "80", odd / "out")
+    assert made.parent == odd / "out" and made.stat().st_size > 0
+
+
 # ---- what compilers say -----------------------------------------------------------------------
 
 COMPILERS = ["sim", pytest.param("nvcc", marks=needs_nvcc), ENGINES[1]]

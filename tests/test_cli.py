@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from convlab.use import answers
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
 
@@ -109,6 +110,7 @@ def test_list(process, run):
     assert done.status == 0
     for path in catalog():
         assert path.stem in done.out
+    assert max(map(len, done.out[done.out.index("problems:") :].splitlines())) <= 100
     document = run("list", "--json").document
     assert [row["kernel"] for row in document["kernels"]] == [path.stem for path in catalog()]
     assert list(document["problems"]) == list(PROBLEM_SETS)
@@ -124,6 +126,15 @@ def test_doctor(run):
     assert rows["C++ compiler"]["ok"] and rows["torch"]["ok"]
     for row in rows.values():
         assert row["ok"] or row["advice"], f"no advice on {row['what']}"
+
+
+def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
+    rows = [{"what": "nvcc", "found": found, "ok": False, "advice": "line\nline"}
+            for found in ("none", "13.0")]  # fmt: skip
+    monkeypatch.setattr(answers.doctor, "examine", lambda: rows)
+    told = run("doctor").out.splitlines()
+    assert [line.split()[1:2] for line in told] == [["MISSING"], [], [], ["WRONG"], [], []]
+    assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
 
 
 def test_check_by_position_option_and_path_with_tunables(process, tmp_path):
@@ -349,6 +360,9 @@ USAGE = {
                    "empty.md must have one line <!-- bench: begin -->"),
     "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
              "empty.md"),
+    "kind of picture": (["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],
+                        "figure.txt: the file's name must end in .png, "),
+    "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
 }  # fmt: skip
 
 

@@ -234,6 +234,8 @@ def test_a_declined_problem_is_not_ok_when_asked_by_name():
     result = compare([Fake()], pointwise, progress=False)
     assert result.frame.right[0] is None and not result.ok and "declined" in str(result)
     assert result.frame.note[0].startswith("declines: ")
+    assert "use " not in result.frame.note[0]  # the rows beside it tell which can
+    assert max(map(len, str(result).splitlines())) <= 100
 
 
 def test_a_gpu_lost_while_measuring_is_told(monkeypatch):

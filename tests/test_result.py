@@ -50,6 +50,12 @@ def test_text_html_json_and_a_copy_follow_from_the_rows(result):
     assert str(pickle.loads(pickle.dumps(result))) == text
 
 
+def test_an_empty_table_leaves_no_blank_line():
+    empty = Table(ONE.frame[:0])
+    shown = Answer.__str__(type("", (Answer,), {"tables": (empty, *ONE.tables, empty)})(ONE.problem))
+    assert shown == str(ONE)
+
+
 def test_a_set_has_a_row_for_each_problem_and_each_note_once():
     assert [row["problem"] for row in SEVERAL.to_dict()["rows"]] == ["square", "rect"]
     assert not SEVERAL.ok and SEVERAL.sentence == "right on 1 of 2 problems"

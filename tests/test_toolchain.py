@@ -172,6 +172,7 @@ def test_no_home(anew: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("case", "reason"), [
     ("a file", "is a file"), ("below a file", "is a file"), ("others write", "written by others"),
     ("another user", "another user"), ("unwritable", "cannot be written"),
+    ("beyond root", "cannot be made"),
 ])  # fmt: skip
 def test_what_cannot_be_used(
     anew: pytest.MonkeyPatch, tmp_path: Path, case: str, reason: str
@@ -181,6 +182,9 @@ def test_what_cannot_be_used(
     if "file" in case:
         asked.touch()
         asked = asked / "below" if case == "below a file" else asked
+    elif case == "beyond root":
+        asked = Path("/proc/convlab")
+        anew.setattr(os, "access", lambda path, mode: True)  # as it is to root
     else:
         asked.mkdir(mode=0o700)
     if case == "others write":

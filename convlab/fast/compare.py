@@ -227,7 +227,7 @@ def _check(entry: _Entry, problem: Problem, seed: int) -> None:
     try:
         entry.report = check(entry.kernel, problem, seed=seed, scale=None)
     except UnsupportedError as error:
-        entry.status = f"declines: {error}"
+        entry.status = f"declines: {entry.kernel.unsupported(problem) or error}"
         return
     except LaunchError as error:
         entry.failed("failed", error)

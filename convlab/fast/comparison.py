@@ -11,7 +11,7 @@ import pandas as pd
 from ..right.report import Report
 from ..show import charts
 from ..show.plot import COST_LABELS, Chart
-from ..show.result import Result, Several, Table, short
+from ..show.result import Result, Several, Table, short, wrapped
 from ..words.problem import Problem
 
 # Column of the frame, heading, format.
@@ -118,7 +118,9 @@ class Comparison(Costly):
     @property
     def details(self) -> Sequence[str]:
         """What is to be said of a row; then what is wrong, in full."""
-        said = [f"  {row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
+        said = []
+        for row in self.frame.itertuples():
+            said += wrapped(f"{row.kernel}: {row.note}") if row.note else []
         return [*said, *self.failures]
 
     @property

@@ -132,11 +132,11 @@ def compile_library(
 
     toolchain.require_host_compiler()
     if cuda is not None:
-        cpp_extension.CUDA_HOME = str(_plain(cuda.home))
+        cpp_extension.CUDA_HOME = str(plain(cuda.home))
     torch_home = Path(torch.__file__).parent
-    if _plain(torch_home) != torch_home:  # load_inline writes these as they are
-        cpp_extension._TORCH_PATH = str(_plain(torch_home))
-        cpp_extension.TORCH_LIB_PATH = str(_plain(torch_home) / "lib")
+    if plain(torch_home) != torch_home:  # load_inline writes these as they are
+        cpp_extension._TORCH_PATH = str(plain(torch_home))
+        cpp_extension.TORCH_LIB_PATH = str(plain(torch_home) / "lib")
     flags = [_quoted(flag) for flag in flags]
     try:
         with ninja_on_path():
@@ -148,11 +148,11 @@ def compile_library(
                 extra_cuda_cflags=flags if cuda else None,
                 extra_ldflags=[
                     *LINK_FLAGS,
-                    *(f"-L{_plain(path)}" for path in folders),
+                    *(f"-L{plain(path)}" for path in folders),
                     *map(_quoted, libraries),
                 ],
-                extra_include_paths=[str(_plain(path)) for path in include],
-                build_directory=str(_plain(folder)),
+                extra_include_paths=[str(plain(path)) for path in include],
+                build_directory=str(plain(folder)),
                 with_cuda=cuda is not None,
                 is_python_module=False,
                 no_implicit_headers=True,
@@ -162,7 +162,7 @@ def compile_library(
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         texts = {str(path): text for path, (_, text) in source.headers().items()}
         texts[source.label] = source.text
-        raise compile_error(source.name, source.label, _real(str(error)), texts) from None
+        raise compile_error(source.name, source.label, real(str(error)), texts) from None
     library = next(folder.glob("*.so"), None)
     if library is None:
         raise BuildError(f"{source.label} did not build: {reason}")
@@ -186,7 +186,7 @@ def _made(
     """The library and what the compiler read for it, as ninja keeps it."""
     ninja = str(toolchain.find("ninja"))
     listed = subprocess.run([ninja, "-t", "deps"], cwd=folder, capture_output=True, text=True)
-    paths = [Path(os.path.normpath(folder / _real(line.strip())))
+    paths = [Path(os.path.normpath(folder / real(line.strip())))
              for line in listed.stdout.splitlines() if line.startswith("    ")]  # fmt: skip
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
@@ -208,7 +208,7 @@ def _quoted(flag: str) -> str:
     return shlex.quote(flag).replace("$", "$$")
 
 
-def _plain(path: Path) -> Path:
+def plain(path: Path) -> Path:
     """The path, or a link to it where a shell, ninja or nvcc would misread it."""
     if re.fullmatch(r"[A-Za-z0-9_@%+=,./-]*", str(path)):
         return path
@@ -219,7 +219,7 @@ def _plain(path: Path) -> Path:
     return link
 
 
-def _real(text: str) -> str:
+def real(text: str) -> str:
     """The text with each link's name replaced by that of what it stands for."""
     for link, path in list(_linked.items()):
         text = text.replace(link, path)

@@ -285,8 +285,12 @@ def _unusable(folder: Path) -> str | None:
             return "belongs to another user"
         if place == folder and seen.st_mode & (stat.S_IWOTH | stat.S_IWGRP) and not _alone(seen):
             return "can be written by others"
-        return None
-    return "cannot be used"
+        break
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # as below /proc, where even root makes nothing
+        return f"cannot be made ({error.strerror})"
+    return None
 
 
 def _alone(seen: os.stat_result) -> bool:

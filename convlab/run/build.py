@@ -13,7 +13,7 @@ import torch
 
 from ..machine import cache, toolchain
 from ..machine.cache import Build, Made
-from ..machine.compile import Source, compile_library, name_of
+from ..machine.compile import Source, compile_library, name_of, plain, real
 from ..machine.complaints import compile_error
 from ..sim import library as simulated
 from ..words.catalog import KERNEL_DIR, parse_header
@@ -103,21 +103,23 @@ def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object]
         The cubin, and what ``ptxas -v`` said: registers, shared memory, spills.
     """
     cuda = toolchain.require_cuda()
-    text, out = folder / f"{source.name}.cu", folder / f"{source.name}-sm_{arch}.cubin"
+    text, out = folder / "kernel.cu", folder / f"{source.name}-sm_{arch}.cubin"
     text.write_text(source.marked)
+    within = plain(folder)  # nvcc misreads some names
     command = [
         str(cuda.nvcc), "-cubin", *NVCC_FLAGS, "-Xptxas", "-v",
         f"-gencode=arch=compute_{arch},code=sm_{arch}",
         *(f"-D{name}={value}" for name, value in (defines or {}).items()),
-        *(f"-I{path}" for path in _cuda_includes(source)),
-        str(text), "-o", str(out),
+        *(f"-I{plain(path)}" for path in _cuda_includes(source)),
+        str(within / text.name), "-o", str(within / "kernel.cubin"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         texts = {str(path): text for path, (_, text) in source.headers().items()}
         texts[source.label] = source.text
-        raise compile_error(source.name, source.label, done.stdout + done.stderr, texts)
-    return out, done.stderr
+        said = real(done.stdout + done.stderr)
+        raise compile_error(source.name, source.label, said, texts)
+    return (folder / "kernel.cubin").rename(out), done.stderr
 
 
 def _cuda_includes(source: Source) -> list[Path]:

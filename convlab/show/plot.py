@@ -26,6 +26,7 @@ COST_LABELS = {
     "traffic_mb": "simulated global memory traffic (MB)",
 }
 INK, QUIET = "#222222", "#555555"
+ENDINGS = (".png", ".svg", ".pdf", ".jpg")  # of the files that a figure is written to
 
 
 class Chart(Figure):

@@ -95,11 +95,12 @@ class Result:
 
     def __str__(self) -> str:
         lines = [self.sentence]
-        for i, table in enumerate(self.tables):
-            lines += [""] * (i > 0) + table.lines()
+        shown = [laid for table in self.tables if (laid := table.lines())]
+        for i, laid in enumerate(shown):
+            lines += [""] * (i > 0) + laid
         lines += self.details
         for note in self.notes:
-            lines += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+            lines += wrapped(note)
         return "\n".join(lines)
 
     __repr__ = __str__  # what a notebook keeps as text
@@ -113,6 +114,11 @@ class Result:
             f"<b>{html.escape(self.sentence)}</b>"
             f"{''.join(table.html() for table in self.tables)}{shown}<small>{notes}</small></div>"
         )
+
+
+def wrapped(note: str) -> list[str]:
+    """A note's lines, indented, as wide as a terminal may be taken to be."""
+    return textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from ..machine import cache, toolchain
 from ..right.check import check
 from ..run.kernel import Kernel, load, resolve, tunables
 from ..run.runnable import Runnable
+from ..show.result import WIDTH
 from ..why import inspect
 from ..words import catalog
 from ..words.errors import BuildError, CatalogError, LaunchError, UnsupportedError
@@ -136,7 +138,10 @@ def _listed(arguments: Namespace) -> Told:
         lines.append(f"  {path.stem:<26} {header.precision:<5} {header.title}")
         lines += [f"{'':<34} {' '.join(map('='.join, settings.items()))}"] if settings else []
     sets = {name: [p.name for p in problems(name)] for name in PROBLEM_SETS}
-    lines += ["", "problems:", *(f"  {name}: {', '.join(sets[name])}" for name in sets)]
+    lines += ["", "problems:"]
+    for name, members in sets.items():
+        lines += textwrap.wrap(f"{name}: {', '.join(members)}", WIDTH, initial_indent="  ",
+                               subsequent_indent="    ", break_on_hyphens=False)  # fmt: skip
     return Told("\n".join(lines), {"kernels": rows, "problems": sets})
 
 
@@ -188,11 +193,12 @@ def _benched(arguments: Namespace) -> Told:
 
 def _examined(arguments: Namespace) -> Told:
     rows = doctor.examine()
-    marks = {True: "ok", False: "MISSING", None: "-"}
     lines = []
     for row in rows:
-        lines.append(f"{row['what']:<13} {marks[row['ok']]:<8} {row['found']}")
-        lines += [f"{'':<22} {row['advice']}"] if row["advice"] else []
+        bad = "MISSING" if row["found"] == "none" else "WRONG"
+        mark = {True: "ok", False: bad, None: "-"}[row["ok"]]
+        lines.append(f"{row['what']:<13} {mark:<8} {row['found']}")
+        lines += [f"{'':<22} {line}" for line in row["advice"].splitlines()]
     ok = all(row["ok"] is not False for row in rows)
     return Told("\n".join(lines), {"ok": ok, "rows": rows}, ok)
 

@@ -17,6 +17,7 @@ from ..fast.ratio import THRESHOLD
 from ..right.check import COUNT
 from ..run.kernel import ENGINES, Kernel
 from ..run.runnable import Runnable
+from ..show.plot import ENDINGS
 from ..words import catalog
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import PROBLEM_SETS, Problem, problems
@@ -144,7 +145,7 @@ def understood(
     Raises
     ------
     ProblemError
-        Two problems, or a tunable that cannot be read.
+        Two problems, a tunable that cannot be read, or a picture of no kind that is known.
     CatalogError
         A word that is none of these, but near to a problem's or a variable's name.
     OSError
@@ -178,6 +179,8 @@ def understood(
     path = getattr(arguments, "plot", None)
     if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):  # known before the work
         raise NotADirectoryError(f"--plot {path}: {path.parent} is no folder to write to")
+    if path is not None and path.suffix.lower() not in ENDINGS:
+        raise ProblemError(f"--plot {path}: the file's name must end in {', '.join(ENDINGS)}")
     return arguments
 
 

@@ -299,7 +299,8 @@ def problem(name_or_spec: str | Problem) -> Problem:
     if "=" in given or re.match(r"\s*N\d", given):
         return _parse(given)
     near = difflib.get_close_matches(given[:80], named, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"sets: {', '.join(PROBLEM_SETS)}"
+    some = [*(p.name for p in problems("headline")), *PROBLEM_SETS]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(some)}."
     raise ProblemError(
         f"no problem is named {shown(given)}; {hint} "
         "Or give the dimensions: N=1,C=3,H=32,W=32,K=8,R=3,S=3"
