@@ -21,7 +21,6 @@ import torch
 from PIL import Image
 
 import convlab
-from convlab.machine.device import describe
 from convlab.show import plot
 from convlab.show.plot import Chart
 from convlab.words.catalog import find
@@ -119,8 +118,9 @@ def share(path: Path, rows: Path) -> None:
         for name, row in times.items():
             base = times.get(f"cudnn:{row['class']}")
             if base is not None and ":" not in name:
-                speeds.setdefault(row["title"], [float("nan")] * len(results))
-                speeds[row["title"]][i] = base["time_ms"] / row["time_ms"]
+                label = f"{row['title']} ({row['class']})"
+                speeds.setdefault(label, [float("nan")] * len(results))
+                speeds[label][i] = base["time_ms"] / row["time_ms"]
     chart = Chart(WIDTH, 0.6 + 0.22 * len(speeds) * len(labels))
     axes = chart.add_subplot()
     height = 0.8 / len(labels)
@@ -133,8 +133,10 @@ def share(path: Path, rows: Path) -> None:
     axes.set_yticks(range(len(speeds)), list(speeds))
     axes.invert_yaxis()
     axes.set_xlabel("speed as a share of cuDNN's in the same precision class (1: as fast)")
-    axes.legend(title="problem", loc="lower right")
-    axes.set_title(f"{describe() or 'see README'}", size=8)
+    axes.legend(title="problem", loc="upper right")
+    axes.set_xlim(0, 1.08 * max(value for values in speeds.values() for value in values
+                                if value == value))  # fmt: skip
+    axes.set_title("\n".join(note for note in results[0]["notes"][-3:] if "floor" not in note), size=8)
     chart.save(path)
 
 
