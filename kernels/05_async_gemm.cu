@@ -214,9 +214,9 @@ static const char* launch(const ConvProblem& conv, const float* x, const float* 
     const bool vectors =
         int64_t(conv.P) * conv.Q % 4 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
     const Step step = {kBK / (conv.R * conv.S), kBK / conv.S % conv.R, kBK % conv.S};
-    conv2d_async_gemm<kBM, kBN, kTN, kWidth>
-        <<<unsigned(blocks), threads_of<kBM, kBN, kTN>, 0, stream>>>(
-            conv, step, vectors, x, w, bias, y);
+    constexpr int threads = threads_of<kBM, kBN, kTN>;
+    conv2d_async_gemm<kBM, kBN, kTN, kWidth><<<unsigned(blocks), threads, 0, stream>>>(
+        conv, step, vectors, x, w, bias, y);
     return launch_error();
 }
 

@@ -365,7 +365,7 @@ def test_the_cache_shows_what_it_holds_and_is_bounded(
 def test_a_static_initialiser_does_not_run_here(compiler: str, statement: str) -> None:
     text = f"#include <cstdlib>\nstatic const int started = [] {{ {statement} return 1; }}();\n"
     kernel = convlab.compile(text + FILL, name="initial", engine=compiler, time_limit=1)
-    with pytest.raises(convlab.LaunchError):
+    with pytest.raises(convlab.errors.LaunchError):
         value(kernel)
     assert value(convlab.compile(FILL, name="next", engine=compiler)) == 1
 

@@ -249,6 +249,8 @@ def test_awkward_problems(kernel: Kernel, problem: Problem) -> None:
         with pytest.raises(UnsupportedError, match=re.escape(kernel.name)):
             convlab.check(kernel, problem)
         return
+    if problem.name == "awkward.images_66000" and kernel.simulated:  # a race is seen on fewer images
+        kernel = convlab.load(kernel.path, engine="sim", trace=False)
     report = convlab.check(kernel, problem, scale=None)
     assert report.ok, str(report)
 

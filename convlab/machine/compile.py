@@ -10,6 +10,8 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import importlib
+import logging
 import os
 import re
 import shlex
@@ -21,6 +23,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -128,8 +131,7 @@ def compile_library(
     BuildError
         The text does not compile or link, or has no such function.
     """
-    from torch.utils import cpp_extension  # slow to import, and not needed for a cached build
-
+    cpp_extension = _cpp_extension()
     toolchain.require_host_compiler()
     if cuda is not None:
         cpp_extension.CUDA_HOME = str(plain(cuda.home))
@@ -173,6 +175,17 @@ def compile_library(
         )
     elf.allow_loading(library)
     return _made(source, folder, library, include, cuda, copies or {})
+
+
+@functools.cache
+def _cpp_extension() -> ModuleType:
+    """torch's builder, slow to import and not needed for a cached build, without its warning.
+
+    A CUDA build of torch says at its import that there is no GPU, wherever it looks for nvcc.
+    """
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.addFilter(lambda record: "No CUDA runtime" not in record.getMessage())
+    return importlib.import_module("torch.utils.cpp_extension")
 
 
 def _made(

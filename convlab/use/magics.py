@@ -19,12 +19,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from IPython.core.completer import (
-    CompletionContext,
-    SimpleCompletion,
-    SimpleMatcherResult,
-    context_matcher,
-)
+from IPython.core import completer
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
@@ -49,7 +44,8 @@ def register(shell: InteractiveShell) -> None:
     if found is None:
         shell.register_magics(ConvlabMagics)
         own = shell.magics_manager.registry[ConvlabMagics.__name__]
-        shell.Completer.custom_matchers.append(_matcher(own))
+        if hasattr(completer, "context_matcher"):  # IPython 8.6; before that nothing is completed
+            shell.Completer.custom_matchers.append(_matcher(own))
         shell.set_custom_exc((OSError, KeyboardInterrupt), _briefly)
 
 
@@ -214,14 +210,14 @@ def _define(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def _matcher(magics: ConvlabMagics) -> Callable[[CompletionContext], SimpleMatcherResult]:
+def _matcher(magics: ConvlabMagics) -> Callable[[completer.CompletionContext], completer.SimpleMatcherResult]:
     """Completes what stands behind %convlab and %%kernel, in place of Python's completion."""
 
-    @context_matcher(identifier="convlab", priority=100)
-    def match(context: CompletionContext) -> SimpleMatcherResult:
+    @completer.context_matcher(identifier="convlab", priority=100)
+    def match(context: completer.CompletionContext) -> completer.SimpleMatcherResult:
         own = _OWN.search(context.full_text[: _position(context)])
         if own is None:
-            return SimpleMatcherResult(completions=[], suppress=False)
+            return completer.SimpleMatcherResult(completions=[], suppress=False)
         before, _, word = own[2].rpartition(" ")
         known = before.split()
         if own[1] == "%%kernel":
@@ -229,8 +225,8 @@ def _matcher(magics: ConvlabMagics) -> Callable[[CompletionContext], SimpleMatch
         else:
             candidates = _candidates(known, word, magics.shell.user_ns)
         found = [each for each in candidates if each.startswith(word)]
-        return SimpleMatcherResult(
-            completions=[SimpleCompletion(text=text, type="convlab") for text in found],
+        return completer.SimpleMatcherResult(
+            completions=[completer.SimpleCompletion(text=text, type="convlab") for text in found],
             matched_fragment=word,
             suppress=True,
             ordered=True,
@@ -239,7 +235,7 @@ def _matcher(magics: ConvlabMagics) -> Callable[[CompletionContext], SimpleMatch
     return match
 
 
-def _position(context: CompletionContext) -> int:
+def _position(context: completer.CompletionContext) -> int:
     """How many characters of the whole text stand before the cursor."""
     lines = context.full_text.split("\n")
     return sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
