@@ -658,6 +658,12 @@ def test_a_compile_error_quotes_the_line(fill: Path, compiler: str, tmp_path: Pa
     assert "ninja" not in message.lower()
 
 
+def test_a_header_that_the_simulator_lacks_is_told_from_a_mistake(fill: Path) -> None:
+    fill.write_text("#include <cuda_fp16.h>\n" + FILL)
+    with pytest.raises(BuildError, match="the simulator has cublas_v2.h, .*cuda_runtime.h.*a GPU"):
+        load(fill, engine="sim").build()
+
+
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_an_error_in_a_header_names_the_header(fill: Path, compiler: str, tmp_path: Path) -> None:
     header = fill.with_name("broken.cuh")

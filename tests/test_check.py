@@ -222,6 +222,10 @@ def test_planted_mistake_is_caught(mistake, problem):
     assert PLANTED[mistake].format(total=total) in str(report)
 
 
+def test_who_adds_with_atomics_is_told_how_to_say_so():
+    assert "the header is to say `atomics: yes`" in str(check(Fake(moves), PLAIN))
+
+
 @pytest.mark.parametrize("mistake", PLANTED, ids=lambda f: f.__name__)
 def test_planted_mistake_is_caught_by_sampling(mistake, sampled):
     report = check(Fake(mistake), FULL, sample=200)

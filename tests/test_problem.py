@@ -171,7 +171,7 @@ def test_specification(spec, expected):
     [
         ("sqare", "did you mean square"),
         ("resnet50.layer2.0.conv9", "resnet50.layer2.0.conv"),
-        ("zzz", "sets: headline"),
+        ("zzz", "there are square, rect, wide, headline"),
         ("N=1,C=3,H=8,W=8,K=2,R=3", "lacks S"),
         ("N=1,C=3,H=8,W=8,K=2,R=3,S=3,pad=1", "cannot read 'pad=1'"),
         ("N=1,C=3,H=8,W=8,K=2,R=3,S=x", "cannot read 'S=x'"),

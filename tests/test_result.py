@@ -52,8 +52,8 @@ def test_text_html_json_and_a_copy_follow_from_the_rows(result):
 
 def test_an_empty_table_leaves_no_blank_line():
     empty = Table(ONE.frame[:0])
-    shown = Answer.__str__(type("", (Answer,), {"tables": (empty, *ONE.tables, empty)})(ONE.problem))
-    assert shown == str(ONE)
+    padded = type("Padded", (Answer,), {"tables": (empty, *ONE.tables, empty)})
+    assert str(padded(ONE.problem)) == str(ONE)
 
 
 def test_a_set_has_a_row_for_each_problem_and_each_note_once():

@@ -152,7 +152,8 @@ def _moving(kernel: Runnable, launch: Launch, host_seconds: float, notes: list[s
     return [
         (
             f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, "
-            f"the first at (n, k, p, q) = ({place}): a race, or memory read before it was written"
+            f"the first at (n, k, p, q) = ({place}): a race, memory read before it was written, or "
+            "sums by atomics, of which the header is to say `atomics: yes`"
         )
     ]
 

@@ -79,16 +79,23 @@ def build(
         copies = _rewritten(source, folder / "headers")
         homes = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
         plain = replace(source, text=rewrite(source.text, source.label))
-        return compile_library(
-            source,
-            folder,
-            "#include <cuda_runtime.h>\n" + plain.marked,
-            flags=flags,
-            include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
-            libraries=[str(linked)],
-            copies=copies,
-            entry=entry,
-        )
+        try:
+            return compile_library(
+                source,
+                folder,
+                "#include <cuda_runtime.h>\n" + plain.marked,
+                flags=flags,
+                include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
+                libraries=[str(linked)],
+                copies=copies,
+                entry=entry,
+            )
+        except BuildError as error:
+            if "No such file or directory" not in str(error):
+                raise
+            known = ", ".join(sorted(path.name for path in INCLUDE.glob("[cv]*.h")))
+            note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
+            raise BuildError(f"{error}\n{note}") from None
 
     return cache.build(name_of(source, "sim", parts), make)
 
