@@ -160,13 +160,14 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
     };
 
     const int thread_t = lane % 4 * 4, thread_k = lane / 4 * 4;   // + 0 to 3, and half a tile on
+    int stage = 0;
     locate(blockIdx.x);
-    copy_u(0, 0);
+    copy_u(0, stage);
     load_x(0);
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-        store_v(0);
+        store_v(stage);
         float r_acc[2][8][8] = {};   // element, k, t
-        for (int c0 = 0, stage = 0; c0 < C_group; c0 += kBC, stage ^= 1) {
+        for (int c0 = 0; c0 < C_group; c0 += kBC, stage ^= 1) {
             __pipeline_wait_prior(0);
             __syncthreads();   // all have their part of this stage, and are done with the other
             if (c0 + kBC < C_group) {
@@ -200,21 +201,20 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
         const int k0_y = k0, rows_y = n < conv.N ? conv.P - p : 0, columns_y = conv.Q - q;
         const int first_k = (first_group + group) * K_group;
         float* y_tile = g_y + (n * conv.K + first_k) * PQ + int64_t(p) * conv.Q + q;
-        __syncthreads();   // all are done with both stages
         if (item + gridDim.x < items) {
             locate(item + gridDim.x);
-            copy_u(0, 0);
+            copy_u(0, stage);
             load_x(0);
         }
-        // The 16 elements of a tile are with 8 warps: they meet in the other stage's memory, some
+        // The 16 elements of a tile are with 8 warps: they meet where the last stage was, some
         // channels at a time. With this pitch, 8 lanes' stores of four floats meet different banks.
         constexpr int kPitch = kBT + 16;
         constexpr int kRound = min_of(8, kStage / (kElements * 8 * kPitch));   // of a thread's 8
         static_assert(kRound >= 1, "BC: room for the exchange");
-        float* s_m = s_v + kStage;   // (16, kRound * 8, kPitch)
+        float* s_m = s_v + (stage ^ 1) * kStage;   // (16, kRound * 8, kPitch)
         #pragma unroll
         for (int first = 0; first < 8; first += kRound) {
-            if (first > 0) __syncthreads();   // all have read what lies there
+            __syncthreads();   // all have read what lies there
             #pragma unroll
             for (int e = 0; e < 2; ++e)
                 #pragma unroll

@@ -171,6 +171,36 @@ def test_the_footprint_is_the_tile_and_its_halo() -> None:
     assert "direct" in explain.footprint("01_direct", problem).get_suptitle()
 
 
+def test_halves_that_lie_otherwise() -> None:
+    """A warp copies the first 32 elements of NHWC: ten pixels of 3 channels, and 2 of the next."""
+    source = """\
+// tensors: x f16 NHWC, w f16 KRSC, y f16 NHWC
+#include "convlab.cuh"
+__global__ void copy(const unsigned short* g_x, unsigned short* g_y, int count) {
+    const int i = blockIdx.x * 32 + threadIdx.x;
+    if (i < count) g_y[i] = g_x[i];
+}
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const void* x, const void*, const void*,
+                                 void* y, void*, size_t, cudaStream_t stream) {
+    const int count = conv->N * conv->K * conv->P * conv->Q;
+    copy<<<ceil_div(count, 32), 32, 0, stream>>>(static_cast<const unsigned short*>(x),
+                                                 static_cast<unsigned short*>(y), count);
+    return launch_error();
+}
+"""
+    kernel = convlab.compile(source, name="halves", engine="sim")
+    problem = Problem(N=2, C=3, H=5, W=7, K=3, R=1, S=1)
+    frame = explain.accesses(kernel, problem)
+    assert set(frame["bytes"]) == {2}
+    assert list(frame[frame["array"] == "x"]["index"]) == list(range(32))
+    chart = explain.footprint(kernel, problem)
+    assert "32 elements of x read, each once; 32 elements of y written" in chart.get_suptitle()
+    assert "rows 0 to 1, columns 0 to 6\nof image 0, 3 channels" in chart.axes[0].get_title()
+    found = convlab.inspect(kernel, problem, engine="sim").frame.set_index("quantity")
+    least = 2 * (2 * 2 * 3 * 5 * 7 + 9)
+    assert found.loc["DRAM traffic", "least"] == pytest.approx(least / 1e6)
+
+
 def test_figures_of_plain_data() -> None:
     wide = figures.Request(dict.fromkeys(range(32), 0), 16, "shared")  # half a warp at a time
     assert "2 wavefronts, 2 would do" in figures.requests([wide]).axes[0].get_title()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import convlab
 from convlab.words import catalog as module
-from convlab.words.catalog import Header, catalog, find, folders, parent, parse_header, read
+from convlab.words.catalog import Header, catalog, find, folders, parse_header, read
 from convlab.words.errors import CatalogError, ProblemError
 from convlab.words.problem import Problem
 
@@ -242,16 +242,6 @@ def test_the_shipped_kernels_are_found_from_anywhere(tmp_path):
         [sys.executable, "-c", script], cwd="/", env=environment, capture_output=True, text=True
     )
     assert done.stdout.strip() == str(copy / "kernels"), done.stderr
-
-
-def test_the_rung_that_one_descends_from(kernels):
-    (kernels / "02_im2col_gemm.cu").write_text("// parent: 01_direct\n")
-    (kernels / "02_im2col_own.cu").write_text("// parent: nothing\n")
-    assert parent(kernels / "02_im2col_gemm.cu") == kernels / "01_direct.cu"
-    with pytest.raises(CatalogError, match="descends from no other rung"):
-        parent(kernels / "01_direct.cu")
-    with pytest.raises(CatalogError, match="no kernel is named 'nothing'"):
-        parent(kernels / "02_im2col_own.cu")
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,11 @@ def test_a_baseline_alone_moves_nothing_that_is_counted():
     assert result.reports[0].traffic_bytes is None
 
 
+def test_an_untraced_kernel_has_no_traffic():
+    result = compare(convlab.load("01_direct", engine="sim", trace=False), PLAIN)
+    assert result.ok and result.frame["traffic_mb"].isna().all() and "1 of 1 right" in str(result)
+
+
 def test_traffic_is_32_bytes_a_sector():
     report = check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
     counters = report.counters

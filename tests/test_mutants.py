@@ -15,6 +15,7 @@ from convlab.machine.compile import ninja_on_path
 from convlab.right import reference
 from convlab.words import catalog
 from convlab.words.errors import LaunchError
+from convlab.words.problem import problems
 from tests.instruments import mutants, planted
 from tests.instruments.planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
@@ -81,10 +82,12 @@ def _is_at_its_line(mutant: Mutant, finding: mutants.Finding) -> None:
     told = told or [f for f in finding.findings if f.kind == "refused launch"]
     assert told, finding
     lines = mutant.source.splitlines()
-    for f in told:
-        assert {f.line, f.other_line} & mutant.lines, (f, sorted(mutant.lines))
+    for f in told:  # one of the two places may be in a header
+        places = {(f.file, f.line), (f.other_file or f.file, f.other_line)}
+        own = {line for file, line in places if not (file and file.endswith(".cuh"))}
+        assert own & mutant.lines, (f, sorted(mutant.lines))
         quoted = sim.findings.describe([f], mutant.name, mutant.source)
-        assert lines[f.line - 1].strip() in quoted
+        assert any(lines[line - 1].strip() in quoted for line in own if line)
         if "out of bounds" in f.kind or f.kind in ("race", "uninitialised read"):
             assert re.search(r"\w+\[(\w=)?-?\d+|byte \d+ of extern __shared__", f.text), f.text
 
@@ -98,9 +101,11 @@ def test_caught_on_the_gpu(cuda_mutant: Mutant, cuda_builder: Builder, request) 
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_right_rungs_pass(rung: str) -> None:
-    finding = mutants.examine(convlab.load(rung, engine="sim"))
+    kernel = convlab.load(rung, engine="sim")
+    finding = mutants.examine(kernel)
     assert finding.kind is None, finding
-    assert finding.checked > 30
+    declined = sum(kernel.unsupported(problem) is not None for problem in problems("awkward"))
+    assert finding.checked > 30 - declined and finding.checked > 2
 
 
 @pytest.mark.parametrize("rung", CHUNKING)

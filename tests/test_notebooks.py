@@ -3,12 +3,14 @@
 import copy
 import json
 import re
+import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from run_notebooks import NOTEBOOKS, clean, executed, names
@@ -154,6 +156,24 @@ def test_committed_opens_its_kernel(committed: NotebookNode) -> None:
     for name in loaded:
         assert (KERNELS / f"{name}.cu").exists()
         assert f"kernels/{name}.cu" in text
+
+
+def test_committed_names_no_rung_that_is_not_there(committed: NotebookNode) -> None:
+    text = "\n".join(cell.source for cell in committed.cells)
+    there = {path.stem for path in KERNELS.glob("*.cu")} | set(names()) | {"04_your_idea"}
+    assert set(re.findall(r"\b0\d[a-z]?_[a-z]\w*", text)) <= there
+
+
+def test_committed_binds_no_function_s_name_again(committed: NotebookNode) -> None:
+    functions: set[str] = set()  # an earlier cell, run once more, would call something else
+    for cell in committed.cells:
+        if cell.cell_type == "code":
+            plain = TransformerManager().transform_cell(cell.source)
+            found = symtable.symtable(plain, "cell", "exec").get_symbols()
+            defined = {symbol.get_name() for symbol in found if symbol.is_namespace()}
+            bound = {symbol.get_name() for symbol in found if symbol.is_assigned()}
+            assert not (bound - defined) & functions
+            functions |= defined
 
 
 def test_clean_drops_progress_and_keeps_other_words() -> None:

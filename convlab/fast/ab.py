@@ -260,5 +260,5 @@ def _counted(
             counted.append(launch.counters)
     for kernel, counters in zip(kernels, counted, strict=False):
         if traffic_bytes(counters) is None:
-            notes.append(f"{kernel.name} does not run on the simulator, so it has no counters")
+            notes.append(f"{kernel.name} has no counters: it ran without the simulator, or untraced")
     return counted[0], counted[-1]

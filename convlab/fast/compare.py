@@ -283,7 +283,8 @@ def _row(entry: _Entry, problem: Problem, on_gpu: bool, peaks: Ceilings | None) 
         }  # fmt: skip
     else:
         counters = (report and report.counters) or {}
-        traffic = report.traffic_bytes if counters else math.nan
+        known = report.traffic_bytes if report else None
+        traffic = math.nan if known is None else known
         least = kernel.format.min_bytes(problem)
         row |= {
             "traffic_mb": traffic / 1e6, "floor_mb": least / 1e6,

@@ -32,7 +32,7 @@ _COLUMNS = {
 
 
 def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
-    """Return what a simulated run moved of global memory, in 32-byte sectors; None off a simulator.
+    """Return what a simulated run moved of global memory, in 32-byte sectors; None if not counted.
 
     Nothing is cached between warp requests; calls of cuBLAS count with their model (tiles of
     128x128).
@@ -40,7 +40,7 @@ def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
     if not counters or "global_load_bytes" not in counters:
         return None
     parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
-    return sum(int(counters.get(part, 0)) for part in parts)
+    return sum(int(counters.get(part, 0)) for part in parts) or None  # 0: it was not traced
 
 
 @dataclass(frozen=True, repr=False)

@@ -37,6 +37,7 @@ from .runnable import Allocate, Launch, Runnable, empty
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
 Pair = int | tuple[int, int]
+_header = functools.lru_cache(256)(catalog.parse_header)
 
 
 class Kernel(Runnable):
@@ -167,11 +168,6 @@ class Kernel(Runnable):
         first : where it begins: the first line that holds this text, or a line's number.
         last : where it ends: the next line, from the first on, that holds this text, or a line's
             number. Without it `first` is shown alone; without both, all of the source.
-
-        Raises
-        ------
-        ProblemError
-            If no line holds the text; it names the nearest.
         """
         label = self._as_built().label
         if Path(label).is_absolute():
@@ -198,11 +194,7 @@ class Kernel(Runnable):
         """Validate, allocate the output and the workspace, and return what launches.
 
         See `Runnable.prepare`. Tensors may have any strides; the simulator guards its buffers
-        itself, and does not use `allocate`.
-
-        Raises
-        ------
-        ProblemError, UnsupportedError, BuildError, LaunchError
+        itself, and does not use `allocate`. Raises what a call does.
         """
         problem = named_problem(problem)
         require(self, x, w, bias)
@@ -247,13 +239,11 @@ class Kernel(Runnable):
         Raises
         ------
         ProblemError
-            If the arguments do not describe a convolution on this kernel's device.
+            The arguments do not describe a convolution on this kernel's device.
         UnsupportedError
-            If the header says that the kernel cannot do it; names kernels that can.
-        BuildError
-            If the file does not compile.
-        LaunchError
-            If the kernel refuses, crashes or hangs, or memory is short.
+            The header says that the kernel cannot do it; names kernels that can.
+        BuildError, LaunchError
+            The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
         """
         problem, images = self._problem(x, w, bias, stride, padding, dilation, groups)
         if op.derives(x, w, bias):
@@ -268,15 +258,9 @@ class Kernel(Runnable):
         return y.squeeze(0) if x.dim() == 3 else y
 
     def _problem(
-        self,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None,
-        stride: Pair,
-        padding: Pair | str,
-        dilation: Pair,
-        groups: int,
-    ) -> tuple[Problem, torch.Tensor]:
+        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None,
+        stride: Pair, padding: Pair | str, dilation: Pair, groups: int,
+    ) -> tuple[Problem, torch.Tensor]:  # fmt: skip
         """The problem that a call's arguments describe, and its x: four dimensions, padded."""
         require(self, x, w, bias)
         if x.dim() == 3:
@@ -365,8 +349,8 @@ def load(
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
     path = catalog.find(tuned[1] if tuned else given).resolve()
-    given = valid.tunables({} if defines is None else defines)
-    defines = {**parse_tunables(tuned[2] if tuned else ""), **given}
+    more = valid.tunables({} if defines is None else defines)
+    defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace, sample)
     return Kernel(path.stem, path, None, options)
 
@@ -397,9 +381,6 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
     if isinstance(thing, str) and ":" in thing:
         return baseline(thing, "cpu" if engine == "sim" else None)
     return load(thing, engine=engine)
-
-
-_header = functools.lru_cache(256)(catalog.parse_header)
 
 
 @functools.lru_cache(256)

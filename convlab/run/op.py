@@ -107,7 +107,7 @@ def derives(*tensors: Tensor | None) -> bool:
 # --- the op ---------------------------------------------------------------------------------
 
 if "_library" in globals():  # by %autoreload
-    _library._destroy()
+    globals()["_library"]._destroy()
 _library = torch.library.Library("convlab", "FRAGMENT")
 _library.define(
     "conv2d(Tensor x, Tensor w, Tensor? bias, str kernel, int[] stride, int[] padding, "

@@ -151,7 +151,7 @@ def simulate(
         one block that comes to its end.
     joined : (code offset, bytes) of instructions whose successive accesses to neighbouring
         addresses are counted as one of so many bytes: see `Trace.offsets_of` and
-        `convlab.why.merging`.
+        `tests.instruments.merging`.
     sample : run only so many blocks of each launch, chosen at random from a seed: (blocks, seed).
         All counts are scaled to those of all blocks, and ``Trace.sampling`` tells the standard
         error of that. y is of no use then, nor is the workspace.

@@ -97,12 +97,13 @@ def inspect(
 def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dims | None,
              shared: int, seed: int) -> Inspection:  # fmt: skip
     notes: list[str] = []
-    here = describe() is not None and engine != "sim"
+    simulates, measures = engine in ("auto", "sim"), engine in ("auto", "cuda")
+    here = measures and describe() is not None
     if here:
         problem, scaled = fit(problem, [kernel.on("cuda")])
         notes += [f"the GPU's memory is too small for more: {scaled}"] if scaled else []
     counted, findings = None, ()
-    if engine != "cuda":
+    if simulates:
         counted, findings = _simulated(kernel, problem, seed, notes)
     try:
         functions = compiled(kernel, gpu)
@@ -111,9 +112,9 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
         notes.append(f"no registers or instructions: {_first_line(error)}")
     best, known = _ceilings(gpu)
     measured = None
-    if here and (counted or engine == "cuda"):  # never what failed on the simulator
+    if here and (counted or not simulates):  # never what failed on the simulator
         measured = _measured(kernel.on("cuda"), problem, seed, notes)
-    elif engine != "sim" and not here:
+    elif measures and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
     model = None
     if not (lacks := _lacking(gpu, functions, counted, best)):
@@ -126,16 +127,18 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     called = [function for function, _ in pairs] or functions
     if functions and not launches and block is None:
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
+    least = kernel.format.min_bytes(problem)
     floor = floor_seconds(problem, kernel.precision, best) if best else math.nan
     made: dict[int, int] = {}
     file = kernel.path.name if kernel.path else f"{kernel.name.partition('@')[0]}.cu"
     for instruction in (i for f in called if f.file == file for i in f.instructions if i.line):
         made[instruction.line] = made.get(instruction.line, 0) + 1
     return Inspection(
-        kernel.name, problem, gpu, frame=quantities(problem, counted, model, measured, floor),
+        kernel.name, problem, gpu, measured=measured, predicted=model,
+        frame=quantities(problem, least, counted, model, measured, floor),
         static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
-        sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)), measured=measured,
-        predicted=model, findings=tuple(findings), notes=tuple(notes),
+        sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)),
+        findings=tuple(findings), notes=tuple(notes),
         source=tuple(kernel.source.splitlines()), made=made, ceilings=best, file=file,
     )  # fmt: skip
 

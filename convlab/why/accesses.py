@@ -16,6 +16,7 @@ from ..show.plot import Chart
 from ..sim import Trace
 from ..words.arguments import several, whole
 from ..words.errors import ProblemError, UnsupportedError
+from ..words.format import Storage
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import figures
@@ -165,8 +166,9 @@ def footprint(
     record = _Record(kernel, problem, block, None)
     record.must_be_complete()
     name, problem = record.kernel.name, record.problem
-    x = _touched(record.trace, "x", "load", problem.x_shape)
-    y = _touched(record.trace, "y", "store", problem.y_shape)
+    stored = record.kernel.format
+    x = _touched(record.trace, "x", "load", stored.x, problem.x_shape)
+    y = _touched(record.trace, "y", "store", stored.y, problem.y_shape)
     if x is None and y is None:
         raise ProblemError(
             f"block {tuple(block)} of {name} loads nothing of x and stores nothing to y"
@@ -217,6 +219,7 @@ class _Record:
 
     def _frame(self) -> pd.DataFrame:
         path, counts, rows = self.kernel.path, {}, []
+        sizes = {name: stored.itemsize for name, stored in self.kernel.format}
         own = path.name if path else self.kernel.name.partition("@")[0] + ".cu"
         for request in self.trace.accesses:
             line = request["line"] if Path(request["file"]).name == own else 0
@@ -224,7 +227,7 @@ class _Record:
             named = self.trace.launches[launch]["kernel"]
             key = (launch, line, request["space"], request["kind"], request["array"])
             execution = counts[key] = counts.get(key, -1) + 1
-            element = request["element"] or 4  # of shared memory: most hold floats
+            element = sizes.get(request["array"]) or request["element"] or 4  # most hold floats
             rows += [
                 (launch, named, *key[1:], execution, lane, byte // element, byte, size)
                 for lane, byte in request["lanes"].items()
@@ -248,21 +251,22 @@ class _Record:
 
 
 def _touched(
-    trace: Trace, array: str, kind: str, shape: tuple[int, ...]
+    trace: Trace, array: str, kind: str, stored: Storage, shape: tuple[int, ...]
 ) -> figures.Touched | None:
     """How often each pixel of the first image that is touched was, over all channels."""
     counts: dict[int, int] = {}
     for request in trace.accesses:
         if (request["array"], request["kind"]) != (array, kind):
             continue
-        size = request["element"] or 4
+        size = stored.itemsize
         for byte in request["lanes"].values():
             for element in range(byte // size, byte // size + max(request["bytes"] // size, 1)):
                 counts[element] = counts.get(element, 0) + 1
     if not counts:
         return None
     index = np.array(list(counts), dtype=np.int64)
-    n, c, h, w = np.unravel_index(index, shape)
+    places = dict(zip(stored.order, np.unravel_index(index, stored.in_memory(shape)), strict=True))
+    n, c, h, w = (places[i] for i in range(4))
     times = np.array(list(counts.values()))
     first = n == n.min()
     top, left = int(h[first].min()), int(w[first].min())

@@ -61,9 +61,9 @@ def simulate(
     """
     shapes = {"x": problem.x_shape, "w": problem.w_shape}
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
-    arena = sim.Arena(shapes | {"y": problem.y_shape}, sparse=[*shapes, "y"])
+    arena = sim.Arena(shapes | {"y": problem.y_shape}, [*shapes, "y"], kernel.format)
     if seed is not None:
-        for name, tensor in zip(shapes, data.inputs(problem, seed)):
+        for name, tensor in zip(shapes, data.inputs(problem, seed, format=kernel.format)):
             arena.tensors[name].copy_(tensor)
     return sim.simulate(
         kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,

@@ -252,8 +252,8 @@ class Inspection(Result):
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""
         flops = self.problem.flops
-        least = flops / max(self.problem.min_bytes, 1)
-        points = [figures.Point("each byte once", least, 0, "floor")]
+        least = 1e6 * self.frame.set_index("quantity")["least"]["DRAM traffic"]
+        points = [figures.Point("each byte once", flops / max(least, 1), 0, "floor")]
         model = self.predicted
         if model is not None and model.dram_bytes:
             rate = flops / (model.ms / 1e3)

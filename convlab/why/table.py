@@ -21,12 +21,17 @@ COLUMNS = ("quantity", "unit", "simulated", "predicted", "measured", "least")
 
 def quantities(
     problem: Problem,
+    least_bytes: int,
     counted: Trace | None,
     model: Prediction | None,
     measured: Mapping[str, Any] | None,
     floor_seconds: float,
 ) -> pd.DataFrame:
-    """Return one row for each quantity, NaN where it is not known."""
+    """Return one row for each quantity, NaN where it is not known.
+
+    In its tensors' formats the problem has at least so many bytes; without a trace, a model, a
+    measurement (as `Inspection.measured`) or a floor these columns are empty.
+    """
     seen = measured or {}
     ms, theirs = seen.get("ms"), seen.get("counters", {})
     ours = dict(counted.counters) if counted else {}
@@ -52,7 +57,7 @@ def quantities(
         measured=ms and problem.flops / (ms * 1e9))  # fmt: skip
     moved = theirs.get("dram_bytes")
     row("DRAM traffic", "MB", predicted=model and model.dram_bytes / 1e6,
-        measured=moved and moved / 1e6, least=problem.min_bytes / 1e6)  # fmt: skip
+        measured=moved and moved / 1e6, least=least_bytes / 1e6)  # fmt: skip
     row("DRAM bandwidth", "GB/s", measured=moved and ms and moved / (ms * 1e6))
     for kind in ("load", "store"):
         requests, sectors = f"global_{kind}_requests", f"global_{kind}_sectors"
@@ -62,10 +67,10 @@ def quantities(
     for side in (ours, theirs):
         if "global_load_sectors" in side:
             side["traffic"] = 32 * (side["global_load_sectors"] + side["global_store_sectors"])
-    row("global traffic, in sectors", "MB", **both("traffic", 1e6), least=problem.min_bytes / 1e6)
+    row("global traffic, in sectors", "MB", **both("traffic", 1e6), least=least_bytes / 1e6)
     row("reuse: operations per byte of that", "flop/B",
         simulated=problem.flops / ours["traffic"] if ours.get("traffic") else None,
-        least=problem.flops / max(problem.min_bytes, 1))  # fmt: skip
+        least=problem.flops / max(least_bytes, 1))  # fmt: skip
     if ours.get("library_bytes"):
         row("cuBLAS's traffic, a model's", "MB", simulated=ours["library_bytes"] / 1e6)
     if any(side.get("shared_requests") for side in (ours, theirs)):

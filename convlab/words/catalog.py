@@ -236,23 +236,6 @@ def catalog() -> list[Path]:
     return [found[stem] for stem in sorted(found)]
 
 
-def parent(path: Path) -> Path:
-    """Return the file of the rung that a kernel descends from, by its header.
-
-    Raises
-    ------
-    CatalogError
-        A line of descent begins with it, or there is no such file.
-    """
-    named = parse_header(read(path), path).parent
-    if named is None:
-        raise CatalogError(
-            f"{path.stem} descends from no other rung: its header has no line `// parent: ...`"
-        )
-    beside = path.with_name(f"{named}.cu")
-    return beside if beside.is_file() else find(named)
-
-
 def read(path: Path) -> str:
     """Return the text of a kernel file, without a byte order mark.
 

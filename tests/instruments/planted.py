@@ -704,4 +704,114 @@ TILE = _of(
        ("staging.bytes)) return error;", "staging.bytes)) return nullptr;"), shipped=True),
 )  # fmt: skip
 
-MUTANTS = (*DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE)
+_NO_WAIT = ("__pipeline_wait_prior(0);", "")
+IMPLICIT = _of(
+    "04_implicit_gemm",
+    _m("no_barrier_before", "no barrier between loading the tiles and using them",
+       ("        __syncthreads();\n        #pragma unroll", "        #pragma unroll"),
+       at=("s_x[i]", "s_w[kk][k]", "r_x[j] = s_x", "r_w[i] = s_w"), sim=FAULT, cuda=WRONG),
+    _m("no_barrier_after", "no barrier between using the tiles and loading the next",
+       ("        __syncthreads();   // all have read the tiles before they are loaded anew\n", ""),
+       at=("s_x[i]", "s_w[kk][k]", "r_x[j] = s_x", "r_w[i] = s_w"), sim=FAULT, cuda=None,
+       why=OVERLAP),
+    _m("dilation_of_height", "dilation_h is used for the width",
+       ("s * conv.dilation_w;", "s * conv.dilation_h;")),
+    _m("border_skipped", "the left border is not tested: the row before is read",
+       (" && w >= 0 &&", " &&"), shipped=True, at=("inside ? x_group",), sim=FAULT, cuda=WRONG),
+    _m("group_dropped", "every group reads the first one's channels",
+       ("+ int64_t(group) * (conv.C / conv.groups)) * conv.H", ") * conv.H"), shipped=True),
+    _m("bias_within_group", "the bias is indexed within the group",
+       ("g_bias[k]", "g_bias[k - group * K_group]")),
+)  # fmt: skip
+
+_FRAGMENTS = ("&s_x[stage][kk][thread_m", "&s_w[stage][kk][thread_n", "r_x[i] =", "r_w[i] =")
+ASYNC = _of(
+    "05_async_gemm",
+    _m("no_barrier_rows", "no barrier between writing the first rows' offsets and using them",
+       ("        __syncthreads();\n        if (tile < tiles)", "        if (tile < tiles)"),
+       at=("s_rows[tile % 2]",), sim=FAULT, cuda=WRONG),
+    _m("no_barrier_tile", "each thread waits for its own copies only",
+       ("        __syncthreads();   // all have their part of this tile, and are done with the one "
+        "before\n", ""), at=(*_FRAGMENTS, "s_rows[tile % 2]"), sim=FAULT, cuda=WRONG),
+    _m("waits_too_little", "the newest copies, those of the tile to be used, are not waited for",
+       ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), at=_FRAGMENTS,
+       sim=FAULT, cuda=WRONG),
+    _m("carry_dropped", "past the filter's last column the row stays the same",
+       ("r += step.r + (s >= conv.S);", "r += step.r;"), shipped=True),
+    _m("padding_ignored", "the padding is accepted and ignored",
+       ("p * conv.stride_h - conv.pad_h;", "p * conv.stride_h;"), shipped=True),
+    _m("quads_unchecked", "four pixels are written at once whatever their alignment",
+       ("int64_t(conv.P) * conv.Q % 4 == 0 && ", ""), at=("make_float4", "float4*>(y_m"), sim=FAULT,
+       shipped=True),
+)  # fmt: skip
+
+DEPTHWISE = _of(
+    "06_depthwise",
+    _m("no_barrier", "each thread waits for its own copies only",
+       ("    __syncthreads();\n", ""), at=("s_row[s]", "s_tap["), sim=FAULT, cuda=WRONG),
+    _m("no_wait", "the copies are not waited for", _NO_WAIT, at=("s_row[s]", "s_tap["), sim=FAULT,
+       cuda=WRONG),
+    _m("multiplier_order", "channels are laid out as if the multiplier were the outer index",
+       ("plane % conv.C * multiplier + i", "plane % conv.C + i * conv.C"), shipped=True),
+    _m("rows_unchecked", "rows past the image's last are written",
+       ("min_of(tile.rows, conv.P - p0 - row0)", "tile.rows"), sim=FAULT,
+       at=("*y_thread =", "y_thread[")),
+    _m("bias_of_input", "the bias is indexed by the input channel",
+       ("g_bias[k] : 0.0f", "g_bias[plane % conv.C] * 0.5f : 1.0f")),
+    _m("window_not_moved", "sums stay with their output as the rows go by",
+       ("r_acc[r] = r_acc[r - 1];", "r_acc[r] = r_acc[r];")),
+)  # fmt: skip
+
+SMALL = _of(
+    "07_small_groups",
+    _m("no_barrier_before", "each thread waits for its own copies only",
+       ("        __pipeline_wait_prior(0);\n        __syncthreads();\n",
+        "        __pipeline_wait_prior(0);\n"),
+       at=("= s_c[row", "= s_w[c", "= s_tap[", "(s_w + tap)[k]"), sim=FAULT, cuda=WRONG),
+    _m("no_barrier_after", "no barrier between using the tiles and loading the next",
+       ("        __syncthreads();   // all have read the tiles before they are loaded anew\n", ""),
+       at=("= s_c[row", "= s_w[c", "= s_tap[", "(s_w + tap)[k]"), sim=FAULT, cuda=None, why=OVERLAP),
+    _m("no_wait", "the copies are not waited for", _NO_WAIT, at=("= s_c[row", "= s_tap["),
+       sim=FAULT, cuda=WRONG),
+    _m("k_tile_dropped", "each tile of channels loads the group's first filters",
+       ("group * K_group + k0 + k) * C_group", "group * K_group + k) * C_group")),
+    _m("filters_unchecked", "channels past the group's last are written",
+       ("q >= conv.Q || k0 + i >= K_group", "q >= conv.Q"), sim=FAULT, at=("*y_p =",)),
+    _m("filter_height_for_width", "the filter's height is used for its width",
+       ("s < conv.S;", "s < conv.R;"), shipped=True),
+)  # fmt: skip
+
+WINOGRAD = _of(
+    "08_winograd",
+    _m("no_barrier_stage", "each thread waits for its own part of a stage only",
+       ("            __syncthreads();   // all have their part of this stage, and are done with the "
+        "other\n", ""),
+       at=("s_v_thread + (e", "s_u_thread + (e", "r_v[half] =", "r_u[half] ="), sim=FAULT,
+       cuda=WRONG),
+    _m("no_barrier_before", "the elements overwrite the last stage while others still read it",
+       ("            __syncthreads();   // all have read what lies there\n", ""),
+       at=("s_v_thread + (e", "s_u_thread + (e", "r_v[half] =", "r_u[half] =", "s_m + row"),
+       sim=FAULT, cuda=None, why=OVERLAP),
+    _m("no_barrier_exchange", "no barrier between writing the elements and reading them",
+       ("            __syncthreads();\n            #pragma unroll\n            for (int i = 0; i < "
+        "kRound; ++i) {", "            #pragma unroll\n            for (int i = 0; i < kRound; ++i) {"),
+       at=("= s_m[(((", "s_m + row"), sim=FAULT, cuda=WRONG),
+    _m("waits_too_little", "the newest copies, those of the stage to be used, are not waited for",
+       ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), sim=FAULT, cuda=WRONG,
+       at=("s_u_thread + (e", "r_u[half] =", "s_m + row", "Quad*>(s_m", "= s_m[(((")),
+    _m("transform_sign", "one row of the input's transform has its sign turned",
+       ("r_half[2][j] = r_x[2][j] - r_x[1][j];", "r_half[2][j] = r_x[1][j] - r_x[2][j];"),
+       shipped=True),
+    _m("filter_half", "a factor of one half is left out of the filter's transform",
+       ("r_half[1][s] = 0.5f * (", "r_half[1][s] = (")),
+    _m("pairs_unchecked", "two pixels are written at once whatever their alignment",
+       ("conv.Q % 2 == 0 && ", ""), at=("float2*>(y",), sim=FAULT, shipped=True),
+    _m("group_dropped", "every group reads the first one's input channels",
+       ("int64_t(first_group + group) * C_group) * HW", "int64_t(first_group)) * HW"),
+       shipped=True),
+)  # fmt: skip
+
+MUTANTS = (
+    *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
+    *SMALL, *WINOGRAD,
+)  # fmt: skip

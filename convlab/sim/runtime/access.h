@@ -2,6 +2,7 @@
 #pragma once
 #include "memory.h"
 
+namespace {
 // The current thread comes to a basic block. Where blocks stand in the order in which they
 // run, as the compiler was asked to leave them, a step to a lower address closes a loop. Lanes
 // that did nothing in the block before it are met there, by the note of it; those that did, by
@@ -188,3 +189,4 @@ void Worker::misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t p
     fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of %u",
           verb(kind), bytes, place(address), bytes);
 }
+}  // namespace

@@ -2,8 +2,10 @@
 // touched until they are waited for is watched instead.
 #pragma once
 #include "requests.h"
-#include "meeting.h"
 #include "shadow.h"
+
+#include <cmath>
+#include <utility>
 
 namespace {
 // An access that is neither logged nor counted: is it inside of an array, ordered, initialised?

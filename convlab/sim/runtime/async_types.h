@@ -1,6 +1,9 @@
 // What the runtime knows of a block's mbarriers, bulk copies and wgmmas.
 #pragma once
-#include "types.h"
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
 
 namespace {
 struct Span {  // of shared memory, with the operation that uses it

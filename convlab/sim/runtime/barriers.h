@@ -2,6 +2,7 @@
 #pragma once
 #include "findings.h"
 
+namespace {
 int Worker::barrier(int predicate, int* how_many, uintptr_t pc) {
     fibers[current].state = State::at_barrier;
     fibers[current].waits_at = pc;
@@ -192,3 +193,4 @@ void Worker::deadlock(int from) {
     live = waiting = 0;
     abandoned = true;
 }
+}  // namespace

@@ -3,6 +3,7 @@
 #include "findings.h"
 #include "switch.h"
 
+namespace {
 int Worker::draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
     dice = dice * 6364136223846793005u + 1442695040888963407u;
     return 1 + int(dice >> 33) % kPatience;
@@ -138,3 +139,4 @@ void Worker::run_block(uint64_t number) {
     if (g_trace)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
 }
+}  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 #include "requests.h"
 
+namespace {
 void Worker::flush(int w) {
     if (!g_trace) return;
     recorded = g_record.on && (w == g_record.warp || g_record.warp < 0);
@@ -120,3 +121,4 @@ void Worker::part(uint16_t site, Joined& so_far) {
         request(sites[site], so_far.addresses, so_far.lanes, so_far.mask, so_far.bytes);
     so_far.mask = 0;
 }
+}  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 #include "memory.h"
 
+namespace {
 // One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
 inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask,
                             unsigned bytes) {
@@ -106,3 +107,4 @@ void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
             ++counters.launch_sectors;
     }
 }
+}  // namespace

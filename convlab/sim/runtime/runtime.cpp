@@ -24,8 +24,8 @@
 // The parts are one translation unit, so that hot paths are inlined across them. Each includes what
 // it uses; this is the order in which to read them.
 #include "types.h"
-#include "switch.h"
 #include "async_types.h"
+#include "switch.h"
 #include "worker.h"
 #include "findings.h"
 #include "memory.h"

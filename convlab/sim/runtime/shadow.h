@@ -2,6 +2,7 @@
 #pragma once
 #include "access.h"
 
+namespace {
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     Mark m{};
     m.block = uint32_t(block), m.launch = launch->number, m.site = index, m.phase = phase;
@@ -181,3 +182,4 @@ void Worker::wait(unsigned newest) {
     }
     mine.resize(kept);
 }
+}  // namespace

@@ -42,4 +42,4 @@ void sim_wgmma_wait(unsigned newest) { t_worker->wgmma_wait(newest, CALLER); }
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int accumulate) {
     t_worker->wgmma(d, a, b, n, accumulate, CALLER);
 }
-}  // extern "C"
+}
