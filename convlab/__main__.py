@@ -22,9 +22,13 @@ RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     prog = "convlab" if Path(sys.argv[0]).name == "convlab" else "python -m convlab"
+    if not (sys.argv[1:] if argv is None else argv):
+        parser(prog=prog).print_help(sys.stderr)
+        return USAGE
     arguments = parser(prog=prog).parse_args(argv)
     found: list[Any] = []
     document: dict[str, Any] = {}
+    status = RIGHT
     with _only_json(arguments.json) as out:
         try:
             for answer in answers(understood(arguments)):
@@ -40,6 +44,9 @@ def main(argv: list[str] | None = None) -> int:
                 document["plot"] = str(path)
                 if not arguments.json:
                     print(f"plot: {path}", file=out)
+        except BrokenPipeError:  # whoever read it has enough: `convlab list | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return status
         except (ConvlabError, OSError) as error:  # OSError: a file that was named
             usage = isinstance(error, (CatalogError, ProblemError, OSError))
             status = USAGE if usage else WRONG

@@ -379,3 +379,15 @@ def test_usage_error_as_json(process):
     done = process("check", "01_dircet", "--json")
     assert done.status == 2
     assert "did you mean 01_direct" in done.document["error"]
+
+
+def test_without_words_the_commands_are_told(run):
+    done = run()
+    assert done.status == 2
+    assert "check" in done.err and "doctor" in done.err
+
+
+def test_a_reader_that_has_enough(tmp_path):
+    command = f"{sys.executable} -m convlab list | head -n 1"
+    done = subprocess.run(["sh", "-c", command], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1 and done.stderr == ""

@@ -378,6 +378,9 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
     """Return a runnable: itself, or what a kernel's name or path, or a baseline's name, means."""
     if isinstance(thing, Runnable):
         return thing
+    if not isinstance(thing, (str, Path)):
+        what = "a name, a path, a Kernel or a baseline's name"
+        raise ProblemError(f"a kernel is {what}, not {valid.shown(thing)}")
     if isinstance(thing, str) and ":" in thing:
         return baseline(thing, "cpu" if engine == "sim" else None)
     return load(thing, engine=engine)

@@ -232,8 +232,10 @@ class Table:
         lefts = {first, *self.left}
         widths = {name: max(map(len, [name, *cells[name]])) for name in cells}
         while sum(widths.values()) + 2 * (len(widths) - 1) > width:
-            widest = max(lefts & set(cells), key=lambda name: widths[name])
-            if widths[widest] <= _NARROWEST:
+            # a kernel's name is whole, so that it can be copied
+            cut = lefts & set(cells) - {"kernel"}
+            widest = max(cut, key=lambda name: widths[name], default="kernel")
+            if widest == "kernel" or widths[widest] <= _NARROWEST:
                 break
             widths[widest] -= 1
         blocks: list[list[str]] = [[first]]
