@@ -9,7 +9,8 @@
 // precision: fp32
 // supports: everything
 // limits: Two divisions and a test of the borders for each element of a tile; nothing is multiplied
-//       while a tile is loaded, but by other blocks.
+//       while a tile is loaded, but by other blocks. It needs no workspace, but is slower than 02
+//       for that; it is here as the step to 05, where the indices are found ahead.
 #include "convlab.cuh"
 
 #ifndef BM
