@@ -21,8 +21,8 @@ def draw(TILE, K_TILE):
 convlab.sliders(draw, TILE=(4, 8, 16), K_TILE=(8, 32))
 """
 MOVE = """import ipywidgets
-slider = next(w for w in ipywidgets.widgets.widget._instances.values()
-              if getattr(w, "description", "") == "TILE")
+held = vars(ipywidgets.widgets.widget).get("_instances") or ipywidgets.Widget.widgets  # 8, 7
+slider = next(w for w in held.values() if getattr(w, "description", "") == "TILE")
 assert slider.value == 8
 slider.value = 16
 """
