@@ -374,11 +374,20 @@ def test_what_c_prints_reaches_pythons_output(
     assert capsys.readouterr().out == "from C\n"
 
 
+# Keeps a compiler busy for seconds.
+BUSY = """
+constexpr long busy(int n) {
+    long sum = 0;
+    for (int i = 0; i < n; ++i) for (int j = 0; j < 100000; ++j) sum += j;
+    return sum;
+}
+static_assert(busy(12) > 0);
+"""
 INTERRUPTED = {
     "simulated_run": ("y = endless(x, w)", "host.py"),
     "check": ("%convlab check mine", "<progress"),
     "compare": ("convlab.compare(engine='sim')", "<progress"),
-    "build": ("convlab.compile(mine.source + '// again', engine='sim')", "cc1plus"),
+    "build": (f"convlab.compile(mine.source + {BUSY!r}, engine='sim')", "cc1plus"),
     "sweep": ("convlab.sweep(mine, {'THREADS': [*range(32, 992, 32)]}, engine='sim')", "cc1plus"),
 }
 
