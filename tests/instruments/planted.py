@@ -811,10 +811,8 @@ WINOGRAD = _of(
        shipped=True),
 )  # fmt: skip
 
-_BEFORE_ROLES = dict(
-    sim=FAULT, cuda=None, why=OVERLAP,
-    at=("mbarrier_wait(", "wgmma_fence();"),
-)  # fmt: skip
+_BEFORE_ROLES = {"sim": FAULT, "cuda": None, "why": OVERLAP}
+_ROLES = ("mbarrier_", "s_where", "wgmma_")  # what each role waits for, reads and issues
 _NO_BARRIER = ("    __syncthreads();\n", "")
 
 MMA = _of(
@@ -831,13 +829,13 @@ MMA = _of(
 WGMMA = _of(
     "11_wgmma_tf32",
     _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
-       **_BEFORE_ROLES),
+       at=(*_ROLES, "bulk_load("), **_BEFORE_ROLES),
 )  # fmt: skip
 
 VECTOR = _of(
     "12_wgmma_vector_reads",
     _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
-       **_BEFORE_ROLES),
+       at=(*_ROLES, "s_x[i] = {}", "s_quad[r_to["), **_BEFORE_ROLES),
 )  # fmt: skip
 
 MUTANTS = (
