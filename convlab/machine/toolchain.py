@@ -287,7 +287,7 @@ def _unusable(folder: Path) -> str | None:
             return "can be written by others"
         break
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:  # as below /proc, where even root makes nothing
         return f"cannot be made ({error.strerror})"
     return None

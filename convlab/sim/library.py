@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,7 @@ UNTRACED_FLAGS = [
     "-D__assert_fail=sim_assert_fail",
 ]
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-pthread"]
+_NO_CUDA_HEADER = re.compile(r"(cu\w*|mma|cooperative_groups\S*|nv\w*)\.h(pp)?: No such file")
 _RUNTIME_LIBRARY = "libconvlab_simulator.so"
 
 
@@ -91,11 +93,12 @@ def build(
                 entry=entry,
             )
         except BuildError as error:
-            if "No such file or directory" not in str(error):
+            if not _NO_CUDA_HEADER.search(str(error)):
                 raise
             known = ", ".join(sorted(path.name for path in INCLUDE.glob("[cv]*.h")))
             note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
-            raise BuildError(f"{error}\n{note}") from None
+            text, full_log, path = str(error).rpartition("\nfull log: ")
+            raise BuildError(f"{text}\n{note}{full_log}{path}") from None
 
     return cache.build(name_of(source, "sim", parts), make)
 
