@@ -115,7 +115,7 @@ def numbers() -> dict[str, tuple[int, int, int]]:
     python = list(PACKAGE.rglob("*.py"))
     cpp = [p for folder in ("include", "runtime") for p in (PACKAGE / "sim" / folder).iterdir()]
     tests = [p for p in (ROOT / "tests").rglob("*.py") if "instruments" not in p.parts]
-    top = [p for p in PACKAGE.iterdir() if p.suffix != ".md" and p.name[:2] != "__"]
+    top = [p for p in PACKAGE.iterdir() if p.name[:2] != "__"]
     top += [PACKAGE / "__init__.py", PACKAGE / "__main__.py"]
     return {
         "Python in convlab/, all lines": (lines(*python), 16600, 9500),
