@@ -11,11 +11,12 @@ from pathlib import Path
 
 import torch
 
+from .. import sim
 from ..machine import device, toolchain
 from ..right import reference
 from ..run import build
 from ..run.kernel import compile, load
-from ..words.errors import ConvlabError
+from ..words.errors import BuildError, ConvlabError
 from ..words.problem import Problem
 
 _DRIVERS = {12: 525, 13: 580}  # the first driver of each CUDA release (CUDA Compatibility, table 1)
@@ -84,13 +85,12 @@ def _cublas() -> dict[str, object]:
 
 
 def _compiler() -> dict[str, object]:
-    compiler, wanted = toolchain.find("c++"), f"g++ {toolchain.OLDEST_GCC} or later"
-    if compiler is None:
-        return _row("C++ compiler", "none", False, f"install {wanted}, or set CXX")
-    found = f"{toolchain.version(compiler)} ({compiler})"
-    release = toolchain.gcc_release(compiler)
-    if release is None or release < toolchain.OLDEST_GCC:
-        return _row("C++ compiler", found, False, f"the simulator needs {wanted}: set CXX to one")
+    compiler = toolchain.find("c++")
+    found = f"{toolchain.version(compiler)} ({compiler})" if compiler else "none"
+    try:
+        sim.compiler()
+    except BuildError as error:
+        return _row("C++ compiler", found, False, str(error))
     return _row("C++ compiler", found)
 
 
