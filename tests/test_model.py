@@ -124,4 +124,4 @@ def test_tensor_core_instructions_are_in_the_mix_and_in_the_model(opcode, slower
     assert function.mix(function.hot_loop) == {kind: 1, "branch": 1}
     done = work.Work.of(function, {0: 64.0, 16: 64.0}, [], GPUS["H200"], work.Hits(), warps=2)
     assert done.tensor_flops == pytest.approx(32 * body[0].tensor_flops * slower)
-    assert done.instructions == 64 and done.ffma == 0
+    assert done.mix == {kind: 32, "branch": 32}

@@ -146,13 +146,12 @@ class Kernel(Runnable):
         options = replace(self._options, defines={**self.defines, **more})
         return Kernel(self._stem, self.path, self.source, options)
 
-    def on(
-        self, engine: str, time_limit: float | None = None, sample: int | None = None
-    ) -> Kernel:
+    def on(self, engine: str, time_limit: float | None = None, sample: int | None = None) -> Kernel:
         """This kernel for another engine; on the simulator perhaps sampled, as by `load`."""
         if sample is None and engine_of(engine) == "sim":  # a GPU runs all blocks
             sample = self.sample
-        options = replace(self._options, engine=engine, time_limit=time_limit, sample=sample)
+        limit = time_limit or self._options.time_limit
+        options = replace(self._options, engine=engine, time_limit=limit, sample=sample)
         return Kernel(self._stem, self.path, self._text, options)
 
     def limited(self, workspace_limit: int) -> Kernel:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from ..run import build as builds
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..run.runnable import Runnable
-from ..sim import Trace
 from ..words import arguments
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
@@ -32,7 +32,6 @@ from .accesses import access_map, accesses, footprint
 from .counting import count
 from .flow import launched
 from .inspection import Inspection, Inspections
-from .listing import with_shares
 from .model import OMITTED, predict
 from .table import Dims, quantities, sass_table, static_table
 
@@ -102,43 +101,47 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     if here:
         problem, scaled = fit(problem, [kernel.on("cuda")])
         notes += [f"the GPU's memory is too small for more: {scaled}"] if scaled else []
-    counted, findings = None, ()
+    counted, findings, functions, measured, model = None, (), (), None, None
     if simulates:
-        counted, findings = _simulated(kernel, problem, seed, notes)
+        counted, findings = _simulated(kernel.on("sim"), problem, seed, notes)
     try:
         functions = compiled(kernel, gpu)
     except ConvlabError as error:
-        functions = ()
         notes.append(f"no registers or instructions: {_first_line(error)}")
-    best, known = _ceilings(gpu)
-    measured = None
     if here and (counted or not simulates):  # never what failed on the simulator
         measured = _measured(kernel.on("cuda"), problem, seed, notes)
     elif measures and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
-    model = None
-    if not (lacks := _lacking(gpu, functions, counted, best)):
+    best, known = _ceilings(gpu)
+    needs = {
+        "a simulated run": counted,
+        "counts by source line": not counted or any(row["line"] for row in counted.lines),
+        "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
+        f"the datasheet of {gpu.name}": best,
+    }
+    lacks = [name for name, there in needs.items() if not there]
+    if not lacks:
         model = predict(problem, gpu, functions, counted, best if known else None, kernel.format)
+        lacks = [] if model else ["a function that was launched and compiled"]
     notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else OMITTED)
     launches = counted.launches if counted else ()
-    lines = [row | {"file": Path(row["file"]).name}
-             for row in (counted.lines if counted else ()) if row["line"]]  # fmt: skip
-    pairs = launched(functions, lines, launches)
+    lines = pd.DataFrame(row | {"file": Path(row["file"]).name}
+                         for row in (counted.lines if counted else ()) if row["line"])  # fmt: skip
+    if len(lines):
+        whole = lines.groupby("space")["units"].transform("sum")
+        lines["share"] = lines["units"] / whole.where(whole > 0, 1)
+    pairs = launched(functions, lines.to_dict("records"), launches)
     called = [function for function, _ in pairs] or functions
     if functions and not launches and block is None:
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
-    least = kernel.format.min_bytes(problem)
     floor = floor_seconds(problem, kernel.precision, best) if best else math.nan
-    made: dict[int, int] = {}
     file = kernel.path.name if kernel.path else f"{kernel.name.partition('@')[0]}.cu"
-    for instruction in (i for f in called if f.file == file for i in f.instructions if i.line):
-        made[instruction.line] = made.get(instruction.line, 0) + 1
+    made = Counter(i.line for f in called if f.file == file for i in f.instructions if i.line)
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
-        frame=quantities(problem, least, counted, model, measured, floor),
+        frame=quantities(problem, kernel.format.min_bytes(problem), counted, model, measured, floor),
         static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
-        sass=sass_table(called, model), lines=pd.DataFrame(with_shares(lines)),
-        findings=tuple(findings), notes=tuple(notes),
+        sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
         source=tuple(kernel.source.splitlines()), made=made, ceilings=best, file=file,
     )  # fmt: skip
 
@@ -158,9 +161,8 @@ def _first_line(error: Exception) -> str:
 
 def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     """What the simulator counted, or None, and what it found."""
-    twin = kernel.on("sim")
     try:
-        counted = count(twin, problem, seed)
+        counted = count(kernel, problem, seed)
     except ConvlabError as error:
         notes.append(f"not simulated: {_first_line(error)}")
         return None, error.findings if isinstance(error, LaunchError) else ()
@@ -202,10 +204,9 @@ def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int],
 
 def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
     """What a GPU can do, and whether that was measured: nothing reaches a datasheet's rates."""
-    here = describe()
+    here, sheet = describe(), gpu.datasheet
     if here is not None and here.name == gpu.driver_name:
         return ceilings(), True
-    sheet = gpu.datasheet
     if sheet is None:
         return None, False
     flops = [1e12 * rate for rate in (sheet.fp32_tflops, sheet.tf32_tflops or sheet.fp32_tflops)]
@@ -222,15 +223,3 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
         lacks = "hardware counters are missing" if seen else "not measured"
         notes.append(f"{lacks}: {_first_line(error)}")
     return seen or None
-
-
-def _lacking(gpu: Gpu, functions: tuple[sass.Function, ...], counted: Trace | None,
-             best: Ceilings | None) -> list[str]:  # fmt: skip
-    """What a prediction needs and is not there."""
-    needs = {
-        "a simulated run": counted,
-        "counts by source line": not counted or any(row["line"] for row in counted.lines),
-        "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
-        f"the datasheet of {gpu.name}": best,
-    }
-    return [name for name, there in needs.items() if not there]

@@ -6,6 +6,7 @@ Only the block that is asked for runs, so that the headline problems can be look
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,8 @@ import pandas as pd
 
 from ..run.kernel import Kernel, load
 from ..show.plot import Chart
-from ..sim import Trace
 from ..words.arguments import several, whole
 from ..words.errors import ProblemError, UnsupportedError
-from ..words.format import Storage
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import figures
@@ -24,10 +23,8 @@ from .counting import simulate
 
 REQUESTS = 50_000  # of a warp that are kept
 _BLOCK_REQUESTS = 400_000  # of a whole block
-COLUMNS = (
-    "launch", "kernel", "line", "space", "kind", "array", "execution", "lane", "index", "byte",
-    "bytes",
-)  # fmt: skip
+COLUMNS = ["launch", "kernel", "line", "space", "kind", "array", "execution", "lane", "index",
+           "byte", "bytes"]  # fmt: skip
 Block = tuple[int, int, int]
 
 
@@ -67,9 +64,7 @@ def accesses(
     LaunchError
         The block did something that a GPU would not forgive.
     """
-    record = _Record(kernel, problem, block, warp)
-    record.must_be_complete()
-    return record.frame
+    return _Record(kernel, problem, block, warp).complete().frame
 
 
 def access_map(
@@ -119,7 +114,7 @@ def access_map(
     times = int(rows["execution"].max()) + 1
     chosen = rows[rows["execution"] == execution]
     if chosen.empty:
-        record.must_be_complete()
+        record.complete()
         raise ProblemError(
             f"{record.who} comes to line {number} {times} times: give an execution from 0 to "
             f"{times - 1}, not {execution}"
@@ -163,17 +158,15 @@ def footprint(
     UnsupportedError, LaunchError
         As for `accesses`.
     """
-    record = _Record(kernel, problem, block, None)
-    record.must_be_complete()
-    name, problem = record.kernel.name, record.problem
-    stored = record.kernel.format
-    x = _touched(record.trace, "x", "load", stored.x, problem.x_shape)
-    y = _touched(record.trace, "y", "store", stored.y, problem.y_shape)
+    record = _Record(kernel, problem, block, None).complete()
+    problem, where = record.problem, f"block {tuple(block)}"
+    x = record.touched("x", "load", problem.x_shape)
+    y = record.touched("y", "store", problem.y_shape)
     if x is None and y is None:
         raise ProblemError(
-            f"block {tuple(block)} of {name} loads nothing of x and stores nothing to y"
+            f"{where} of {record.kernel.name} loads nothing of x and stores nothing to y"
         )
-    return figures.footprint(x, y, problem.padding, f"{name}, block {tuple(block)}")
+    return figures.footprint(x, y, problem.padding, f"{record.kernel.name}, {where}")
 
 
 class _Record:
@@ -188,51 +181,55 @@ class _Record:
         kernel = kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
         self.kernel, self.problem = kernel, named_problem(problem)
         self.source = kernel.source.splitlines()
-        self.who = f"{'the warps' if warp is None else f'warp {warp}'} of block {tuple(block)}"
+        self.who = f"{'the warps' if warp is None else f'warp {warp}'} of block {block}"
         self.limit = REQUESTS if warp is not None else _BLOCK_REQUESTS
         reason = kernel.unsupported(self.problem)
         if reason is not None:
             raise UnsupportedError(f"{kernel.name} cannot do {self.problem.label}: {reason}")
-        self.trace = simulate(
-            kernel, self.problem, record=(*block, -1 if warp is None else warp, self.limit)
-        )
+        recorded = (*block, -1 if warp is None else warp, self.limit)
+        self.trace = simulate(kernel, self.problem, record=recorded)
         launches = self.trace.launches
         if not any(all(b < g for b, g in zip(block, n["grid"], strict=True)) for n in launches):
             grids = " and ".join(f"{n['grid']} ({n['kernel']})" for n in launches)
-            raise ProblemError(
-                f"no launch has a block {tuple(block)}: their grids are {grids or 'none'}"
-            )
+            raise ProblemError(f"no launch has a block {block}: their grids are {grids or 'none'}")
         warps = max(math.ceil(math.prod(n["block"]) / 32) for n in launches)
         if warp is not None and warp >= warps:
             raise ProblemError(
                 f"a block of {kernel.name} has {warps} warps: give one below, not {warp}"
             )
-        self.frame = self._frame()
 
-    def must_be_complete(self) -> None:
-        """Raise if there were more requests than are kept."""
-        if not self.trace.complete:
-            raise ProblemError(
-                f"{self.who}: more than {self.limit:,} memory requests in {self.kernel.name} on "
-                f"{self.problem.label}, more than are kept: take fewer channels or a smaller filter"
-            )
+    def complete(self) -> _Record:
+        """Return it; raise if there were more requests than are kept."""
+        if self.trace.complete:
+            return self
+        raise ProblemError(
+            f"{self.who}: more than {self.limit:,} memory requests in {self.kernel.name} on "
+            f"{self.problem.label}, more than are kept: take fewer channels or a smaller filter"
+        )
 
-    def _frame(self) -> pd.DataFrame:
-        path, counts, rows = self.kernel.path, {}, []
-        sizes = {name: stored.itemsize for name, stored in self.kernel.format}
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """As `accesses` returns it."""
+        path = self.kernel.path
         own = path.name if path else self.kernel.name.partition("@")[0] + ".cu"
-        for request in self.trace.accesses:
-            line = request["line"] if Path(request["file"]).name == own else 0
-            launch, size = request["launch"], request["bytes"]
-            named = self.trace.launches[launch]["kernel"]
-            key = (launch, line, request["space"], request["kind"], request["array"])
-            execution = counts[key] = counts.get(key, -1) + 1
-            element = sizes.get(request["array"]) or request["element"] or 4  # most hold floats
-            rows += [
-                (launch, named, *key[1:], execution, lane, byte // element, byte, size)
-                for lane, byte in request["lanes"].items()
-            ]
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        kernels = [launch["kernel"] for launch in self.trace.launches]
+        rows = pd.DataFrame(
+            {
+                **request, "kernel": kernels[request["launch"]],
+                "line": request["line"] if Path(request["file"]).name == own else 0,
+                "lane": list(request["lanes"]), "byte": list(request["lanes"].values()),
+            }
+            for request in self.trace.accesses
+        )  # fmt: skip
+        if rows.empty:
+            return pd.DataFrame(columns=COLUMNS)
+        rows["execution"] = rows.groupby(["launch", "line", "space", "kind", "array"]).cumcount()
+        sizes = {name: stored.itemsize for name, stored in self.kernel.format}
+        # an array of another's is mostly of floats
+        rows["element"] = rows["array"].map(sizes).fillna(rows["element"]).fillna(4)
+        rows = rows.explode(["lane", "byte"], ignore_index=True)
+        rows = rows.astype({"lane": int, "byte": int, "element": int})
+        return rows.assign(index=rows["byte"] // rows["element"])[COLUMNS]
 
     def line(self, wanted: int | str) -> int:
         """The number of the line that is meant, at which the warp accesses memory."""
@@ -249,33 +246,22 @@ class _Record:
         shown = "".join(f"\n  {number}: {self.source[number - 1].strip()}" for number in there)
         raise ProblemError(f"{says}; it does at:{shown}" if there else f"{says}, nor at any other")
 
-
-def _touched(
-    trace: Trace, array: str, kind: str, stored: Storage, shape: tuple[int, ...]
-) -> figures.Touched | None:
-    """How often each pixel of the first image that is touched was, over all channels."""
-    counts: dict[int, int] = {}
-    for request in trace.accesses:
-        if (request["array"], request["kind"]) != (array, kind):
-            continue
-        size = stored.itemsize
-        for byte in request["lanes"].values():
-            for element in range(byte // size, byte // size + max(request["bytes"] // size, 1)):
-                counts[element] = counts.get(element, 0) + 1
-    if not counts:
-        return None
-    index = np.array(list(counts), dtype=np.int64)
-    places = dict(zip(stored.order, np.unravel_index(index, stored.in_memory(shape)), strict=True))
-    n, c, h, w = (places[i] for i in range(4))
-    times = np.array(list(counts.values()))
-    first = n == n.min()
-    top, left = int(h[first].min()), int(w[first].min())
-    grid = np.zeros((int(h[first].max()) - top + 1, int(w[first].max()) - left + 1))
-    np.add.at(grid, (h[first] - top, w[first] - left), times[first])
-    return figures.Touched(
-        grid, (top, left), (shape[2], shape[3]), image=int(n.min()), images=len(set(n.tolist())),
-        channels=len(set(c.tolist())), elements=len(index), accesses=int(times.sum()),
-    )  # fmt: skip
-
-
-__all__ = ["COLUMNS", "REQUESTS", "access_map", "accesses", "footprint"]
+    def touched(self, array: str, kind: str, shape: tuple[int, ...]) -> figures.Touched | None:
+        """How often each pixel of the first image that is touched was, over all channels."""
+        rows = self.frame[(self.frame["array"] == array) & (self.frame["kind"] == kind)]
+        if rows.empty:
+            return None
+        stored = dict(self.kernel.format)[array]
+        wide = (rows["bytes"] // stored.itemsize).clip(lower=1)
+        elements = [rows["index"][wide > i] + i for i in range(wide.max())]
+        index, times = np.unique(np.concatenate(elements), return_counts=True)
+        places = np.unravel_index(index, stored.in_memory(shape))
+        n, c, h, w = (places[stored.order.index(axis)] for axis in range(4))
+        first = n == n.min()
+        top, left = h[first].min(), w[first].min()
+        grid = np.zeros((h[first].max() - top + 1, w[first].max() - left + 1))
+        np.add.at(grid, (h[first] - top, w[first] - left), times[first])
+        return figures.Touched(
+            grid, (int(top), int(left)), shape[2:], int(n.min()), len(set(n)), len(set(c)),
+            len(index), int(times.sum()),
+        )  # fmt: skip

@@ -13,6 +13,7 @@ from .. import sim
 from ..run import data
 from ..run.kernel import Kernel
 from ..run.launch import integers
+from ..words.errors import LaunchError
 from ..words.problem import Problem
 
 MACS = 25_000_000  # multiply-adds that are simulated in a moment
@@ -22,16 +23,8 @@ _PROBE, _LEAST = 2, 8  # blocks: of each launch, to see how many there are; of a
 def count(kernel: Kernel, problem: Problem, seed: int = 0) -> sim.Trace:
     """Return what the simulator counts, of as many blocks as it does in a moment.
 
-    Parameters
-    ----------
-    kernel : of the engine "sim"; one loaded with ``sample=`` says itself how many blocks run.
-    problem : of any size; one of at most `MACS` runs whole, on data.
-    seed : of that data.
-
-    Raises
-    ------
-    LaunchError
-        As when the kernel is called.
+    A kernel loaded with ``sample=`` says itself how many blocks run. A problem of at most `MACS`
+    runs whole, on data of the seed. Raises LaunchError, as when the kernel is called.
     """
     if kernel.sample is not None:
         return simulate(kernel, problem, sample=kernel.sample)
@@ -54,10 +47,8 @@ def simulate(
 ) -> sim.Trace:
     """Run a kernel once on the simulator: on data of a seed, or else on zeros.
 
-    Parameters
-    ----------
-    sample : blocks of each launch that run; all of them unless told.
-    options : as for `convlab.sim.simulate`: record, joined.
+    Of each launch `sample` blocks run, all of them unless told; `options` are those of
+    `convlab.sim.simulate`: record, joined.
     """
     shapes = {"x": problem.x_shape, "w": problem.w_shape}
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
@@ -65,9 +56,17 @@ def simulate(
     if seed is not None:
         for name, tensor in zip(shapes, data.inputs(problem, seed, format=kernel.format)):
             arena.tensors[name].copy_(tensor)
-    return sim.simulate(
-        kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
-        source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
-        time_limit=kernel.time_limit, trace=kernel.trace, sample=sample and (sample, 0),
-        **options,
-    )  # fmt: skip
+    try:
+        return sim.simulate(
+            kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
+            source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
+            time_limit=kernel.time_limit, trace=kernel.trace, sample=sample and (sample, 0),
+            **options,
+        )  # fmt: skip
+    except LaunchError as error:
+        if sample is None or error.kind != "endless loop":
+            raise
+        raise LaunchError(
+            f"a block of {kernel.name} takes the simulator too long for some to stand for all, as "
+            "where a fixed grid shares all of the work (persistent blocks): give a smaller problem"
+        ) from error

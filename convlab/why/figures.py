@@ -9,22 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from ..show.plot import INK, PALETTE, Chart, colors, styled
 
 _BLUE, _ORANGE, *_, _RED = PALETTE[:6]
-_BROKEN = (0, (2, 2))  # a line where something is left out
+_FRAMED = "the 32-byte sectors that move; number: lane, +: and others"
 _BESIDE = {"textcoords": "offset points", "fontsize": 8}
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """One kernel on a roofline.
 
     `intensity` in flops per byte of DRAM traffic, `rate` in flops a second; `kind` is "measured",
@@ -50,28 +52,24 @@ def roofline(
     low, high = min(xs) / 4, max(xs) * 8
     for i, (name, peak) in enumerate(sorted(peaks.items(), key=lambda item: item[1])):
         x = sorted({low, max(low, peak / bandwidth), high})
-        y = [min(peak, bandwidth * at) for at in x]
-        axes.plot(x, y, color=INK, linestyle="--" if i else "-")
+        axes.plot(x, np.minimum(peak, bandwidth * np.array(x)), color=INK, ls="--" if i else "-")
         axes.annotate(f"{name} {peak:.3g} TFLOP/s", (high, peak), (-3, 3), ha="right", **_BESIDE)
     axes.annotate(f"{bandwidth:.3g} TB/s", (low, bandwidth * low), (14, 0), **_BESIDE)
     shade = colors([point.label for point in points if point.kind != "floor"])
-    rates = []
-    for point in points:
-        if point.kind == "floor":
-            axes.axvline(point.intensity, color=_BLUE, linewidth=1, linestyle=":")
-            axes.annotate(point.label, (point.intensity, 0.98), (3, 0), color=_BLUE, va="top",
+    for label, intensity, rate, kind in points:
+        if kind == "floor":
+            axes.axvline(intensity, color=_BLUE, linewidth=1, linestyle=":")
+            axes.annotate(label, (intensity, 0.98), (3, 0), color=_BLUE, va="top",
                           xycoords=("data", "axes fraction"), **_BESIDE)  # fmt: skip
             continue
-        at, color = (point.intensity, point.rate / 1e12), shade[point.label]
-        hollow = point.kind == "predicted"
-        rates.append(at[1])
+        at, color, hollow = (intensity, rate / 1e12), shade[label], kind == "predicted"
         axes.plot(
             *at, "D" if hollow else "o", markersize=8, color="white" if hollow else color,
             markeredgecolor=color if hollow else INK, markeredgewidth=1.5,
         )  # fmt: skip
-        beside = ((8, 4), "left", "bottom") if hollow else ((-8, -4), "right", "top")
-        axes.annotate(f"{point.label}\n({point.kind})", at, beside[0], ha=beside[1], va=beside[2],
-                      **_BESIDE)  # fmt: skip
+        offset, ha, va = ((8, 4), "left", "bottom") if hollow else ((-8, -4), "right", "top")
+        axes.annotate(f"{label}\n({kind})", at, offset, ha=ha, va=va, **_BESIDE)
+    rates = [point.rate / 1e12 for point in points if point.kind != "floor"]
     axes.set(
         xscale="log", yscale="log", xlim=(low, high),
         ylim=(min([*rates, bandwidth * low]) / 3, max(peaks.values()) * 3),
@@ -82,29 +80,32 @@ def roofline(
     axes.grid()
 
 
-def line_costs(
-    axes: Axes, lines: Sequence[Mapping[str, object]], names: Sequence[str], most: int = 8
-) -> None:
-    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least."""
-    rows = sorted(zip(lines, names, strict=True), key=lambda row: -row[0]["units"])[:most]
-    units = {"global": ("sectors (global)", _BLUE), "shared": ("wavefronts (shared)", _ORANGE)}
-    labels, seen = [], set()
-    for y, (row, text) in enumerate(rows):
-        name, color = units[row["space"]]
-        axes.barh(y, row["units"], color=color, edgecolor=INK, linewidth=0.6,
-                  label=None if name in seen else name)  # fmt: skip
-        seen.add(name)
-        axes.plot([row["ideal_units"]] * 2, [y - 0.45, y + 0.45], color="black", linewidth=2)
-        past = max(row["units"], row["ideal_units"])
-        axes.annotate(f"{row['share']:.0%}", (past, y), (4, 0), va="center", **_BESIDE)
-        labels.append((text if len(text) <= 40 else text[:39] + "…").replace("$", r"\$"))
-    axes.set_yticks(range(len(rows)), labels, fontsize=7.5, family="monospace")
-    axes.set(ylim=(max(len(rows), 1) - 0.4, -0.6), xlabel="sectors or wavefronts; black: the least",
-             xlim=(0, 1.15 * max([row["units"] for row, _ in rows], default=1)))  # fmt: skip
+def line_costs(axes: Axes, lines: pd.DataFrame, most: int = 8) -> None:
+    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least.
+
+    Of each line: name, space, units, ideal_units, share.
+    """
+    if lines.empty:
+        axes.text(0.5, 0.5, "no counts by line", ha="center")
+        return
+    lines = lines.sort_values("units", ascending=False, kind="stable", ignore_index=True)[:most]
+    for space, name, color in (("global", "sectors (global)", _BLUE),
+                               ("shared", "wavefronts (shared)", _ORANGE)):  # fmt: skip
+        rows = lines[lines["space"] == space]
+        if len(rows):
+            axes.barh(rows.index, rows["units"], color=color, edgecolor=INK, lw=0.6, label=name)
+    axes.vlines(lines["ideal_units"], lines.index - 0.45, lines.index + 0.45, colors="black", lw=2)
+    past = lines[["units", "ideal_units"]].max(axis=1)
+    for y, share in lines["share"].items():
+        axes.annotate(f"{share:.0%}", (past[y], y), (4, 0), va="center", **_BESIDE)
+    labels = [text if len(text) <= 40 else text[:39] + "…" for text in lines["name"]]
+    labels = [text.replace("$", r"\$") for text in labels]
+    axes.set_yticks(lines.index, labels, fontsize=7.5, family="monospace")
+    axes.set(ylim=(len(lines) - 0.4, -0.6), xlabel="sectors or wavefronts; black: the least",
+             xlim=(0, 1.15 * lines["units"].max()))  # fmt: skip
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="x")
-    if seen:
-        axes.legend(loc="lower right")
+    axes.legend(loc="lower right")
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,12 @@ def requests(shown: Sequence[Request], title: str = "") -> Chart:
     one below the other, framed where there are more than need be; lanes that share a word are one
     cell (a broadcast). Of 16 bytes, half a warp is served at a time.
     """
-    drawn = [_Lines(r) if r.space == "global" else _Banks(r) for r in shown]
-    heights = [1.0 + (0.28 if each.rows <= 12 else 0.18) * each.rows for each in drawn]
+    drawn = [_lines(r) if r.space == "global" else _banks(r) for r in shown]
+    heights = [1.0 + (0.28 if len(each.rows) <= 12 else 0.18) * len(each.rows) for each in drawn]
     chart = Chart(8, sum(heights) + 0.4 + 0.2 * title.count("\n"))
     panels = chart.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, each, request in zip(panels, drawn, shown, strict=True):
-        each.draw(axes)
+        _draw_cells(axes, each)
         text = f"{request.kind} of {request.array or request.space}: {each.summary}"
         axes.set_title(text.replace("$", r"\$"))
     if title:
@@ -144,74 +145,63 @@ def requests(shown: Sequence[Request], title: str = "") -> Chart:
     return chart
 
 
-class _Lines:
+class _Map(NamedTuple):
+    """A request as rows of 32 cells."""
+
+    summary: str
+    cells: dict[tuple[int, int], list[int]]  # (row, column): the lanes that want it
+    frames: list[tuple[int, int, int, int]]  # column, row, columns, rows
+    breaks: list[int]  # rows above which something is left out
+    rows: list[str]
+    columns: dict[int, str]
+    labels: tuple[str, str]
+
+
+def _lines(request: Request) -> _Map:
     """128-byte lines of global memory, one below the other, with what a request touches of them."""
-
-    def __init__(self, request: Request) -> None:
-        self.name, self.words = request.array or "memory", _words(request.lanes, request.width)
-        self.lines = sorted({word // 32 for word in self.words})
-        self.rows = max(len(self.lines), 1)
-        self.sectors = sorted({word // 8 for word in self.words})
-        count, asked = len(self.sectors), request.width * len(request.lanes)
-        self.summary = (
-            f"{count} sector{'s' * (count != 1)}, {32 * count} bytes moved for {asked} asked"
-        )
-
-    def draw(self, axes: Axes) -> None:
-        at = {line: y for y, line in enumerate(self.lines)}
-        cells = {(at[word // 32], word % 32): lanes for word, lanes in self.words.items()}
-        _draw_cells(axes, cells, self.rows)
-        for sector in self.sectors:
-            _frame(axes, sector % 4 * 8 - 0.5, at[sector // 4] - 0.5, 8, 1, _RED)
-        for y, (before, line) in enumerate(zip(self.lines, self.lines[1:], strict=False)):
-            if line != before + 1:
-                axes.axhline(y + 0.5, color=INK, linewidth=1.2, linestyle=_BROKEN)
-        labels = [f"{128 * line:,}" for line in self.lines]
-        axes.set_yticks(range(len(labels)), labels)
-        axes.set_xticks(range(0, 32, 8), [f"+{4 * x}" for x in range(0, 32, 8)])
-        axes.set(ylabel="byte", xlabel=f"byte of the 128-byte line of {self.name}; framed: the "
-                 "32-byte sectors that move; number: lane, +: and others")  # fmt: skip
+    words = _words(request.lanes, request.width)
+    lines = sorted({word // 32 for word in words})
+    at = {line: y for y, line in enumerate(lines)}
+    sectors = sorted({word // 8 for word in words})
+    count, asked = len(sectors), request.width * len(request.lanes)
+    return _Map(
+        f"{count} sector{'s' * (count != 1)}, {32 * count} bytes moved for {asked} asked",
+        {(at[word // 32], word % 32): lanes for word, lanes in words.items()},
+        [(sector % 4 * 8, at[sector // 4], 8, 1) for sector in sectors],
+        [y for line, y in at.items() if y and line - 1 not in at],
+        [f"{128 * line:,}" for line in lines],
+        {x: f"+{4 * x}" for x in range(0, 32, 8)},
+        (f"byte of the 128-byte line of {request.array or 'memory'}; framed: {_FRAMED}", "byte"),
+    )  # fmt: skip
 
 
-class _Banks:
+def _banks(request: Request) -> _Map:
     """The 32 banks of shared memory, and the wavefronts in which they serve a request."""
-
-    def __init__(self, request: Request) -> None:
-        self.name = request.array or "shared memory"
-        self.cells: dict[tuple[int, int], list[int]] = {}
-        self.conflicts: list[tuple[int, int, int]] = []  # bank, first row, rows
-        self.halves: list[int] = []  # rows at which another half warp begins
-        order = sorted(request.lanes.items())
-        group = 16 if request.width > 8 else 32
-        row = least = 0
-        for part in (order[i : i + group] for i in range(0, len(order), group)):
-            words = _words(dict(part), request.width)
-            banks: list[list[int]] = [[] for _ in range(32)]
-            for word in sorted(words):
-                banks[word % 32].append(word)
-            need = math.ceil(len(words) / 32)
-            for bank, held in enumerate(banks):
-                for y, word in enumerate(held):
-                    self.cells[row + y, bank] = words[word]
-                if len(held) > need:
-                    self.conflicts.append((bank, row, len(held)))
-            least += need
-            row += max(map(len, banks))
-            self.halves.append(row)
-        self.rows = max(row, 1)
-        self.summary = f"{row} wavefront{'s' * (row != 1)}, {least} would do"
-
-    def draw(self, axes: Axes) -> None:
-        _draw_cells(axes, self.cells, self.rows)
-        for bank, y, count in self.conflicts:
-            _frame(axes, bank - 0.5, y - 0.5, 1, count, _RED)
-        for y in self.halves[:-1]:
-            axes.axhline(y - 0.5, color=INK, linewidth=1.2, linestyle=_BROKEN)
-        axes.set_yticks(range(self.rows), [str(y + 1) for y in range(self.rows)])
-        axes.set_xticks(range(0, 32, 4))
-        framed = "; framed: a conflict" if self.conflicts else ""
-        axes.set(ylabel="wavefront",
-                 xlabel=f"bank of {self.name}; number: lane, +: a broadcast{framed}")  # fmt: skip
+    cells: dict[tuple[int, int], list[int]] = {}
+    conflicts, halves = [], []
+    order = sorted(request.lanes.items())
+    group = 16 if request.width > 8 else 32
+    rows = least = 0
+    for part in (order[i : i + group] for i in range(0, len(order), group)):
+        halves.append(rows)
+        words = _words(dict(part), request.width)
+        held = [sorted(word for word in words if word % 32 == bank) for bank in range(32)]
+        need = math.ceil(len(words) / 32)
+        cells |= {
+            (rows + y, word % 32): words[word] for bank in held for y, word in enumerate(bank)
+        }
+        conflicts += [
+            (bank, rows, 1, len(held[bank])) for bank in range(32) if len(held[bank]) > need
+        ]
+        least += need
+        rows += max(map(len, held))
+    framed = "; framed: a conflict" if conflicts else ""
+    return _Map(
+        f"{rows} wavefront{'s' * (rows != 1)}, {least} would do", cells, conflicts, halves[1:],
+        [str(y + 1) for y in range(rows)], {x: str(x) for x in range(0, 32, 4)},
+        (f"bank of {request.array or 'shared memory'}; number: lane, +: a broadcast{framed}",
+         "wavefront"),
+    )  # fmt: skip
 
 
 def _words(lanes: Mapping[int, int], width: int) -> dict[int, list[int]]:
@@ -223,10 +213,11 @@ def _words(lanes: Mapping[int, int], width: int) -> dict[int, list[int]]:
     return words
 
 
-def _draw_cells(axes: Axes, cells: Mapping[tuple[int, int], list[int]], rows: int) -> None:
-    """Cells (row, column), coloured and numbered by the first of their lanes."""
+def _draw_cells(axes: Axes, drawn: _Map) -> None:
+    """Cells, coloured and numbered by the first of their lanes."""
+    rows = max(len(drawn.rows), 1)
     grid = np.full((rows, 32), np.nan)
-    for at, lanes in cells.items():
+    for at, lanes in drawn.cells.items():
         grid[at] = lanes[0]
     shades = colormaps["cividis"].with_extremes(bad="white")
     axes.imshow(grid, cmap=shades, vmin=0, vmax=31, aspect="auto", interpolation="nearest")
@@ -234,9 +225,16 @@ def _draw_cells(axes: Axes, cells: Mapping[tuple[int, int], list[int]], rows: in
     axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
     axes.grid(which="minor", linewidth=0.5)
     axes.tick_params(which="minor", length=0)
-    for (y, x), lanes in cells.items():
+    for (y, x), lanes in drawn.cells.items():
         axes.text(x, y, f"{lanes[0]}{'+' if len(lanes) > 1 else ''}", ha="center", va="center",
                   fontsize=6.5, color="white" if lanes[0] < 18 else "black")  # fmt: skip
+    for x, y, columns, high in drawn.frames:
+        _frame(axes, x - 0.5, y - 0.5, columns, high, _RED)
+    for y in drawn.breaks:
+        axes.axhline(y - 0.5, color=INK, linewidth=1.2, linestyle=(0, (2, 2)))
+    axes.set_yticks(range(len(drawn.rows)), drawn.rows)
+    axes.set_xticks(list(drawn.columns), list(drawn.columns.values()))
+    axes.set(xlabel=drawn.labels[0], ylabel=drawn.labels[1])
 
 
 def _frame(axes: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
@@ -276,7 +274,9 @@ def footprint(
         if part is None:
             axes.set(title=f"nothing of {name} is {what}", xticks=[], yticks=[])
             continue
-        _draw_touched(chart, axes, part, what, pad if name == "x" else (0, 0))
+        drawn = _draw_touched(axes, part, pad if name == "x" else (0, 0))
+        label = f"times {what}, all channels"
+        chart.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, label=label)
         (rows, columns), (top, first) = part.grid.shape, part.corner
         axes.set_title(f"{name}: rows {top} to {top + rows - 1}, columns {first} to "
                        f"{first + columns - 1}\nof image {part.image}, {part.channels} channel"
@@ -289,21 +289,19 @@ def footprint(
     return chart
 
 
-def _draw_touched(chart: Chart, axes: Axes, part: Touched, what: str, pad: tuple[int, int]) -> None:
+def _draw_touched(axes: Axes, part: Touched, pad: tuple[int, int]) -> AxesImage:
     """One image, around what was touched of it."""
     (rows, columns), (top, first) = part.grid.shape, part.corner
+    (height, width), margin = part.size, max(2, max(part.grid.shape) // 8)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
-    shades = colormaps["cividis"].with_extremes(under="white")
-    drawn = axes.imshow(part.grid, cmap=shades, vmin=0.5, vmax=max(part.grid.max(), 1.5),
-                        aspect="auto", interpolation="nearest", origin="upper",
-                        extent=(first, first + columns, top + rows, top))  # fmt: skip
-    chart.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, label=f"times {what}, all channels")
-    _frame(axes, 0, 0, part.size[1], part.size[0], INK)
-    margin = max(2, max(rows, columns) // 8)
-    axes.set_xlim(
-        max(first - margin, -pad[1] - 1), min(first + columns + margin, part.size[1] + pad[1] + 1)
-    )
-    axes.set_ylim(
-        min(top + rows + margin, part.size[0] + pad[0] + 1), max(top - margin, -pad[0] - 1)
-    )
+    _frame(axes, 0, 0, width, height, INK)
+    drawn = axes.imshow(
+        part.grid, cmap=colormaps["cividis"].with_extremes(under="white"), vmin=0.5,
+        vmax=max(part.grid.max(), 1.5), aspect="auto", interpolation="nearest", origin="upper",
+        extent=(first, first + columns, top + rows, top),
+    )  # fmt: skip
+    right, low = min(first + columns + margin, width + pad[1] + 1), top + rows + margin
+    axes.set(xlim=(max(first - margin, -pad[1] - 1), right),
+             ylim=(min(low, height + pad[0] + 1), max(top - margin, -pad[0] - 1)))  # fmt: skip
+    return drawn

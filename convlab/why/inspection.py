@@ -16,9 +16,9 @@ from ..show.result import WIDTH, Result, Several, Table, short
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
-from .model import OMITTED, WORDS, Prediction
+from .model import OMITTED, Prediction
 
-_SHARE = "{:.0%}"
+_COSTS = ["issued", "sectors", "wavefronts"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,38 +99,42 @@ class Inspection(Result):
         return (self.predicted.dram_bytes, "predicted") if self.predicted else None
 
     @property
+    def _times(self) -> str:
+        """The predicted time, and the measured one if there is any."""
+        return f"{short(self.predicted.ms)} ms" + (
+            f", measured: {short(self.ms)} ms" if self.ms else ""
+        )
+
+    @property
     def sentence(self) -> str:
         """What limits the kernel, in short."""
         what = f"{self.kernel} on {self.problem.label}"
-        if self.predicted is None or self.predicted.slowest is None:
+        if self.predicted is None:
             return f"{what}, {self.gpu.name}: no verdict, see the notes"
-        seen = f", measured: {short(self.ms)} ms" if self.ms else ""
-        return (
-            f"{what}: limited by {WORDS[self.predicted.slowest.limited_by][1]}, says a model of "
-            f"{self.gpu.name} ({short(self.predicted.ms)} ms{seen})"
-        )
+        limit = f"limited by {self.predicted.limit}, says a model of {self.gpu.name}"
+        return f"{what}: {limit} ({self._times})"
 
     @property
     def verdict(self) -> str:
         """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
         if self.predicted is None:
             return "no verdict: see the notes"
-        seen = f", measured: {short(self.ms)} ms" if self.ms else ""
-        predicts = f"it predicts {short(self.predicted.ms)} ms{seen}"
-        return f"the model's verdict: {self.predicted.verdict}; {predicts}"
+        return f"the model's verdict: {self.predicted.verdict}; it predicts {self._times}"
 
     @property
-    def row(self) -> dict[str, str]:
+    def row(self) -> dict[str, Any]:
         """It in the table of a set."""
         model = self.predicted
-        least = self.frame.set_index("quantity")["least"].get("time")
         return {
             "problem": self.problem.label,
-            "floor, ms": least,
+            "floor, ms": self._least("time"),
             "model, ms": model.ms if model else None,
             "measured, ms": self.ms,
-            "limited by": WORDS[model.slowest.limited_by][1] if model and model.slowest else "-",
+            "limited by": model.limit if model else "-",
         }
+
+    def _least(self, quantity: str) -> float:
+        return self.frame.set_index("quantity")["least"][quantity]
 
     def listing(self) -> Listing:
         """Return the source, line by line, with what each line cost."""
@@ -143,33 +147,23 @@ class Inspection(Result):
     @property
     def issued(self) -> dict[int, float]:
         """The share of all instructions that warps issue, by line of the kernel's own file."""
-        return {line: share for (file, line), share in self._issued().items() if file == self.file}
-
-    def _issued(self) -> dict[tuple[str, int], float]:
-        """The share of all instructions that warps issue, by file and line (the model's counts)."""
-        parts = self.predicted.parts if self.predicted else ()
-        whole = sum(part.instructions for part in parts)
-        shares: dict[tuple[str, int], float] = {}
-        for part in parts:
-            for line, count in part.issued.items():
-                key = part.file, line
-                shares[key] = shares.get(key, 0.0) + count / whole
-        return shares
+        issued = self.predicted.issued if self.predicted else {}
+        return {line: share for (file, line), share in issued.items() if file == self.file}
 
     def costly(self, most: int = 5) -> pd.DataFrame:
         """Return the source lines that cost most: of instructions issued, sectors, wavefronts."""
-        shares = {"issued": self._issued(), "sectors": {}, "wavefronts": {}}
+        shares = {"issued": self.predicted.issued if self.predicted else {}}
+        shares |= {"sectors": Counter(), "wavefronts": Counter()}
         for row in self.lines.to_dict("records"):
             of = shares["sectors" if row["space"] == "global" else "wavefronts"]
-            key = row["file"], row["line"]
-            of[key] = of.get(key, 0.0) + row["share"]
-        places = list(dict.fromkeys(key for of in shares.values() for key in of))
-        told = [self._told(*place) for place in places]
-        columns = {name: [of.get(key, 0.0) for key in places] for name, of in shares.items()}
-        frame = pd.DataFrame(
-            {"line": [line for line, _ in told], **columns, "source": [text for _, text in told]}
-        )
-        cost = frame[list(shares)].max(axis=1)
+            of[row["file"], row["line"]] += row["share"]
+        rows = [
+            dict(zip(("line", "source"), self._told(*place)))
+            | {name: of.get(place, 0.0) for name, of in shares.items()}
+            for place in dict.fromkeys(place for of in shares.values() for place in of)
+        ]
+        frame = pd.DataFrame(rows, columns=["line", *_COSTS, "source"])
+        cost = frame[_COSTS].max(axis=1)
         return frame.loc[cost.sort_values(ascending=False, kind="stable").index[:most]]
 
     def _told(self, file: str, line: int) -> tuple[str, str]:
@@ -187,14 +181,14 @@ class Inspection(Result):
         names = {
             "function": "function", "registers": "registers", "shared": "shared B",
             "spill_bytes": "spills B", "block": "block", "blocks_per_sm": "blocks/SM",
-            "occupancy": ("occupancy", _SHARE), "limited_by": "limited by",
+            "occupancy": ("occupancy", "{:.0%}"), "limited_by": "limited by",
         }  # fmt: skip
-        shares = {name: (name, _SHARE) for name in ("issued", "sectors", "wavefronts")}
+        shares = {name: (name, "{:.0%}") for name in _COSTS}
         static = self.static.copy()
         if len(static):
             static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
         costly = self.costly()
-        costly[list(shares)] = costly[list(shares)].replace(0.0, float("nan"))
+        costly[_COSTS] = costly[_COSTS].replace(0.0, float("nan"))
         return (
             Table(known[["quantity", "unit", *columns]], left=("unit",)),
             Table(static, names, left=("limited by",)),
@@ -208,16 +202,7 @@ class Inspection(Result):
     @property
     def details(self) -> Sequence[str]:
         """The verdict, what warps execute, the prediction's parts, and the findings."""
-        lines = [self.verdict, *self._mixes()]
-        lines += str(self.predicted).splitlines() if self.predicted else []
-        lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
-        return [part for line in lines for part in textwrap.wrap(
-            line, WIDTH, subsequent_indent="    ", drop_whitespace=True
-        )]  # fmt: skip
-
-    def _mixes(self) -> list[str]:
-        """For each function what comes with a multiply-add, and the loop that has the most."""
-        lines = []
+        lines = [self.verdict]
         looped = {p.name: p.looped for p in self.predicted.parts} if self.predicted else {}
         for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
             if where == "hot loop":
@@ -228,7 +213,11 @@ class Inspection(Result):
                 mix = ", ".join(f"{row.per_ffma:.2g} {row.kind}" for row in _rows(rows)
                                 if row.kind != "FFMA" and row.per_ffma >= 0.005)  # fmt: skip
                 lines.append(f"{name} executes with each FFMA: {mix}")
-        return lines
+        lines += str(self.predicted).splitlines() if self.predicted else []
+        lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
+        return [part for line in lines for part in textwrap.wrap(
+            line, WIDTH, subsequent_indent="    ", drop_whitespace=True
+        )]  # fmt: skip
 
     @styled
     def figure(self) -> Chart:
@@ -240,21 +229,18 @@ class Inspection(Result):
         else:
             left.set_title(f"roofline, {self.gpu.name}")
             figures.roofline(left, self._points(), *self.peaks)
-        if len(self.lines):
-            rows = self.lines.to_dict("records")
-            told = [(self._told(row["file"], row["line"]), row["kind"]) for row in rows]
-            names = [f"{line} {kind}  {text}" for (line, text), kind in told]
-            figures.line_costs(right, rows, names)
-        else:
-            right.text(0.5, 0.5, "no counts by line", ha="center")
+        names = []
+        for row in self.lines.to_dict("records"):
+            line, text = self._told(row["file"], row["line"])
+            names.append(f"{line} {row['kind']}  {text}")
+        figures.line_costs(right, self.lines.assign(name=names))
         return chart.headed(f"{self.kernel} on {self.problem.label}", [OMITTED])
 
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""
-        flops = self.problem.flops
-        least = 1e6 * self.frame.set_index("quantity")["least"]["DRAM traffic"]
+        flops, model = self.problem.flops, self.predicted
+        least = 1e6 * self._least("DRAM traffic")
         points = [figures.Point("each byte once", flops / max(least, 1), 0, "floor")]
-        model = self.predicted
         if model is not None and model.dram_bytes:
             rate = flops / (model.ms / 1e3)
             points.append(figures.Point(self.kernel, flops / model.dram_bytes, rate, "predicted"))
@@ -301,8 +287,8 @@ class Inspections(Several):
         """What limits the kernel, and on how many of the problems."""
         limits = Counter(result.row["limited by"] for result in self.results)
         text = ", ".join(f"{limit} on {count}" for limit, count in limits.most_common())
-        first = self.results[0]
-        return f"{first.kernel} on {len(self)} problems, a model of {first.gpu.name}: {text}"
+        gpu = self.results[0].gpu.name
+        return f"{self.kernel} on {len(self)} problems, a model of {gpu}: {text}"
 
     @property
     def notes(self) -> Sequence[str]:

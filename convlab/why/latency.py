@@ -29,7 +29,9 @@ _LATENCIES: tuple[tuple[str, int], ...] = (
 )  # fmt: skip
 BRANCH = 12  # cycles that a taken or a not taken branch costs the warp beyond its issue
 BARRIER = 20
-_REGISTER = re.compile(r"\b(U?R\d+|U?P\d)\b(\.64)?")
+_REGISTER = re.compile(r"\b(U?[RP])(\d+)\b(\.64)?")
+_NO_RESULT = ("RED", "BAR", "BRA", "EXIT", "BSSY", "BSYNC")
+_CARRIES = re.compile(r"U?LOP3\S* U?PT?\d?$")  # a predicate stands before the result
 
 
 def latency(opcode: str, of_load: float) -> float:
@@ -42,13 +44,12 @@ def latency(opcode: str, of_load: float) -> float:
 def stalls(function: Function, times: Mapping[int, float], of_load: float) -> dict[int, float]:
     """Return the cycles that a warp waits before each instruction that ever runs, by address."""
     found: dict[int, float] = {}
-    for loop in (None, *function.loops):
-        body = [i for i in function.instructions
-                if function.loop_of(i) == loop and times.get(i.address)]  # fmt: skip
+    for loop, own in function.own.items():
+        body = [i for i in own if times.get(i.address)]
         most = max((times[i.address] for i in body), default=0)
-        # what a branch nearly always leaves out must not lend its latency to the rest
         found |= _pass(body, of_load, 1 if loop is None else 2)
         for i in body:
+            # what a branch nearly always leaves out must not lend its latency to the rest
             if times[i.address] < 0.1 * most:
                 found[i.address] = min(found[i.address], of_load)
     return found
@@ -58,20 +59,13 @@ def _pass(body: Sequence[Instruction], of_load: float, rounds: int) -> dict[int,
     """Waits in the last of some rounds of a loop."""
     ready: dict[str, float] = {}
     now, waited = 0.0, {}
-    for _ in range(rounds):
-        for i in body:
-            reads, writes = registers(i)
-            at = max([now, *(ready[name] for name in reads if name in ready)])
-            waited[i.address] = at - now
-            now = at + 1
-            if i.kind == "branch":
-                now += BRANCH
-                waited[i.address] += BRANCH
-            elif i.kind == "barrier":
-                now += BARRIER
-                waited[i.address] += BARRIER
-            done = at + latency(i.opcode, of_load)
-            ready |= dict.fromkeys(writes, done)
+    for i in rounds * list(body):
+        reads, writes = registers(i)
+        at = max([now, *(ready[name] for name in reads if name in ready)])
+        extra = {"branch": BRANCH, "barrier": BARRIER}.get(i.kind, 0)
+        waited[i.address] = at - now + extra
+        now = at + 1 + extra
+        ready |= dict.fromkeys(writes, at + latency(i.opcode, of_load))
     return waited
 
 
@@ -81,17 +75,14 @@ def registers(i: Instruction) -> tuple[set[str], set[str]]:
     Results stand first; how many follow from its opcode and width. Guards count as read.
     """
     operands = [part.strip() for part in i.operands.split(",")]
-    stores = i.opcode.startswith(("ST", "RED", "BAR", "BRA", "EXIT", "BSSY", "BSYNC"))
-    count = 0
-    if not stores and operands[0]:
-        count = 1
-        both = len(operands) > 1 and re.fullmatch(r"U?P\d", operands[1])
-        if both or re.match(r"U?(ISETP|FSETP|PLOP3)", i.opcode):
-            count = 2
-        if i.opcode.startswith("UISETP") or re.match(r"LOP3|ULOP3", i.opcode):
-            count = max(count, 2 if re.fullmatch(r"U?PT?\d?", operands[0]) else 1)
+    stores = i.opcode.startswith("ST")
+    results = 0
+    if operands[0] and not stores and not i.opcode.startswith(_NO_RESULT):
+        second = len(operands) > 1 and re.fullmatch(r"U?P\d", operands[1])
+        both = second or re.match(r"U?(ISETP|FSETP|PLOP3)", i.opcode)
+        results = 2 if both or _CARRIES.match(f"{i.opcode} {operands[0]}") else 1
     wide = 1
-    if i.access == ("shared", "load") or i.access == ("global", "load") or "LDC" in i.opcode:
+    if i.access in (("shared", "load"), ("global", "load")) or "LDC" in i.opcode:
         wide = max(1, i.width // 32)
     elif ".WIDE" in i.opcode or ".64" in i.opcode:
         wide = 2
@@ -99,15 +90,12 @@ def registers(i: Instruction) -> tuple[set[str], set[str]]:
         wide = 4
     reads, writes = set(re.findall(r"U?P\d", i.guard)), set()
     for n, operand in enumerate(operands):
-        for found in _REGISTER.finditer(operand):
-            name = found[1]
-            kind, number = re.match(r"(\D+)(\d+)", name).groups()
-            if n < count and "[" not in operand:
-                span = wide if kind.endswith("R") else 1
-                writes |= {f"{kind}{int(number) + k}" for k in range(span)}
+        for kind, number, pair in _REGISTER.findall(operand):
+            if n < results and "[" not in operand:
+                side, span = writes, wide if kind.endswith("R") else 1
+            elif stores and n == len(operands) - 1:
+                side, span = reads, max(1, i.width // 32)
             else:
-                span = 2 if found[2] else 1
-                if i.opcode.startswith(("ST",)) and n == len(operands) - 1:
-                    span = max(1, i.width // 32)
-                reads |= {f"{kind}{int(number) + k}" for k in range(span)}
+                side, span = reads, 2 if pair else 1
+            side.update(f"{kind}{int(number) + k}" for k in range(span))
     return reads, writes

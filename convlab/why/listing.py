@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_UNITS = {"global": "sectors", "shared": "wavefronts"}
-_COLORS = {"global": "0,114,178", "shared": "230,159,0"}
+_SPACES = {"global": ("sectors", "0,114,178"), "shared": ("wavefronts", "230,159,0")}
 _HEADS = ("SASS", "issued", "access", "requests", "each takes", "least", "share")
+_FORM = "{:>4} {:>5} {:>6} {:>12} {:>7} {:>6} {:>6}  {}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,10 +49,9 @@ class Listing:
                 yield "", f"^ {finding}", ["", ""], None
 
     def __str__(self) -> str:
-        form = "{:>4} {:>5} {:>6} {:>12} {:>7} {:>6} {:>6}  {}"
         heading = "requests of warps; sectors (g) or wavefronts (s) per request; share of them"
         names = ("line", "SASS", "issued", "requests", "per req", "least", "share", "")
-        lines = [f"{self.name}: {heading}", form.format(*names)]
+        lines = [f"{self.name}: {heading}", _FORM.format(*names).rstrip()]
         quiet = 0
         for number, text, front, row in self._rows():
             if number and row is None and not front[0] and int(number) not in self.findings:
@@ -60,14 +60,15 @@ class Listing:
             if quiet:
                 lines.append(f"{'':>4}  ({quiet} line{'s' * (quiet > 1)} that cost nothing)")
                 quiet = 0
-            cells = ["", "", "", ""]
+            if row is None and not number:
+                lines.append(f"{'':>10} {text}")
+                continue
+            cells = [""] * 4
             if row is not None:
-                each, least = (f"{_each(row, key):.2f}" for key in ("units", "ideal_units"))
-                each += row["space"][0]
-                cells = [f"{row['requests']:,.0f}", each, least, f"{row['share']:.0%}"]
-            told = form.format(number, *front, *cells, text)
-            lines.append(f"{'':>10} {text}" if row is None and not number else told)
-        return "\n".join(line.rstrip() for line in lines)
+                each, least, share = _costs(row)
+                cells = [f"{row['requests']:,.0f}", each + row["space"][0], least, share]
+            lines.append(_FORM.format(number, *front, *cells, text).rstrip())
+        return "\n".join(lines)
 
     __repr__ = __str__
 
@@ -76,26 +77,32 @@ class Listing:
 
         No colours of its own but the bars: legible in a light and in a dark theme.
         """
-        rows = [(self.name, "", _HEADS)]
-        rows += [(f"{number:>4}  {text}", _bar(row), [*front, *_words(row)])
-                 for number, text, front, row in self._rows()]  # fmt: skip
-        shown = (
-            f"<tr>{_cell(line, style)}{''.join(_cell(cell, align='right') for cell in cells)}</tr>"
-            for line, style, cells in rows
-        )
+        shown = [_row(_cell(self.name), _HEADS)]
+        for number, text, front, row in self._rows():
+            cells, bar = [""] * 5, ""
+            if row is not None:
+                (unit, color), count, share = _SPACES[row["space"]], row["requests"], row["share"]
+                each, least, percent = _costs(row)
+                cells = [
+                    f"{row['kind']} {row['array'].removeprefix('extern ')}",
+                    f"{count:,.0f}" if count < 1e7 else f"{count / 1e6:,.0f} M",
+                    f"{each} {unit}", least, percent,
+                ]  # fmt: skip
+                shade = f"rgba({color},.45) {100 * share:.0f}%,transparent {100 * share:.0f}%"
+                bar = f";background:linear-gradient(90deg,{shade})"
+            shown.append(_row(_cell(f"{number:>4}  {text}", bar), [*front, *cells]))
         return f'<table style="border-collapse:collapse;font-size:11px">{"".join(shown)}</table>'
 
 
-def _words(row: Mapping[str, Any] | None) -> list[str]:
-    if row is None:
-        return [""] * 5
-    count = row["requests"]
-    return [
-        f"{row['kind']} {row['array'].removeprefix('extern ')}",
-        f"{count:,.0f}" if count < 1e7 else f"{count / 1e6:,.0f} M",
-        f"{_each(row, 'units'):.2f} {_UNITS[row['space']]}",
-        f"{_each(row, 'ideal_units'):.2f}", f"{row['share']:.0%}",
-    ]  # fmt: skip
+def _costs(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Sectors or wavefronts of a request, how few would do, and the share of all."""
+    requests = row["requests"] or math.inf
+    each, least = (f"{row[key] / requests:.2f}" for key in ("units", "ideal_units"))
+    return each, least, f"{row['share']:.0%}"
+
+
+def _row(line: str, cells: Sequence[str]) -> str:
+    return f"<tr>{line}{''.join(_cell(cell, align='right') for cell in cells)}</tr>"
 
 
 def _cell(text: str, style: str = "", align: str = "left") -> str:
@@ -106,23 +113,3 @@ def _cell(text: str, style: str = "", align: str = "left") -> str:
     fold = "normal" if align == "left" else "nowrap"
     style = f"text-align:{align};white-space:{fold};padding:0 4px{style}"
     return f'<td align="{align}" style="{style}">{shown}</td>'
-
-
-def _bar(row: Mapping[str, Any] | None) -> str:
-    """The style of a source line's cell: shaded as far as the line's share."""
-    if row is None:
-        return ""
-    color, share = _COLORS[row["space"]], f"{100 * row['share']:.0f}%"
-    return f";background:linear-gradient(90deg,rgba({color},.45) {share},transparent {share})"
-
-
-def _each(row: Mapping[str, Any], key: str) -> float:
-    return row[key] / row["requests"] if row["requests"] else 0.0
-
-
-def with_shares(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with `share`: of all units of their space."""
-    whole: dict[str, float] = {}
-    for row in lines:
-        whole[row["space"]] = whole.get(row["space"], 0) + row["units"]
-    return [dict(row) | {"share": row["units"] / (whole[row["space"]] or 1)} for row in lines]

@@ -17,19 +17,20 @@ fitted to. Left out is what an L2 that is too small loses and fetches again: `OM
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..machine.device import Ceilings, Gpu
 from ..show.result import short
 from ..sim import Trace
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
-from .flow import executions, launched, lines_of
-from .occupancy import Occupancy, occupancy
+from .flow import Rows, executions, launched, lines_of
+from .occupancy import occupancy
 from .sass import Function, in_order
-from .work import SCHEDULERS, Hits, Work
+from .work import FP32, SCHEDULERS, Hits, Work
 
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s
@@ -38,8 +39,7 @@ LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
 OMITTED = "the model's DRAM traffic leaves out what the L2 loses and fetches again: it is a least"
 
 
-@dataclass(frozen=True)
-class Constants:
+class Constants(NamedTuple):
     """What is fitted to measured times, by ``tests/instruments/calibrate_model.py``.
 
     `sustained` is the share of their cycles at the boost clock that SMs use: clocks fall under
@@ -72,34 +72,22 @@ class Part:
 
     `terms` has the seconds for which each resource is busy, and those in which the SMs wait though
     none of theirs is; `sm_seconds` what the SMs take if they use every cycle of the boost clock.
-    `work` is what each of its `warps` does, None of a library's kernels; `issued` counts what warps
-    execute by source line of `file`; `looped` is the share of that in the function's hot loop.
+    `mix` counts the instructions that warps execute by kind, `issued` by source line of `file`;
+    `looped` is the share of the hot loop. A library's kernels have none of these.
     """
 
     name: str
     terms: dict[str, float]
-    sm_seconds: float = 0.0
-    occupancy: Occupancy | None = None
-    work: Work | None = None
-    warps: float = 0.0
+    sm_seconds: float
+    mix: Mapping[str, float] = field(default_factory=dict)
     issued: Mapping[int, float] = field(default_factory=dict)
     looped: float = 0.0
     file: str = ""
 
     @property
-    def mix(self) -> dict[str, float]:
-        """The instructions that warps execute, by kind."""
-        return in_order({k: n * self.warps for k, n in self.work.mix.items()}) if self.work else {}
-
-    @property
-    def instructions(self) -> float:
-        """All that warps execute."""
-        return self.work.instructions * self.warps if self.work else 0.0
-
-    @property
     def ffma(self) -> float:
-        """The additions, products and multiply-adds among them."""
-        return self.work.ffma * self.warps if self.work else 0.0
+        """The additions, products and multiply-adds that warps execute."""
+        return sum(self.mix.get(kind, 0.0) for kind in FP32)
 
     @property
     def limited_by(self) -> str:
@@ -113,7 +101,7 @@ class Part:
 
     def time(self, constants: Constants) -> float:
         """The predicted time with other constants."""
-        sm = self.sm_seconds / (constants.sustained if self.work else 1)
+        sm = self.sm_seconds / (constants.sustained if self.mix else 1)
         together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
         p = constants.overlap
         longest = max(together)
@@ -124,7 +112,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A predicted time: a model's, not a measurement."""
+    """A predicted time: a model's, not a measurement. It has at least one part."""
 
     problem: Problem
     gpu: str
@@ -137,16 +125,29 @@ class Prediction:
         return 1e3 * sum(part.seconds for part in self.parts)
 
     @property
-    def slowest(self) -> Part | None:
-        """The part that takes longest; None where there is none."""
-        return max(self.parts, key=lambda part: part.seconds, default=None)
+    def slowest(self) -> Part:
+        """The part that takes longest."""
+        return max(self.parts, key=lambda part: part.seconds)
+
+    @property
+    def issued(self) -> dict[tuple[str, int], float]:
+        """The share of all instructions that warps issue, by file and line."""
+        whole = sum(sum(part.mix.values()) for part in self.parts)
+        shares: Counter[tuple[str, int]] = Counter()
+        for part in self.parts:
+            for line, count in part.issued.items():
+                shares[part.file, line] += count / whole
+        return shares
+
+    @property
+    def limit(self) -> str:
+        """What limits the slowest part, in short."""
+        return WORDS[self.slowest.limited_by][1]
 
     @property
     def verdict(self) -> str:
         """What limits the kernel, in a sentence."""
         slowest = self.slowest
-        if slowest is None:
-            return "the model sees no work at all"
         terms = sorted(slowest.terms.items(), key=lambda term: -term[1])
         (first, most), *others = [(name, t / slowest.seconds) for name, t in terms]
         text = f"{WORDS[first][0]} ({most:.0%} of its time)"
@@ -184,60 +185,60 @@ def predict(
     counted: Trace,
     ceilings: Ceilings | None = None,
     format: Format = FLOAT32,
-) -> Prediction:
+) -> Prediction | None:
     """Predict a kernel's time, from what was compiled for a GPU and counted on the problem.
 
-    Without measured ceilings shares of the datasheet's are used.
+    Without measured ceilings shares of the datasheet's are used. None if nothing of what was
+    compiled is what was launched.
     """
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays: dict[str, float] = format.bytes(problem)
-    arrays["workspace"] = _asked(counted.lines, "workspace", "store")
+    arrays["workspace"] = _asked(counted.lines, "store", "workspace")
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
-    called = []
-    for function, launches in launched(functions, counted.lines, counted.launches):
-        lines = lines_of(function, counted.lines)
-        if lines:
-            called.append((function, launches, lines, _dram(lines, arrays)))
+    called = [
+        (function, launches, lines, _dram(lines, arrays))
+        for function, launches in launched(functions, counted.lines, counted.launches)
+        if (lines := lines_of(function, counted.lines))
+    ]
     moved = sum(dram for *_, dram in called)
     hits = Hits.of(counted.counters, moved)
     parts = [
-        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), hits, dram,
-              bandwidth)
+        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), hits,
+              dram / bandwidth)
         for function, launches, lines, dram in called
     ]  # fmt: skip
-    if counted.counters.get("library_bytes"):  # tiles of 128x128, at a large product's rate
-        library, busy = counted.counters["library_bytes"], problem.flops / rate
+    if library := counted.counters.get("library_bytes"):
+        busy = problem.flops / rate  # tiles of 128x128, at a large product's rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
         moved += library
-    return Prediction(problem, gpu.name, tuple(parts), moved)
+    return Prediction(problem, gpu.name, tuple(parts), moved) if parts else None
 
 
-def _asked(lines: Sequence[Mapping[str, Any]], array: str | None, kind: str) -> float:
-    """The bytes of all sectors that were asked for."""
+def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
+    """The bytes of all sectors that were asked for, of an array or of all."""
     return 32.0 * sum(
         row["units"] for row in lines
         if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"])
     )  # fmt: skip
 
 
-def _dram(lines: Sequence[Mapping[str, Any]], arrays: Mapping[str, float]) -> float:
-    moved = 0.0
-    for kind in ("load", "store", "atomic"):
-        for array in {row["array"] for row in lines if row["space"] == "global"}:
-            asked = _asked(lines, array, kind)
-            moved += min(asked, arrays.get(array) or asked)
-    return moved
+def _dram(lines: Rows, arrays: Mapping[str, float]) -> float:
+    """The bytes that each array of a function moves: it once, or what is asked for."""
+    asked: Counter[tuple[str, str]] = Counter()
+    for row in lines:
+        if row["space"] == "global":
+            asked[row["kind"], row["array"]] += 32.0 * row["units"]
+    return sum(min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked)
 
 
-def _part(gpu: Gpu, function: Function, launches: Sequence[Mapping[str, Any]],
-          lines: Sequence[Mapping[str, Any]], executed: Mapping[int, float], hits: Hits,
-          dram: float, bandwidth: float) -> Part:  # fmt: skip
+def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
+          executed: Mapping[int, float], hits: Hits, dram_seconds: float) -> Part:  # fmt: skip
     """One function's part; a few blocks of an SM are whole ones, many even out."""
     threads = math.prod(launches[0]["block"])
     shared = function.static_shared + launches[0]["shared_bytes"]
-    held = occupancy(gpu, threads, function.registers, shared)
+    held = occupancy(gpu, threads, function.registers, shared).blocks
     warps_each = -(-threads // 32)
     blocks = sum(math.prod(entry["grid"]) for entry in launches)
     warps = blocks * warps_each
@@ -245,29 +246,24 @@ def _part(gpu: Gpu, function: Function, launches: Sequence[Mapping[str, Any]],
     work = Work.of(function, times, lines, gpu, hits, warps)
     per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
     hertz = gpu.ghz * 1e9
-    seconds = work.cycles(warps_each, per_sm, min(held.blocks, per_sm) or 1) / hertz
+    seconds = work.cycles(warps_each, per_sm, min(held, per_sm) or 1) / hertz
     of_a_scheduler = per_sm * warps_each / SCHEDULERS / (FITTED.sustained * hertz)
-    terms = {name: of_a_scheduler * work.busy(name) for name in work.resources}
+    terms = {name: of_a_scheduler * cycles for name, cycles in work.busy.items()}
     waits = seconds / FITTED.sustained - max(terms.values(), default=0.0)
     tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
-    terms |= {
-        "waiting": max(0.0, waits), "tensor": work.tensor_flops * warps / tensor_rate,
-        "L2": _missed(lines, hits) / (L2_BYTES * gpu.sms * hertz), "DRAM": dram / bandwidth,
-    }  # fmt: skip
-    issued: dict[int, float] = {}
-    for i in function.instructions:
-        if i.line and i.opcode != "NOP":
-            issued[i.line] = issued.get(i.line, 0.0) + times.get(i.address, 0.0)
-    hot = sum(times.get(i.address, 0.0) for i in function.body(function.hot_loop))
-    looped = hot / (work.instructions * warps or 1) if function.hot_loop else 0.0
-    return Part(
-        function.name, terms, seconds, held, work, warps, issued, looped, function.file
-    )
-
-
-def _missed(lines: Sequence[Mapping[str, Any]], hits: Hits) -> float:
-    """Bytes between L2 and the SMs: what misses L1, and all stores."""
+    # what misses L1, and all stores
     requests = sum(row["requests"] for row in lines
                    if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    asked = _asked(lines, None, "load")
-    return min(asked, 32 * requests * hits.misses) + _asked(lines, None, "store")
+    missed = min(_asked(lines, "load"), 32 * requests * hits.misses) + _asked(lines, "store")
+    terms |= {
+        "waiting": max(0.0, waits), "tensor": work.tensor_flops * warps / tensor_rate,
+        "L2": missed / (L2_BYTES * gpu.sms * hertz), "DRAM": dram_seconds,
+    }  # fmt: skip
+    issued: Counter[int] = Counter()
+    for i in function.instructions:
+        if i.line and i.opcode != "NOP":
+            issued[i.line] += times.get(i.address, 0.0)
+    mix = in_order({kind: n * warps for kind, n in work.mix.items()})
+    hot = sum(times.get(i.address, 0.0) for i in function.body(function.hot_loop))
+    looped = hot / (sum(mix.values()) or 1) if function.hot_loop else 0.0
+    return Part(function.name, terms, seconds, mix, issued, looped, function.file)

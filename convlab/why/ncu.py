@@ -1,6 +1,6 @@
 """The hardware's own counters, through NVIDIA Nsight Compute (ncu), in a process of their own.
 
-``python -m convlab.why.ncu KERNEL --problem P`` prepares one launch and runs it once between
+``python -m convlab.why.ncu FILE`` prepares a launch of the pickled kernel and runs it once between
 ``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu flushes
 the caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI",
 ``ncu --query-metrics``.
@@ -8,9 +8,9 @@ the caches before each pass and leaves the clock alone. Metric names: "Nsight Co
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -24,9 +24,9 @@ import torch
 
 from ..machine import child, toolchain
 from ..run.data import inputs
-from ..run.kernel import Kernel, load
+from ..run.kernel import Kernel
 from ..words.errors import LaunchError
-from ..words.problem import Problem, problem
+from ..words.problem import Problem
 from .sass import demangled
 
 TIME_LIMIT = 300.0  # seconds for all passes
@@ -49,12 +49,10 @@ SUMS: dict[str, str] = {
     "l2_bytes": "lts__t_bytes.sum",
     "nanoseconds": "gpu__time_duration.sum",
 }
-# These are each function's own.
-OWN: dict[str, str] = {
+METRICS = SUMS | {  # these are each function's own
     "registers": "launch__registers_per_thread",
     "active_warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-METRICS = SUMS | OWN
 _REFUSALS = {
     "ERR_NVGPUCTRPERM": "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or "
     "let the machine's owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a "
@@ -79,7 +77,6 @@ class Counters:
 
     @property
     def totals(self) -> dict[str, float]:
-        """The sums over the launches of the call."""
         return {name: float(self.frame[name].sum()) for name in SUMS if name in self.frame}
 
 
@@ -92,17 +89,13 @@ def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> Counters:
         )
     torch.cuda.empty_cache()  # the other process needs the memory, too
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
-        where = kernel.path
-        if where is None or where.read_text() != kernel.source:
-            where = Path(folder) / f"{kernel.name.partition('@')[0]}.cu"
-            where.write_text(kernel.source)
+        asked = Path(folder) / "asked"
+        asked.write_bytes(pickle.dumps((kernel, problem, seed)))
         command = [
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
             "--metrics", ",".join(METRICS.values()),
-            sys.executable, "-m", "convlab.why.ncu", str(where), "--problem", str(problem),
-            "--seed", str(seed), "--workspace", str(kernel.workspace_limit),
-            *(f"-D{name}={value}" for name, value in kernel.defines.items()),
+            sys.executable, "-m", "convlab.why.ncu", str(asked),
         ]  # fmt: skip
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -113,13 +106,10 @@ def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> Counters:
             raise LaunchError(
                 f"ncu did not finish within {TIME_LIMIT:g} s; give a smaller problem"
             ) from None
-    refused = refusal(done.stdout + done.stderr)
-    if refused:
-        raise LaunchError(refused)
-    counters = read_csv(done.stdout)
-    if counters is None:
+    counters, refused = read_csv(done.stdout), refusal(done.stdout + done.stderr)
+    if counters is None or refused:
         last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
-        raise LaunchError(f"ncu counted nothing: {last[0].strip() if last else 'no output'}")
+        raise LaunchError(refused or f"ncu counted nothing: {(last or ['no output'])[0].strip()}")
     return counters
 
 
@@ -166,19 +156,10 @@ def derived(totals: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(asked: str) -> None:
     """Run one launch between the profiler's start and stop: what ncu is put around."""
-    parser = argparse.ArgumentParser(prog="python -m convlab.why.ncu")
-    parser.add_argument("kernel")
-    parser.add_argument("--problem", required=True, type=problem)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workspace", type=int, default=1 << 30)
-    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE")
-    given = parser.parse_args(argv)
-    defines = {key: int(value) for key, _, value in (d.partition("=") for d in given.defines)}
-    kernel = load(given.kernel, engine="cuda", defines=defines, workspace_limit=given.workspace)
-    data = inputs(given.problem, given.seed, "cuda", format=kernel.format)
-    launch = kernel.prepare(given.problem, *data)
+    kernel, problem, seed = pickle.loads(Path(asked).read_bytes())
+    launch = kernel.prepare(problem, *inputs(problem, seed, "cuda", format=kernel.format))
     if launch.workspace is not None:
         launch.workspace.zero_()
     launch()  # a library makes its handle in the first call; it is not counted
@@ -190,4 +171,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -6,20 +6,18 @@ How registers and shared memory are handed out is the rule of NVIDIA's occupancy
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..machine.device import Gpu, Limits
+from ..machine.device import Gpu
 from ..words.errors import ProblemError
 
 _PARTITIONS = 4  # of an SM, each with a scheduler and a quarter of the registers
 
 
-@dataclass(frozen=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     """How many blocks an SM holds at once, and the resources that allow no more."""
 
     blocks: int
-    warps: int
     fraction: float  # of the most warps that an SM can hold
     limited_by: str  # the scarcest of warps, blocks, registers and shared memory
 
@@ -37,34 +35,19 @@ def occupancy(gpu: Gpu, threads: int, registers: int, shared_bytes: int = 0) -> 
     warps = -(-threads // 32)
     limits = {"warps": has.warps // warps, "blocks": has.blocks}
     if registers:
-        limits["registers"] = _blocks_by_registers(has, warps, registers)
+        # to warps in units of 256; a block must fit as if its warps were spread evenly
+        of_a_warp = _up(registers * 32, has.register_unit)
+        held = has.registers // _PARTITIONS // of_a_warp * _PARTITIONS // warps
+        fits = _up(warps, _PARTITIONS) * of_a_warp <= has.registers
+        limits["registers"] = held if fits else 0
     if shared_bytes:
-        limits["shared memory"] = _blocks_by_shared(has, shared_bytes)
+        held = has.shared_bytes // _up(shared_bytes + has.reserved_bytes, has.shared_unit)
+        limits["shared memory"] = held if shared_bytes <= has.shared_optin_bytes else 0
     blocks = min(limits.values())
-    scarcest = [name for name, value in limits.items() if value == blocks]
-    return Occupancy(blocks, blocks * warps, blocks * warps / has.warps, _join(scarcest))
-
-
-def _blocks_by_registers(has: Limits, warps: int, registers: int) -> int:
-    """Registers go to warps in units of 256; each of the four partitions has a quarter of them.
-
-    A block must fit as if its warps were spread evenly over the partitions, rounded up.
-    """
-    of_a_warp = _up(registers * 32, has.register_unit)
-    if _up(warps, _PARTITIONS) * of_a_warp > has.registers:
-        return 0
-    return has.registers // _PARTITIONS // of_a_warp * _PARTITIONS // warps
-
-
-def _blocks_by_shared(has: Limits, shared_bytes: int) -> int:
-    if shared_bytes > has.shared_optin_bytes:
-        return 0
-    return has.shared_bytes // _up(shared_bytes + has.reserved_bytes, has.shared_unit)
+    *others, last = [name for name, value in limits.items() if value == blocks]
+    scarcest = f"{', '.join(others)} and {last}" if others else last
+    return Occupancy(blocks, blocks * warps / has.warps, scarcest)
 
 
 def _up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
-
-
-def _join(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -6,6 +6,7 @@ NVIDIA's "CUDA Binary Utilities", instruction set reference.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import re
@@ -14,48 +15,51 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..machine import toolchain
 from ..words.errors import BuildError
 
-# What an opcode is counted as, the first pattern that fits. Widths of loads and stores are bits.
-_KINDS: tuple[tuple[str, str], ...] = (
-    (r"LDGSTS", "LDGSTS"),
-    (r"(LDG|STG|LDS|STS|LDL|STL)\b", ""),  # with its width
-    (r"LDSM|STSM", "LDSM"),
-    (r"UTMA|UBLKCP", "TMA"),
-    (r"RED|ATOM|ATOMG|ATOMS", "atomic"),
-    (r"HGMMA|IGMMA|QGMMA|BGMMA", "HGMMA"),
-    (r"HMMA|IMMA|DMMA|BMMA|QMMA", "HMMA"),
-    (r"FFMA", "FFMA"),
-    (r"FADD|FMUL", "FADD FMUL"),
-    (r"BAR|SYNCS|DEPBAR|LDGDEPBAR", "barrier"),
-    (r"BRA|BRX|JMP|CALL|RET|EXIT|BSSY|BSYNC|WARPSYNC|BREAK", "branch"),
-    (r"U?(IMAD|IADD3?|VIADD|ISETP|LEA|SHF|LOP3|PLOP3|IABS|IMNMX|VIMNMX|ISCADD|SEL|PRMT|POPC|FLO)"
-     r"|USEL|UISETP|ULOP3|USHF|R2UR|I2F|F2I|MUFU", "integer"),
-)  # fmt: skip
+# What an opcode is counted as, the first pattern that fits; "" is its own name and its width.
+_KINDS = {
+    r"LDGSTS": "LDGSTS",
+    r"(LDG|STG|LDS|STS|LDL|STL)\b": "",
+    r"LDSM|STSM": "LDSM",
+    r"UTMA|UBLKCP": "TMA",
+    r"RED|ATOM": "atomic",
+    r"[HIQB]GMMA": "HGMMA",
+    r"[HIDBQ]MMA": "HMMA",
+    r"FFMA": "FFMA",
+    r"FADD|FMUL": "FADD FMUL",
+    r"BAR|SYNCS|DEPBAR|LDGDEPBAR": "barrier",
+    r"BRA|BRX|JMP|CALL|RET|EXIT|BSSY|BSYNC|WARPSYNC|BREAK": "branch",
+    r"U?(IMAD|IADD3?|VIADD|ISETP|LEA|SHF|LOP3|PLOP3|IABS|IMNMX|VIMNMX|ISCADD|SEL|PRMT|POPC|FLO)"
+    r"|R2UR|I2F|F2I|MUFU": "integer",
+}
 _ORDER = ("FFMA", "FADD FMUL", "HMMA", "HGMMA", "LDG", "LDGSTS", "STG", "LDS", "LDSM", "STS",
           "TMA", "LDL", "STL", "atomic", "barrier", "integer", "branch", "other")  # fmt: skip
-_WIDE = ("LDG", "STG", "LDS", "STS", "LDL", "STL")  # told apart by width
+_ACCESSES = {"LDG": ("global", "load"), "STG": ("global", "store"), "LDS": ("shared", "load"),
+             "STS": ("shared", "store"), "LDGSTS": ("global", "load")}  # fmt: skip
 _ARITHMETIC = ("FFMA", "HMMA", "HGMMA")
 _INSTRUCTION = re.compile(
     r"\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?:\{\s*)?(?P<guard>@!?U?P\w+\s+)?(?P<op>[A-Z][\w.]*)"
     r"\s*(?P<rest>[^;]*);"
 )
 _LABEL = re.compile(r"(\.L_x?_?\w+):\s*$")
-_SECTION = re.compile(r"\s*\.section\s+\.text\.([^\s,]+)")
 _PLACE = re.compile(r'//## File "([^"]+)", line (\d+)(.*)')
 _INLINED = re.compile(r'inlined at "([^"]+)", line (\d+)')
 
 
 @functools.cache
+def _width(opcode: str) -> int:
+    found = re.search(r"\.(?:U|S)?(8|16|32|64|128)\b", opcode)
+    return int(found[1]) if found else 32
+
+
+@functools.cache
 def _kind(opcode: str) -> str:
-    for pattern, name in _KINDS:
-        found = re.match(pattern, opcode)
-        if found:
-            return name or found[1]
-    return "other"
+    name = next((name for pattern, name in _KINDS.items() if re.match(pattern, opcode)), "other")
+    return name or f"{opcode.partition('.')[0]}.{_width(opcode)}"
 
 
 @dataclass(frozen=True)
@@ -73,14 +77,12 @@ class Instruction:
     @property
     def kind(self) -> str:
         """What it is counted as: "FFMA", "LDG.128", "integer", ..."""
-        name = _kind(self.opcode)
-        return name if name in _ORDER and name not in _WIDE else f"{name}.{self.width}"
+        return _kind(self.opcode)
 
     @property
     def width(self) -> int:
         """The bits that a load or a store moves for each lane."""
-        found = re.search(r"\.(?:U|S)?(8|16|32|64|128)\b", self.opcode)
-        return int(found[1]) if found else 32
+        return _width(self.opcode)
 
     @property
     def is_integer(self) -> bool:
@@ -90,48 +92,43 @@ class Instruction:
     @property
     def access(self) -> tuple[str, str] | None:
         """("global" or "shared", "load" or "store") of what goes to memory that lanes share."""
-        spaces = {"LDG": ("global", "load"), "STG": ("global", "store"),
-                  "LDS": ("shared", "load"), "STS": ("shared", "store"),
-                  "LDGSTS": ("global", "load")}  # fmt: skip
-        return spaces.get(self.opcode.split(".")[0])
+        return _ACCESSES.get(self.opcode.partition(".")[0])
 
     @property
     def tensor_flops(self) -> int:
         """Operations of a tensor core instruction on the whole warp (HGMMA: a quarter of it)."""
-        found = re.match(r"HGMMA\.64x(\d+)x(\d+)", self.opcode)
-        if found:
+        if found := re.match(r"HGMMA\.64x(\d+)x(\d+)", self.opcode):
             return 2 * 64 * int(found[1]) * int(found[2]) // 4
         found = re.match(r"HMMA\.(\d\d?)(8)(\d+)\b", self.opcode)
         return 2 * int(found[1]) * 8 * int(found[3]) if found else 0
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """A loop in machine code: instructions of `start` <= address <= `end`."""
 
     start: int
     end: int
 
+    def holds(self, inner: Loop) -> bool:
+        """Whether another lies in it."""
+        return self != inner and self.start <= inner.start and inner.end <= self.end
+
 
 @dataclass
 class Function:
-    """One ``__global__`` function of a cubin.
-
-    `name` is readable: "conv2d_smem_tile<16, 32>"; `symbol` is the linker's.
-    """
+    """One ``__global__`` function of a cubin; `symbol` is its name as the linker knows it."""
 
     symbol: str
     registers: int = 0
     static_shared: int = 0
     stack: int = 0
-    spill_stores: int = 0  # bytes
-    spill_loads: int = 0
+    spill_bytes: int = 0
     max_threads: int | None = None  # of a block: its __launch_bounds__
     instructions: list[Instruction] = field(default_factory=list, repr=False)
 
     @property
     def name(self) -> str:
-        """The name as the source has it."""
+        """The name as the source has it: "conv2d_smem_tile<16, 32>"."""
         return demangled(self.symbol)
 
     @property
@@ -140,7 +137,7 @@ class Function:
         return next((i.file for i in self.instructions if i.file), "")
 
     def holds(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of the simulator's (`SimLaunch.lines`) is of this function's file."""
+        """Whether a row of the simulator's (`Trace.lines`) is of this function's file."""
         return not self.file or Path(row.get("file") or self.file).name == self.file
 
     @functools.cached_property
@@ -150,7 +147,21 @@ class Function:
         for i in self.instructions:
             if i.target is not None and i.target < i.address:
                 ends[i.target] = max(ends.get(i.target, 0), i.address)
-        return [Loop(start, end) for start, end in sorted(ends.items())]
+        return [Loop(*ends) for ends in sorted(ends.items())]
+
+    @functools.cached_property
+    def own(self) -> dict[Loop | None, list[Instruction]]:
+        """The instructions of each loop outside the loops in it; under None those of no loop."""
+        found: dict[Loop | None, list[Instruction]] = {loop: [] for loop in (None, *self.loops)}
+        for i in self.instructions:
+            found[self.loop_of(i)].append(i)
+        return found
+
+    def loop_of(self, part: Instruction | Loop) -> Loop | None:
+        """The innermost loop that an instruction, or another loop, stands in."""
+        at = part if isinstance(part, Loop) else Loop(part.address, part.address)
+        around = [loop for loop in self.loops if loop.holds(at)]
+        return min(around, key=lambda loop: loop.end - loop.start, default=None)
 
     def body(self, loop: Loop | None) -> list[Instruction]:
         """The instructions of a loop; of the whole function for None."""
@@ -166,16 +177,11 @@ class Function:
         """
 
         def rank(loop: Loop) -> tuple[int, bool, int]:
-            own = [i for i in self.body(loop) if self.loop_of(i) == loop]
-            alone = len(own) == len(self.body(loop))
+            own = self.own[loop]
+            alone = not any(loop.holds(inner) for inner in self.loops)
             return sum(i.kind in _ARITHMETIC for i in own), alone, len(own)
 
         return max(self.loops, key=rank, default=None)
-
-    def loop_of(self, instruction: Instruction) -> Loop | None:
-        """The innermost loop that an instruction stands in."""
-        around = [b for b in self.loops if b.start <= instruction.address <= b.end]
-        return min(around, key=lambda loop: loop.end - loop.start, default=None)
 
     def made_of(self, row: Mapping[str, Any]) -> list[Instruction]:
         """The loads or stores that came of a line of the simulator's.
@@ -203,55 +209,37 @@ def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: counts[kind] for kind in sorted(counts, key=place)}
 
 
+@functools.cache
 def demangled(symbol: str) -> str:
-    """Return the readable name of a mangled function, with its integer template arguments.
+    """Return a function's name with its template arguments: of a mangled one, or of a signature.
 
-    Knows functions, namespaces and templates (Itanium C++ ABI, 5.1); what it cannot read it returns
-    as it is. A readable name or a whole signature gives the same name.
+    ncu writes arguments as "(int)4", the C++ library (Itanium C++ ABI) some as "true" and "4u".
     """
-    text = symbol.strip()
-    if not text.startswith("_Z"):
-        text = re.sub(r"^(?:void|auto)\s+", "", re.sub(r"\((?:\w+ )?\w+\)(?=-?\d)", "", text))
-        head = re.match(r"([\w:]+)(?:<([^()]*)>)?", text)
-        if head is None or head[2] is None:
-            return head[1] if head else text
-        return f"{head[1]}<{', '.join(a.strip() for a in head[2].split(','))}>"
-    at, parts = (3, []) if text[2:3] == "N" else (2, [])
-    while found := re.compile(r"L?(\d+)").match(text, at):
-        start = found.end()
-        at = start + int(found[1])
-        parts.append(text[start:at])
-        if text[2:3] != "N":
-            break
-    if not parts:
-        return symbol
-    parts = [part for part in parts if not part.startswith("_GLOBAL__N_")]
-    name, values = "::".join(parts), []
-    if text[at : at + 1] == "I":
-        at += 1
-        while found := re.compile(r"L[a-z](n?)(\d+)E").match(text, at):
-            values.append("-" * bool(found[1]) + found[2])
-            at = found.end()
-    return f"{name}<{', '.join(values)}>" if values else name
+    demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    demangle.restype = ctypes.c_char_p
+    text = (demangle(symbol.strip().encode(), None, None, None) or symbol.strip().encode()).decode()
+    text = text.replace("(anonymous namespace)::", "").replace("true", "1").replace("false", "0")
+    text = re.sub(r"\((?:\w+ )?\w+\)(?=-?\d)|(?<=\d)u?l?l?(?=[,>])", "", text)
+    head = re.match(r"(?:(?:void|auto)\s+)?([\w:]+)(?:<([^()]*)>)?", text)
+    if head is None or head[2] is None:
+        return head[1] if head else text
+    return f"{head[1]}<{', '.join(part.strip() for part in head[2].split(','))}>"
 
 
 def resources(log: str) -> dict[str, Function]:
     """Read what ``ptxas -v`` said of each function: registers, shared memory, stack, spills."""
-    found: dict[str, Function] = {}
-    current = None
-    for line in log.splitlines():
-        if match := re.search(r"Compiling entry function '([^']+)'", line):
-            current = found.setdefault(match[1], Function(match[1]))
-        elif current is None:
-            continue
-        elif match := re.search(
-            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line
-        ):
-            current.stack, current.spill_stores, current.spill_loads = map(int, match.groups())
-        elif match := re.search(r"Used (\d+) registers", line):
-            current.registers = int(match[1])
-            shared = re.search(r"(\d+) bytes smem", line)
-            current.static_shared = int(shared[1]) if shared else 0
+    found = {}
+    for part in log.split("Compiling entry function '")[1:]:
+
+        def said(pattern: str, part: str = part) -> int:
+            return sum(map(int, re.findall(pattern, part)[-1:]))
+
+        symbol = part.partition("'")[0]
+        spills = said(r"(\d+) bytes spill stores") + said(r"(\d+) bytes spill loads")
+        found[symbol] = Function(
+            symbol, said(r"Used (\d+) registers"), said(r"(\d+) bytes smem"),
+            said(r"(\d+) bytes stack frame"), spills,
+        )  # fmt: skip
     return found
 
 
@@ -265,14 +253,14 @@ def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
     done = subprocess.run([str(nvdisasm), "-gi", str(cubin)], capture_output=True, text=True)
     if done.returncode:
         raise BuildError(f"nvdisasm cannot read {cubin.name}: {done.stderr.strip()[:200]}")
-    code, bounds = parse(done.stdout, label), launch_bounds(done.stdout)
+    code, bounds = parse(done.stdout, label), _launch_bounds(done.stdout)
     for function in functions:
         function.instructions = code.get(function.symbol, [])
         function.max_threads = bounds.get(function.symbol)
 
 
-def launch_bounds(text: str) -> dict[str, int]:
-    """Read the most threads of a block, by function, out of what nvdisasm printed."""
+def _launch_bounds(text: str) -> dict[str, int]:
+    """The most threads of a block, by function."""
     found = {}
     for section in re.split(r"\n\s*\.section\s+\.nv\.info\.", text)[1:]:
         attribute = re.search(r"EIATTR_MAX_THREADS(?:(?!EIATTR_).)*", section, re.DOTALL)
@@ -288,40 +276,40 @@ def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
     Where it printed source lines (``-gi``), an instruction has its line in `label`'s file: of an
     inlined function of another file, that of the call. A function of a header has the header's.
     """
-    raw: dict[str, list[tuple[re.Match, list[tuple[str, str]]]]] = {}
-    labels: dict[tuple[str, str], int] = {}
-    symbol, places, fresh, waiting = "", [], False, []
-    for row in text.splitlines():
-        if match := _SECTION.match(row):
-            symbol, places, waiting = match[1], [], []
-            raw.setdefault(symbol, [])
-        elif re.match(r"\s*\.section\s", row):
-            symbol = ""
-        elif match := _PLACE.search(row):
+    sections = re.split(r"\n\s*\.section\s+", text)[1:]
+    return {
+        name[1]: _instructions(section, label)
+        for section in sections if (name := re.match(r"\.text\.([^\s,]+)", section))
+    }  # fmt: skip
+
+
+def _instructions(section: str, label: str) -> list[Instruction]:
+    rows: list[tuple[re.Match, list[tuple[str, str]]]] = []
+    labels: dict[str, int] = {}
+    places, fresh, waiting = [], False, []
+    for row in section.splitlines():
+        if match := _PLACE.search(row):
             # the markers of one instruction stand one below the other, the innermost first
             places = [*(places if fresh else []), (match[1], match[2]), *_INLINED.findall(match[3])]
             fresh = True
         elif match := _LABEL.match(row):
             waiting.append(match[1])
-        elif symbol and (match := _INSTRUCTION.match(row)):
-            fresh = False
-            labels |= {(symbol, name): int(match["at"], 16) for name in waiting}
-            waiting = []
-            raw[symbol].append((match, places))
-    code = {}
-    for symbol, rows in raw.items():
-        files = [file for _, places in rows for file, _ in reversed(places)]
-        home = next((file for file in files if file.endswith(label)), (files or [""])[0])
-        code[symbol] = []
-        for match, places in rows:
-            line = next((int(number) for file, number in places if file == home), None)
-            jump = re.search(r"\((\.L\w+)\)", match["rest"])
-            branch = match["op"].split(".")[0] in ("BRA", "JMP") and jump
-            code[symbol].append(
-                Instruction(
-                    int(match["at"], 16), match["op"], match["rest"].strip(), line,
-                    labels.get((symbol, jump[1])) if branch else None,
-                    (match["guard"] or "").strip(), Path(home).name,
-                )
-            )  # fmt: skip
+        elif match := _INSTRUCTION.match(row):
+            labels |= dict.fromkeys(waiting, int(match["at"], 16))
+            fresh, waiting = False, []
+            rows.append((match, places))
+    files = [file for _, places in rows for file, _ in reversed(places)]
+    home = next((file for file in files if file.endswith(label)), (files or [""])[0])
+    code = []
+    for match, places in rows:
+        line = next((int(number) for file, number in places if file == home), None)
+        jump = re.search(r"\((\.L\w+)\)", match["rest"])
+        branch = match["op"].partition(".")[0] in ("BRA", "JMP") and jump
+        code.append(
+            Instruction(
+                int(match["at"], 16), match["op"], match["rest"].strip(), line,
+                labels.get(jump[1]) if branch else None, (match["guard"] or "").strip(),
+                Path(home).name,
+            )
+        )  # fmt: skip
     return code

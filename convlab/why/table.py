@@ -11,12 +11,34 @@ import pandas as pd
 from ..machine.device import Gpu
 from ..sim import Trace
 from ..words.problem import Problem
+from .flow import Rows
 from .model import Prediction
 from .occupancy import occupancy
 from .sass import Function
 
 Dims = tuple[int, int, int]
-COLUMNS = ("quantity", "unit", "simulated", "predicted", "measured", "least")
+# Each quantity, its unit, a counter of a side, and what that is over: a number, another counter.
+_ROWS = (
+    ("time", "ms", "ms", 1),
+    ("rate", "TFLOP/s", "rate", 1),
+    ("DRAM traffic", "MB", "dram_bytes", 1e6),
+    ("DRAM bandwidth", "GB/s", "bandwidth", 1),
+    ("global loads", "requests", "global_load_requests", 1),
+    ("sectors per load", "", "global_load_sectors", "global_load_requests"),
+    ("global stores", "requests", "global_store_requests", 1),
+    ("sectors per store", "", "global_store_sectors", "global_store_requests"),
+    ("global traffic, in sectors", "MB", "traffic", 1e6),
+    ("reuse: operations per byte of that", "flop/B", "reuse", 1),
+    ("cuBLAS's traffic, a model's", "MB", "library_bytes", 1e6),
+    ("shared memory", "requests", "shared_requests", 1),
+    ("wavefronts per request", "", "shared_wavefronts", "shared_requests"),
+    ("bank conflicts", "wavefronts", "conflicts", 1),
+    ("operations", "GFLOP", "flops", 1e9),
+    ("active lanes per request", "of 32", "lanes", "requests"),
+    ("barriers", "of blocks", "barriers", 1),
+    ("achieved occupancy", "%", "active_warps_pct", 1),
+)
+_IF_ANY = ("library_bytes", "shared_requests", "shared_wavefronts", "conflicts", "active_warps_pct")
 
 
 def quantities(
@@ -33,96 +55,76 @@ def quantities(
     measurement (as `Inspection.measured`) or a floor these columns are empty.
     """
     seen = measured or {}
-    ms, theirs = seen.get("ms"), seen.get("counters", {})
-    ours = dict(counted.counters) if counted else {}
-    lines = counted.lines if counted else ()
+    ours, theirs = (
+        {name: value for name, value in counters.items() if value or name not in _IF_ANY}
+        for counters in (counted.counters if counted else {}, seen.get("counters", {}))
+    )
+    theirs["ms"] = seen.get("ms")
+    models = {"ms": model.ms, "dram_bytes": model.dram_bytes} if model else {}
+    least = {
+        "time": 1e3 * floor_seconds, "operations": problem.flops / 1e9,
+        "DRAM traffic": least_bytes / 1e6, "global traffic, in sectors": least_bytes / 1e6,
+        "reuse: operations per byte of that": problem.flops / max(least_bytes, 1),
+    }  # fmt: skip
     if counted and counted.flops is not None:
         ours["flops"] = counted.flops
-    rows: list[dict[str, Any]] = []
-
-    def row(quantity: str, unit: str, **values: float | None) -> None:
-        known = {k: math.nan if v is None else float(v) for k, v in values.items()}
-        rows.append({"quantity": quantity, "unit": unit} | known)
-
-    def both(of: str, over: float | str = 1) -> dict[str, float | None]:
-        """A counter of the simulator's and the hardware's, over a number or another counter."""
-        sides = {"simulated": ours, "measured": theirs}
-        below = {name: side.get(over) if isinstance(over, str) else over
-                 for name, side in sides.items()}  # fmt: skip
-        return {name: side[of] / below[name] if side.get(of) is not None and below[name] else None
-                for name, side in sides.items()}  # fmt: skip
-
-    row("time", "ms", predicted=model and model.ms, measured=ms, least=1e3 * floor_seconds)
-    row("rate", "TFLOP/s", predicted=model and problem.flops / (model.ms * 1e9),
-        measured=ms and problem.flops / (ms * 1e9))  # fmt: skip
-    moved = theirs.get("dram_bytes")
-    row("DRAM traffic", "MB", predicted=model and model.dram_bytes / 1e6,
-        measured=moved and moved / 1e6, least=least_bytes / 1e6)  # fmt: skip
-    row("DRAM bandwidth", "GB/s", measured=moved and ms and moved / (ms * 1e6))
-    for kind in ("load", "store"):
-        requests, sectors = f"global_{kind}_requests", f"global_{kind}_sectors"
-        row(f"global {kind}s", "requests", **both(requests))
-        row(f"sectors per {kind}", "", **both(sectors, requests),
-            least=_least(lines, "global", kind))  # fmt: skip
-    for side in (ours, theirs):
+    if model and not ours.get("library_bytes"):
+        models["flops"] = 64 * sum(part.ffma for part in model.parts)
+    for side in (ours, models, theirs):
+        if side.get("ms"):
+            side["rate"] = problem.flops / (side["ms"] * 1e9)
         if "global_load_sectors" in side:
             side["traffic"] = 32 * (side["global_load_sectors"] + side["global_store_sectors"])
-    row("global traffic, in sectors", "MB", **both("traffic", 1e6), least=least_bytes / 1e6)
-    row("reuse: operations per byte of that", "flop/B",
-        simulated=problem.flops / ours["traffic"] if ours.get("traffic") else None,
-        least=problem.flops / max(least_bytes, 1))  # fmt: skip
-    if ours.get("library_bytes"):
-        row("cuBLAS's traffic, a model's", "MB", simulated=ours["library_bytes"] / 1e6)
-    if any(side.get("shared_requests") for side in (ours, theirs)):
-        row("shared memory", "requests", **both("shared_requests"))
-        row("wavefronts per request", "", **both("shared_wavefronts", "shared_requests"),
-            least=_least(lines, "shared", None))  # fmt: skip
-    conflicts = [r["units"] - r["ideal_units"] for r in lines if r["space"] == "shared"]
-    if conflicts:
-        row("bank conflicts", "wavefronts", simulated=sum(conflicts), least=0)
-    ffma = 64e-9 * sum(part.ffma for part in model.parts) if model else None
-    row("operations", "GFLOP", **both("flops", 1e9), least=problem.flops / 1e9,
-        predicted=None if ours.get("library_bytes") else ffma)  # fmt: skip
-    lanes, requests = (sum(line[key] for line in lines) for key in ("lanes", "requests"))
-    row("active lanes per request", "of 32", simulated=lanes / requests if requests else None)
-    row("barriers", "of blocks", simulated=ours.get("barriers"))
-    functions = seen.get("functions")
-    if functions is not None and "active_warps_pct" in functions:
-        row("achieved occupancy", "%", measured=functions["active_warps_pct"].mean())
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _least(lines: Sequence[Mapping[str, Any]], space: str, kind: str | None) -> float | None:
-    chosen = [r for r in lines if r["space"] == space and kind in (None, r["kind"])]
-    requests = sum(row["requests"] for row in chosen)
-    return sum(row["ideal_units"] for row in chosen) / requests if requests else None
+    if theirs.get("dram_bytes") and theirs["ms"]:
+        theirs["bandwidth"] = theirs["dram_bytes"] / (theirs["ms"] * 1e6)
+    if "active_warps_pct" in seen.get("functions", ()):
+        theirs["active_warps_pct"] = seen["functions"]["active_warps_pct"].mean()
+    if ours.get("traffic"):
+        ours["reuse"] = problem.flops / ours["traffic"]
+    lines = pd.DataFrame(counted.lines if counted else ())
+    if len(lines):
+        ours |= {"lanes": lines["lanes"].sum(), "requests": lines["requests"].sum()}
+        one = {"load": "sectors per load", "store": "sectors per store"}
+        row = lines["kind"].map(one).where(lines["space"] == "global", "wavefronts per request")
+        sums = lines.groupby(row)[["units", "ideal_units", "requests"]].sum()
+        least |= (sums["ideal_units"] / sums["requests"]).to_dict()
+        if "wavefronts per request" in sums.index:
+            shared = sums.loc["wavefronts per request"]
+            ours["conflicts"], least["bank conflicts"] = shared["units"] - shared["ideal_units"], 0
+    rows = []
+    for quantity, unit, of, over in _ROWS:
+        known = {"least": least.get(quantity)}
+        for name, side in (("simulated", ours), ("predicted", models), ("measured", theirs)):
+            below = side.get(over) if isinstance(over, str) else over
+            known[name] = side[of] / below if side.get(of) is not None and below else None
+        if of not in _IF_ANY or any(value is not None for value in known.values()):
+            rows.append({"quantity": quantity, "unit": unit, **known})
+    numbers = ["simulated", "predicted", "measured", "least"]
+    frame = pd.DataFrame(rows, columns=["quantity", "unit", *numbers])
+    return frame.astype(dict.fromkeys(numbers, float))
 
 
 def static_table(
-    launched: Sequence[tuple[Function, Sequence[Mapping[str, Any]]]],
-    gpu: Gpu,
-    block: Dims | None,
-    shared: int,
+    launched: Sequence[tuple[Function, Rows]], gpu: Gpu, block: Dims | None, shared: int
 ) -> pd.DataFrame:
     """Return one row for each function, with the launch that it had, or else may have."""
     rows = []
     for f, launches in launched:
         entry = launches[0] if launches else {"block": block, "shared_bytes": shared}
         shape, dynamic = entry["block"], entry["shared_bytes"]
-        held = None
+        row = {
+            "function": f.name, "registers": f.registers, "static_shared": f.static_shared,
+            "dynamic_shared": math.nan, "spill_bytes": f.spill_bytes, "stack": f.stack,
+            "block": "", "blocks_per_sm": math.nan, "occupancy": math.nan, "limited_by": "",
+        }  # fmt: skip
         if shape:
             held = occupancy(gpu, math.prod(shape), f.registers, f.static_shared + dynamic)
-        rows.append(
-            {
-                "function": f.name, "registers": f.registers, "static_shared": f.static_shared,
-                "dynamic_shared": dynamic if shape else math.nan,
-                "spill_bytes": f.spill_stores + f.spill_loads, "stack": f.stack,
-                "block": "x".join(map(str, shape)) if shape else "",
-                "blocks_per_sm": held.blocks if held else math.nan,
-                "occupancy": held.fraction if held else math.nan,
-                "limited_by": held.limited_by if held else "",
-            }
-        )  # fmt: skip
+            row |= {
+                "dynamic_shared": dynamic, "block": "x".join(map(str, shape)),
+                "blocks_per_sm": held.blocks, "occupancy": held.fraction,
+                "limited_by": held.limited_by,
+            }  # fmt: skip
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -132,15 +134,12 @@ def sass_table(functions: Sequence[Function], model: Prediction | None) -> pd.Da
     And, where the model tells, how many of each kind warps execute ("executed").
     """
     rows = []
-    parts = {part.name: part for part in model.parts} if model else {}
+    executed = {part.name: part.mix for part in model.parts} if model else {}
     for f in functions:
         mixes = {"all": f.mix()} | ({"hot loop": f.mix(f.hot_loop)} if f.hot_loop else {})
-        mixes |= {"executed": parts[f.name].mix} if f.name in parts else {}
-        for where, mix in mixes.items():
-            ffma = mix.get("FFMA", 0)
-            rows += [
-                {"function": f.name, "where": where, "kind": kind, "count": count,
-                 "per_ffma": count / ffma if ffma else math.nan}
-                for kind, count in mix.items()
-            ]  # fmt: skip
+        mixes |= {"executed": executed[f.name]} if f.name in executed else {}
+        rows += [
+            (f.name, where, kind, count, count / mix["FFMA"] if mix.get("FFMA") else math.nan)
+            for where, mix in mixes.items() for kind, count in mix.items()
+        ]  # fmt: skip
     return pd.DataFrame(rows, columns=["function", "where", "kind", "count", "per_ffma"])

@@ -12,9 +12,10 @@ blocks of the SM fill the time that they wait; so the same is done once more wit
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..machine.device import Gpu
 from .latency import stalls
@@ -23,12 +24,11 @@ from .sass import Function, Instruction
 SCHEDULERS = 4  # of an SM
 # Of an SM, for additions, shifts, logic and comparisons; compute capability below 10.
 INTEGER_LANES = 64
-_FP32 = ("FFMA", "FADD FMUL")
+FP32 = ("FFMA", "FADD FMUL")
 L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load: see latency.py
 
 
-@dataclass(frozen=True)
-class Hits:
+class Hits(NamedTuple):
     """What becomes of the requests of warps for loads from global memory.
 
     `misses` is the share of requests of which some sector is not in L1, `from_dram` the share of
@@ -67,11 +67,12 @@ class Phase:
     """
 
     alone: float = 0.0
-    busy: dict[str, float] = field(default_factory=dict)
+    busy: Counter[str] = field(default_factory=Counter)
 
-    def add(self, resource: str, cycles: float) -> None:
-        """Keep a resource busy."""
-        self.busy[resource] = self.busy.get(resource, 0.0) + cycles
+    def rate(self, warps: float) -> float:
+        """Return how often a cycle one of so many warps comes to its end."""
+        demand = max(self.busy.values(), default=0.0)
+        return throughput(warps, demand, max(0.0, self.alone - demand))
 
 
 @dataclass(frozen=True)
@@ -87,68 +88,47 @@ class Work:
            gpu: Gpu, hits: Hits, warps: float) -> Work:  # fmt: skip
         """Divide what a function did among its warps: its instructions and its counted lines."""
         waits = stalls(function, times, hits.cycles)
-        at = _phase_of(function)
-        phases = [Phase() for _ in range(max(at.values(), default=0) + 1)]
         lanes = gpu.limits.fp32_lanes / SCHEDULERS
-        mix: dict[str, float] = {}
+        phases, at = [Phase()], {}
+        mix: Counter[str] = Counter()
         tensor = 0.0
         for i in function.instructions:
+            phase = at[i.address] = phases[-1]
+            if i.opcode.startswith("BAR"):
+                phases.append(Phase())
             ran = times.get(i.address, 0.0) / warps
             if not ran or i.opcode == "NOP":
                 continue
-            phase = phases[at[i.address]]
-            mix[i.kind] = mix.get(i.kind, 0.0) + ran
+            mix[i.kind] += ran
             tensor += ran * i.tensor_flops / _tensor_rate(i, gpu)
             phase.alone += ran * (1 + waits.get(i.address, 0.0))
-            phase.add("issue", ran)
+            phase.busy["issue"] += ran
             if i.is_integer:
-                phase.add("integer", ran * 32 / (INTEGER_LANES / SCHEDULERS))
-            if i.kind in _FP32:
-                phase.add("fp32", ran * 32 / lanes)
+                phase.busy["integer"] += ran * 32 / (INTEGER_LANES / SCHEDULERS)
+            if i.kind in FP32:
+                phase.busy["fp32"] += ran * 32 / lanes
         for row in lines:
             for address, share in _shares(function, times, row):
-                units = row["units"] / warps * share
+                units, requests = (row[key] / warps * share for key in ("units", "requests"))
                 if row["space"] == "shared":
-                    phases[at[address]].add("shared", SCHEDULERS * units)
+                    at[address].busy["shared"] += SCHEDULERS * units
                 else:
-                    requests = row["requests"] / warps * share
-                    phases[at[address]].add("L1", SCHEDULERS * max(requests, units / 4))
-        return cls(tuple(phases), mix, tensor)
+                    at[address].busy["L1"] += SCHEDULERS * max(requests, units / 4)
+        return cls(tuple(phases), dict(mix), tensor)
 
     @property
-    def instructions(self) -> float:
-        """All that it executes."""
-        return sum(self.mix.values())
-
-    @property
-    def ffma(self) -> float:
-        """The additions, products and multiply-adds among them."""
-        return sum(self.mix.get(kind, 0.0) for kind in _FP32)
-
-    def busy(self, resource: str) -> float:
-        """The cycles for which a warp keeps a resource of its scheduler."""
-        return sum(phase.busy.get(resource, 0.0) for phase in self.phases)
-
-    @property
-    def resources(self) -> list[str]:
-        """All that some phase keeps busy."""
-        return list(dict.fromkeys(name for phase in self.phases for name in phase.busy))
+    def busy(self) -> dict[str, float]:
+        """The cycles for which a warp keeps each resource of its scheduler."""
+        names = dict.fromkeys(name for phase in self.phases for name in phase.busy)
+        return {name: sum(phase.busy[name] for phase in self.phases) for name in names}
 
     def cycles(self, warps_of_a_block: float, blocks: float, at_once: float) -> float:
         """Return how long an SM takes for `blocks` of them, `at_once` at a time."""
         warps = warps_of_a_block / SCHEDULERS
         if len(self.phases) == 1:
-            (phase,) = self.phases
-            demand = max(phase.busy.values(), default=0.0)
-            rate = throughput(warps * at_once, demand, max(0.0, phase.alone - demand))
-            return blocks * warps / rate
-        alone = 0.0  # of a block
-        for phase in self.phases:
-            demand = max(phase.busy.values(), default=0.0)
-            if phase.alone:
-                rate = throughput(warps, demand, max(0.0, phase.alone - demand))
-                alone += warps / rate
-        demand = warps * max(map(self.busy, self.resources), default=0.0)
+            return blocks * warps / self.phases[0].rate(warps * at_once)
+        alone = sum(warps / phase.rate(warps) for phase in self.phases if phase.alone)
+        demand = warps * max(self.busy.values(), default=0.0)
         return blocks / throughput(at_once, demand, max(0.0, alone - demand))
 
 
@@ -178,16 +158,6 @@ def _tensor_rate(i: Instruction, gpu: Gpu) -> float:
     """
     rate = 1.0 if "TF32" in i.opcode else 2.0
     return rate * (0.65 if gpu.sm >= 90 and i.kind == "HMMA" else 1.0)
-
-
-def _phase_of(function: Function) -> dict[int, int]:
-    """The number of barriers that stand before each instruction."""
-    found, phase = {}, 0
-    for i in function.instructions:
-        found[i.address] = phase
-        if i.opcode.startswith("BAR"):
-            phase += 1
-    return found
 
 
 def _shares(function: Function, times: Mapping[int, float], row: Mapping[str, Any]):
