@@ -2,7 +2,7 @@
 
 import math
 
-import numpy as np
+import pandas as pd
 import pytest
 
 import convlab
@@ -207,7 +207,8 @@ def test_figures_of_plain_data() -> None:
     lanes = {lane: 4096 * lane for lane in range(32)}
     scattered = figures.requests([figures.Request(lanes)])
     assert len(scattered.axes[0].get_yticks()) == 32
-    part = figures.Touched(np.ones((2, 3)), (4, 5), (9, 9), elements=6, accesses=6)
-    chart = figures.footprint(part, None, title="mine")
+    block = {"n": 0, "c": 0, "h": [4, 4, 4, 5, 5, 5], "w": 2 * [5, 6, 7], "times": 1}
+    chart = figures.footprint(PROBLEM, pd.DataFrame(block), pd.DataFrame(), "mine")
+    assert "x: rows 4 to 5, columns 5 to 7\nof image 0, 1 channel" in chart.axes[0].get_title()
     assert "nothing of y is written" in chart.axes[1].get_title()
     assert math.isclose(chart.get_size_inches()[0], 8)

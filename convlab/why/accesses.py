@@ -37,13 +37,8 @@ def accesses(
 ) -> pd.DataFrame:
     """Record every memory request of one warp on the simulator, lane by lane.
 
-    Parameters
-    ----------
-    kernel : a `Kernel` of either engine, or its name or path.
-    problem : a Problem, or the name or the spec of one; not scaled down, and it need not be.
-    block : blockIdx (x, y, z). Of a file with several ``__global__`` functions, that block of
-        each one's first launch is recorded.
-    warp : of the block: threads 32 * warp to 32 * warp + 31, counted with x first.
+    Of `block`, blockIdx (x, y, z), of each ``__global__`` function's first launch: of its threads
+    32 * `warp` to 32 * `warp` + 31, counted with x first. The problem is not scaled down.
 
     Returns
     -------
@@ -59,10 +54,8 @@ def accesses(
     ------
     ProblemError
         No launch has that block or warp, or the warp makes more than `REQUESTS` requests.
-    UnsupportedError
-        The kernel cannot do the problem.
-    LaunchError
-        The block did something that a GPU would not forgive.
+    UnsupportedError, LaunchError
+        The kernel cannot do the problem, or does something that a GPU would not forgive.
     """
     return _Record(kernel, problem, block, warp).complete().frame
 
@@ -81,7 +74,9 @@ def access_map(
 
     Parameters
     ----------
-    kernel, problem, block, warp : as for `accesses`.
+    kernel, problem : a `Kernel` of either engine, or its name or path; a problem of any size.
+    block, warp : blockIdx (x, y, z), and which 32 of its threads. Of a file with several
+        ``__global__`` functions, that block of each one's first launch is looked into.
     line : its number, or a text that it holds: of the lines that hold it the first at which the
         warp accesses memory.
     execution : the how manieth time that the warp comes there, from 0.
@@ -139,34 +134,18 @@ def footprint(
 ) -> Chart:
     """Draw what a block reads of x and writes of y: its tile and halo, as they were accessed.
 
-    Parameters
-    ----------
-    kernel, problem, block : as for `accesses`.
-
-    Returns
-    -------
-    Chart
-        Left the rows and columns of the input that the block loads, right the outputs that it
-        stores, each around the block's part; shaded by how often, over all channels, of the first
-        image that it touches. Of a file with several ``__global__`` functions, that block of each
-        counts: the one that reads x need not be the one that writes y.
-
-    Raises
-    ------
-    ProblemError
-        No launch has that block, the block makes too many requests, or it touches neither x nor y.
-    UnsupportedError, LaunchError
-        As for `accesses`.
+    Left the rows and columns of the input that the block loads, right the outputs that it stores,
+    each around the block's part; shaded by how often, over all channels, of the first image that
+    it touches. Of a file with several ``__global__`` functions, that block of each counts: the one
+    that reads x need not be the one that writes y. Raises as `accesses` does, and ProblemError if
+    the block touches neither x nor y.
     """
     record = _Record(kernel, problem, block, None).complete()
-    problem, where = record.problem, f"block {tuple(block)}"
-    x = record.touched("x", "load", problem.x_shape)
-    y = record.touched("y", "store", problem.y_shape)
-    if x is None and y is None:
-        raise ProblemError(
-            f"{where} of {record.kernel.name} loads nothing of x and stores nothing to y"
-        )
-    return figures.footprint(x, y, problem.padding, f"{record.kernel.name}, {where}")
+    name, where = record.kernel.name, f"block {tuple(block)}"
+    x, y = record.touched("x", "load"), record.touched("y", "store")
+    if x.empty and y.empty:
+        raise ProblemError(f"{where} of {name} loads nothing of x and stores nothing to y")
+    return figures.footprint(record.problem, x, y, f"{name}, {where}")
 
 
 class _Record:
@@ -246,22 +225,14 @@ class _Record:
         shown = "".join(f"\n  {number}: {self.source[number - 1].strip()}" for number in there)
         raise ProblemError(f"{says}; it does at:{shown}" if there else f"{says}, nor at any other")
 
-    def touched(self, array: str, kind: str, shape: tuple[int, ...]) -> figures.Touched | None:
-        """How often each pixel of the first image that is touched was, over all channels."""
+    def touched(self, array: str, kind: str) -> pd.DataFrame:
+        """How often each element of x or y was that was touched at all: n, c, h, w, times."""
         rows = self.frame[(self.frame["array"] == array) & (self.frame["kind"] == kind)]
-        if rows.empty:
-            return None
         stored = dict(self.kernel.format)[array]
         wide = (rows["bytes"] // stored.itemsize).clip(lower=1)
-        elements = [rows["index"][wide > i] + i for i in range(wide.max())]
-        index, times = np.unique(np.concatenate(elements), return_counts=True)
+        elements = [rows["index"][wide > i] + i for i in range(wide.max())] if len(rows) else [[]]
+        index, times = np.unique(np.concatenate(elements).astype(int), return_counts=True)
+        shape = self.problem.x_shape if array == "x" else self.problem.y_shape
         places = np.unravel_index(index, stored.in_memory(shape))
-        n, c, h, w = (places[stored.order.index(axis)] for axis in range(4))
-        first = n == n.min()
-        top, left = h[first].min(), w[first].min()
-        grid = np.zeros((h[first].max() - top + 1, w[first].max() - left + 1))
-        np.add.at(grid, (h[first] - top, w[first] - left), times[first])
-        return figures.Touched(
-            grid, (int(top), int(left)), shape[2:], int(n.min()), len(set(n)), len(set(c)),
-            len(index), int(times.sum()),
-        )  # fmt: skip
+        named = {"nchw"[axis]: place for axis, place in zip(stored.order, places, strict=True)}
+        return pd.DataFrame({**named, "times": times})

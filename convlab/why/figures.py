@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from ..show.plot import INK, PALETTE, Chart, colors, styled
+from ..words.problem import Problem
 
 _BLUE, _ORANGE, *_, _RED = PALETTE[:6]
 _FRAMED = "the 32-byte sectors that move; number: lane, +: and others"
@@ -108,8 +108,7 @@ def line_costs(axes: Axes, lines: pd.DataFrame, most: int = 8) -> None:
     axes.legend(loc="lower right")
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One memory request of a warp: the byte in an array of each active lane.
 
     `width` is the bytes that a lane moves (4, 8 or 16), `space` "global" or "shared".
@@ -241,67 +240,56 @@ def _frame(axes: Axes, x: float, y: float, width: float, height: float, color: s
     axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=color, linewidth=1.8))
 
 
-@dataclass(frozen=True)
-class Touched:
-    """The pixels of one image that a block touched, and how often.
-
-    `grid` (rows, columns) counts accesses over all channels from `corner` (row, column) on, of an
-    image of `size` (height, width); the image's number, how many images and channels were touched,
-    how many elements in all, and how often.
-    """
-
-    grid: np.ndarray
-    corner: tuple[int, int]
-    size: tuple[int, int]
-    image: int = 0
-    images: int = 1
-    channels: int = 1
-    elements: int = 0
-    accesses: int = 0
-
-
 @styled
-def footprint(
-    x: Touched | None, y: Touched | None, pad: tuple[int, int] = (0, 0), title: str = ""
-) -> Chart:
-    """Draw the input that a block read beside the output that it wrote; None: nothing of it."""
+def footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: str = "") -> Chart:
+    """Draw the input that a block read beside the output that it wrote.
+
+    From rows of n, c, h, w, times: how often each element that was touched at all was.
+    """
     chart = Chart(8, 4.2)
     left, right = chart.subplots(1, 2)
     left.set(xlabel="w (column)", ylabel="h (row)")
     right.set(xlabel="q (column)", ylabel="p (row)")
     words = []
-    for axes, part, name, what in ((left, x, "x", "read"), (right, y, "y", "written")):
-        if part is None:
+    for axes, part, name, what, shape, pad in (
+        (left, x, "x", "read", problem.x_shape, problem.padding),
+        (right, y, "y", "written", problem.y_shape, (0, 0)),
+    ):
+        if part.empty:
             axes.set(title=f"nothing of {name} is {what}", xticks=[], yticks=[])
             continue
-        drawn = _draw_touched(axes, part, pad if name == "x" else (0, 0))
+        images, channels = part["n"].nunique(), part["c"].nunique()
+        first = part[part["n"] == part["n"].min()]
+        (top, start), (low, end) = (first[["h", "w"]].agg(of) for of in ("min", "max"))
+        grid = np.zeros((low - top + 1, end - start + 1))
+        np.add.at(grid, (first["h"] - top, first["w"] - start), first["times"])
+        drawn = _draw_image(axes, grid, (top, start), shape[2:], pad)
         label = f"times {what}, all channels"
         chart.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, label=label)
-        (rows, columns), (top, first) = part.grid.shape, part.corner
-        axes.set_title(f"{name}: rows {top} to {top + rows - 1}, columns {first} to "
-                       f"{first + columns - 1}\nof image {part.image}, {part.channels} channel"
-                       f"{'s' * (part.channels != 1)}")  # fmt: skip
-        times = part.accesses / part.elements
+        axes.set_title(f"{name}: rows {top} to {low}, columns {start} to {end}\n"
+                       f"of image {first['n'].iloc[0]}, {channels} channel{'s' * (channels != 1)}")  # fmt: skip
+        times = part["times"].mean()
         often = f", each {'once' if times == 1 else f'{times:.3g} times'}" if name == "x" else ""
-        images = f", of {part.images} images" if part.images > 1 else ""
-        words.append(f"{part.elements:,} elements of {name} {what}{often}{images}")
+        several = f", of {images} images" if images > 1 else ""
+        words.append(f"{len(part):,} elements of {name} {what}{often}{several}")
     chart.suptitle("\n".join(filter(None, (title, "; ".join(words)))), fontsize=10)
     return chart
 
 
-def _draw_touched(axes: Axes, part: Touched, pad: tuple[int, int]) -> AxesImage:
+def _draw_image(axes: Axes, grid: np.ndarray, corner: tuple[int, int], size: tuple[int, int],
+                pad: tuple[int, int]) -> AxesImage:  # fmt: skip
     """One image, around what was touched of it."""
-    (rows, columns), (top, first) = part.grid.shape, part.corner
-    (height, width), margin = part.size, max(2, max(part.grid.shape) // 8)
+    (top, start), (height, width), margin = corner, size, max(2, max(grid.shape) // 8)
+    low, end = top + grid.shape[0], start + grid.shape[1]
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
-    _frame(axes, 0, 0, width, height, INK)
     drawn = axes.imshow(
-        part.grid, cmap=colormaps["cividis"].with_extremes(under="white"), vmin=0.5,
-        vmax=max(part.grid.max(), 1.5), aspect="auto", interpolation="nearest", origin="upper",
-        extent=(first, first + columns, top + rows, top),
+        grid, cmap=colormaps["cividis"].with_extremes(under="white"), vmin=0.5,
+        vmax=max(grid.max(), 1.5), aspect="auto", interpolation="nearest", origin="upper",
+        extent=(start, end, low, top),
     )  # fmt: skip
-    right, low = min(first + columns + margin, width + pad[1] + 1), top + rows + margin
-    axes.set(xlim=(max(first - margin, -pad[1] - 1), right),
-             ylim=(min(low, height + pad[0] + 1), max(top - margin, -pad[0] - 1)))  # fmt: skip
+    _frame(axes, 0, 0, width, height, INK)
+    across = max(start - margin, -pad[1] - 1), min(end + margin, width + pad[1] + 1)
+    down = min(low + margin, height + pad[0] + 1), max(top - margin, -pad[0] - 1)
+    axes.set(xlim=across, ylim=down)
     return drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -99,20 +100,13 @@ class Inspection(Result):
         return (self.predicted.dram_bytes, "predicted") if self.predicted else None
 
     @property
-    def _times(self) -> str:
-        """The predicted time, and the measured one if there is any."""
-        return f"{short(self.predicted.ms)} ms" + (
-            f", measured: {short(self.ms)} ms" if self.ms else ""
-        )
-
-    @property
     def sentence(self) -> str:
         """What limits the kernel, in short."""
         what = f"{self.kernel} on {self.problem.label}"
         if self.predicted is None:
             return f"{what}, {self.gpu.name}: no verdict, see the notes"
-        limit = f"limited by {self.predicted.limit}, says a model of {self.gpu.name}"
-        return f"{what}: {limit} ({self._times})"
+        model = f"says a model of {self.gpu.name} ({self._times})"
+        return f"{what}: limited by {self.predicted.limit}, {model}"
 
     @property
     def verdict(self) -> str:
@@ -120,6 +114,11 @@ class Inspection(Result):
         if self.predicted is None:
             return "no verdict: see the notes"
         return f"the model's verdict: {self.predicted.verdict}; it predicts {self._times}"
+
+    @property
+    def _times(self) -> str:
+        seen = f", measured: {short(self.ms)} ms" if self.ms else ""
+        return f"{short(self.predicted.ms)} ms{seen}"
 
     @property
     def row(self) -> dict[str, Any]:
@@ -176,28 +175,25 @@ class Inspection(Result):
     def tables(self) -> Sequence[Table]:
         """The quantities of which anything is known, the functions, the lines that cost most."""
         numbers = ["simulated", "predicted", "measured"]
-        known = self.frame[self.frame[numbers].notna().any(axis=1)]
-        columns = [n for n in (*numbers, "least") if known[n].notna().any()]
-        names = {
+        known = self.frame.dropna(subset=numbers, how="all").dropna(axis=1, how="all")
+        static, costly = self.static.copy(), self.costly()
+        if len(static):
+            static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
+        costly[_COSTS] = costly[_COSTS].replace(0.0, math.nan)
+        functions = {
             "function": "function", "registers": "registers", "shared": "shared B",
             "spill_bytes": "spills B", "block": "block", "blocks_per_sm": "blocks/SM",
             "occupancy": ("occupancy", "{:.0%}"), "limited_by": "limited by",
         }  # fmt: skip
-        shares = {name: (name, "{:.0%}") for name in _COSTS}
-        static = self.static.copy()
-        if len(static):
-            static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
-        costly = self.costly()
-        costly[_COSTS] = costly[_COSTS].replace(0.0, float("nan"))
+        lines = {"line": "line", **{name: (name, "{:.0%}") for name in _COSTS}, "source": "source"}
+        title = (
+            "what lines cost: instructions issued, sectors of global memory, wavefronts of shared"
+        )
         return (
-            Table(known[["quantity", "unit", *columns]], left=("unit",)),
-            Table(static, names, left=("limited by",)),
-            Table(
-                costly, {"line": "line", **shares, "source": "source"},
-                left=("source",), title="what lines cost: instructions issued, sectors of global "
-                "memory, wavefronts of shared",
-            ),
-        )  # fmt: skip
+            Table(known, left=("unit",)),
+            Table(static, functions, left=("limited by",)),
+            Table(costly, lines, left=("source",), title=title),
+        )
 
     @property
     def details(self) -> Sequence[str]:
@@ -205,19 +201,19 @@ class Inspection(Result):
         lines = [self.verdict]
         looped = {p.name: p.looped for p in self.predicted.parts} if self.predicted else {}
         for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
+            mix = rows.set_index("kind")
             if where == "hot loop":
                 share = f" ({looped[name]:.0%} of what it executes)" if name in looped else ""
-                mix = ", ".join(f"{row.count:,.0f} {row.kind}" for row in _rows(rows))
+                mix = ", ".join(f"{count:,.0f} {kind}" for kind, count in mix["count"].items())
                 lines.append(f"the loop of {name} with the most multiply-adds{share}: {mix}")
-            elif where == "executed" and rows["per_ffma"].notna().any():
-                mix = ", ".join(f"{row.per_ffma:.2g} {row.kind}" for row in _rows(rows)
-                                if row.kind != "FFMA" and row.per_ffma >= 0.005)  # fmt: skip
+            elif where == "executed" and "FFMA" in mix.index:
+                each = mix["per_ffma"].drop("FFMA")
+                mix = ", ".join(f"{per:.2g} {kind}" for kind, per in each[each >= 0.005].items())
                 lines.append(f"{name} executes with each FFMA: {mix}")
         lines += str(self.predicted).splitlines() if self.predicted else []
         lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
-        return [part for line in lines for part in textwrap.wrap(
-            line, WIDTH, subsequent_indent="    ", drop_whitespace=True
-        )]  # fmt: skip
+        return [part for line in lines
+                for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]  # fmt: skip
 
     @styled
     def figure(self) -> Chart:
@@ -229,21 +225,20 @@ class Inspection(Result):
         else:
             left.set_title(f"roofline, {self.gpu.name}")
             figures.roofline(left, self._points(), *self.peaks)
-        names = []
-        for row in self.lines.to_dict("records"):
-            line, text = self._told(row["file"], row["line"])
-            names.append(f"{line} {row['kind']}  {text}")
+        places = self.lines[["file", "line", "kind"]].values if len(self.lines) else ()
+        told = [(*self._told(file, line), kind) for file, line, kind in places]
+        names = [f"{line} {kind}  {text}" for line, text, kind in told]
         figures.line_costs(right, self.lines.assign(name=names))
         return chart.headed(f"{self.kernel} on {self.problem.label}", [OMITTED])
 
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""
-        flops, model = self.problem.flops, self.predicted
-        least = 1e6 * self._least("DRAM traffic")
+        flops, least = self.problem.flops, 1e6 * self._least("DRAM traffic")
         points = [figures.Point("each byte once", flops / max(least, 1), 0, "floor")]
-        if model is not None and model.dram_bytes:
-            rate = flops / (model.ms / 1e3)
-            points.append(figures.Point(self.kernel, flops / model.dram_bytes, rate, "predicted"))
+        if self.predicted and self.predicted.dram_bytes:
+            moved = self.predicted.dram_bytes
+            rate = flops / (self.predicted.ms / 1e3)
+            points.append(figures.Point(self.kernel, flops / moved, rate, "predicted"))
         if self.ms and self.dram_bytes:
             moved, kind = self.dram_bytes
             kind = "measured" if kind == "measured" else "measured time, a model's bytes"
@@ -296,7 +291,3 @@ class Inspections(Several):
         shared = [note for note in self.results[0].notes if all(note in r.notes for r in self)]
         own = [f"{r.problem.label}: {note}" for r in self for note in r.notes if note not in shared]
         return (*shared, *own, *self.refused)
-
-
-def _rows(frame: pd.DataFrame) -> Any:
-    return frame.itertuples(index=False, name="Row")
