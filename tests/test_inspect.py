@@ -1,8 +1,10 @@
 """Why a kernel is slow: occupancy, ncu's tables, the model, and what `inspect` shows of them."""
 
 import html
+import itertools
 import json
 import math
+import pickle
 import re
 import subprocess
 import sysconfig
@@ -49,6 +51,7 @@ needs_tools = pytest.mark.skipif(
         ("A100", 512, 65, 0, 1, "registers"),  # 72 a thread: 28 warps a SM
         ("T4", 256, 32, 0, 4, "warps"),
         ("T4", 256, 32, 32 << 10, 2, "shared memory"),  # nothing is reserved there
+        ("T4", 256, 32, 65 << 10, 0, "shared memory"),  # no block can have that
         ("L4", 512, 32, 0, 3, "warps"),
         ("RTX 4090", 32, 16, 0, 24, "blocks"),
     ],
@@ -59,12 +62,9 @@ def test_occupancy_by_nvidias_rules(gpu, threads, registers, shared, blocks, lim
     assert held.fraction == pytest.approx(blocks * -(-threads // 32) / GPUS[gpu].limits.warps)
 
 
-HEADER = [
-    home / "include" / "cuda_occupancy.h" for home in (
-        [found.home for found in [toolchain.cuda()] if found]
-        + [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"]
-    )
-]  # fmt: skip
+HOMES = [found.home for found in [toolchain.cuda()] if found]
+HOMES += [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"]
+HEADERS = [path for home in HOMES if (path := home / "include" / "cuda_occupancy.h").exists()]
 ASK = r"""
 #include <cstddef>
 #include <cstdio>
@@ -96,39 +96,28 @@ int main() {
 
 
 @pytest.mark.skipif(
-    not any(p.exists() for p in HEADER) or toolchain.find("c++") is None,
+    not HEADERS or toolchain.find("c++") is None,
     reason="needs the toolkit's cuda_occupancy.h and a C++ compiler",
 )
 def test_occupancy_agrees_with_nvidias_own_code(tmp_path) -> None:
-    header = next(p for p in HEADER if p.exists())
     (tmp_path / "ask.cpp").write_text(ASK)
-    command = [toolchain.find("c++"), "-w", f"-I{header.parent}", "ask.cpp", "-o", "ask"]
+    command = [toolchain.find("c++"), "-w", f"-I{HEADERS[0].parent}", "ask.cpp", "-o", "ask"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    cases = [
-        (gpu, threads, registers, shared)
-        for gpu in GPUS.values()
-        for threads in (1, 32, 96, 128, 160, 256, 384, 512, 1024)
-        for registers in (16, 24, 32, 33, 40, 64, 80, 128, 168, 255)
-        for shared in (0, 1, 6272, 16 << 10, 20001, 48 << 10, 64 << 10)
-    ]
+    cases = list(itertools.product(
+        GPUS.values(), (1, 32, 96, 128, 160, 256, 384, 512, 1024),
+        (16, 24, 32, 33, 40, 64, 80, 128, 168, 255),
+        (0, 1, 6272, 16 << 10, 20001, 48 << 10, 64 << 10),
+    ))  # fmt: skip
     asked = "\n".join(
         f"{gpu.sm} {gpu.limits.threads} {gpu.limits.registers} {gpu.limits.shared_bytes} "
         f"{gpu.limits.shared_optin_bytes} {gpu.limits.reserved_bytes} {t} {r} {s}"
         for gpu, t, r, s in cases
     )
-    run = subprocess.run([tmp_path / "ask"], input=asked, capture_output=True, text=True)
-    theirs = [int(line) for line in run.stdout.split()]
-    ours = [occupancy(gpu, t, r, s).blocks for gpu, t, r, s in cases]
-    different = [
-        (gpu.name, *case, mine, its)
-        for (gpu, *case), mine, its in zip(cases, ours, theirs, strict=True) if mine != its
-    ]  # fmt: skip
+    ran = subprocess.run([tmp_path / "ask"], input=asked, capture_output=True, text=True, check=True)
+    ours = [occupancy(*case).blocks for case in cases]
+    different = [(case, mine, its) for case, mine, its in
+                 zip(cases, ours, map(int, ran.stdout.split()), strict=True) if mine != its]  # fmt: skip
     assert not different, different[:5]
-
-
-def test_shared_memory_that_no_block_can_have() -> None:
-    held = occupancy(GPUS["T4"], 256, 32, 65 << 10)
-    assert held.blocks == 0 and held.limited_by == "shared memory"
 
 
 @pytest.mark.parametrize("threads, registers", [(0, 32), (1025, 32), (128, 256)])
@@ -192,10 +181,10 @@ def test_ncus_table_is_read_by_function_and_summed() -> None:
     assert found.frame["active_warps_pct"][0] == 61.5
     assert math.isnan(found.frame["active_warps_pct"][1])
     assert "registers" not in found.totals
-
-
-def test_a_librarys_kernels_can_be_left_out() -> None:
-    own = ncu_agreement.only(ncu.read_csv(NCU), ["gemm"])
+    assert ncu.refusal(NCU) is None
+    assert ncu.read_csv("==PROF== Connected\n==WARNING== No kernels were profiled.\n") is None
+    # a library's kernels can be left out
+    own = ncu_agreement.only(found, ["gemm"])
     assert list(own.frame["function"]) == ["gemm<8, 4>"]
     assert own.totals["global_load_requests"] == 13824
 
@@ -205,10 +194,6 @@ def test_derived_counters_have_the_simulators_names() -> None:
               "shared_load_wavefronts": 4.0, "shared_store_wavefronts": 1.0}  # fmt: skip
     found = ncu.derived(totals)
     assert (found["flops"], found["dram_bytes"], found["shared_wavefronts"]) == (23, 7, 5)
-
-
-def test_no_table_is_no_counters() -> None:
-    assert ncu.read_csv("==PROF== Connected\n==WARNING== No kernels were profiled.\n") is None
 
 
 @pytest.mark.parametrize(
@@ -226,27 +211,40 @@ def test_refusals_are_one_line_with_what_to_do(output: str, says: str) -> None:
     assert says in line and "\n" not in line
 
 
-def test_no_refusal_without_an_error() -> None:
-    assert ncu.refusal(NCU) is None
-
-
 def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(LaunchError, match="CUDA toolkit"):
         ncu.profile(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))
 
 
+def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> None:
+    kernel, problem = convlab.load("03@TILE=8", engine="sim"), convlab.problem(SMALL)
+
+    def run(command, limit, environment) -> subprocess.CompletedProcess:
+        handed, on, seed = pickle.loads(Path(command[-1]).read_bytes())
+        assert (handed.name, handed.source, handed.defines) == (
+            kernel.name, kernel.source, {"TILE": 8},
+        )  # fmt: skip
+        assert (on, seed) == (problem, 5) and command[-3:-1] == ["-m", "convlab.why.ncu"]
+        return subprocess.CompletedProcess(command, 0, NCU, "")
+
+    monkeypatch.setattr(toolchain, "find", lambda name: Path(name))
+    monkeypatch.setattr(ncu.child, "run", run)
+    assert len(ncu.profile(kernel, problem, seed=5).frame) == 2
+
+
 # ---- the model ------------------------------------------------------------------------------
 
 
-def test_of_a_large_problem_some_blocks_are_simulated() -> None:
+def test_of_a_large_problem_some_blocks_are_simulated(monkeypatch) -> None:
+    monkeypatch.setattr(counting, "MACS", 5_000_000)
     kernel, problem = convlab.load("03_smem_tile", engine="sim"), convlab.problem("wide")
     seen, again = (counting.count(kernel, problem) for _ in range(2))
     assert 5 <= seen.sampling["sampled"] < seen.sampling["blocks"] / 10
     assert seen.counters["global_store_sectors"] >= problem.gemm_m * problem.K / 8
     keys = [key for key in seen.counters if key not in ("seconds", "launch_sectors")]
     assert all(again.counters[key] == seen.counters[key] for key in keys)
-    own = convlab.load("03_smem_tile", engine="sim", sample=3)
+    own = kernel.on("sim", sample=3)
     assert counting.count(own, problem).sampling["sampled"] == 3
     lowered = counting.count(convlab.load("02_im2col_gemm", engine="sim"), problem)
     assert lowered.sampling["sampled"] >= len(lowered.launches) * 2 > 2
@@ -270,40 +268,29 @@ def counted(problem, scale: float) -> SimpleNamespace:
     )
 
 
-def function(registers: int = 32) -> sass.Function:
+def predicted(problem, registers: int = 32, scale: float = 1, name: str = "f"):
     body = [
         sass.Instruction(0x10, "LDG.E", "", 3), sass.Instruction(0x20, "FFMA", "", 4),
         sass.Instruction(0x30, "BRA", "", 3, target=0x10), sass.Instruction(0x40, "STG.E", "", 5),
     ]  # fmt: skip
-    return sass.Function("f", registers=registers, instructions=body)
+    function = sass.Function(name, registers=registers, instructions=body)
+    return model.predict(problem, GPUS["H200"], [function], counted(problem, scale))
 
 
 def test_the_model_counts_what_warps_execute() -> None:
-    wide, gpu = convlab.problem("wide"), GPUS["H200"]
-    predicted = model.predict(wide, gpu, [function()], counted(wide, 1))
-    (part,) = predicted.parts
+    wide = convlab.problem("wide")
+    found = predicted(wide)
+    (part,) = found.parts
     assert part.ffma == part.mix["FFMA"] == pytest.approx(wide.macs / 32, rel=1e-6)
     assert part.mix["LDG.32"] == part.mix["branch"] == part.mix["FFMA"]
     assert part.looped == pytest.approx(1, abs=0.01)
     stated = sum(FLOAT32.bytes(wide)[name] for name in ("x", "y"))
-    assert predicted.dram_bytes == pytest.approx(stated, rel=0.01)
-
-
-def test_fewer_warps_hide_less_and_more_instructions_take_longer() -> None:
-    problem, gpu = convlab.problem("wide"), GPUS["H200"]
-
-    def ms(registers: int, scale: float = 1) -> float:
-        return model.predict(problem, gpu, [function(registers)], counted(problem, scale)).ms
-
-    assert ms(255) > 1.5 * ms(32)
-    assert ms(32, 3) == pytest.approx(3 * ms(32), rel=0.2)
-
-
-def test_a_prediction_is_labelled_a_model() -> None:
-    problem = convlab.problem("wide")
-    predicted = model.predict(problem, GPUS["L4"], [function()], counted(problem, 1))
-    assert "a model's" in str(predicted) and predicted.to_dict()["model"] is True
-    assert predicted.parts[0].limited_by in predicted.parts[0].terms
+    assert found.dram_bytes == pytest.approx(stated, rel=0.01)
+    assert "a model's" in str(found) and found.to_dict()["model"] is True
+    assert part.limited_by in part.terms
+    # fewer warps hide less, and more instructions take longer
+    assert predicted(wide, registers=255).ms > 1.5 * found.ms
+    assert predicted(wide, scale=3).ms == pytest.approx(3 * found.ms, rel=0.2)
 
 
 # ---- inspect --------------------------------------------------------------------------------
@@ -325,12 +312,15 @@ def test_inspect_shows_what_the_simulator_counted(found) -> None:
     assert max(map(len, text.splitlines())) < 160
 
 
-def test_inspect_renders_in_a_notebook_and_as_json(found) -> None:
+def test_inspect_renders_in_a_notebook_as_json_and_as_a_figure(found, tmp_path) -> None:
     page = found._repr_html_()
     assert "<table" in page and "sectors per load" in page
     assert "verdict" in page and "dearest" not in page and "r_acc[k + 0]" in page
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["kernel"] == "03_smem_tile" and document["measured"] is None
+    chart = found.plot(tmp_path / "why.png")
+    assert (tmp_path / "why.png").stat().st_size > 10_000
+    assert "flop" in chart.axes[0].get_xlabel()
 
 
 @needs_tools
@@ -340,20 +330,9 @@ def test_the_verdict_names_what_limits_and_says_that_it_is_a_models(found) -> No
     assert sum(found.issued.values()) == pytest.approx(1, abs=0.1)
     costly = found.costly(3)
     assert len(costly) == 3 and costly[["issued", "sectors", "wavefronts"]].max(axis=None) <= 1
-
-
-def test_inspect_draws_one_figure(found, tmp_path) -> None:
-    chart = found.plot(tmp_path / "why.png")
-    assert (tmp_path / "why.png").stat().st_size > 10_000
-    assert "flop" in chart.axes[0].get_xlabel()
-
-
-@needs_tools
-def test_registers_and_occupancy_without_a_gpu(found) -> None:
     assert all(found.static["registers"].between(16, 255))
-    busiest = found.static[found.static["function"] == "conv2d_smem_tile"]
-    if len(busiest):
-        assert 0 < busiest["occupancy"].iloc[0] <= 1
+    (busiest,) = found.static["occupancy"]
+    assert 0 < busiest <= 1
     hot = found.sass[(found.sass["where"] == "hot loop") & (found.sass["kind"] == "FFMA")]
     assert (hot["per_ffma"] == 1).all() and len(hot)
 
@@ -369,14 +348,20 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     assert any(note.startswith("no prediction") for note in found.notes)
     assert not any("\n" in note for note in found.notes)
     assert "sectors per load" in str(found)
-
-
-def test_a_kernel_that_faults_is_still_compiled_and_the_fault_is_a_line() -> None:
+    # a kernel that faults is still compiled, and the fault is a line
     source = convlab.load("01_direct").source.replace("g_y[i] = r_acc", "g_y[i + 4096] = r_acc")
     found = convlab.inspect(kernel.compile(source, name="wild", engine="sim"), SMALL)
     assert any(note.startswith("not simulated") and "out of bounds" in note for note in found.notes)
     assert found.measured is None and found.predicted is None
     assert "wild" in str(found) and found.plot()
+
+
+def test_blocks_that_are_too_long_to_sample_are_said_so_within_the_kernels_own_limit() -> None:
+    source = convlab.load("01_direct").source.replace("g_y[i] = r_acc", "while (true) g_y[i] = 1")
+    slow = kernel.compile(source, name="slow", engine="sim", sample=2, time_limit=0.5)
+    found = convlab.inspect(slow, SMALL, engine="sim")
+    assert "not simulated: a block of slow takes the simulator too long" in found.notes[0]
+    assert "persistent blocks" in found.notes[0] and not found.ok and not found.findings
 
 
 def test_the_command_line(tmp_path, capfd) -> None:
@@ -426,6 +411,7 @@ def test_a_function_of_a_header_has_the_headers_lines() -> None:
     assert (costly.loc[places, "issued"] > 0).all()
 
 
+@needs_tools
 def test_nvcc_runs_once_for_a_kernel(monkeypatch) -> None:
     ran = []
 
@@ -434,8 +420,6 @@ def test_nvcc_runs_once_for_a_kernel(monkeypatch) -> None:
         raise BuildError("not here")
 
     explain._functions.cache_clear()
-    if toolchain.cuda() is None:
-        pytest.skip("needs nvcc")
     mine = convlab.load("01_direct", engine="sim")
     explain.compiled(mine, GPUS["L4"])
     monkeypatch.setattr(explain.builds, "cubin", cubin)
@@ -510,19 +494,17 @@ def test_the_listing_in_a_notebook(listing: Listing) -> None:
 
 
 @needs_tools
-def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
+def test_the_ladder_is_predicted_in_its_order_and_within_a_factor(monkeypatch) -> None:
+    monkeypatch.setattr(counting, "MACS", 5_000_000)
     document = json.loads(calibrate_model.MEASURED.read_text())
     on_square = [row for row in document["times"] if row["problem"] == "square"]
     measured = {row["kernel"]: row["measured_ms"]
                 for row in sorted(on_square, key=lambda row: row["measured_ms"])
                 if "@" not in row["kernel"]}  # fmt: skip
-    models = {
-        name: convlab.inspect(name, "square", gpu="H200", engine="sim").predicted
+    times = {
+        name: convlab.inspect(name, "square", gpu="H200", engine="sim").predicted.ms
         for name in measured
     }
-    if None in models.values():
-        pytest.skip("this simulator counts no lines")
-    times = {name: model.ms for name, model in models.items()}
     assert sorted(times, key=times.get) == list(measured)
     assert all(1 / 1.5 < times[name] / measured[name] < 1.5 for name in measured), times
 
@@ -530,38 +512,26 @@ def test_the_ladder_is_predicted_in_its_order_and_within_a_factor() -> None:
 # ---- figures of plain data ------------------------------------------------------------------
 
 
-def title_of(addresses, width: int, space: str) -> str:
-    lanes = addresses if isinstance(addresses, dict) else dict(enumerate(addresses))
-    return figures.requests([figures.Request(lanes, width, space)]).axes[0].get_title()
-
-
 @pytest.mark.parametrize(
-    "addresses, width, says",
+    "addresses, width, space, says",
     [
-        ([4 * lane for lane in range(32)], 4, "4 sectors, 128 bytes moved for 128 asked"),
-        ([4 * lane + 20 for lane in range(32)], 4, "5 sectors, 160 bytes moved for 128 asked"),
-        ([128 * lane for lane in range(32)], 4, "32 sectors, 1024 bytes moved for 128 asked"),
-        ({0: 0, 5: 64}, 16, "2 sectors, 64 bytes moved for 32 asked"),
+        (range(0, 128, 4), 4, "global", "4 sectors, 128 bytes moved for 128 asked"),
+        (range(20, 148, 4), 4, "global", "5 sectors, 160 bytes moved for 128 asked"),
+        (range(0, 4096, 128), 4, "global", "32 sectors, 1024 bytes moved for 128 asked"),
+        ([0, 64], 16, "global", "2 sectors, 64 bytes moved for 32 asked"),
+        (range(0, 128, 4), 4, "shared", "1 wavefront, 1 would do"),
+        (range(0, 256, 8), 4, "shared", "2 wavefronts, 1 would do"),
+        (range(0, 4096, 128), 4, "shared", "32 wavefronts, 1 would do"),
+        ([0] * 32, 4, "shared", "1 wavefront, 1 would do"),
+        (range(0, 512, 16), 16, "shared", "4 wavefronts, 4 would do"),
+        ([0] * 32, 16, "shared", "2 wavefronts, 2 would do"),  # half a warp at a time
     ],
-    ids=["aligned", "shifted", "strided", "two lanes"],
-)
-def test_a_map_counts_sectors(addresses, width: int, says: str) -> None:
-    assert says in title_of(addresses, width, "global")
-
-
-@pytest.mark.parametrize(
-    "addresses, width, says",
-    [
-        ([4 * lane for lane in range(32)], 4, "1 wavefront, 1 would do"),
-        ([8 * lane for lane in range(32)], 4, "2 wavefronts, 1 would do"),
-        ([128 * lane for lane in range(32)], 4, "32 wavefronts, 1 would do"),
-        ([0] * 32, 4, "1 wavefront, 1 would do"),
-        ([16 * lane for lane in range(32)], 16, "4 wavefronts, 4 would do"),
-    ],
-    ids=["in a row", "every other", "one bank", "broadcast", "float4"],
-)
-def test_a_map_counts_wavefronts(addresses, width: int, says: str) -> None:
-    assert title_of(addresses, width, "shared") == f"load of shared: {says}"
+    ids=["aligned", "shifted", "strided", "two lanes", "in a row", "every other", "one bank",
+         "broadcast", "float4", "wide broadcast"],
+)  # fmt: skip
+def test_a_map_counts_what_moves(addresses, width: int, space: str, says: str) -> None:
+    request = figures.Request(dict(enumerate(addresses)), width, space)
+    assert figures.requests([request]).axes[0].get_title() == f"load of {space}: {says}"
 
 
 def test_a_roofline_of_plain_numbers() -> None:
