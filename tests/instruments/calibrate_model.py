@@ -2,27 +2,40 @@
 
     python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/why/README.md]
 
-The times are made on a GPU by ``python -m tests.instruments.ncu_agreement --no-counters --json FILE``, with
-``--kernel NAME`` for more (with a tunable: ``03_smem_tile@TILE=8``); prediction needs no GPU.
-Held-out errors are of constants fitted without the rung, without the problem, or without both.
+On a GPU ``--measure`` first makes the times, of all rungs or of ``--kernel NAME ...`` (also with a
+tunable: ``03_smem_tile@TILE=8``); prediction needs no GPU. Held-out errors are of constants fitted
+without the rung, without the problem, or without both.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from convlab import load, problem
-from convlab import why as explain
+import numpy as np
+import pandas as pd
+
+import convlab
 from convlab.fast.bench import write_between
-from convlab.why.model import FITTED, Constants, Part
+from convlab.fast.measure import measure
+from convlab.machine import device
+from convlab.why.model import FITTED, Constants
+from convlab.words import catalog
+from convlab.words.errors import ConvlabError
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
+PROBLEMS = (
+    "square", "rect", "wide",
+    "N=32,C=64,H=56,W=56,K=64,R=3,S=3,padding=1",
+    "N=32,C=3,H=224,W=224,K=64,R=7,S=7,stride=2,padding=3",
+    "N=8,C=64,H=128,W=128,K=64,R=3,S=3,dilation=2,padding=2",
+    "N=32,C=128,H=56,W=56,K=128,R=3,S=3,stride=2,padding=1",
+)  # fmt: skip
 GRID = [
     Constants(sustained / 100, overlap)
     for sustained in range(60, 101, 2)
@@ -31,139 +44,114 @@ GRID = [
 FACTOR = 1.5  # the aim: within this factor of the measured time
 
 
-@dataclass(frozen=True)
-class Point:
-    """One measured time, and the parts that the model adds up for it."""
-
-    kernel: str
-    problem: str
-    ms: float
-    parts: tuple[Part, ...]
-
-    @property
-    def rung(self) -> str:
-        """The kernel without its tunables."""
-        return self.kernel.partition("@")[0]
-
-    def predicted(self, constants: Constants) -> float:
-        """Milliseconds."""
-        return 1e3 * sum(part.time(constants) for part in self.parts)
-
-    def error(self, constants: Constants) -> float:
-        """The logarithm of predicted over measured."""
-        return math.log(self.predicted(constants) / self.ms)
+def measured(names: list[str]) -> dict:
+    """Measure what a rung can do of the problems, on the GPU that is here."""
+    times = []
+    for name, spec in itertools.product(names, PROBLEMS):
+        kernel, asked = convlab.load(name, engine="cuda"), convlab.problem(spec)
+        if kernel.unsupported(asked):
+            continue
+        print(f"{name}, {asked.label}", file=sys.stderr)
+        try:
+            ms = 1e3 * measure(kernel, asked, limit_seconds=5.0).seconds
+            times.append({"kernel": name, "problem": asked.label, "measured_ms": ms})
+        except ConvlabError as error:
+            print(f"  {error}", file=sys.stderr)
+    return {"gpu": device.find_gpu().name, "device": str(device.describe()),
+            "date": str(datetime.date.today()), "times": times}  # fmt: skip
 
 
-def points(document: dict) -> list[Point]:
+def points(document: dict) -> pd.DataFrame:
     """Simulate what was measured; what the model cannot predict is named on stderr."""
     found = []
     for row in document["times"]:
-        name = row["kernel"]
-        kernel = load(name, engine="sim")
-        seen = explain.inspect(kernel, problem(row["problem"]), gpu=document["gpu"], engine="sim")
+        kernel = convlab.load(row["kernel"], engine="sim")
+        seen = convlab.inspect(kernel, row["problem"], gpu=document["gpu"], engine="sim")
         if seen.predicted is None:
-            print(f"{name}, {row['problem']}: {'; '.join(seen.notes)}", file=sys.stderr)
+            print(f"{row['kernel']}, {row['problem']}: {'; '.join(seen.notes)}", file=sys.stderr)
             continue
-        found.append(Point(name, row["problem"], row["measured_ms"], seen.predicted.parts))
-    return found
+        rung, parts = row["kernel"].partition("@")[0], seen.predicted.parts
+        found.append(
+            {**row, "rung": rung, "parts": parts, "ms": 1e3 * sum(p.seconds for p in parts)}
+        )
+    return pd.DataFrame(found)
 
 
-def fit(chosen: Sequence[Point]) -> Constants:
-    """Return the constants of the grid with the least mean squared error of the logarithm."""
-    return min(GRID, key=lambda c: sum(p.error(c) ** 2 for p in chosen))
-
-
-def held_out(all_points: Sequence[Point], same: Callable[[Point, Point], bool]) -> list[float]:
-    """Return each point's error with constants fitted to those that are not the `same` as it."""
-    errors, fits = [], {}
-    for point in all_points:
-        kept = tuple(n for n, other in enumerate(all_points) if not same(other, point))
-        if kept not in fits:
-            fits[kept] = fit([all_points[n] for n in kept])
-        errors.append(point.error(fits[kept]))
-    return errors
-
-
-def orders(all_points: Sequence[Point], constants: Constants) -> list[tuple[str, int, int]]:
-    """Return for each problem: pairs of kernels, and how many the model puts in their order.
-
-    Pairs whose measured times differ by less than 5% have none.
-    """
-    rows = []
-    for label in dict.fromkeys(p.problem for p in all_points):
-        here = [p for p in all_points if p.problem == label]
-        pairs = [(a, b) for i, a in enumerate(here) for b in here[i + 1 :]
-                 if abs(math.log(a.ms / b.ms)) > math.log(1.05)]  # fmt: skip
-        right = sum((a.ms < b.ms) == (a.predicted(constants) < b.predicted(constants))
-                    for a, b in pairs)  # fmt: skip
-        rows.append((label, len(pairs), right))
-    return rows
-
-
-def summary(name: str, errors: Sequence[float], constants: str) -> str:
-    """A row of the table of errors."""
-    size = [abs(e) for e in errors]
-    typical = math.exp(math.sqrt(sum(e * e for e in errors) / len(errors)))
-    inside = sum(e < math.log(FACTOR) for e in size)
-    return (
-        f"| {name} | {constants} | {typical:.2f} | {math.exp(max(size)):.2f} | "
-        f"{inside} of {len(errors)} |"
-    )
-
-
-def table(all_points: Sequence[Point], document: dict, source: str) -> str:
+def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
     """The whole report, in Markdown."""
-    best = fit(all_points)
-    fitted = f"sustained {best.sustained:.2f}, overlap {best.overlap:g}"
-    used = f"sustained {FITTED.sustained:.2f}, overlap {FITTED.overlap:g}"
-    lines = ["| error of the model, as a factor | constants | typical | largest | within 1.5 |",
-             "|---|---|---|---|---|"]  # fmt: skip
-    lines += [
-        summary("as it stands in model.py", [p.error(FITTED) for p in all_points], used),
-        summary("fitted to all of these", [p.error(best) for p in all_points], fitted),
-        summary("each rung by the others",
-                held_out(all_points, lambda a, b: a.rung == b.rung), "refitted"),
-        summary("each problem by the others",
-                held_out(all_points, lambda a, b: a.problem == b.problem), "refitted"),
-        summary("each by other rungs on other problems",
-                held_out(all_points, lambda a, b: a.rung == b.rung or a.problem == b.problem),
-                "refitted"),
+    # of each constants and point, the logarithm of predicted over measured
+    errors = np.array([
+        [math.log(1e3 * sum(part.time(constants) for part in point.parts) / point.measured_ms)
+         for point in all_points.itertuples()]
+        for constants in GRID
+    ])  # fmt: skip
+
+    def best(kept: np.ndarray) -> int:
+        """The constants with the least mean squared error of the logarithm."""
+        return (errors[:, kept] ** 2).sum(axis=1).argmin()
+
+    def held_out(*alike: str) -> np.ndarray:
+        """Each point's error with constants fitted to those that are not like it."""
+        same = [(all_points[list(alike)] == row[list(alike)]).any(axis=1).to_numpy()
+                for _, row in all_points.iterrows()]  # fmt: skip
+        return np.array([errors[best(~like), n] for n, like in enumerate(same)])
+
+    used, fitted = GRID.index(FITTED), best(np.ones(len(all_points), dtype=bool))
+    named = [f"sustained {c.sustained:.2f}, overlap {c.overlap:g}" for c in GRID]
+    lines = [
+        "| error of the model, as a factor | constants | typical | largest | within 1.5 |",
+        "|---|---|---|---|---|",
+    ]
+    for name, of, constants in (
+        ("as it stands in model.py", errors[used], named[used]),
+        ("fitted to all of these", errors[fitted], named[fitted]),
+        ("each rung by the others", held_out("rung"), "refitted"),
+        ("each problem by the others", held_out("problem"), "refitted"),
+        ("each by other rungs on other problems", held_out("rung", "problem"), "refitted"),
+    ):
+        typical, largest = math.exp(math.sqrt((of**2).mean())), math.exp(abs(of).max())
+        inside = (abs(of) < math.log(FACTOR)).sum()
+        lines.append(
+            f"| {name} | {constants} | {typical:.2f} | {largest:.2f} | {inside} of {len(of)} |"
+        )
+    pairs = [
+        (a, b) for _, here in all_points.groupby("problem")
+        for a, b in itertools.combinations(here.itertuples(), 2)
+        if abs(math.log(a.measured_ms / b.measured_ms)) > math.log(1.05)
     ]  # fmt: skip
-    ranks = orders(all_points, FITTED)
-    right, pairs = sum(r for *_, r in ranks), sum(n for _, n, _ in ranks)
-    names = list(dict.fromkeys(p.kernel for p in all_points))
-    lines += ["", f"Of {pairs} pairs of kernels whose times differ by over 5%, {right} are in the "
-              "right order. Predicted over measured:", "",
-              f"| problem | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]  # fmt: skip
-    for label in dict.fromkeys(p.problem for p in all_points):
-        cells = []
-        for name in names:
-            p = next((p for p in all_points if (p.kernel, p.problem) == (name, label)), None)
-            text = "-"
-            if p:
-                off = math.exp(p.error(FITTED))
-                text = f"{p.predicted(FITTED):.3g} / {p.ms:.3g} ms = {off:.2f}"
-            cells.append(text)
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    where = f"{document['device']}; {document['date']}"
-    lines += ["", f"Measured on {where} (`{source}`); by "
-              "`python -m tests.instruments.calibrate_model`."]  # fmt: skip
+    right = sum((a.measured_ms < b.measured_ms) == (a.ms < b.ms) for a, b in pairs)
+    names, labels = all_points["kernel"].unique(), all_points["problem"].unique()
+    order = f"Of {len(pairs)} pairs of kernels whose times differ by over 5%, {right} are in the "
+    lines += ["", f"{order}right order. Predicted over measured:", ""]
+    lines += [f"| problem | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    cells = {
+        (p.problem, p.kernel): f"{p.ms:.3g} / {p.measured_ms:.3g} ms = {p.ms / p.measured_ms:.2f}"
+        for p in all_points.itertuples()
+    }
+    for label in labels:
+        lines.append(f"| {label} | {' | '.join(cells.get((label, n), '-') for n in names)} |")
+    where = f"Measured on {document['device']}; {document['date']} (`{source}`)"
+    lines += ["", f"{where}; by `python -m tests.instruments.calibrate_model`."]
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Print the report; with --write, put it between the markers of a file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("measured", nargs="?", type=Path, default=MEASURED)
+    parser.add_argument("--measure", action="store_true", help="make the times first, on a GPU")
+    parser.add_argument("--kernel", action="append", help="of these kernels, not of all rungs")
     parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
+    if given.measure:
+        document = measured(given.kernel or [path.stem for path in catalog.catalog()])
+        given.measured.write_text(json.dumps(document, indent=1))
     document = json.loads(given.measured.read_text())
     text = table(points(document), document, f"tests/instruments/{given.measured.name}")
     print(text)
     if given.write:
         write_between(given.write, "times", text)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,18 +7,16 @@ The simulator counts the source's accesses. nvcc may read four neighbouring floa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from convlab.why.sass import Function, Instruction
+from convlab.why.sass import Function
 
 
-@dataclass(frozen=True)
-class Merge:
+class Merge(NamedTuple):
     """Accesses of one source line that nvcc joined.
 
-    `space` and `kind` are as in `SimLaunch.lines`; `source` and `made` are bytes for
-    each lane, of one access of the source and of the widest machine instruction made of it.
+    `space` and `kind` are as in `Trace.lines`; `source` and `made` are bytes for each lane, of one
+    access of the source and of the widest machine instruction made of it.
     """
 
     line: int
@@ -33,30 +31,16 @@ class Merge:
 
 
 def merges(functions: Sequence[Function], lines: Sequence[Mapping[str, Any]]) -> list[Merge]:
-    """Return the merges among a launch's accesses, from machine code against source widths.
-
-    Parameters
-    ----------
-    functions : with instructions and their source lines: those that were launched.
-    lines : `SimLaunch.lines`.
-    """
+    """Return the merges among the counted lines (`Trace.lines`) of functions that were launched."""
     found = []
     for row in lines:
-        if row["kind"] == "atomic" or not row["lanes"]:
-            continue
-        source = row["bytes"] // row["lanes"]
-        widest = max(_made(functions, row), key=lambda i: i.width, default=None)
-        if widest is not None and widest.width > 8 * source:
-            found.append(
-                Merge(row["line"], row["space"], row["kind"], source, widest.width // 8,
-                      f"{widest.opcode.split('.')[0]}.{widest.width}")
-            )  # fmt: skip
+        line, access = row["line"], (row["space"], row["kind"])
+        made = [
+            i for f in functions for i in f.instructions if (i.access, i.line) == (access, line)
+        ]
+        source = row["bytes"] // row["lanes"] if row["lanes"] else 0
+        widest = max(made, key=lambda i: i.width, default=None)
+        if source and widest and widest.width > 8 * source:
+            opcode = f"{widest.opcode.split('.')[0]}.{widest.width}"
+            found.append(Merge(line, *access, source, widest.width // 8, opcode))
     return found
-
-
-def _made(functions: Sequence[Function], row: Mapping[str, Any]) -> list[Instruction]:
-    """The machine instructions of a line's accesses."""
-    return [
-        i for f in functions for i in f.instructions
-        if i.access == (row["space"], row["kind"]) and i.line == row["line"]
-    ]  # fmt: skip

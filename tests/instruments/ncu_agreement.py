@@ -1,16 +1,13 @@
 """Does the simulator count what the hardware counts? For every rung, on a GPU with ncu.
 
-    python -m tests.instruments.ncu_agreement [--kernel NAME ...] [--no-times] [--json FILE] [--write FILE]
+    python -m tests.instruments.ncu_agreement [--kernel NAME ...] [--json FILE] [--write FILE]
 
-Prints two Markdown tables: simulated against ncu's counters on three small problems, each
-difference marked "ok" up to 5% (wavefronts: 15%), and predicted against measured times. --write
-puts the first into a file; the second is written by tests/instruments/calibrate_model.py, which reads
-the --json (measured_h200.json) and shows the errors on what the model was not fitted to, too.
+Prints a Markdown table: simulated against ncu's counters on three small problems, each difference
+marked "ok" up to 5% (wavefronts: 15%); --write puts it into a file.
 
 The simulator counts the source's accesses. Where nvcc joined some (a float4 for four floats, which
 the widths in its machine code tell), the launch is counted once more with these joined; a
 difference that is then within its limit is "explained", and the column "why" says by what.
-
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ import torch
 
 from convlab import load, problem
 from convlab import why as explain
-from convlab.fast import measure
 from convlab.fast.bench import write_between
 from convlab.machine import device
 from convlab.sim import Trace
@@ -41,13 +37,6 @@ SMALL = {
     "padded, strided": "N=2,C=8,H=57,W=61,K=40,R=5,S=3,stride=2,padding=2x1,bias=1",
     "grouped, dilated": "N=1,C=32,H=48,W=80,K=64,R=3,S=3,dilation=2,padding=2,groups=4",
 }
-HEADLINE = ("square", "rect", "wide")
-OTHERS = (
-    "N=32,C=64,H=56,W=56,K=64,R=3,S=3,padding=1",
-    "N=32,C=3,H=224,W=224,K=64,R=7,S=7,stride=2,padding=3",
-    "N=8,C=64,H=128,W=128,K=64,R=3,S=3,dilation=2,padding=2",
-    "N=32,C=128,H=56,W=56,K=128,R=3,S=3,stride=2,padding=1",
-)
 # What is compared, the difference that is allowed, and where it comes from.
 RATIOS = (
     ("sectors / load", "global_load_sectors", "global_load_requests", 0.05),
@@ -127,17 +116,17 @@ def compare(
         )
         if not ours and not theirs:
             continue  # no shared memory, say
-        off, off_joined = _off(ours, theirs), _off(ours_joined, theirs)
-        ok = off is not None and abs(off) <= allowed
-        changed = ours_joined != ours
-        rows.append(
-            {"quantity": quantity, "simulated": ours, "ncu": theirs, "difference": off, "ok": ok,
-             "allowed": allowed, "joined": ours_joined if changed else None,
-             "joined_difference": off_joined if changed else None,
-             "explained": not ok and changed and off_joined is not None
-             and abs(off_joined) <= allowed,
-             "why": "; ".join(map(str, merges)) if changed else ""}
-        )  # fmt: skip
+        off, off_joined = (
+            value / theirs - 1 if value and theirs else None for value in (ours, ours_joined)
+        )
+        ok, ok_joined = (value is not None and abs(value) <= allowed for value in (off, off_joined))
+        row = {"quantity": quantity, "simulated": ours, "ncu": theirs, "difference": off, "ok": ok,
+               "allowed": allowed, "joined": None, "joined_difference": None, "explained": False,
+               "why": ""}  # fmt: skip
+        if ours_joined != ours:
+            row |= {"joined": ours_joined, "joined_difference": off_joined,
+                    "explained": not ok and ok_joined, "why": "; ".join(map(str, merges))}  # fmt: skip
+        rows.append(row)
     return rows
 
 
@@ -148,37 +137,6 @@ def _quantity(
     if below is not None:
         value = value / side[below] if value and side.get(below) else None
     return 32 * value if value and quantity.startswith("bytes") else value
-
-
-def _off(ours: float | None, theirs: float | None) -> float | None:
-    return ours / theirs - 1 if ours and theirs else None
-
-
-def times(names: list[str]) -> list[dict]:
-    """A row for each rung and problem: predicted and measured milliseconds."""
-    rows = []
-    for name in names:
-        kernel = load(name, engine="cuda")
-        for spec in (*HEADLINE, *OTHERS):
-            asked = problem(spec)
-            if kernel.unsupported(asked):
-                continue
-            print(f"{name}, {asked.label}", file=sys.stderr)
-            try:
-                # engine "sim": the prediction alone, for the GPU that is here
-                model = explain.inspect(name, asked, engine="sim").predicted
-                measured = 1e3 * measure.measure(kernel, asked, limit_seconds=5.0).seconds
-            except ConvlabError as error:
-                print(f"  {error}", file=sys.stderr)
-                continue
-            predicted = model.ms if model else None
-            rows.append(
-                {"kernel": name, "problem": asked.label,
-                 "predicted_ms": predicted, "measured_ms": measured,
-                 "ratio": predicted / measured if predicted else None,
-                 "terms": model.to_dict()["parts"] if model else None}
-            )  # fmt: skip
-    return rows
 
 
 def _number(value: float | None) -> str:
@@ -218,66 +176,29 @@ def agreement_table(rows: list[dict]) -> list[str]:
     ]
 
 
-def times_table(rows: list[dict]) -> list[str]:
-    """The times' table as lines of Markdown, and whether each problem's order of rungs is right."""
-    lines = [
-        "| kernel | problem | predicted ms | measured ms | ratio |",
-        "|---|---|---:|---:|---:|",
-    ]
-    for row in rows:
-        lines.append(
-            f"| {row['kernel']} | {row['problem']} | {_number(row['predicted_ms'])} | "
-            f"{_number(row['measured_ms'])} | {_number(row['ratio'])} |"
-        )
-    for label in dict.fromkeys(row["problem"] for row in rows):
-        known = [row for row in rows if row["problem"] == label and row["ratio"]]
-        orders = [
-            [row["kernel"] for row in sorted(known, key=lambda row: row[key])]
-            for key in ("predicted_ms", "measured_ms")
-        ]
-        far = [row["kernel"] for row in known if not 1 / 1.5 < row["ratio"] < 1.5]
-        lines += ["", (
-            f"{label}: order {'right' if orders[0] == orders[1] else f'{orders[0]} predicted, '}"
-            f"{'' if orders[0] == orders[1] else f'{orders[1]} measured'}; "
-            f"{len(known) - len(far)} of {len(known)} within 1.5 {far or ''}"
-        ).rstrip() + "."]  # fmt: skip
-    return lines
-
-
 def main() -> int:
-    """Run what was asked for; the exit status is 1 if there is no GPU."""
+    """Compare what was asked for; the exit status is 1 if there is no GPU."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernel", action="append")
-    parser.add_argument("--no-times", action="store_true")
-    parser.add_argument("--no-counters", action="store_true")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the counters' table between "
-                        "the markers `ncu` of this file")  # fmt: skip
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table between the "
+                        "markers `ncu` of this file")  # fmt: skip
     given = parser.parse_args()
     here = device.describe()
     if here is None:
         print("needs an NVIDIA GPU", file=sys.stderr)
         return 1
-    names = given.kernel or [path.stem for path in catalog.catalog()]
+    rows = agreement(given.kernel or [path.stem for path in catalog.catalog()])
     where = (
         f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
         "`python -m tests.instruments.ncu_agreement --write convlab/why/README.md`."
     )
-    results = {"gpu": device.find_gpu().name, "date": str(datetime.date.today()),
-               "device": f"{here}; torch {torch.__version__}", "counters": [], "times": []}  # fmt: skip
-    for marker, kind, wanted, collect, table in (
-        ("ncu", "counters", not given.no_counters, agreement, agreement_table),
-        ("times", "times", not given.no_times, times, times_table),
-    ):
-        if not wanted:
-            continue
-        results[kind] = collect(names)
-        text = "\n".join([*table(results[kind]), "", where])
-        print(f"\n{text}")
-        if given.write and marker == "ncu":
-            write_between(given.write, marker, text)
-        if given.json:  # at once: the other part takes minutes
-            given.json.write_text(json.dumps(results, indent=1))
+    text = "\n".join([*agreement_table(rows), "", where])
+    print(text)
+    if given.write:
+        write_between(given.write, "ncu", text)
+    if given.json:
+        given.json.write_text(json.dumps({"device": str(here), "counters": rows}, indent=1))
     return 0
 
 
