@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 import convlab
@@ -113,7 +114,9 @@ def test_occupancy_agrees_with_nvidias_own_code(tmp_path) -> None:
         f"{gpu.limits.shared_optin_bytes} {gpu.limits.reserved_bytes} {t} {r} {s}"
         for gpu, t, r, s in cases
     )
-    ran = subprocess.run([tmp_path / "ask"], input=asked, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [tmp_path / "ask"], input=asked, capture_output=True, text=True, check=True
+    )
     ours = [occupancy(*case).blocks for case in cases]
     different = [(case, mine, its) for case, mine, its in
                  zip(cases, ours, map(int, ran.stdout.split()), strict=True) if mine != its]  # fmt: skip
@@ -173,27 +176,25 @@ FORBIDDEN = (
 
 def test_ncus_table_is_read_by_function_and_summed() -> None:
     found = ncu.read_csv(NCU)
-    assert list(found.frame["function"]) == ["im2col", "gemm<8, 4>"]
-    assert list(found.frame["grid"]) == ["(4, 16, 1)", "(2, 8, 1)"]
-    assert found.totals["global_load_requests"] == 18432
-    assert found.totals["nanoseconds"] == pytest.approx(25600.5)
-    assert list(found.frame["registers"]) == [32, 127]
-    assert found.frame["active_warps_pct"][0] == 61.5
-    assert math.isnan(found.frame["active_warps_pct"][1])
-    assert "registers" not in found.totals
+    assert list(found["function"]) == ["im2col", "gemm<8, 4>"]
+    assert list(found["grid"]) == ["(4, 16, 1)", "(2, 8, 1)"]
+    totals = ncu.totals(found)
+    assert totals["global_load_requests"] == 18432
+    assert totals["nanoseconds"] == pytest.approx(25600.5)
+    assert list(found["registers"]) == [32, 127]
+    assert found["active_warps_pct"][0] == 61.5
+    assert math.isnan(found["active_warps_pct"][1])
+    assert "registers" not in totals
     assert ncu.refusal(NCU) is None
     assert ncu.read_csv("==PROF== Connected\n==WARNING== No kernels were profiled.\n") is None
     # a library's kernels can be left out
     own = ncu_agreement.only(found, ["gemm"])
-    assert list(own.frame["function"]) == ["gemm<8, 4>"]
-    assert own.totals["global_load_requests"] == 13824
-
-
-def test_derived_counters_have_the_simulators_names() -> None:
-    totals = {"ffma": 10.0, "fadd": 3.0, "dram_read_bytes": 5.0, "dram_write_bytes": 2.0,
-              "shared_load_wavefronts": 4.0, "shared_store_wavefronts": 1.0}  # fmt: skip
-    found = ncu.derived(totals)
-    assert (found["flops"], found["dram_bytes"], found["shared_wavefronts"]) == (23, 7, 5)
+    assert list(own["function"]) == ["gemm<8, 4>"]
+    assert ncu.totals(own)["global_load_requests"] == 13824
+    some = {"ffma": 10.0, "fadd": 3.0, "dram_read_bytes": 5.0, "dram_write_bytes": 2.0,
+            "shared_load_wavefronts": 4.0, "shared_store_wavefronts": 1.0}  # fmt: skip
+    named = ncu.totals(pd.DataFrame([some]))
+    assert (named["flops"], named["dram_bytes"], named["shared_wavefronts"]) == (23, 7, 5)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> N
 
     monkeypatch.setattr(toolchain, "find", lambda name: Path(name))
     monkeypatch.setattr(ncu.child, "run", run)
-    assert len(ncu.profile(kernel, problem, seed=5).frame) == 2
+    assert len(ncu.profile(kernel, problem, seed=5)) == 2
 
 
 # ---- the model ------------------------------------------------------------------------------

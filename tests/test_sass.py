@@ -152,7 +152,7 @@ def test_tensor_core_instructions_are_in_the_mix_and_in_the_model(opcode, flops,
     assert f.instructions[0].tensor_flops == flops
     kind = opcode.split(".")[0]
     assert f.mix(f.hot_loop) == {kind: 1, "branch": 1}
-    done = work.Work.of(f, {0: 64.0, 16: 64.0}, [], GPUS["H200"], work.Hits(), warps=2)
+    done = work.Work.of(f, {0: 64.0, 16: 64.0}, [], GPUS["H200"], 200, warps=2)
     assert done.tensor_flops == pytest.approx(32 * flops * slower)
     assert done.mix == {kind: 32, "branch": 32}
 

@@ -11,7 +11,7 @@ import functools
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -166,23 +166,18 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     except ConvlabError as error:
         notes.append(f"not simulated: {_first_line(error)}")
         return None, error.findings if isinstance(error, LaunchError) else ()
-    if counted.sampling:
-        notes.append(_sampled(counted.sampling))
+    if sampling := counted.sampling:
+        shown = {"load sectors": "global_load_sectors", "store sectors": "global_store_sectors",
+                 "wavefronts": "shared_wavefronts"}  # fmt: skip
+        off = {what: sampling["errors"].get(name) for what, name in shown.items()}
+        errors = ", ".join(f"{what} {error:.1%}" for what, error in off.items() if error)
+        notes.append(
+            f"{sampling['sampled']:,} of {sampling['blocks']:,} blocks simulated, at random, and "
+            f"their counts scaled; standard errors: {errors or 'none'}"
+        )
     if counted.flops is None and counted.lines:
         notes.append("operations are not counted: no objdump; install binutils")
     return counted, counted.findings
-
-
-def _sampled(sampling: Mapping[str, Any]) -> str:
-    """In words: how many blocks stand for all, and how far off their counts may be."""
-    shown = {"load sectors": "global_load_sectors", "store sectors": "global_store_sectors",
-             "wavefronts": "shared_wavefronts"}  # fmt: skip
-    errors = ", ".join(
-        f"{what} {sampling['errors'][name]:.1%}"
-        for what, name in shown.items() if sampling["errors"].get(name)
-    )  # fmt: skip
-    count = f"{sampling['sampled']:,} of {sampling['blocks']:,} blocks simulated, at random"
-    return f"{count}, and their counts scaled; standard errors: {errors or 'none'}"
 
 
 def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
@@ -217,8 +212,8 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     seen: dict[str, Any] = {}
     try:
         seen["ms"] = 1e3 * measure(kernel, problem, seed=seed).seconds
-        counted = ncu.profile(kernel, problem, seed=seed)
-        seen["counters"], seen["functions"] = ncu.derived(counted.totals), counted.frame
+        seen["functions"] = ncu.profile(kernel, problem, seed=seed)
+        seen["counters"] = ncu.totals(seen["functions"])
     except ConvlabError as error:
         lacks = "hardware counters are missing" if seen else "not measured"
         notes.append(f"{lacks}: {_first_line(error)}")

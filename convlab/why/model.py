@@ -30,7 +30,7 @@ from ..words.problem import Problem
 from .flow import Rows, executions, launched, lines_of
 from .occupancy import occupancy
 from .sass import Function, in_order
-from .work import FP32, SCHEDULERS, Hits, Work
+from .work import FP32, SCHEDULERS, Work, missed
 
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s
@@ -203,10 +203,10 @@ def predict(
         if (lines := lines_of(function, counted.lines))
     ]
     moved = sum(dram for *_, dram in called)
-    hits = Hits.of(counted.counters, moved)
+    misses, of_load = missed(counted.counters, moved)
     parts = [
-        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), hits,
-              dram / bandwidth)
+        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), misses,
+              of_load, dram / bandwidth)
         for function, launches, lines, dram in called
     ]  # fmt: skip
     if library := counted.counters.get("library_bytes"):
@@ -234,7 +234,7 @@ def _dram(lines: Rows, arrays: Mapping[str, float]) -> float:
 
 
 def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
-          executed: Mapping[int, float], hits: Hits, dram_seconds: float) -> Part:  # fmt: skip
+          executed: Mapping[int, float], misses: float, of_load: float, dram_seconds: float) -> Part:  # fmt: skip
     """One function's part; a few blocks of an SM are whole ones, many even out."""
     threads = math.prod(launches[0]["block"])
     shared = function.static_shared + launches[0]["shared_bytes"]
@@ -243,7 +243,7 @@ def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
     blocks = sum(math.prod(entry["grid"]) for entry in launches)
     warps = blocks * warps_each
     times = executions(function, lines, executed, warps)
-    work = Work.of(function, times, lines, gpu, hits, warps)
+    work = Work.of(function, times, lines, gpu, of_load, warps)
     per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
     hertz = gpu.ghz * 1e9
     seconds = work.cycles(warps_each, per_sm, min(held, per_sm) or 1) / hertz
@@ -254,10 +254,10 @@ def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
     # what misses L1, and all stores
     requests = sum(row["requests"] for row in lines
                    if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    missed = min(_asked(lines, "load"), 32 * requests * hits.misses) + _asked(lines, "store")
+    through_l2 = min(_asked(lines, "load"), 32 * requests * misses) + _asked(lines, "store")
     terms |= {
         "waiting": max(0.0, waits), "tensor": work.tensor_flops * warps / tensor_rate,
-        "L2": missed / (L2_BYTES * gpu.sms * hertz), "DRAM": dram_seconds,
+        "L2": through_l2 / (L2_BYTES * gpu.sms * hertz), "DRAM": dram_seconds,
     }  # fmt: skip
     issued: Counter[int] = Counter()
     for i in function.instructions:

@@ -15,8 +15,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -30,7 +28,7 @@ from ..words.problem import Problem
 from .sass import demangled
 
 TIME_LIMIT = 300.0  # seconds for all passes
-# Short name: what ncu calls it. The sums are added over the functions of a call.
+# Short name: what ncu calls it. These are added over the functions of a call.
 SUMS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -65,23 +63,11 @@ _REFUSALS = {
 }
 
 
-@dataclass(frozen=True)
-class Counters:
-    """What ncu counted in one call of a kernel.
+def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> pd.DataFrame:
+    """Count one call of a kernel on the GPU; see `read_csv`.
 
-    `frame` has a row for each launch: function, grid, block, and every metric by its short name;
-    `totals` the sums over them of what is in `SUMS`.
+    Raises LaunchError, a line that says what to do.
     """
-
-    frame: pd.DataFrame
-
-    @property
-    def totals(self) -> dict[str, float]:
-        return {name: float(self.frame[name].sum()) for name in SUMS if name in self.frame}
-
-
-def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> Counters:
-    """Count one call of a kernel on the GPU. Raises LaunchError, a line that says what to do."""
     ncu = toolchain.find("ncu")
     if ncu is None:
         raise LaunchError(
@@ -122,11 +108,11 @@ def refusal(output: str) -> str | None:
     return f"ncu failed: {errors[0].removeprefix('==ERROR==').strip()}" if errors else None
 
 
-def read_csv(output: str) -> Counters | None:
+def read_csv(output: str) -> pd.DataFrame | None:
     """Read what ``ncu --csv --page raw --print-units base`` printed; None if there is no table.
 
     The table is a header, perhaps a row of units, and a row for each launch; other lines may stand
-    around it. A number is NaN where ncu has "n/a".
+    around it. Returned are function, grid, block and each metric by its short name, NaN for "n/a".
     """
     text = "\n".join(line for line in output.splitlines() if line.startswith('"'))
     if not text.startswith('"ID"'):
@@ -139,20 +125,20 @@ def read_csv(output: str) -> Counters | None:
         | {name: pd.to_numeric(table[metric].str.replace(",", ""), errors="coerce")
            for name, metric in METRICS.items() if metric in table}
     )  # fmt: skip
-    return Counters(frame) if len(frame) else None
+    return frame if len(frame) else None
 
 
-def derived(totals: Mapping[str, float]) -> dict[str, float]:
-    """Add what is shown beside the simulator's counters, under its names where it has them."""
-    found = dict(totals)
+def totals(frame: pd.DataFrame) -> dict[str, float]:
+    """Add up a call's launches, under the names of the simulator's counters where it has them."""
+    found = {name: float(frame[name].sum()) for name in SUMS if name in frame}
     for side in ("requests", "wavefronts"):
-        pair = [totals.get(f"shared_{kind}_{side}") for kind in ("load", "store")]
+        pair = [found.get(f"shared_{kind}_{side}") for kind in ("load", "store")]
         if None not in pair:
             found[f"shared_{side}"] = sum(pair)
-    if "ffma" in totals:
-        found["flops"] = 2 * totals["ffma"] + totals.get("fadd", 0) + totals.get("fmul", 0)
-    if "dram_read_bytes" in totals:
-        found["dram_bytes"] = totals["dram_read_bytes"] + totals.get("dram_write_bytes", 0)
+    if "ffma" in found:
+        found["flops"] = 2 * found["ffma"] + found.get("fadd", 0) + found.get("fmul", 0)
+    if "dram_read_bytes" in found:
+        found["dram_bytes"] = found["dram_read_bytes"] + found.get("dram_write_bytes", 0)
     return found
 
 

@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..machine.device import Gpu
 from .latency import stalls
@@ -28,34 +28,19 @@ FP32 = ("FFMA", "FADD FMUL")
 L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load: see latency.py
 
 
-class Hits(NamedTuple):
-    """What becomes of the requests of warps for loads from global memory.
+def missed(counters: Mapping[str, float], dram_bytes: float) -> tuple[float, float]:
+    """Return which share of warps' requests for global memory miss L1, and how long a load takes.
 
-    `misses` is the share of requests of which some sector is not in L1, `from_dram` the share of
-    those sectors that are not in L2 either. Both count what a block or a launch touches for the
-    first time.
+    By what a block, or a launch, of a simulated run touches for the first time; what is assumed
+    where that was not counted.
     """
-
-    misses: float = 0.2
-    from_dram: float = 0.5
-
-    @classmethod
-    def of(cls, counters: Mapping[str, float], dram_bytes: float) -> Hits:
-        """Those of a simulated run, whose launches load and store so much for the first time.
-
-        What is assumed where it was not counted.
-        """
-        requests = sum(counters.get(f"global_{kind}_requests", 0) for kind in ("load", "store"))
-        first = counters.get("block_sectors", 0)
-        if not requests or not first:
-            return cls()
-        return cls(min(1.0, first / requests), min(1.0, dram_bytes / 32 / first))
-
-    @property
-    def cycles(self) -> float:
-        """The latency of a load, on average."""
-        missed = L2_HIT + self.from_dram * (DRAM_HIT - L2_HIT)
-        return L1_HIT + self.misses * (missed - L1_HIT)
+    requests = sum(counters.get(f"global_{kind}_requests", 0) for kind in ("load", "store"))
+    first = counters.get("block_sectors", 0)
+    misses, from_dram = 0.2, 0.5
+    if requests and first:
+        misses, from_dram = min(1.0, first / requests), min(1.0, dram_bytes / 32 / first)
+    beyond_l1 = L2_HIT + from_dram * (DRAM_HIT - L2_HIT)
+    return misses, L1_HIT + misses * (beyond_l1 - L1_HIT)
 
 
 @dataclass
@@ -85,9 +70,12 @@ class Work:
 
     @classmethod
     def of(cls, function: Function, times: Mapping[int, float], lines: Sequence[Mapping[str, Any]],
-           gpu: Gpu, hits: Hits, warps: float) -> Work:  # fmt: skip
-        """Divide what a function did among its warps: its instructions and its counted lines."""
-        waits = stalls(function, times, hits.cycles)
+           gpu: Gpu, of_load: float, warps: float) -> Work:  # fmt: skip
+        """Divide what a function did among its warps: its instructions and its counted lines.
+
+        `of_load` is the latency of a load from global memory.
+        """
+        waits = stalls(function, times, of_load)
         lanes = gpu.limits.fp32_lanes / SCHEDULERS
         phases, at = [Phase()], {}
         mix: Counter[str] = Counter()

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from convlab import load, problem
@@ -55,10 +56,9 @@ def own_functions(source: str) -> list[str]:
     return re.findall(r"__global__\s+(?:static\s+)?\w+\s+(\w+)\s*\(", blank)
 
 
-def only(counters: ncu.Counters, functions: Sequence[str]) -> ncu.Counters:
+def only(counters: pd.DataFrame, functions: Sequence[str]) -> pd.DataFrame:
     """The counters of some functions alone: without a library's kernels."""
-    own = counters.frame["function"].map(lambda name: name.partition("<")[0] in functions)
-    return ncu.Counters(counters.frame[own].reset_index(drop=True))
+    return counters[counters["function"].str.partition("<")[0].isin(functions)]
 
 
 def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
@@ -97,7 +97,7 @@ def agreement(names: list[str]) -> list[dict]:
             except ConvlabError as error:
                 rows.append({"kernel": name, "problem": label, "quantity": str(error)})
                 continue
-            compared = compare(*ours, ncu.derived(theirs.totals))
+            compared = compare(*ours, ncu.totals(theirs))
             rows += [{"kernel": name, "problem": label} | row for row in compared]
     return rows
 
