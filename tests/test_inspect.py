@@ -269,12 +269,12 @@ def counted(problem, scale: float) -> SimpleNamespace:
     )
 
 
-def predicted(problem, registers: int = 32, scale: float = 1, name: str = "f"):
+def predicted(problem, registers: int = 32, scale: float = 1) -> model.Prediction:
     body = [
         sass.Instruction(0x10, "LDG.E", "", 3), sass.Instruction(0x20, "FFMA", "", 4),
         sass.Instruction(0x30, "BRA", "", 3, target=0x10), sass.Instruction(0x40, "STG.E", "", 5),
     ]  # fmt: skip
-    function = sass.Function(name, registers=registers, instructions=body)
+    function = sass.Function("f", registers=registers, instructions=body)
     return model.predict(problem, GPUS["H200"], [function], counted(problem, scale))
 
 
@@ -343,8 +343,9 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
         raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
 
     explain._functions.cache_clear()  # what was compiled before is remembered
-    monkeypatch.setattr(explain.builds, "cubin", none)
-    found = convlab.inspect("01_direct", SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(explain.builds, "cubin", none)
+        found = convlab.inspect("01_direct", SMALL)
     assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)
     assert any(note.startswith("no prediction") for note in found.notes)
     assert not any("\n" in note for note in found.notes)

@@ -29,11 +29,7 @@ Block = tuple[int, int, int]
 
 
 def accesses(
-    kernel: Kernel | str | Path,
-    problem: Problem | str,
-    *,
-    block: Block = (0, 0, 0),
-    warp: int = 0,
+    kernel: Kernel | str | Path, problem: Problem | str, *, block: Block = (0, 0, 0), warp: int = 0
 ) -> pd.DataFrame:
     """Record every memory request of one warp on the simulator, lane by lane.
 

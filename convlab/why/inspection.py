@@ -88,7 +88,6 @@ class Inspection(Result):
 
     @property
     def ms(self) -> float | None:
-        """The measured time."""
         return (self.measured or {}).get("ms")
 
     @property
@@ -274,7 +273,6 @@ class Inspections(Several):
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
         return self.results[0].kernel
 
     @property

@@ -96,11 +96,9 @@ class Part:
 
     @property
     def seconds(self) -> float:
-        """The predicted time."""
         return self.time(FITTED)
 
     def time(self, constants: Constants) -> float:
-        """The predicted time with other constants."""
         sm = self.sm_seconds / (constants.sustained if self.mix else 1)
         together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
         p = constants.overlap
@@ -121,12 +119,10 @@ class Prediction:
 
     @property
     def ms(self) -> float:
-        """The whole call, in milliseconds."""
         return 1e3 * sum(part.seconds for part in self.parts)
 
     @property
     def slowest(self) -> Part:
-        """The part that takes longest."""
         return max(self.parts, key=lambda part: part.seconds)
 
     @property

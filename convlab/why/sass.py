@@ -201,12 +201,8 @@ class Function:
 
 def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of kinds of instructions in a fixed order of them."""
-
-    def place(kind: str) -> tuple[int, int]:
-        base, _, width = kind.partition(".")
-        return _ORDER.index(base), int(width or 0)
-
-    return {kind: counts[kind] for kind in sorted(counts, key=place)}
+    places = {kind: _ORDER.index(kind.partition(".")[0]) for kind in counts}
+    return {kind: counts[kind] for kind in sorted(counts, key=lambda k: (places[k], len(k), k))}
 
 
 @functools.cache
@@ -228,18 +224,13 @@ def demangled(symbol: str) -> str:
 
 def resources(log: str) -> dict[str, Function]:
     """Read what ``ptxas -v`` said of each function: registers, shared memory, stack, spills."""
+    said = (r"Used (\d+) registers", r"(\d+) bytes smem", r"(\d+) bytes stack frame",
+            r"(\d+) bytes spill stores", r"(\d+) bytes spill loads")  # fmt: skip
     found = {}
     for part in log.split("Compiling entry function '")[1:]:
-
-        def said(pattern: str, part: str = part) -> int:
-            return sum(map(int, re.findall(pattern, part)[-1:]))
-
         symbol = part.partition("'")[0]
-        spills = said(r"(\d+) bytes spill stores") + said(r"(\d+) bytes spill loads")
-        found[symbol] = Function(
-            symbol, said(r"Used (\d+) registers"), said(r"(\d+) bytes smem"),
-            said(r"(\d+) bytes stack frame"), spills,
-        )  # fmt: skip
+        *own, stores, loads = (int((re.findall(what, part) or [0])[-1]) for what in said)
+        found[symbol] = Function(symbol, *own, spill_bytes=stores + loads)
     return found
 
 

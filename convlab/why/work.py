@@ -1,12 +1,9 @@
 """What a warp of a kernel has to do, between barriers, and how fast an SM gets it done.
 
-A scheduler of an SM serves its warps as a shop serves customers who also have errands elsewhere.
-A warp occupies some resource (issue slots, multipliers, the shared memory) for some cycles, and
-for others waits for nothing but its own results. How much w such warps get done together is what
-mean value analysis of closed queueing networks tells (Reiser and Lavenberg, JACM 27(2), 1980): no
-more than the busiest resource allows, no more than w times a warp alone, and less than both
-between. Where blocks have barriers, their warps go through each phase together, and only other
-blocks of the SM fill the time that they wait; so the same is done once more with blocks.
+A warp keeps a resource of its scheduler for some cycles, and for others waits for nothing but its
+own results: a closed queueing network, whose throughput mean value analysis tells (Reiser and
+Lavenberg, JACM 27(2), 1980). Where blocks have barriers, their warps go through each phase
+together, and only other blocks of the SM fill the time that they wait; so it is done twice.
 """
 
 from __future__ import annotations
