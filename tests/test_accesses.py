@@ -47,28 +47,21 @@ def line_of(kernel: convlab.Kernel, text: str) -> int:
     return next(n for n, line in enumerate(kernel.source.splitlines(), 1) if text in line)
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("in a row", list(range(32))),
-        ("strided", [8 * lane for lane in range(32)]),
-        ("one for all", [5] * 32),
-        ("scattered", [lane * lane % 331 for lane in range(32)]),
-        ("wide", [4 * lane for lane in range(32)]),
-        ("a column", [32 * lane for lane in range(32)]),
-    ],
-)
-def test_each_lane_has_its_index(patterns: convlab.Kernel, text: str, expected: list[int]) -> None:
+def test_each_lane_has_its_index(patterns: convlab.Kernel) -> None:
     frame = explain.accesses(patterns, PROBLEM, block=(0, 1, 0))
-    rows = frame[frame["line"] == line_of(patterns, text)]
-    assert list(rows["lane"]) == list(range(32))
-    assert list(rows["index"]) == expected
-    assert list(rows["byte"]) == [4 * i for i in expected]
-    assert set(rows["bytes"]) == {16 if text == "wide" else 4}
-
-
-def test_idle_lanes_and_executions(patterns: convlab.Kernel) -> None:
-    frame = explain.accesses(patterns, PROBLEM)
+    for text, index in {
+        "in a row": lambda lane: lane,
+        "strided": lambda lane: 8 * lane,
+        "one for all": lambda lane: 5,
+        "scattered": lambda lane: lane * lane % 331,
+        "wide": lambda lane: 4 * lane,
+        "a column": lambda lane: 32 * lane,
+    }.items():
+        rows = frame[frame["line"] == line_of(patterns, text)]
+        assert list(rows["lane"]) == list(range(32))
+        assert list(rows["index"]) == [index(lane) for lane in range(32)], text
+        assert list(rows["byte"]) == [4 * index(lane) for lane in range(32)], text
+        assert set(rows["bytes"]) == {16 if text == "wide" else 4}
     odd = frame[frame["line"] == line_of(patterns, "odd lanes")]
     assert list(odd["lane"]) == list(range(1, 32, 2))
     again = frame[frame["line"] == line_of(patterns, "three times")]

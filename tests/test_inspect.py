@@ -117,9 +117,8 @@ def test_occupancy_agrees_with_nvidias_own_code(tmp_path) -> None:
     ran = subprocess.run(
         [tmp_path / "ask"], input=asked, capture_output=True, text=True, check=True
     )
-    ours = [occupancy(*case).blocks for case in cases]
-    different = [(case, mine, its) for case, mine, its in
-                 zip(cases, ours, map(int, ran.stdout.split()), strict=True) if mine != its]  # fmt: skip
+    both = zip(cases, map(int, ran.stdout.split()), strict=True)
+    different = [(*case, its) for case, its in both if occupancy(*case).blocks != its]
     assert not different, different[:5]
 
 

@@ -266,8 +266,9 @@ def footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: str = "
         drawn = _draw_image(axes, grid, (top, start), shape[2:], pad)
         label = f"times {what}, all channels"
         chart.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, label=label)
-        axes.set_title(f"{name}: rows {top} to {low}, columns {start} to {end}\n"
-                       f"of image {first['n'].iloc[0]}, {channels} channel{'s' * (channels != 1)}")  # fmt: skip
+        where = f"{name}: rows {top} to {low}, columns {start} to {end}"
+        what_of = f"image {first['n'].iloc[0]}, {channels} channel{'s' * (channels != 1)}"
+        axes.set_title(f"{where}\nof {what_of}")
         times = part["times"].mean()
         often = f", each {'once' if times == 1 else f'{times:.3g} times'}" if name == "x" else ""
         several = f", of {images} images" if images > 1 else ""

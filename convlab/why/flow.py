@@ -18,6 +18,7 @@ from .sass import Function, Instruction, Loop, demangled
 
 Rows = Sequence[Mapping[str, Any]]
 Block = list[Instruction]  # or the part of one that lies in one loop and outside the loops in it
+Place = tuple[int, int]  # the first and the last address
 
 
 def executions(
@@ -36,14 +37,16 @@ class _Flow:
 
     def __init__(self, function: Function, lines: Rows, executed: Mapping[int, float],
                  warps: float) -> None:  # fmt: skip
-        self.function, self.executed = function, executed
+        self.function, self.executed, self.rare = function, executed, _division(function)
         self.parent = {loop: function.loop_of(loop) for loop in function.loops}
         self.children = {at: [c for c, p in self.parent.items() if p == at] for at in function.own}
         self.rates: dict[int, float] = {}  # of loads and stores
         self.times: dict[Loop | None, float] = {None: warps}
         # of each line: the loads or stores that came of it, and the bits a lane that they moved
-        self.rows = [(copies, row["requests"] * 8 * row["bytes"] / row["lanes"])
-                     for row in lines if row["lanes"] and (copies := function.made_of(row))]  # fmt: skip
+        self.rows = [
+            (copies, row["requests"] * 8 * row["bytes"] / row["lanes"])
+            for row in lines if row["lanes"] and (copies := function.made_of(row))
+        ]  # fmt: skip
         for loop in sorted(function.loops, key=lambda loop: loop.start - loop.end):
             self.times[loop] = self._iterations(loop)
         for copies, bits in self.rows:
@@ -105,21 +108,20 @@ class _Flow:
             if not follows or i.address in starts:
                 blocks.append([])
             blocks[-1].append(i)
-        rare, told = _division(self.function), []
-        rates = [[self.rates[i.address] for i in block if i.address in self.rates]
-                 for block in blocks]  # fmt: skip
-        known = [min(max(rate), all_of_them) if rate else None for rate in rates]
-        told = [(block[0].address, block[-1].address, times)
-                for block, times in zip(blocks, known, strict=True) if times is not None]  # fmt: skip
-        told += [(*child, min(self.times[child], all_of_them)) for child in self.children[loop]]
+        rates = {
+            (block[0].address, block[-1].address): max(known)
+            for block in blocks
+            if (known := [self.rates[i.address] for i in block if i.address in self.rates])
+        }
+        told = rates | {tuple(child): self.times[child] for child in self.children[loop]}
         jumps = sorted(((i.address, i.target) for i in own if i.target and i.target > i.address),
                        key=lambda jump: jump[1] - jump[0])  # fmt: skip
         counts = []
-        for block, times in zip(blocks, known, strict=True):
-            if times is None:
-                times = min(_guarded(block, jumps, told), all_of_them)
-            slow = any(i.address in rare for i in block)
-            counts += [(i.address, 0.0 if slow else times) for i in block]
+        for block in blocks:
+            place = block[0].address, block[-1].address
+            times = rates[place] if place in rates else _guarded(place, jumps, told)
+            slow = any(i.address in self.rare for i in block)
+            counts += [(i.address, 0.0 if slow else min(times, all_of_them)) for i in block]
         return counts
 
 
@@ -127,13 +129,11 @@ def _width(copies: Block) -> int:
     return sum(i.width for i in copies)
 
 
-def _guarded(
-    block: Block, jumps: list[tuple[int, int]], told: list[tuple[int, int, float]]
-) -> float:
+def _guarded(place: Place, jumps: list[Place], told: Mapping[Place, float]) -> float:
     """What a branch may jump over runs as often as the loads and loops it may jump over."""
     for at, target in jumps:
-        if at < block[0].address and block[-1].address < target:
-            inside = [times for start, end, times in told if at < start and end < target]
+        if at < place[0] and place[1] < target:
+            inside = [times for (start, end), times in told.items() if at < start and end < target]
             if inside:
                 return max(inside)
     return math.inf

@@ -176,8 +176,7 @@ class Inspection(Result):
         numbers = ["simulated", "predicted", "measured"]
         known = self.frame.dropna(subset=numbers, how="all").dropna(axis=1, how="all")
         static, costly = self.static.copy(), self.costly()
-        if len(static):
-            static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
+        static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
         costly[_COSTS] = costly[_COSTS].replace(0.0, math.nan)
         functions = {
             "function": "function", "registers": "registers", "shared": "shared B",

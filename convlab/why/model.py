@@ -92,7 +92,12 @@ class Part:
     @property
     def limited_by(self) -> str:
         """The longest of its terms; "waiting" where the SMs are mostly idle."""
-        return max(self.terms, key=self.terms.__getitem__)
+        return self.longest[0][0]
+
+    @property
+    def longest(self) -> list[tuple[str, float]]:
+        """Its terms, the longest first."""
+        return sorted(self.terms.items(), key=lambda term: -term[1])
 
     @property
     def seconds(self) -> float:
@@ -144,8 +149,7 @@ class Prediction:
     def verdict(self) -> str:
         """What limits the kernel, in a sentence."""
         slowest = self.slowest
-        terms = sorted(slowest.terms.items(), key=lambda term: -term[1])
-        (first, most), *others = [(name, t / slowest.seconds) for name, t in terms]
+        (first, most), *others = [(name, t / slowest.seconds) for name, t in slowest.longest]
         text = f"{WORDS[first][0]} ({most:.0%} of its time)"
         text += "".join(f", then {WORDS[name][1]} ({share:.0%})" for name, share in others[:1]
                         if share > 0.2)  # fmt: skip
@@ -155,8 +159,7 @@ class Prediction:
     def __str__(self) -> str:
         lines = [f"about {short(self.ms)} ms on {self.gpu} for {self.problem.label} (a model's)"]
         for part in self.parts:
-            terms = sorted(part.terms.items(), key=lambda term: -term[1])
-            shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in terms[:4] if t)
+            shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in part.longest[:4] if t)
             lines.append(f"  {part.name}: {short(1e3 * part.seconds)} ms; busy with {shown}")
         return "\n".join(lines)
 
@@ -230,7 +233,8 @@ def _dram(lines: Rows, arrays: Mapping[str, float]) -> float:
 
 
 def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
-          executed: Mapping[int, float], misses: float, of_load: float, dram_seconds: float) -> Part:  # fmt: skip
+          executed: Mapping[int, float], misses: float, of_load: float,
+          dram_seconds: float) -> Part:  # fmt: skip
     """One function's part; a few blocks of an SM are whole ones, many even out."""
     threads = math.prod(launches[0]["block"])
     shared = function.static_shared + launches[0]["shared_bytes"]

@@ -108,24 +108,18 @@ def static_table(
     launched: Sequence[tuple[Function, Rows]], gpu: Gpu, block: Dims | None, shared: int
 ) -> pd.DataFrame:
     """Return one row for each function, with the launch that it had, or else may have."""
+    columns = ["function", "registers", "static_shared", "dynamic_shared", "spill_bytes", "stack",
+               "block", "blocks_per_sm", "occupancy", "limited_by"]  # fmt: skip
     rows = []
     for f, launches in launched:
         entry = launches[0] if launches else {"block": block, "shared_bytes": shared}
-        shape, dynamic = entry["block"], entry["shared_bytes"]
-        row = {
-            "function": f.name, "registers": f.registers, "static_shared": f.static_shared,
-            "dynamic_shared": math.nan, "spill_bytes": f.spill_bytes, "stack": f.stack,
-            "block": "", "blocks_per_sm": math.nan, "occupancy": math.nan, "limited_by": "",
-        }  # fmt: skip
+        shape, dynamic, held = entry["block"] or (), math.nan, (math.nan, math.nan, "")
         if shape:
+            dynamic = entry["shared_bytes"]
             held = occupancy(gpu, math.prod(shape), f.registers, f.static_shared + dynamic)
-            row |= {
-                "dynamic_shared": dynamic, "block": "x".join(map(str, shape)),
-                "blocks_per_sm": held.blocks, "occupancy": held.fraction,
-                "limited_by": held.limited_by,
-            }  # fmt: skip
-        rows.append(row)
-    return pd.DataFrame(rows)
+        own = f.name, f.registers, f.static_shared, dynamic, f.spill_bytes, f.stack
+        rows.append((*own, "x".join(map(str, shape)), *held))
+    return pd.DataFrame(rows, columns=columns)
 
 
 def sass_table(functions: Sequence[Function], model: Prediction | None) -> pd.DataFrame:

@@ -124,8 +124,10 @@ def compare(
                "allowed": allowed, "joined": None, "joined_difference": None, "explained": False,
                "why": ""}  # fmt: skip
         if ours_joined != ours:
-            row |= {"joined": ours_joined, "joined_difference": off_joined,
-                    "explained": not ok and ok_joined, "why": "; ".join(map(str, merges))}  # fmt: skip
+            row |= {
+                "joined": ours_joined, "joined_difference": off_joined,
+                "explained": not ok and ok_joined, "why": "; ".join(map(str, merges)),
+            }  # fmt: skip
         rows.append(row)
     return rows
 
@@ -170,10 +172,8 @@ def agreement_table(rows: list[dict]) -> list[str]:
         )
     known = [row for row in rows if row.get("difference") is not None]
     right, explained = (sum(row[key] for row in known) for key in ("ok", "explained"))
-    return lines + [
-        "",
-        f"{right} of {len(known)} within their limit (5%; wavefronts 15%), {explained} more explained.",
-    ]
+    limits = f"{right} of {len(known)} within their limit (5%; wavefronts 15%)"
+    return [*lines, "", f"{limits}, {explained} more explained."]
 
 
 def main() -> int:
