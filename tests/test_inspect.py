@@ -23,7 +23,7 @@ from convlab.run import data, kernel
 from convlab.show.plot import Chart
 from convlab.why import counting, figures, model, ncu, sass
 from convlab.why.listing import Listing
-from convlab.why.occupancy import occupancy
+from convlab.why.work import occupancy
 from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from convlab.words.format import FLOAT32
 from tests.instruments import calibrate_model, ncu_agreement

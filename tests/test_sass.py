@@ -7,7 +7,7 @@ import pytest
 from convlab.machine import toolchain
 from convlab.machine.device import GPUS
 from convlab.run import build
-from convlab.why import flow, latency, sass, work
+from convlab.why import flow, sass, work
 from convlab.words import catalog
 from convlab.words.errors import BuildError
 
@@ -234,22 +234,22 @@ def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies
     ],
 )  # fmt: skip
 def test_registers_that_an_instruction_reads_and_writes(opcode, operands, reads, writes) -> None:
-    found = latency.registers(sass.Instruction(0, opcode, operands))
+    found = work.registers(sass.Instruction(0, opcode, operands))
     assert found[1] == writes and reads <= found[0]
 
 
 def test_a_warp_waits_for_what_it_reads() -> None:
     f = function(("LDG.E", "R1, desc[UR0][R2.64]"), ("IADD3", "R5, R6, R7, RZ"),
                  ("FFMA", "R0, R1, R1, R0"), ("FFMA", "R3, R0, R0, R3"))  # fmt: skip
-    waits = latency.stalls(f, dict.fromkeys((0, 16, 32, 48), 1.0), of_load=500)
+    waits = work.stalls(f, dict.fromkeys((0, 16, 32, 48), 1.0), of_load=500)
     assert waits == {0: 0, 16: 0, 32: 500 - 2, 48: 4 - 1}
 
 
 def test_a_loops_results_are_waited_for_by_its_next_round() -> None:
     f = function(("FFMA", "R0, R1, R1, R0"), ("BRA", "`(.L_1)", 0))
-    waits = latency.stalls(f, {0: 10.0, 16: 10.0}, of_load=500)
-    assert waits[16] == latency.BRANCH and waits[0] == 0  # the branch takes longer than the sum
-    never = latency.stalls(f, {0: 10.0, 16: 0.0}, of_load=500)
+    waits = work.stalls(f, {0: 10.0, 16: 10.0}, of_load=500)
+    assert waits[16] == work.BRANCH and waits[0] == 0  # the branch takes longer than the sum
+    never = work.stalls(f, {0: 10.0, 16: 0.0}, of_load=500)
     assert never[0] == 3 and 16 not in never
 
 

@@ -28,9 +28,8 @@ from ..sim import Trace
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
 from .flow import Rows, executions, launched, lines_of
-from .occupancy import occupancy
 from .sass import Function, in_order
-from .work import FP32, SCHEDULERS, Work, missed
+from .work import FP32, SCHEDULERS, Work, missed, occupancy
 
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s

@@ -13,8 +13,8 @@ from ..sim import Trace
 from ..words.problem import Problem
 from .flow import Rows
 from .model import Prediction
-from .occupancy import occupancy
 from .sass import Function
+from .work import occupancy
 
 Dims = tuple[int, int, int]
 # Each quantity, its unit, a counter of a side, and what that is over: a number, another counter.

@@ -1,28 +1,123 @@
-"""What a warp of a kernel has to do, between barriers, and how fast an SM gets it done.
+"""What a warp of a kernel has to do, how many an SM holds, and how fast it gets them done.
+
+A warp issues in order, one instruction a cycle at most, and an instruction waits for the registers
+and predicates that it reads (`stalls`). Latencies are those that microbenchmarks found on Volta to
+Hopper (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018; Luo
+et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking",
+2024), rounded; that of a load depends on what the caches hold.
 
 A warp keeps a resource of its scheduler for some cycles, and for others waits for nothing but its
 own results: a closed queueing network, whose throughput mean value analysis tells (Reiser and
 Lavenberg, JACM 27(2), 1980). Where blocks have barriers, their warps go through each phase
 together, and only other blocks of the SM fill the time that they wait; so it is done twice.
+
+How registers and shared memory are handed out to blocks is the rule of NVIDIA's occupancy
+calculator (``cuda_occupancy.h`` of the toolkit).
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..machine.device import Gpu
-from .latency import stalls
+from ..words.errors import ProblemError
 from .sass import Function, Instruction
 
-SCHEDULERS = 4  # of an SM
+SCHEDULERS = 4  # of an SM, each with a quarter of its registers
 # Of an SM, for additions, shifts, logic and comparisons; compute capability below 10.
 INTEGER_LANES = 64
 FP32 = ("FFMA", "FADD FMUL")
-L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load: see latency.py
+L1_HIT, L2_HIT, DRAM_HIT = 40, 270, 600  # cycles of a load
+# Cycles from issue to a result that can be read, the first pattern that fits an opcode.
+_LATENCIES: tuple[tuple[str, int], ...] = (
+    (r"LDS|LDSM|SHFL|ATOMS", 30),
+    (r"LDL", 40),
+    (r"LDC", 30),
+    (r"S2R|S2UR|CS2R|R2UR|VOTE", 20),
+    (r"MUFU|I2F|F2I|F2F|I2I|POPC|FLO", 24),
+    (r"HGMMA", 64),
+    (r"HMMA|IMMA|DMMA", 33),
+    (r"IMAD|UIMAD", 5),
+    (r"U[A-Z]", 8),  # the uniform datapath
+    (r"", 4),
+)  # fmt: skip
+BRANCH = 12  # cycles that a taken or a not taken branch costs the warp beyond its issue
+BARRIER = 20
+_REGISTER = re.compile(r"\b(U?[RP])(\d+)\b(\.64)?")
+_NO_RESULT = ("RED", "BAR", "BRA", "EXIT", "BSSY", "BSYNC")
+_CARRIES = re.compile(r"U?LOP3\S* U?PT?\d?$")  # a predicate stands before the result
+
+
+def latency(opcode: str, of_load: float) -> float:
+    """Return the cycles from an instruction's issue to its result."""
+    if re.match(r"LDG|LD\b|ATOM\b|ATOMG", opcode):
+        return of_load
+    return next(cycles for pattern, cycles in _LATENCIES if re.match(pattern, opcode))
+
+
+def stalls(function: Function, times: Mapping[int, float], of_load: float) -> dict[int, float]:
+    """Return the cycles that a warp waits before each instruction that ever runs, by address."""
+    found: dict[int, float] = {}
+    for loop, own in function.own.items():
+        body = [i for i in own if times.get(i.address)]
+        most = max((times[i.address] for i in body), default=0)
+        found |= _pass(body, of_load, 1 if loop is None else 2)
+        for i in body:
+            # what a branch nearly always leaves out must not lend its latency to the rest
+            if times[i.address] < 0.1 * most:
+                found[i.address] = min(found[i.address], of_load)
+    return found
+
+
+def _pass(body: Sequence[Instruction], of_load: float, rounds: int) -> dict[int, float]:
+    """Waits in the last of some rounds of a loop."""
+    ready: dict[str, float] = {}
+    now, waited = 0.0, {}
+    for i in rounds * list(body):
+        reads, writes = registers(i)
+        at = max([now, *(ready[name] for name in reads if name in ready)])
+        extra = {"branch": BRANCH, "barrier": BARRIER}.get(i.kind, 0)
+        waited[i.address] = at - now + extra
+        now = at + 1 + extra
+        ready |= dict.fromkeys(writes, at + latency(i.opcode, of_load))
+    return waited
+
+
+def registers(i: Instruction) -> tuple[set[str], set[str]]:
+    """Return the registers and predicates that an instruction reads, and those that it writes.
+
+    Results stand first; how many follow from its opcode and width. Guards count as read.
+    """
+    operands = [part.strip() for part in i.operands.split(",")]
+    stores = i.opcode.startswith("ST")
+    results = 0
+    if operands[0] and not stores and not i.opcode.startswith(_NO_RESULT):
+        second = len(operands) > 1 and re.fullmatch(r"U?P\d", operands[1])
+        both = second or re.match(r"U?(ISETP|FSETP|PLOP3)", i.opcode)
+        results = 2 if both or _CARRIES.match(f"{i.opcode} {operands[0]}") else 1
+    wide = 1
+    if i.access in (("shared", "load"), ("global", "load")) or "LDC" in i.opcode:
+        wide = max(1, i.width // 32)
+    elif ".WIDE" in i.opcode or ".64" in i.opcode:
+        wide = 2
+    elif i.opcode.startswith("HMMA"):
+        wide = 4
+    reads, writes = set(re.findall(r"U?P\d", i.guard)), set()
+    for n, operand in enumerate(operands):
+        for kind, number, pair in _REGISTER.findall(operand):
+            if n < results and "[" not in operand:
+                side, span = writes, wide if kind.endswith("R") else 1
+            elif stores and n == len(operands) - 1:
+                side, span = reads, max(1, i.width // 32)
+            else:
+                side, span = reads, 2 if pair else 1
+            side.update(f"{kind}{int(number) + k}" for k in range(span))
+    return reads, writes
 
 
 def missed(counters: Mapping[str, float], dram_bytes: float) -> tuple[float, float]:
@@ -159,3 +254,42 @@ def _shares(function: Function, times: Mapping[int, float], row: Mapping[str, An
         if whole:
             merged = row["space"] == "shared" and i.width > source
             yield i.address, moved[i] / whole * (0.5 if merged else 1.0)
+
+
+class Occupancy(NamedTuple):
+    """How many blocks an SM holds at once, and the resources that allow no more."""
+
+    blocks: int
+    fraction: float  # of the most warps that an SM can hold
+    limited_by: str  # the scarcest of warps, blocks, registers and shared memory
+
+
+def occupancy(gpu: Gpu, threads: int, registers: int, shared_bytes: int = 0) -> Occupancy:
+    """Return how many blocks of so many threads, registers each and shared memory one SM holds.
+
+    Raises ProblemError if no such block can exist: over 1024 threads, 255 registers, or none.
+    """
+    has = gpu.limits
+    if not 1 <= threads <= has.threads_per_block:
+        raise ProblemError(f"a block has 1 to {has.threads_per_block} threads, not {threads}")
+    if not 0 <= registers <= has.registers_per_thread:
+        raise ProblemError(f"a thread has at most {has.registers_per_thread} registers")
+    warps = -(-threads // 32)
+    limits = {"warps": has.warps // warps, "blocks": has.blocks}
+    if registers:
+        # to warps in units of 256; a block must fit as if its warps were spread evenly
+        of_a_warp = _up(registers * 32, has.register_unit)
+        held = has.registers // SCHEDULERS // of_a_warp * SCHEDULERS // warps
+        fits = _up(warps, SCHEDULERS) * of_a_warp <= has.registers
+        limits["registers"] = held if fits else 0
+    if shared_bytes:
+        held = has.shared_bytes // _up(shared_bytes + has.reserved_bytes, has.shared_unit)
+        limits["shared memory"] = held if shared_bytes <= has.shared_optin_bytes else 0
+    blocks = min(limits.values())
+    *others, last = [name for name, value in limits.items() if value == blocks]
+    scarcest = f"{', '.join(others)} and {last}" if others else last
+    return Occupancy(blocks, blocks * warps / has.warps, scarcest)
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
