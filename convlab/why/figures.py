@@ -1,8 +1,4 @@
-"""Figures that explain: the roofline, what lines cost, which addresses a warp touches.
-
-All of them draw plain data (numbers, lists of addresses), so that a notebook can call them with
-what it worked out by hand.
-"""
+"""Figures of plain data: the roofline, what lines cost, which addresses a warp touches."""
 
 from __future__ import annotations
 
@@ -125,11 +121,10 @@ class Request(NamedTuple):
 def requests(shown: Sequence[Request], title: str = "") -> Chart:
     """Draw some requests below each other: lines of global memory, banks of shared memory.
 
-    Of global memory each 128-byte line that is touched is a row, with a cell for each 4-byte word,
-    shaded by lane ("+": several lanes want it); the 32-byte sectors that must move are framed. Of
-    shared memory each of the 32 banks is a column, and each wavefront a row: words of one bank lie
-    one below the other, framed where there are more than need be; lanes that share a word are one
-    cell (a broadcast). Of 16 bytes, half a warp is served at a time.
+    A cell is a 4-byte word, shaded by lane ("+": several want it). Of global memory a row is a
+    128-byte line, and the 32-byte sectors that must move are framed. Of shared memory a column is a
+    bank and a row a wavefront; words of a bank that has more than need be are framed. Of 16 bytes,
+    half a warp is served at a time.
     """
     drawn = [_lines(r) if r.space == "global" else _banks(r) for r in shown]
     heights = [1.0 + (0.28 if len(each.rows) <= 12 else 0.18) * len(each.rows) for each in drawn]

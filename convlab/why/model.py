@@ -1,17 +1,10 @@
 """A rough prediction of a kernel's time on a GPU from its simulated traffic and its SASS: a model.
 
-The functions of a call follow one another. Each keeps the SMs busy (`work.py`: issue slots, fp32
-and integer units, shared memory, L1, and the waits between) and moves bytes:
-
-======  ==========================================================================================
-L2      the sectors that L1 does not hold, `L2_BYTES` a cycle and SM
-DRAM    each array of a function once, or what it asks for where that is less, at copy bandwidth
-tensor  HMMA and HGMMA at the datasheet's rate
-======  ==========================================================================================
-
-These go on at once, yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p).
-Two constants are fitted (`FITTED`); README.md here has their error, also on what they were not
-fitted to. Left out is what an L2 that is too small loses and fetches again: `OMITTED`.
+The functions of a call follow one another. Each keeps the SMs busy (`work.py`), moves the sectors
+that L1 does not hold, `L2_BYTES` a cycle and SM, and each array once (or what it asks for where
+that is less) through DRAM, and has tensor cores work at the datasheet's rate. These go on at once,
+yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). README.md here has its
+error, also on what the two constants (`FITTED`) were not fitted to.
 """
 
 from __future__ import annotations

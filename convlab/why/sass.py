@@ -110,7 +110,6 @@ class Loop(NamedTuple):
     end: int
 
     def holds(self, inner: Loop) -> bool:
-        """Whether another lies in it."""
         return self != inner and self.start <= inner.start and inner.end <= self.end
 
 
@@ -200,7 +199,7 @@ class Function:
 
 
 def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of kinds of instructions in a fixed order of them."""
+    """Return counts of kinds of instructions in a fixed order of kinds."""
     places = {kind: _ORDER.index(kind.partition(".")[0]) for kind in counts}
     return {kind: counts[kind] for kind in sorted(counts, key=lambda k: (places[k], len(k), k))}
 

@@ -1,18 +1,10 @@
 """What a warp of a kernel has to do, how many an SM holds, and how fast it gets them done.
 
-A warp issues in order, one instruction a cycle at most, and an instruction waits for the registers
-and predicates that it reads (`stalls`). Latencies are those that microbenchmarks found on Volta to
-Hopper (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018; Luo
-et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking",
-2024), rounded; that of a load depends on what the caches hold.
-
-A warp keeps a resource of its scheduler for some cycles, and for others waits for nothing but its
-own results: a closed queueing network, whose throughput mean value analysis tells (Reiser and
-Lavenberg, JACM 27(2), 1980). Where blocks have barriers, their warps go through each phase
-together, and only other blocks of the SM fill the time that they wait; so it is done twice.
-
-How registers and shared memory are handed out to blocks is the rule of NVIDIA's occupancy
-calculator (``cuda_occupancy.h`` of the toolkit).
+README.md here has the idea. Latencies are microbenchmarks' from Volta to Hopper, rounded (Jia et
+al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018; Luo et al.,
+"Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024). How
+warps share an SM is mean value analysis of a closed queueing network (Reiser and Lavenberg, JACM
+27(2), 1980); how many it holds, the rule of NVIDIA's occupancy calculator (``cuda_occupancy.h``).
 """
 
 from __future__ import annotations
