@@ -55,11 +55,8 @@ def quantities(
     measurement (as `Inspection.measured`) or a floor these columns are empty.
     """
     seen = measured or {}
-    ours, theirs = (
-        {name: value for name, value in counters.items() if value or name not in _IF_ANY}
-        for counters in (counted.counters if counted else {}, seen.get("counters", {}))
-    )
-    theirs["ms"] = seen.get("ms")
+    ours = dict(counted.counters) if counted else {}
+    theirs = {"ms": seen.get("ms"), **seen.get("counters", {})}
     models = {"ms": model.ms, "dram_bytes": model.dram_bytes} if model else {}
     least = {
         "time": 1e3 * floor_seconds, "operations": problem.flops / 1e9,
@@ -97,7 +94,8 @@ def quantities(
         for name, side in (("simulated", ours), ("predicted", models), ("measured", theirs)):
             below = side.get(over) if isinstance(over, str) else over
             known[name] = side[of] / below if side.get(of) is not None and below else None
-        if of not in _IF_ANY or any(value is not None for value in known.values()):
+        any_of_it = known["simulated"] or known["measured"] or known["least"] is not None
+        if any_of_it or of not in _IF_ANY:
             rows.append({"quantity": quantity, "unit": unit, **known})
     numbers = ["simulated", "predicted", "measured", "least"]
     frame = pd.DataFrame(rows, columns=["quantity", "unit", *numbers])
