@@ -363,6 +363,7 @@ def test_blocks_that_are_too_long_to_sample_are_said_so_within_the_kernels_own_l
     found = convlab.inspect(slow, SMALL, engine="sim")
     assert "not simulated: a block of slow takes the simulator too long" in found.notes[0]
     assert "persistent blocks" in found.notes[0] and not found.ok and not found.findings
+    assert slow.on("sim").time_limit == 0.5
 
 
 def test_the_command_line(tmp_path, capfd) -> None:
