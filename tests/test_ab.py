@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
 import multiprocessing
+import operator
 import pickle
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -100,15 +102,18 @@ class Coarse:
         return list(1e-6 * 0.5 * np.floor(lengths / 0.5 + self.rng.random(20)))
 
 
+def until(seed=0, target=0.005, limit_seconds=math.inf):
+    return paired.Until(target, limit_seconds, seed, warm_seconds=0, least_seconds=0)
+
+
 def simulate(machine, noise, planted, runs, seed=0, target=0.005):
     rng = np.random.default_rng(seed)
     return [
         paired.in_rounds(
-            "cold", paired.Plan(machine(noise, rng, planted).turns, ""), seed=run, target=target,
-            limit_seconds=math.inf, warm_seconds=0, least_seconds=0,
+            "cold", paired.Plan(machine(noise, rng, planted).turns, ""), until(run, target)
         ).ratio
         for run in range(runs)
-    ]  # fmt: skip
+    ]
 
 
 def share(of):
@@ -224,8 +229,7 @@ def rounds_with(tape, seconds=lambda at: 1.0, extra=()):
         return [2.0 * seconds(tape.at + 1)]
 
     plan = paired.Plan([lambda: [2.0], b, *extra], "")
-    return paired.in_rounds("hot", plan, seed=0, target=0.005, limit_seconds=math.inf,
-                            clock=tape, warm_seconds=0, least_seconds=0)  # fmt: skip
+    return paired.in_rounds("hot", plan, until(), tape)
 
 
 def test_throttled_rounds_are_left_out():
@@ -260,7 +264,7 @@ def at_odd(state=[0]):  # noqa: B006
 
 def test_time_is_up():
     plan = paired.Plan([lambda: [1.0], lambda: [1.1]], "")
-    found = paired.in_rounds("cold", plan, seed=0, target=1e-9, limit_seconds=1e-6)
+    found = paired.in_rounds("cold", plan, paired.Until(1e-9, 1e-6, 0))
     assert found.ratio.rounds <= 6 and "before the interval" in found.notes[0]
     assert found.ratio.verdict() in ("undecided", "slower")
 
@@ -332,10 +336,11 @@ class Spin(Runnable):
 
     def __init__(self, chip, name, seconds):
         self.chip, self.name, self.seconds = chip, name, seconds
-        self.inputs = []
+        self.inputs, self.given = [], []
 
     def prepare(self, problem, x, w, bias=None, allocate=None):
         self.inputs.append(x)
+        self.given.append(allocate)
         launch = Launch(self, problem, (x, w, bias))
         name = f"{self.name}{len(self.inputs)}"
         return Spun(launch, lambda: self.chip.work(name, self.seconds))
@@ -364,15 +369,14 @@ def chip(monkeypatch):
     flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
     monkeypatch.setattr(paired, "flush_buffer", lambda device: flush)
     monkeypatch.setattr(paired, "describe", lambda device: SimpleNamespace(l2_bytes=50 << 20))
-    defaults = dict(paired.in_rounds.__kwdefaults__, warm_seconds=0, least_seconds=0)
-    monkeypatch.setattr(paired.in_rounds, "__kwdefaults__", defaults)
+    at_once = functools.partial(paired.Until, warm_seconds=0, least_seconds=0)
+    monkeypatch.setattr(calibrate_ab, "Until", at_once)
     return chip
 
 
 def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
     a, b = Spin(chip, "a", a_seconds), Spin(chip, "b", b_seconds)
-    (found,) = paired.measure_pair(a, b, problem, seed=0, modes=[mode], target=0.005,
-                                   limit_seconds=10.0)  # fmt: skip
+    (found,) = paired.measure_pair(a, b, problem, [mode], until(limit_seconds=10.0))
     return found, a, b
 
 
@@ -415,20 +419,13 @@ def test_what_cannot_be_captured_is_timed_with_its_launches(chip, mode):
     assert found.ratio.value == pytest.approx(13.1 / 13)
 
 
-def test_kernels_share_the_output(monkeypatch):
-    shared = paired._Shared()
-    first = shared((2, 3), torch.float32, torch.device("cpu"))
-    assert shared((2, 3), torch.float32, torch.device("cpu")) is first
-    assert shared((3, 2), torch.float32, torch.device("cpu")) is not first
-    taken = []
-    monkeypatch.setattr(
-        convlab.Kernel, "prepare",
-        lambda self, *inputs, allocate=None: taken.append(allocate) or Spun(
-            Launch(self, PLAIN, inputs), lambda: None),
-    )  # fmt: skip
-    for name in ("01", "03"):
-        shared.launch(convlab.load(name, engine="sim"), PLAIN, (None, None, None))
-    assert taken == [shared, shared]
+def test_kernels_share_the_output(chip):
+    _, a, b = time_both(chip, 5e-6, 5e-6, "hot")
+    ours, theirs = ([allocate((2, 3), torch.float32, torch.device("cpu")) for allocate in side.given]
+                    for side in (a, b))  # fmt: skip
+    assert len(ours) == 4 and all(map(operator.is_, ours, theirs))
+    assert len({y.data_ptr() for y in ours}) == 4  # each set of buffers has its own
+    assert a.given[0]((3, 2), torch.float32, torch.device("cpu")) is not ours[0]
 
 
 def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
@@ -539,15 +536,12 @@ def test_sources_and_tunables_are_sides(tmp_path):
     assert (result.a, result.verdict) == ("03_smem_tile@TILE=8", "fewer bytes")
 
 
-def test_a_file_edited_meanwhile(monkeypatch):
-    kernel, other = Fake(name="01_a"), Fake(name="02_b")
-    counted = abing._counted
+def test_a_file_edited_meanwhile():
+    def edits(launch, y):
+        launch.y.copy_(y)
+        launch.runnable.source = "edited"
 
-    def edits(*args):
-        other.source = "edited"
-        return counted(*args)
-
-    monkeypatch.setattr(abing, "_counted", edits)
+    kernel, other = Fake(name="01_a"), Fake(edits, name="02_b")
     with pytest.raises(ConvlabError, match="edited meanwhile"):
         convlab.ab(kernel, other, PLAIN)
 
@@ -583,13 +577,13 @@ def test_isolation_goes_through_the_worker(monkeypatch):
                         lambda f, *args, **options: calls.append(options) or [])  # fmt: skip
     monkeypatch.setattr(paired, "measure_pair", lambda *args, **options: here.append(options) or [])
     kernels = [Function(plain_torch, torch.device("cpu")), convlab.load("01", engine="sim")]
-    options = {"limit_seconds": 1.0, "modes": ("cold",)}
+    task = (["cold"], until(limit_seconds=1.0))
     notes: list[str] = []
-    abing._measured(kernels, PLAIN, options, True, notes)
+    abing._measured(kernels, PLAIN, *task, True, notes)
     assert len(calls) == 1 and calls[0]["time_limit"] > 4 and not here and not notes
-    abing._measured(kernels, PLAIN, options, False, notes)
+    abing._measured(kernels, PLAIN, *task, False, notes)
     kernels[0] = Function(lambda *given: None, torch.device("cpu"))
-    abing._measured(kernels, PLAIN, options, True, notes)
+    abing._measured(kernels, PLAIN, *task, True, notes)
     assert len(calls) == 1 and len(here) == 2 and "in this process" in notes[0]
 
 
@@ -599,7 +593,7 @@ def test_arguments_are_looked_at():
     with pytest.raises(ProblemError, match="threshold"):
         convlab.ab("01", "03", SMALL, threshold=0)
     fake = Fake(name="02_b", device=torch.device("meta"))
-    with pytest.raises(ConvlabError, match="same engine"):
+    with pytest.raises(ConvlabError, match="different devices"):
         convlab.ab(Fake(), fake, PLAIN)
 
 
@@ -611,9 +605,7 @@ def timed(planted=1.021, notes=()):
     for mode in ("cold", "hot"):
         rng = np.random.default_rng(0)
         plan = paired.Plan(Machine(quiet, rng, planted).turns, "graphs", (1.5, 1.5))
-        modes.append(paired.in_rounds(mode, plan, seed=0, target=0.005, limit_seconds=math.inf,
-                                      clock=Tape(lambda at: False), warm_seconds=0,
-                                      least_seconds=0))  # fmt: skip
+        modes.append(paired.in_rounds(mode, plan, until(), Tape(lambda at: False)))
     return AB(
         "01_a", "02_b", PLAIN, "cuda", 0.01, ("fp32", "tf32"), modes=tuple(modes),
         floors=(0.5, 0.1), notes=tuple(notes),

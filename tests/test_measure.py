@@ -112,8 +112,8 @@ def test_library_calls_count_as_traffic():
 
 def test_kernels_of_two_devices_are_refused():
     other = Fake(device=torch.device("meta"))
-    with pytest.raises(ConvlabError, match="different devices"):
-        measure.measure_all([Fake(), other], PLAIN)
+    with pytest.raises(ConvlabError, match="different devices.*90_fake on meta"):
+        compare([Fake(), other], PLAIN)
 
 
 def test_summary_is_median_and_spread():
@@ -138,9 +138,11 @@ def test_rounds_interleave_and_end(monkeypatch):
     monkeypatch.setattr(stopwatch, "flush_buffer", lambda device: None)
     monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    kernels = [Fake(name="01_quick"), Fake(name="02_slow")]
+    kernels = [Fake(name=name, device=torch.device("cuda")) for name in ("01_quick", "02_slow")]
     data, seen = [inputs(PLAIN, 0, "cpu")] * 2, []
-    quick, slow = measure._time_in_rounds(kernels, PLAIN, data, 0, 0.005, 9.0, seen.append)
+    monkeypatch.setattr(measure, "shared_inputs", lambda *_: data)
+    monkeypatch.setattr(reference, "make_room", lambda *_: None)
+    quick, slow = measure.measure_all(kernels, PLAIN, limit_seconds=9.0, progress=seen.append)
     assert quick.seconds == 1e-3 and quick.stable and quick.samples >= 10
     assert slow.seconds == 4.0 and not slow.stable
     assert set(seen) == {"01_quick", "02_slow"}
@@ -244,8 +246,8 @@ def test_a_gpu_lost_while_measuring_is_told(monkeypatch):
 
     monkeypatch.setattr(comparing, "measure_all", lost)
     entries = [comparing._Entry(Fake(), True, report=check(Fake(), PLAIN))]
-    comparing._measure(entries, PLAIN, 0, 1.0, None)
-    assert entries[0].right is False and "start Python anew" in entries[0].message
+    comparing._measure(entries, PLAIN, print)
+    assert entries[0].right is False and "start Python anew" in entries[0].failure
 
 
 def test_two_kernels_of_one_name():
@@ -257,8 +259,7 @@ def test_two_kernels_of_one_name():
 
 
 def test_engines_do_not_mix():
-    other = Fake(name="02_b")
-    other.engine = "cuda"
+    other = Fake(name="02_b", device=torch.device("meta"))
     with pytest.raises(ConvlabError, match="one engine"):
         compare([Fake(), other], PLAIN, progress=False)
 
@@ -431,10 +432,10 @@ def test_a_time_with_the_filters_preparation_is_told_beside_the_one_without(
     comparison, monkeypatch
 ):
     monkeypatch.setattr(stopwatch, "lone_seconds", lambda work, kernel: 2e-3)
-    assert math.isnan(measure._prepare_seconds(Fake(), PLAIN, inputs(PLAIN, 0, "cpu")))
+    assert math.isnan(measure.prepare_seconds(Fake(), PLAIN, inputs(PLAIN, 0, "cpu")))
     kernel = Fake()
     kernel.prepare = lambda *tensors: Prepared(kernel, tensors[0], tensors[1:], zeros)
-    assert measure._prepare_seconds(kernel, PLAIN, inputs(PLAIN, 0, "cpu")) == 2e-3
+    assert measure.prepare_seconds(kernel, PLAIN, inputs(PLAIN, 0, "cpu")) == 2e-3
     rows = timed_rows().assign(engine="cuda", note="", with_prepare_ms=[63.0, *[math.nan] * 4])
     (table,) = dataclasses.replace(comparison, frame=rows).tables
     assert table.cells["with prep. ms"] == ["63", "-", "-", "-", "-"]

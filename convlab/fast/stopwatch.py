@@ -13,7 +13,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -36,10 +37,9 @@ def rounds(
 
     A turn that is not wanted is left out, and its samples are empty.
     """
-    indices = range(len(turns))
     while True:
         taken: list[list[float]] = [[] for _ in turns]
-        for i in order.sample(indices, len(turns)):
+        for i in order.sample(range(len(turns)), len(turns)):
             if wanted(i):
                 taken[i] = turns[i]()
         yield taken
@@ -61,49 +61,48 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
     return lambda: start.elapsed_time(end) / 1e3
 
 
+def _told(
+    pending: Iterable[Callable[[], float]], kernel: Runnable, clock: Clock | None = None
+) -> list[float]:
+    """Wait for what `timed` put on the GPU, reading its clock meanwhile; return the seconds."""
+    if clock is not None:
+        clock.note()
+    torch.cuda.synchronize(kernel.device)
+    return [seconds() for seconds in pending]
+
+
+@dataclass
 class Single:
     """Turns of one runnable, its launches timed one by one, the L2 flushed before each.
 
     The output and the workspace live for the turn only: one output's memory does for all. The first
-    turn warms up: it runs until it no longer gets faster.
-
-    Attributes
-    ----------
-    best : the shortest sample of the warm-up, in seconds.
-    spent : seconds that its turns took.
+    turn warms up: it runs until it no longer gets faster. A turn gives up to twenty samples.
     """
 
-    def __init__(
-        self,
-        kernel: Runnable,
-        problem: Problem,
-        inputs: Inputs,
-        flush: torch.Tensor,
-        *,
-        turn_seconds: float,
-        warm_up_seconds: float,
-        clock: Clock | None = None,
-    ) -> None:
-        self.kernel, self.problem, self.inputs = kernel, problem, inputs
-        self.flush, self.clock = flush, clock
-        self.best = self.spent = 0.0
-        self._turn_seconds, self._warm_up_seconds = turn_seconds, warm_up_seconds
+    kernel: Runnable
+    problem: Problem
+    inputs: Inputs
+    flush: torch.Tensor
+    turn_seconds: float
+    warm_up_seconds: float
+    clock: Clock | None = None
+    best: float = 0.0  # the shortest sample of the warm-up, in seconds
+    spent: float = 0.0  # seconds that its turns took
 
     def __call__(self) -> list[float]:
-        """Take a turn: up to twenty samples in seconds."""
         started = time.perf_counter()
         launch = self.kernel.prepare(self.problem, *self.inputs)
         if not self.best:
             self.best = self._warm_up(launch)
         elif self.best < _SETTLING_SECONDS:
             self._sample(launch, 1)
-        count = int(self._turn_seconds / max(self.best, 1e-6))
+        count = int(self.turn_seconds / max(self.best, 1e-6))
         samples = self._sample(launch, max(1, min(_MOST_SAMPLES, count)))
         self.spent += time.perf_counter() - started
         return samples
 
     def _warm_up(self, launch: Launch) -> float:
-        started, limit = time.perf_counter(), self._warm_up_seconds
+        started, limit = time.perf_counter(), self.warm_up_seconds
         best = self._sample(launch, 1)[0]
         best = min(best, *self._sample(launch, 1)) if best < limit else best
         calm = 0
@@ -120,63 +119,43 @@ class Single:
             for _ in range(count):
                 self.flush.zero_()
                 pending.append(timed(launch))
-            if self.clock is not None:
-                self.clock.note()
-            torch.cuda.synchronize(self.kernel.device)
-        return [seconds() for seconds in pending]
+            return _told(pending, self.kernel, self.clock)
 
 
 class Batch:
-    """Turns of one runnable, many launches timed as one: a CUDA graph, or one by one without.
+    """Turns of one sample, seconds a launch: so many launches and what else is to run, as one.
 
-    Parameters
-    ----------
-    launches
-        Run in turns, so that they may work on different buffers.
-    count
-        How many launches are timed together.
-    before
-        Run before each launch: the flush, or None.
-    graph
-        Whether to put them in a CUDA graph. Where that cannot be done the constructor raises
-        RuntimeError; each must have run before.
+    `work` is run in its order: in a CUDA graph, or from the host. For a graph all of it must have
+    run before; where none can be made the constructor raises RuntimeError.
     """
 
     def __init__(
         self,
         kernel: Runnable,
-        launches: Sequence[Callable[[], object]],
-        count: int,
-        *,
-        before: Callable[[], object] | None = None,
-        graph: bool = True,
+        work: Sequence[Callable[[], object]],
+        launches: int,
         clock: Clock | None = None,
+        *,
+        graph: bool = True,
     ) -> None:
-        self.kernel, self.launches, self.count = kernel, launches, count
-        self.clock, self._before = clock, before
-        self._body: Callable[[], object] = self._one_by_one
+        self.kernel, self.launches, self.clock = kernel, launches, clock
+        self.work = work  # a graph does not keep the tensors alive
+        self._run: Callable[[], object] = self._from_the_host
         if graph:
             captured = torch.cuda.CUDAGraph()
             with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-                self._one_by_one()
-            self._body = captured.replay
+                self._from_the_host()
+            self._run = captured.replay
 
     def __call__(self) -> list[float]:
-        """Take a turn: one sample, seconds a launch."""
         with explained(self.kernel.name):
-            self._body()  # not timed: fills the caches, and lets the host run ahead
-            seconds = timed(self._body)
-            if self.clock is not None:
-                self.clock.note()
-            torch.cuda.synchronize(self.kernel.device)
-        return [seconds() / self.count]
+            self._run()  # not timed: fills the caches, and lets the host run ahead
+            (seconds,) = _told([timed(self._run)], self.kernel, self.clock)
+        return [seconds / self.launches]
 
-    def _one_by_one(self) -> None:
-        for i in range(self.count):
-            if self._before is not None:
-                self._before()
-            if self.launches:
-                self.launches[i % len(self.launches)]()
+    def _from_the_host(self) -> None:
+        for step in self.work:
+            step()
 
 
 def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
@@ -186,9 +165,7 @@ def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
     """
     seen: list[float] = []
     with explained(kernel.name):
+        torch.cuda.synchronize(kernel.device)
         while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
-            torch.cuda.synchronize(kernel.device)
-            seconds = timed(launch)
-            torch.cuda.synchronize(kernel.device)
-            seen.append(seconds())
+            seen += _told([timed(launch)], kernel)
     return statistics.median(seen)

@@ -26,7 +26,7 @@ import torch
 import convlab
 from convlab.fast import paired
 from convlab.fast.bench import write_between
-from convlab.fast.paired import MODES
+from convlab.fast.paired import MODES, Until
 from convlab.fast.ratio import THRESHOLD
 from convlab.machine.clock import Clock
 from convlab.run.kernel import resolve
@@ -122,15 +122,14 @@ def slowed(seconds: float) -> Iterator[dict[str, Any]]:
 
 def compared(a: Any, b: Any, problem: str, mode: str, seed: int) -> paired.Paired:
     """Time two in this process: a closure does not travel to a worker."""
-    (found,) = paired.measure_pair(
-        a, b, convlab.problem(problem), seed=seed, modes=[mode], target=TARGET,
-        limit_seconds=LIMIT_SECONDS,
-    )  # fmt: skip
+    until = Until(TARGET, LIMIT_SECONDS, seed)
+    (found,) = paired.measure_pair(a, b, convlab.problem(problem), [mode], until)
     return found
 
 
 def seconds_per_cycle() -> float:
     """Measure how long a cycle of the spinning kernel is now: two long spins, their difference."""
+
     def spun(cycles: int) -> float:
         taken = []
         for _ in range(5):
