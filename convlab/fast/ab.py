@@ -97,7 +97,12 @@ def ab(
     target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     until = paired.Until(target, limit_seconds, arguments.whole(seed, "seed"))
-    sides = side_by_side([_compiled(a, "a", engine), _compiled(b, "b", engine)], engine)
+    sides = [
+        compile(side, name=f"source_{letter}", engine=engine)
+        if isinstance(side, str) and ("\n" in side or "{" in side) else side
+        for letter, side in (("a", a), ("b", b))
+    ]  # fmt: skip
+    sides = side_by_side(sides, engine)
     asked = members(problem)
     found = []
     for each in [named_problem(problem)] if asked is None else asked:
@@ -147,7 +152,13 @@ def _compared(
             peaks = ceilings(kernels[0].device)
             found["floors"] = tuple(floor_seconds(problem, name, peaks) for name in classes)
         else:
-            found["counted"] = _counted(kernels, problem, until.seed, reports, notes)
+            counted = [report.counters for report in reports]
+            counted = counted or _counted(kernels, problem, until.seed)
+            found["counted"] = (counted[0], counted[-1])
+            for kernel, counters in zip(kernels, counted, strict=False):
+                if traffic_bytes(counters) is None:
+                    why = "it ran without the simulator, or untraced"
+                    notes.append(f"{kernel.name} has no counters: {why}")
     if [kernel.source for kernel in kernels] != sources:
         raise ConvlabError(f"{labels[0]} or {labels[1]} was edited meanwhile: run it again")
     notes.append(f"on {gpu}" if gpu
@@ -157,13 +168,6 @@ def _compared(
         *labels, problem, next(name for name in ("cuda", "sim", "torch") if name in engines),
         threshold, classes, reports=tuple(reports), notes=tuple(notes), **found,
     )  # fmt: skip
-
-
-def _compiled(side: Any, letter: str, engine: str) -> Any:
-    """A side; if it is CUDA C++ text, its kernel."""
-    if isinstance(side, str) and ("\n" in side or "{" in side):
-        return compile(side, name=f"source_{letter}", engine=engine)
-    return side
 
 
 def _checked(
@@ -193,20 +197,10 @@ def _measured(
     return worker.call(paired.measure_pair, *task, time_limit=limit)
 
 
-def _counted(
-    kernels: Sequence[Runnable], problem: Problem, seed: int, reports: Sequence[Report],
-    notes: list[str],
-) -> tuple[Counters, Counters]:  # fmt: skip
-    """Return the simulator's counters, from the checks if there were any."""
-    counted = [report.counters for report in reports]
-    if not counted:
-        for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
-            launch = kernel.prepare(problem, *given)
-            run(launch)
-            counted.append(launch.counters)
-    for kernel, counters in zip(kernels, counted, strict=False):
-        if traffic_bytes(counters) is None:
-            notes.append(
-                f"{kernel.name} has no counters: it ran without the simulator, or untraced"
-            )
-    return counted[0], counted[-1]
+def _counted(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Counters]:
+    """Run them without a check, and return the simulator's counters."""
+    launches = []
+    for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
+        launches.append(kernel.prepare(problem, *given))
+        run(launches[-1])
+    return [launch.counters for launch in launches]

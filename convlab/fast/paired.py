@@ -57,29 +57,17 @@ class Until:
 
 @dataclass(frozen=True)
 class Paired:
-    """What rounds of two runnables A and B gave, in one mode.
+    """What rounds of two runnables A and B gave, in one mode."""
 
-    Attributes
-    ----------
-    mode : "cold" or "hot".
-    ratio : B's time over A's.
-    a_seconds, b_seconds : seconds a launch, one for each round that counts.
-    discarded : rounds left out: the clock was held down, or noise hid the kernel.
-    method : in words, what was timed.
-    lone : what events see of a single launch; NaN where single launches are what was timed.
-    mhz : the SM clock: median, lowest, highest; None where NVML does not answer.
-    notes : lines: time was up, the clock, what could not be done.
-    """
-
-    mode: str
-    ratio: Ratio
-    a_seconds: tuple[float, ...]
+    mode: str  # "cold" or "hot"
+    ratio: Ratio  # B's time over A's
+    a_seconds: tuple[float, ...]  # a launch, one for each round that counts
     b_seconds: tuple[float, ...]
-    discarded: int
-    method: str
-    lone: tuple[float, float] = (math.nan, math.nan)
-    mhz: tuple[int, int, int] | None = None
-    notes: tuple[str, ...] = ()
+    discarded: int  # rounds left out: the clock was held down, or noise hid the kernel
+    method: str  # in words, what was timed
+    lone: tuple[float, float] = (math.nan, math.nan)  # as of `Plan`
+    mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
+    notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -100,7 +88,7 @@ class Plan:
 
     turns: Sequence[Turn]
     method: str
-    lone: tuple[float, float] = (math.nan, math.nan)
+    lone: tuple[float, float] = (math.nan, math.nan)  # what events see of a launch, timed in graphs
     notes: tuple[str, ...] = ()
 
 
@@ -197,14 +185,14 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     plan = Plan(singles, "single launches between events, the L2 flushed before each")
     if max(lone) >= _COLD_GRAPH_SECONDS:
         return plan
-    memory = _memory()
-    work = [
+    memory = functools.cache(empty)
+    steps = [
         [flush.zero_, _launched(kernel, problem, given, memory)]
         for kernel, given in zip(kernels, inputs, strict=True)
     ]
-    turns = [(kernels[0], work[0]), (kernels[1], work[1]), (kernels[0], [flush.zero_])]
+    work = zip((*kernels, kernels[0]), (*steps, [flush.zero_]), strict=True)
     try:
-        batches = [Batch(k, steps * _COLD_BATCH, _COLD_BATCH, clock) for k, steps in turns]
+        batches = [Batch(k, each * _COLD_BATCH, _COLD_BATCH, clock) for k, each in work]
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
@@ -217,7 +205,8 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
     launches: list[list[Launch]] = [[], []]
-    for memory, i in [(_memory(), i) for i in range(sets)]:
+    for i in range(sets):
+        memory = functools.cache(empty)
         inputs = shared_inputs(kernels, problem, until.seed + i)
         for each, kernel, given in zip(launches, kernels, inputs, strict=True):
             each.append(_launched(kernel, problem, given, memory))
@@ -246,13 +235,11 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         return Plan(batches(False), method, notes=(note,))
 
 
-def _memory() -> Allocate:
-    """What gives the same memory to all that ask for the same size: the sides run one at a time."""
-    return functools.cache(empty)
-
-
 def _launched(kernel: Runnable, problem: Problem, inputs: Inputs, memory: Allocate) -> Launch:
-    """Prepare a runnable on shared memory, and run it once."""
+    """Prepare a runnable, and run it once.
+
+    `memory` gives the same to all that ask for the same size: the sides run one at a time.
+    """
     launch = kernel.prepare(problem, *inputs, allocate=memory)
     run(launch)
     return launch

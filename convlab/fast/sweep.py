@@ -118,11 +118,10 @@ def sweep(
     >>> result = convlab.sweep("03_smem_tile", {"TILE": [8, 16], "K_TILE": [16, 32]}, ["wide"])
     >>> result.plot()
 
-    Several GPUs: give an executor. Each task is a module-level function with arguments that
-    pickle, so any executor does: Dask's ``client.get_executor()``, ``mpi4py.futures.
-    MPIPoolExecutor``, ipyparallel's ``view.executor``. A process uses the first GPU that it sees;
-    with one process for each of a host's eight GPUs, in a script (not a notebook: a spawned
-    process imports the script to find `take_a_gpu`)::
+    Several GPUs: give an executor. Its tasks pickle, so any does: Dask's
+    ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, ipyparallel's ``view.executor``.
+    A process uses the first GPU that it sees; with one for each of a host's eight GPUs, in a script
+    (not a notebook: a spawned process imports the script to find `take_a_gpu`)::
 
         def take_a_gpu(free):
             os.environ["CUDA_VISIBLE_DEVICES"] = str(free.get())
@@ -133,7 +132,7 @@ def sweep(
             for gpu in range(8):
                 free.put(gpu)
             with ProcessPoolExecutor(8, spawn, take_a_gpu, (free,)) as executor:
-                print(convlab.sweep("03_smem_tile", {"TILE": [8, 16]}, "wide", executor=executor))
+                convlab.sweep("03_smem_tile", {"TILE": [8, 16]}, "wide", executor=executor)
 
     Do not let two tasks share one GPU at a time: their times would be each other's.
 

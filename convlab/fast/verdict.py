@@ -104,17 +104,16 @@ class AB(Result):
             rows = rows.astype({"a": int, "b": int}).reset_index(drop=True)
             return rows.assign(ratio=(rows["b"] / rows["a"]).fillna(1.0))  # 0 over 0
         rows = []
-        for mode in self.modes:
-            (a, b), overheads = mode.seconds, mode.overheads
-            mhz, least, most = mode.mhz or (None, None, None)
+        for mode, verdict in zip(self.modes, self.verdicts.values(), strict=True):
+            (a, b), (over_a, over_b), ratio = mode.seconds, mode.overheads, mode.ratio
+            mhz = dict(zip(("mhz", "mhz_low", "mhz_high"), mode.mhz or [None] * 3, strict=True))
             rows.append({
-                "mode": mode.mode, "verdict": self.verdicts[mode.mode],
-                "ratio": mode.ratio.value, "low": mode.ratio.low, "high": mode.ratio.high,
-                "rounds": mode.ratio.rounds, "discarded": mode.discarded,
+                "mode": mode.mode, "verdict": verdict, "ratio": ratio.value, "low": ratio.low,
+                "high": ratio.high, "rounds": ratio.rounds, "discarded": mode.discarded,
                 "a_ms": 1e3 * a, "b_ms": 1e3 * b,
                 "a_x_floor": a / self.floors[0], "b_x_floor": b / self.floors[1],
-                "a_overhead_us": 1e6 * overheads[0], "b_overhead_us": 1e6 * overheads[1],
-                "mhz": mhz, "mhz_low": least, "mhz_high": most, "method": mode.method,
+                "a_overhead_us": 1e6 * over_a, "b_overhead_us": 1e6 * over_b,
+                **mhz, "method": mode.method,
             })  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -131,44 +130,46 @@ class AB(Result):
     @property
     def sentence(self) -> str:
         """What B is against A, in each mode."""
-        said = []
-        for mode, verdict in zip(self.modes, self.verdicts.values(), strict=False):
-            change = 100 * (mode.ratio.value - 1)
-            text = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
-            if verdict == "same":
-                text = f"the same within {100 * self.threshold:g}%"
-            said.append(f"{'undecided' if verdict == 'undecided' else text} ({mode.mode})")
+        return f"{self.problem.label}: {self._said()}"
+
+    def _said(self) -> str:
         if not self.ok:
             sides = ["A", "B"] if len(self.reports) == 2 else ["A and B, which are the same,"]
             bad = [s for s, report in zip(sides, self.reports, strict=True) if not report.ok]
-            said = [f"{' and '.join(bad)} WRONG; nothing was compared"]
-        elif self.verdicts and not said:
-            said = [f"B moves {self.verdict} (simulated; says nothing about speed)"]
-        return f"{self.problem.label}: {'; '.join(said) or 'nothing to compare'}"
+            return f"{' and '.join(bad)} WRONG; nothing was compared"
+        if not self.modes:
+            moved = f"B moves {self.verdict} (simulated; says nothing about speed)"
+            return moved if self.verdicts else "nothing to compare"
+        said = []
+        for mode, verdict in self.verdicts.items():
+            change = 100 * (self.modes[len(said)].ratio.value - 1)
+            text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
+            moved = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
+            said.append(f"{text.get(verdict, moved)} ({mode})")
+        return "; ".join(said)
 
     @property
     def details(self) -> Sequence[str]:
         """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
-        if not self.modes:
-            for row in self.frame.itertuples():
-                ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
-                lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
-        for mode, row in zip(self.modes, self.frame.to_dict("records"), strict=False):
+        for row in self.frame.itertuples() if not self.modes else ():
+            ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
+            lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
+        for mode, verdict in zip(self.modes, self.verdicts.values(), strict=False):
             left_out = f", {mode.discarded} left out" if mode.discarded else ""
-            lines.append(f"  {mode.mode:<5} {row['verdict']:<9} B/A {mode.ratio}{left_out}")
+            lines.append(f"  {mode.mode:<5} {verdict:<9} B/A {mode.ratio}{left_out}")
             times = []
-            for side in "ab":
-                floor = row[f"{side}_x_floor"]
-                over = f" ({floor:.3g}x floor)" if floor >= 0 else ""
-                times.append(f"{side.upper()} {row[f'{side}_ms']:.4g} ms{over}")
+            for side, seconds, floor in zip("AB", mode.seconds, self.floors, strict=True):
+                over = f" ({seconds / floor:.3g}x floor)" if floor > 0 else ""
+                times.append(f"{side} {1e3 * seconds:.4g} ms{over}")
             if min(mode.overheads) >= 0:
                 a, b = (1e6 * seconds for seconds in mode.overheads)
                 times.append(f"launch overhead apart: A {a:.1f} µs, B {b:.1f} µs")
-            clock = "SM clock {} MHz ({} to {})".format(*mode.mhz or "???")
-            clock = clock if mode.mhz else "SM clock unknown"
+            clock = (
+                "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
+            )
             for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
-                lines += textwrap.indent(textwrap.fill(text, WIDTH - 8), " " * 8).splitlines()
+                lines += [" " * 8 + line for line in textwrap.wrap(text, WIDTH - 8)]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
     @property
@@ -192,11 +193,9 @@ class AB(Result):
 
     @property
     def color(self) -> str:
-        """Of the verdict."""
         return {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}.get(self.verdict, "#777777")
 
     def figure(self) -> Chart:
-        """Draw the ratios with their intervals, and each round."""
         title = f"B = {self.b} against A = {self.a}, {self.problem.label}"
         return charts.ab_chart(self.frame, self.rounds, self.threshold, title, self.notes)
 
