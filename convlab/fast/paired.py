@@ -31,7 +31,7 @@ from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
 from .ratio import Ratio, estimate, settled
-from .stopwatch import Batch, Single, Turn, flush_buffer, lone_seconds, rounds
+from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, rounds
 
 MODES = ("cold", "hot")
 _COLD_GRAPH_SECONDS = 100e-6  # shorter kernels are put in a graph with their flushes
@@ -192,12 +192,12 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     ]
     work = zip((*kernels, kernels[0]), (*steps, [flush.zero_]), strict=True)
     try:
-        batches = [Batch(k, each * _COLD_BATCH, _COLD_BATCH, clock) for k, each in work]
+        turns = [batch(k, each * _COLD_BATCH, _COLD_BATCH, clock) for k, each in work]
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
     method = f"CUDA graphs of {_COLD_BATCH} flushes and launches, less the time of the flushes"
-    return Plan(batches, method, lone)
+    return Plan(turns, method, lone)
 
 
 def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
@@ -216,23 +216,23 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
         counts.append(sets * max(1, round(wanted / sets)))
 
-    def batches(graph: bool) -> list[Batch]:
+    def turns(graph: bool) -> list[Turn]:
         return [
-            Batch(kernel, each * (count // sets), count, clock, graph=graph)
+            batch(kernel, each * (count // sets), count, clock, graph)
             for kernel, each, count in zip(kernels, launches, counts, strict=True)
         ]
 
     place = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
     place += f" {'in' if problem.min_bytes <= l2 else 'and'} an L2 of {l2 / 1e6:,.1f} MB"
     if max(lone) >= _HOT_GRAPH_SECONDS:
-        return Plan(batches(False), f"launches back to back, no flush; {place}")
+        return Plan(turns(False), f"launches back to back, no flush; {place}")
     several = " and ".join(map(str, sorted(set(counts))))
     try:
-        return Plan(batches(True), f"CUDA graphs of {several} launches; {place}", lone)
+        return Plan(turns(True), f"CUDA graphs of {several} launches; {place}", lone)
     except (RuntimeError, LaunchError) as error:
         note = _not_captured(error, kernels[0].device)
         method = f"{several} launches in a row, each from the host; {place}"
-        return Plan(batches(False), method, notes=(note,))
+        return Plan(turns(False), method, notes=(note,))
 
 
 def _launched(kernel: Runnable, problem: Problem, inputs: Inputs, memory: Allocate) -> Launch:

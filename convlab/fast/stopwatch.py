@@ -10,10 +10,11 @@ launches are put in one CUDA graph and the whole is timed.
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,14 +62,23 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
     return lambda: start.elapsed_time(end) / 1e3
 
 
-def _told(
-    pending: Iterable[Callable[[], float]], kernel: Runnable, clock: Clock | None = None
-) -> list[float]:
-    """Wait for what `timed` put on the GPU, reading its clock meanwhile; return the seconds."""
-    if clock is not None:
-        clock.note()
-    torch.cuda.synchronize(kernel.device)
-    return [seconds() for seconds in pending]
+def sampled(
+    kernel: Runnable, before: Callable[[], object], work: Callable[[], object], count: int = 1,
+    clock: Clock | None = None,
+) -> list[float]:  # fmt: skip
+    """Time work so many times, in seconds, with something before each that is not timed.
+
+    The host runs ahead of the GPU, whose clock is read while it works.
+    """
+    pending = []
+    with explained(kernel.name):
+        for _ in range(count):
+            before()
+            pending.append(timed(work))
+        if clock is not None:
+            clock.note()
+        torch.cuda.synchronize(kernel.device)
+        return [seconds() for seconds in pending]
 
 
 @dataclass
@@ -113,49 +123,35 @@ class Single:
         return best
 
     def _sample(self, launch: Launch, count: int) -> list[float]:
-        """Take samples in seconds; the host runs ahead of the GPU, which flushes meanwhile."""
-        pending = []
-        with explained(self.kernel.name):
-            for _ in range(count):
-                self.flush.zero_()
-                pending.append(timed(launch))
-            return _told(pending, self.kernel, self.clock)
+        return sampled(self.kernel, self.flush.zero_, launch, count, self.clock)
 
 
-class Batch:
-    """Turns of one sample, seconds a launch: so many launches and what else is to run, as one.
+def batch(
+    kernel: Runnable, work: Sequence[Callable[[], object]], launches: int, clock: Clock,
+    graph: bool = True,
+) -> Turn:  # fmt: skip
+    """Return turns of one sample, seconds a launch: so many of them, and what else is work, as one.
 
-    `work` is run in its order: in a CUDA graph, or from the host. For a graph all of it must have
-    run before; where none can be made the constructor raises RuntimeError.
+    Work is run in its order: in a CUDA graph, or from the host. For a graph all of it must have run
+    before; where none can be made that is a RuntimeError.
     """
 
-    def __init__(
-        self,
-        kernel: Runnable,
-        work: Sequence[Callable[[], object]],
-        launches: int,
-        clock: Clock | None = None,
-        *,
-        graph: bool = True,
-    ) -> None:
-        self.kernel, self.launches, self.clock = kernel, launches, clock
-        self.work = work  # a graph does not keep the tensors alive
-        self._run: Callable[[], object] = self._from_the_host
-        if graph:
-            captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-                self._from_the_host()
-            self._run = captured.replay
-
-    def __call__(self) -> list[float]:
-        with explained(self.kernel.name):
-            self._run()  # not timed: fills the caches, and lets the host run ahead
-            (seconds,) = _told([timed(self._run)], self.kernel, self.clock)
-        return [seconds / self.launches]
-
-    def _from_the_host(self) -> None:
-        for step in self.work:
+    def from_the_host() -> None:
+        for step in work:
             step()
+
+    def turn() -> list[float]:
+        run = replay or from_the_host  # which keeps alive the tensors that a graph works on
+        (seconds,) = sampled(kernel, run, run, 1, clock)  # the first fills the caches
+        return [seconds / launches]
+
+    replay = None
+    if graph:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+            from_the_host()
+        replay = captured.replay
+    return turn
 
 
 def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
@@ -164,8 +160,7 @@ def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
     The median of twenty, or of as many as fit in a fifth of a second.
     """
     seen: list[float] = []
-    with explained(kernel.name):
-        torch.cuda.synchronize(kernel.device)
-        while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
-            seen += _told([timed(launch)], kernel)
+    idle = functools.partial(torch.cuda.synchronize, kernel.device)
+    while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
+        seen += sampled(kernel, idle, launch)
     return statistics.median(seen)
