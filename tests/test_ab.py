@@ -12,6 +12,7 @@ import multiprocessing
 import operator
 import pickle
 import sys
+import weakref
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from torch.nn import functional as F
 
 import convlab
 from convlab.__main__ import main
-from convlab.fast import paired, ratio
+from convlab.fast import paired, ratio, stopwatch
 from convlab.fast.ratio import Ratio, autocorrelation_time, estimate, settled
 from convlab.fast.verdict import AB, ABs
 from convlab.machine import clock
@@ -434,6 +435,16 @@ def test_what_cannot_be_captured_is_timed_with_its_launches(chip, mode):
     found, *_ = time_both(chip, 5e-6, 5.1e-6, mode)
     assert "no CUDA graph could be made" in found.notes[0] and "capturing" in found.notes[0]
     assert found.ratio.value == pytest.approx(13.1 / 13)
+
+
+def test_a_graph_keeps_what_it_works_on(chip):
+    def step():
+        """Stands for a launch, which holds tensors."""
+
+    alive = weakref.ref(step)
+    turn = stopwatch.batch(Spin(chip, "a", 1.0), [step], 1, None)
+    del step
+    assert turn() and alive() is not None
 
 
 def test_the_calibration_sees_what_it_plants(chip, monkeypatch):

@@ -144,7 +144,7 @@ def reason(error: Exception) -> str:
     asserted = re.search(r"static assertion failed(?: with|:)? *\"?([^\"\n]+)", text)
     if asserted:
         return f"static_assert: {asserted[1].strip()}"
-    first, *more = text.splitlines()
+    first, *more = text.split("\n")
     # of a BuildError the first line says no more than that it did not compile
     return more[0].strip() if more and isinstance(error, BuildError) else first
 
