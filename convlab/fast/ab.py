@@ -21,7 +21,8 @@ from ..words.errors import ConvlabError, ProblemError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import paired
-from .measure import identity, shared_inputs, side_by_side
+from .compare import identity, side_by_side
+from .measure import shared_inputs
 from .paired import MODES, Paired, Until
 from .ratio import THRESHOLD
 from .verdict import AB, ABs, Counters

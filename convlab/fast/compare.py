@@ -22,7 +22,8 @@ from ..right import reference
 from ..right.check import check
 from ..right.report import Report
 from ..run.fit import fit
-from ..run.kernel import ENGINES
+from ..run.function import Function
+from ..run.kernel import ENGINES, resolve
 from ..run.runnable import Runnable, explained
 from ..words import arguments
 from ..words.catalog import catalog
@@ -30,7 +31,7 @@ from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedErr
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from .comparison import Comparison, Comparisons
-from .measure import LIMIT_SECONDS, Timing, identity, measure_all, side_by_side
+from .measure import LIMIT_SECONDS, Timing, measure_all
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
@@ -136,6 +137,36 @@ class _Entry:
             traffic = cells["traffic_mb"]
             row |= {"traffic_mb": traffic, "floor_mb": floor, "x_floor": traffic / floor} | cells
         return row | {"note": self.note}
+
+
+def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
+    """Turn names, paths and callables into runnables; baselines and callables go where kernels are.
+
+    Raises ConvlabError if they are not of one device.
+    """
+    found = list(things)
+    for i, thing in enumerate(found):
+        if isinstance(thing, Path) or (isinstance(thing, str) and ":" not in thing):
+            found[i] = resolve(thing, engine)
+    simulated = any(isinstance(thing, Runnable) and thing.simulated for thing in found)
+    where = engine if torch.cuda.is_available() and not simulated else "sim"
+    for i, thing in enumerate(found):
+        function = callable(thing) and not isinstance(thing, Runnable)
+        found[i] = Function.of(thing, where) if function else resolve(thing, where)
+    places = {kernel.device: f"{kernel.name} on {kernel.device}" for kernel in found}
+    if len(places) > 1:
+        raise ConvlabError(
+            f"what runs on different devices cannot be compared: {', '.join(places.values())}; "
+            "load all with one engine"
+        )
+    return found
+
+
+def identity(kernel: Runnable) -> tuple:
+    """What makes two runnables the same: function, or source with tunables, or else name."""
+    function = kernel.function if isinstance(kernel, Function) else None
+    name = kernel.name.split("#")[0]  # of one that is pinned
+    return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
 
 
 def reason(error: Exception) -> str:

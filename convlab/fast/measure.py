@@ -13,17 +13,14 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..right import reference
 from ..run.data import inputs
-from ..run.function import Function
-from ..run.kernel import resolve
 from ..run.runnable import Inputs, Runnable
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
@@ -55,36 +52,6 @@ class Timing:
             "spread_pct": 100 * self.spread,
             "samples": self.samples,
         }
-
-
-def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
-    """Turn names, paths and callables into runnables; baselines and callables go where kernels are.
-
-    Raises ConvlabError if they are not of one device.
-    """
-    found = list(things)
-    for i, thing in enumerate(found):
-        if isinstance(thing, Path) or (isinstance(thing, str) and ":" not in thing):
-            found[i] = resolve(thing, engine)
-    simulated = any(isinstance(thing, Runnable) and thing.simulated for thing in found)
-    where = engine if torch.cuda.is_available() and not simulated else "sim"
-    for i, thing in enumerate(found):
-        function = callable(thing) and not isinstance(thing, Runnable)
-        found[i] = Function.of(thing, where) if function else resolve(thing, where)
-    places = {kernel.device: f"{kernel.name} on {kernel.device}" for kernel in found}
-    if len(places) > 1:
-        raise ConvlabError(
-            f"what runs on different devices cannot be compared: {', '.join(places.values())}; "
-            "load all with one engine"
-        )
-    return found
-
-
-def identity(kernel: Runnable) -> tuple:
-    """What makes two runnables the same: function, or source with tunables, or else name."""
-    function = kernel.function if isinstance(kernel, Function) else None
-    name = kernel.name.split("#")[0]  # of one that is pinned
-    return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
 
 
 def measure(kernel: Runnable, problem: Problem, **options: Any) -> Timing:
