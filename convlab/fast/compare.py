@@ -191,22 +191,17 @@ def counted(report: Report | None) -> dict[str, float]:
 
 
 def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
-    """Build runnables ahead of their first run, as many at a time as there are cores.
+    """Build runnables, as many at a time as there are cores; yield what went wrong with each.
 
-    Yields, in order, what went wrong with each. The compiler is a process of its own, so threads
-    of this one do.
+    The compiler is a process of its own, so threads of this one do.
     """
-
-    def build(kernel: Runnable) -> BuildError | None:
-        try:
-            kernel.build()
-        except BuildError as error:
-            return error
-        return None
-
     pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
     try:
-        yield from pool.map(build, kernels)
+        for building in [pool.submit(kernel.build) for kernel in kernels]:
+            error = building.exception()
+            if error is not None and not isinstance(error, BuildError):
+                raise error
+            yield error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no compiler
 
