@@ -735,7 +735,7 @@ def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
 @pytest.mark.parametrize(
     ("tunables", "message"),
     [
-        ({"NONE": [1]}, "has no tunable NONE"), ({}, "at least one"), ({"TILE": ["8"]}, "whole"),
+        ({"NONE": [1]}, "has no tunable NONE"), ({}, "at least one"), ({"TILE": ["8"]}, "a value of TILE must be an integer"),
         ({"TILE": []}, "at least one"), ([8], "dict"),
     ],
 )  # fmt: skip

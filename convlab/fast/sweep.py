@@ -29,6 +29,7 @@ from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
+_Task = tuple[dict[str, Any], tuple]  # a row, and `measure_point`'s arguments for it
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,7 +179,7 @@ def sweep(
     errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
-    tasks = []
+    tasks: list[_Task] = []
     for problem, _ in fitted:
         for point, tuned, error in zip(points, kernels, errors, strict=True):
             rows.append({"problem": problem.label, **point, "kernel": tuned.name})
@@ -195,10 +196,7 @@ def sweep(
     return Sweep(kernel.name, grid, *frames, (*notes, where), kernel.engine)
 
 
-Task = tuple[dict[str, Any], tuple]  # a row, and `measure_point`'s arguments for it
-
-
-def _done(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
+def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
     """Yield each row and what was found for it, as soon as it is known."""
     if executor is None:
         yield from ((row, measure_point(*task)) for row, task in tasks)
@@ -234,31 +232,22 @@ def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
         given = arguments.shown(tunables)
         raise ProblemError(f"tunables are a dict such as {{'TILE': [8, 16]}}, not {given}")
     grid = {}
-    for name, values in tunables.items():
-        one = isinstance(values, int)
-        given = [values] if one else arguments.several(values, f"{name}'s values")
-        if not given or not all(isinstance(value, int) for value in given):
-            shown = arguments.shown(given)
-            raise ProblemError(
-                f"the values of {name} are to be whole numbers, at least one: {shown}"
-            )
-        grid[name] = list(dict.fromkeys(given))
-    if not grid:
-        raise ProblemError("no tunables to sweep: give at least one, such as TILE=8,16")
+    for name, given in tunables.items():
+        values = [given] if isinstance(given, int) else arguments.several(given, f"{name}'s values")
+        whole = (arguments.whole(value, f"a value of {name}") for value in values)
+        grid[name] = list(dict.fromkeys(whole))
+    if not grid or not all(grid.values()):
+        raise ProblemError("nothing to sweep: give at least one value to each tunable: TILE=8,16")
     return grid
 
 
 def _frames(rows: list[dict[str, Any]], names: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The valid points, best first within a problem, and those dropped."""
-    keys = ["problem", *names, "kernel"]
+    keys, labels = ["problem", *names, "kernel"], [row["problem"] for row in rows]
     valid = [row for row in rows if "kind" not in row]
-    dropped = [row for row in rows if "kind" in row]
+    cost = "time_ms" if valid and "time_ms" in valid[0] else "traffic_mb"
+    valid.sort(key=lambda row: (labels.index(row["problem"]), row[cost]))
     frame = pd.DataFrame(valid, columns=None if valid else keys)
-    if valid:
-        place = {label: i for i, label in enumerate(frame["problem"].unique())}
-        frame = frame.sort_values("time_ms" if "time_ms" in frame else "traffic_mb", kind="stable")
-        frame = frame.sort_values(
-            "problem", key=lambda p: p.map(place), kind="stable", ignore_index=True
-        )
     frame.attrs["tunables"] = names
+    dropped = [row for row in rows if "kind" in row]
     return frame, pd.DataFrame(dropped, columns=[*keys, "kind", "reason"])
