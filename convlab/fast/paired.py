@@ -26,7 +26,7 @@ import torch
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
-from ..run.runnable import Allocate, Inputs, Launch, Runnable, empty, explained, run
+from ..run.runnable import Launch, Runnable, empty, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
@@ -185,12 +185,9 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     plan = Plan(singles, "single launches between events, the L2 flushed before each")
     if max(lone) >= _COLD_GRAPH_SECONDS:
         return plan
-    memory = functools.cache(empty)
-    steps = [
-        [flush.zero_, _launched(kernel, problem, given, memory)]
-        for kernel, given in zip(kernels, inputs, strict=True)
-    ]
-    work = zip((*kernels, kernels[0]), (*steps, [flush.zero_]), strict=True)
+    a, b = _launches(kernels, problem, until.seed)
+    steps = ([flush.zero_, *a], [flush.zero_, *b], [flush.zero_])
+    work = zip((*kernels, kernels[0]), steps, strict=True)
     try:
         turns = [batch(k, each * _COLD_BATCH, _COLD_BATCH, clock) for k, each in work]
     except (RuntimeError, LaunchError) as error:
@@ -204,12 +201,7 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
     known = describe(kernels[0].device)
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
-    launches: list[list[Launch]] = [[], []]
-    for i in range(sets):
-        memory = functools.cache(empty)
-        inputs = shared_inputs(kernels, problem, until.seed + i)
-        for each, kernel, given in zip(launches, kernels, inputs, strict=True):
-            each.append(_launched(kernel, problem, given, memory))
+    launches = _launches(kernels, problem, until.seed, sets)
     lone = tuple(lone_seconds(each[0], k) for each, k in zip(launches, kernels, strict=True))
     counts = []  # launches timed together: a multiple of the sets
     for seconds in lone:
@@ -235,14 +227,18 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         return Plan(turns(False), method, notes=(note,))
 
 
-def _launched(kernel: Runnable, problem: Problem, inputs: Inputs, memory: Allocate) -> Launch:
-    """Prepare a runnable, and run it once.
-
-    `memory` gives the same to all that ask for the same size: the sides run one at a time.
-    """
-    launch = kernel.prepare(problem, *inputs, allocate=memory)
-    run(launch)
-    return launch
+def _launches(
+    kernels: Sequence[Runnable], problem: Problem, seed: int, sets: int = 1
+) -> list[list[Launch]]:
+    """Return launches of each kernel on so many sets of buffers, each run once."""
+    launches: list[list[Launch]] = [[] for _ in kernels]
+    for i in range(sets):
+        memory = functools.cache(empty)  # one for all of one size: the sides run one at a time
+        inputs = shared_inputs(kernels, problem, seed + i)
+        for each, kernel, given in zip(launches, kernels, inputs, strict=True):
+            each.append(kernel.prepare(problem, *given, allocate=memory))
+            run(each[-1])
+    return launches
 
 
 def _not_captured(error: Exception, device: torch.device) -> str:
