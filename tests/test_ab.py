@@ -580,11 +580,12 @@ def test_isolation_goes_through_the_worker(monkeypatch):
 @pytest.mark.parametrize(
     ("sides", "options", "message"),
     [
-        (("01", "03"), {"mode": "warm"}, "mode is one or more of cold, hot"),
+        (("01", "03"), {"mode": "warm"}, "no mode 'warm': choose from cold, hot"),
+        (("01", "03"), {"mode": []}, "no mode None"),
         (("01", "03"), {"threshold": 0}, "threshold"),
         ((Fake(), Fake(name="02_b", device=torch.device("meta"))), {}, "different devices"),
     ],
-    ids=["mode", "threshold", "devices"],
+    ids=["mode", "no mode", "threshold", "devices"],
 )
 def test_arguments_are_looked_at(sides, options, message):
     with pytest.raises(ConvlabError, match=message):

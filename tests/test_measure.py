@@ -120,12 +120,12 @@ def test_traffic_is_32_bytes_a_sector():
 
 def test_summary_is_median_and_spread():
     samples = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.0, 1.01, 9.0]
-    timing = measure.summary(Fake(), samples)
+    timing = measure.summary(samples)
     assert timing.seconds == 1.0 and timing.spread < 0.05 and timing.samples == 10
     assert not timing.stable
-    assert measure.summary(Fake(), [2.0] * 10).stable
-    assert not measure.summary(Fake(), [2.0] * 9).stable
-    assert measure.summary(Fake(), [3.0]).seconds == 3.0
+    assert measure.summary([2.0] * 10).stable
+    assert not measure.summary([2.0] * 9).stable
+    assert measure.summary([3.0]).seconds == 3.0
 
 
 def test_rounds_interleave_and_end(monkeypatch):
@@ -349,8 +349,8 @@ def gpu(monkeypatch):
 def test_times_stand_beside_their_floors(gpu):
     def times(kernels, problem, *, seed, limit_seconds, progress):
         assert (problem, seed, limit_seconds) == (PLAIN, 0, 1.0)
-        steady = measure.Timing("01_a", 2e-3, 0.01, 50, True, 1e-3)
-        return [steady, measure.Timing("02_b", 1e-3, 0.02, 3, False)]
+        steady = measure.Timing(2e-3, 0.01, 50, True, 1e-3)
+        return [steady, measure.Timing(1e-3, 0.02, 3, False)]
 
     result = gpu(times)
     frame, floor = result.frame, 1e3 * floor_seconds(PLAIN, "fp32", H200)

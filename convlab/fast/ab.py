@@ -17,7 +17,7 @@ from ..run.function import Function, declared
 from ..run.kernel import ENGINES, compile
 from ..run.runnable import Runnable, run
 from ..words import arguments
-from ..words.errors import ConvlabError, ProblemError
+from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import paired
@@ -88,9 +88,8 @@ def ab(
         A simulated kernel against one on a GPU; or a file that was edited meanwhile.
     """
     modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
-    if not modes or not all(each in MODES for each in modes):
-        given = arguments.shown(mode)
-        raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {given}")
+    for each in modes or [None]:
+        arguments.choice(each, "mode", MODES)
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
     arguments.flag(isolate, "isolate")

@@ -128,7 +128,7 @@ class _Entry:
             "bound": reference.tolerance(kernel.precision, problem.gemm_k),
         }  # fmt: skip
         if peaks:
-            cells = (self.timing or Timing(kernel.name, math.nan, math.nan, 0, False)).cells
+            cells = (self.timing or Timing(math.nan, math.nan, 0, False)).cells
             time, floor = cells["time_ms"], 1e3 * floor_seconds(problem, kernel.precision, peaks)
             rate = problem.flops / time / 1e9 if time else math.nan
             row |= cells | {"tflops": rate, "floor_ms": floor, "x_floor": time / floor}

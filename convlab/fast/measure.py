@@ -36,7 +36,6 @@ _ROUND_SECONDS = 0.05  # what one kernel gets of a round
 class Timing:
     """How long one kernel takes on one problem."""
 
-    kernel: str
     seconds: float  # the median
     spread: float  # the interquartile range over the median
     samples: int
@@ -101,7 +100,7 @@ def measure_all(
             ):
                 break
         return [
-            summary(kernel, kept, prepare_seconds(kernel, problem, given))
+            summary(kept, prepare_seconds(kernel, problem, given))
             for kernel, kept, given in zip(kernels, samples, data, strict=True)
         ]
 
@@ -113,13 +112,13 @@ def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> l
     return [made[kernel.format] for kernel in kernels]
 
 
-def summary(kernel: Runnable, samples: Sequence[float], prepare: float = math.nan) -> Timing:
+def summary(samples: Sequence[float], prepare: float = math.nan) -> Timing:
     """Turn samples in seconds into a median and a spread."""
     middle = statistics.median(samples)
     low, _, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle] * 3
     spread = (high - low) / middle if middle else 0.0
     stable = relative_error(samples) <= TARGET
-    return Timing(kernel.name, middle, spread, len(samples), stable, prepare)
+    return Timing(middle, spread, len(samples), stable, prepare)
 
 
 def relative_error(samples: Sequence[float]) -> float:
