@@ -26,9 +26,11 @@ from torch.nn import functional as F
 import convlab
 from convlab.__main__ import main
 from convlab.fast import paired, ratio, stopwatch
+from convlab.fast.measure import Timing
 from convlab.fast.ratio import Ratio, autocorrelation_time, estimate, settled
 from convlab.fast.verdict import AB, ABs
 from convlab.machine import clock
+from convlab.machine.device import Ceilings, floor_seconds
 from convlab.run.function import Function
 from convlab.run.runnable import Launch, Runnable
 from convlab.run.worker import can_cross
@@ -36,7 +38,7 @@ from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
 from tests.instruments import calibrate_ab
 
-abing = sys.modules["convlab.fast.ab"]  # convlab.ab is the function
+abing, sweeping = (sys.modules[f"convlab.fast.{name}"] for name in ("ab", "sweep"))
 CPU = torch.device("cpu")
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
 SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
@@ -607,6 +609,19 @@ def timed(planted=1.021, notes=()):
     )  # fmt: skip
 
 
+def test_on_a_gpu_times_are_compared(monkeypatch):
+    asked, peaks = [], Ceilings(4.26e12, 51e12, 366e12)
+    monkeypatch.setattr(abing, "describe", lambda device: "an H200")
+    monkeypatch.setattr(abing, "ceilings", lambda device: peaks)
+    monkeypatch.setattr(paired, "measure_pair", lambda *task: asked.append(task) or timed().modes)
+    a, b = Fake(name="01_a"), Fake(name="02_b")
+    result = convlab.ab(a, b, PLAIN, isolate=False, seed=3, threshold=0.02, limit_seconds=7.0)
+    assert asked == [(a, b, PLAIN, ["cold", "hot"], paired.Until(0.01, 7.0, 3))]
+    assert result.modes == timed().modes and result.verdict == "slower" and result.counted is None
+    assert result.floors == (floor_seconds(PLAIN, "fp32", peaks),) * 2
+    assert result.notes == ("on an H200",) and len(result.reports) == 2
+
+
 def test_a_timed_result_tells_all():
     result = timed()
     assert result.verdict == "slower" and result.verdicts == {"cold": "slower", "hot": "slower"}
@@ -709,6 +724,19 @@ def test_a_sweep_puts_the_best_first_within_a_problem():
     assert list(found.best) == ["small", "plain"]
 
 
+def test_a_sweep_on_a_gpu_has_times(monkeypatch):
+    kernel, one_point = Fake(name="03"), sweeping.measure_point
+    kernel.engine = "cuda"
+    timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
+    monkeypatch.setattr(sweeping, "check", lambda *_, **__: SimpleNamespace(ok=True))
+    monkeypatch.setattr(sweeping.worker, "call", lambda *_, **__: next(timings))
+    monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
+    found = dataclasses.replace(sweep("03", {"TILE": [8, 16]}), engine="cuda")
+    assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
+    assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
+    assert "03_smem_tile@TILE=16: unsteady: 3 samples until time was up" in str(found)
+
+
 def test_a_wrong_point_is_dropped(tmp_path):
     source = convlab.load("01_direct").source.replace("y[", "y[WRONG + ")
     assert "WRONG" in source
@@ -722,7 +750,6 @@ def test_a_wrong_point_is_dropped(tmp_path):
 
 def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
     seen = []
-    sweeping = sys.modules["convlab.fast.sweep"]
     kernel = convlab.load("03", engine="sim", trace=False)
     with monkeypatch.context() as patch:
         patch.setattr(sweeping, "measure_point",

@@ -52,7 +52,8 @@ def compare(
 
     Parameters
     ----------
-    kernels : runnables, names, paths, or baselines' names ("cudnn:tf32"); the catalog unless told.
+    kernels : runnables, names, paths, baselines' names ("cudnn:tf32") or callables, as `ab` takes
+        them; all of the catalog unless told.
     problem : a Problem, or the name or the spec of one; or a set: its name, or an iterable.
     engine : where kernels given by name or path run: "cuda", "sim" or "auto".
     scale : "auto" shrinks the problem to what the simulator does in seconds, or to what the GPU
