@@ -94,15 +94,13 @@ class AB(Result):
     def frame(self) -> pd.DataFrame:
         """One row for each mode, times in ms; on the simulator one row for each counter."""
         if not self.modes:
-            a, b = (
-                {"traffic_bytes": traffic_bytes(counters), **(counters or {})}
-                for counters in self.counted or (None, None)
-            )
-            cells = [(name, a.get(name), b.get(name)) for name in _COUNTERS]
-            rows = pd.DataFrame(cells, columns=["counter", "a", "b"]).dropna()
-            rows = rows[(rows["counter"] == "traffic_bytes") | (rows["a"] > 0) | (rows["b"] > 0)]
-            rows = rows.astype({"a": int, "b": int}).reset_index(drop=True)
-            return rows.assign(ratio=(rows["b"] / rows["a"]).fillna(1.0))  # 0 over 0
+            counted = {
+                side: {"traffic_bytes": traffic_bytes(counters), **(counters or {})}
+                for side, counters in zip("ab", self.counted or (None, None), strict=True)
+            }
+            rows = pd.DataFrame(counted, index=list(_COUNTERS)).dropna()
+            rows = rows[(rows != 0).any(axis=1)].astype(int).rename_axis("counter").reset_index()
+            return rows.assign(ratio=rows["b"] / rows["a"])
         rows = []
         for mode, verdict in zip(self.modes, self.verdicts.values(), strict=True):
             (a, b), (over_a, over_b), ratio = mode.seconds, mode.overheads, mode.ratio
