@@ -113,8 +113,8 @@ def measure_pair(
 
 def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -> Paired:
     """Let the plan's turns take rounds until the ratio is settled or time is up."""
-    everything: list[tuple[float, float]] = []
-    clean: list[tuple[float, float]] = []  # of rounds in which nothing held the clock down
+    everything: list[tuple[float, float, float]] = []  # A's time, B's, the log of their ratio
+    clean: list[tuple[float, float, float]] = []  # of rounds in which nothing held the clock down
     mhz: list[int] = []
     held: Counter[str] = Counter()
     lost, started, begun = 0, 0.0, time.perf_counter()
@@ -128,15 +128,15 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
         reasons = {reason for reading in readings for reason in reading.throttles}
         held.update(reasons)
         a, b, *flush = map(centre, taken)
-        pair = (a - sum(flush), b - sum(flush))
-        if min(pair) <= 0:
+        a, b = a - sum(flush), b - sum(flush)
+        if min(a, b) <= 0:
             lost += 1
         else:
-            everything.append(pair)
+            everything.append((a, b, math.log(b / a)))
             if not reasons:
-                clean.append(pair)
+                clean.append(everything[-1])
         kept = clean if 2 * len(clean) >= len(everything) else everything
-        logs = [math.log(b / a) for a, b in kept]
+        logs = [log for _, _, log in kept]
         elapsed = now - started
         if elapsed >= until.limit_seconds:
             if len(kept) >= _FEWEST_ROUNDS or elapsed >= 4 * until.limit_seconds:
@@ -156,7 +156,7 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
     if clock is not None and clock.missing:
         notes.append(f"whether the clock was held down is not known: {clock.missing}")
     return Paired(
-        mode, ratio, *(tuple(pair[side] for pair in kept) for side in (0, 1)),
+        mode, ratio, *(tuple(each[side] for each in kept) for side in (0, 1)),
         discarded=len(everything) - len(kept) + lost, method=plan.method, lone=plan.lone,
         mhz=(int(statistics.median(mhz)), min(mhz), max(mhz)) if mhz else None,
         notes=tuple(notes),
