@@ -308,25 +308,28 @@ def test_the_clock_is_nvmls_by_uuid_and_its_reasons_are_named(monkeypatch):
 
 
 class Chip:
-    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top."""
+    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top.
+
+    `now` is in picoseconds, exact, so that equal launches take equal times.
+    """
 
     capture_error: str | None = None
 
     def __init__(self):
-        self.now, self.capturing, self.log = 0.0, None, []
+        self.now, self.capturing, self.log = 0, None, []
 
     def work(self, name, seconds):
         if self.capturing is not None:
             self.capturing.append((name, seconds))
             return
-        self.now += seconds + 8e-6
+        self.now += round(1e12 * (seconds + 8e-6))
         self.log.append(name)
 
     def event(self, enable_timing):
         chip, at = self, []
         return SimpleNamespace(
             record=lambda: at.append(chip.now), synchronize=lambda: None,
-            at=at, elapsed_time=lambda end: 1e3 * (end.at[-1] - at[-1]),
+            at=at, elapsed_time=lambda end: (end.at[-1] - at[-1]) / 1e9,
         )  # fmt: skip
 
     def graph(self):
@@ -334,7 +337,7 @@ class Chip:
 
         def replay():
             for name, seconds in steps:
-                self.now += seconds
+                self.now += round(1e12 * seconds)
                 self.log.append(name)
 
         return SimpleNamespace(steps=steps, replay=replay)
@@ -395,40 +398,41 @@ def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
     return found, a, b
 
 
-def test_cold_and_long_is_timed_launch_by_launch(chip):
-    found, *_ = time_both(chip, 2e-3, 2.04e-3, "cold")
+SHORT, LONG = (5e-6, 5.1e-6), (2e-3, 2.04e-3)
+LARGE = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
+BACK_TO_BACK = "launches back to back, no flush; 1 set of buffers, 78.7 MB and"
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds", "problem", "method", "ratio", "overhead"),
+    [
+        ("cold", LONG, PLAIN, "single launches", 2048 / 2008, math.nan),
+        ("cold", SHORT, PLAIN, "graphs of 16 flushes", 1.02, 8e-6),
+        ("hot", SHORT, PLAIN, "4 sets of buffers", 1.02, 8e-6),
+        ("hot", LONG, LARGE, BACK_TO_BACK, 2048 / 2008, math.nan),
+    ],
+    ids=["cold-long", "cold-short", "hot-short", "hot-long"],
+)
+def test_long_launches_are_timed_one_by_one_and_short_ones_in_graphs(
+    chip, mode, seconds, problem, method, ratio, overhead
+):
+    found, *_ = time_both(chip, *seconds, mode, problem)
+    assert method in found.method and found.ratio.value == pytest.approx(ratio)
+    assert found.overheads == pytest.approx((overhead, overhead), nan_ok=True)
+    assert found.ratio.verdict() == "slower" and ("flush" in chip.log) == (mode == "cold")
     assert found.mhz is None and found.notes[-1].endswith("is not known: no GPU")
-    assert "single launches" in found.method and found.ratio.value == pytest.approx(2048 / 2008)
-    assert chip.log[-2] == "flush" and math.isnan(found.overheads[0])
+    if seconds is SHORT:  # neither launches nor flushes are part of it
+        assert found.a_seconds[0] == pytest.approx(5e-6)
 
 
-def test_cold_and_short_is_a_graph_less_its_flushes(chip):
-    found, *_ = time_both(chip, 5e-6, 5.1e-6, "cold")
-    assert "graphs of 16 flushes" in found.method and found.ratio.value == pytest.approx(1.02)
-    assert found.a_seconds[0] == pytest.approx(5e-6) and found.ratio.verdict() == "slower"
-    assert found.overheads == (pytest.approx(8e-6), pytest.approx(8e-6))
-    assert chip.log[-32:].count("flush") == 16 + 16 * (chip.log[-1] == "flush")
-
-
-def test_hot_and_short_is_a_graph_over_rotating_buffers(chip):
-    found, a, b = time_both(chip, 5e-6, 5.1e-6, "hot")
-    assert "4 sets of buffers" in found.method and "flush" not in chip.log
-    assert found.ratio.value == pytest.approx(1.02)
-    assert found.overheads == (pytest.approx(8e-6), pytest.approx(8e-6))
+def test_hot_launches_go_round_the_buffers_that_both_sides_share(chip):
+    _, a, b = time_both(chip, *SHORT, "hot")
     assert [x.data_ptr() for x in a.inputs] == [x.data_ptr() for x in b.inputs]
     assert len({x.data_ptr() for x in a.inputs}) == 4
     assert any(chip.log[i : i + 4] == ["a1", "a2", "a3", "a4"] for i in range(len(chip.log) - 4))
     ours, theirs = ([give((2, 3), torch.float32, CPU) for give in side.given] for side in (a, b))
-    assert all(map(operator.is_, ours, theirs))  # both sides share outputs, each set its own
-    assert len({y.data_ptr() for y in ours}) == 4
+    assert all(map(operator.is_, ours, theirs)) and len({y.data_ptr() for y in ours}) == 4
     assert a.given[0]((3, 2), torch.float32, CPU) is not ours[0]
-
-
-def test_hot_and_long_needs_no_graph(chip):
-    large = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
-    found, *_ = time_both(chip, 2e-3, 2e-3, "hot", large)
-    assert found.method.startswith("launches back to back, no flush; 1 set of buffers, 78.7 MB and")
-    assert found.ratio.verdict() == "same"
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
