@@ -78,6 +78,35 @@ def test_time_limit_counts_from_the_beginning(kept):
     assert ask(kept, "x y")[1] == "y"
 
 
+@pytest.mark.parametrize("words", ["sleep 1000", "slow-start 1000"])
+def test_one_that_does_not_look_at_its_socket_is_killed(process, words, monkeypatch):
+    """Alone it would not end by itself: it is in the midst of its work, or of its start."""
+    pid, _ = ask(process, "x")
+    for limit in ("START_LIMIT", "STOP_LIMIT"):
+        monkeypatch.setattr(child, limit, 0.2)
+    with pytest.raises(child.TimedOut, match="stopped after 0.2 s") as caught:
+        ask(process, words, 0.2)
+    assert caught.value.begun == (words == "sleep 1000") and ended(pid, 0)
+
+
+def test_a_keeper_that_cannot_act_is_killed_with_what_it_keeps(kept, monkeypatch):
+    pid, _ = ask(kept, "x")
+    monkeypatch.setattr(child, "STOP_LIMIT", 0.2)
+    os.kill(kept._process.pid, signal.SIGSTOP)
+    kept.stop()
+    assert ended(pid)
+
+
+def test_a_copy_of_its_socket_does_not_keep_it(process):
+    """Such as a process has that was forked in the midst of things."""
+    pid, _ = ask(process, "x")
+    copy = os.dup(process._connection.fileno())
+    started = time.monotonic()
+    process.stop()
+    assert ended(pid, 0) and time.monotonic() - started < child.STOP_LIMIT / 2
+    os.close(copy)
+
+
 def test_what_it_prints_appears_here(process, capsys):
     ask(process, "print")
     assert capsys.readouterr() == ("out", "err") and process.printed == "err"
