@@ -72,20 +72,19 @@ def test_every_key_is_optional(text):
         ("// precision:", "precision is ''"),
         ("// arch: hopper", "arch is 'hopper'; it must be like sm_80"),
         ("// atomics: maybe", "atomics is 'maybe'; it must be yes or no"),
-        ("// Supports: R = 3", "cannot read supports"),
-        ("// supports: R == 3 S == 3", "cannot read supports"),
+        ("// Supports: R = 3", "'=' is not allowed"),
+        ("// supports: R == 3 S == 3", "supports: cannot read 'R == 3 S"),
         ("// supports: R", "'R' is not a comparison"),
-        ("// supports: Z == 3", "unknown name 'Z'"),
-        ("// supports: R == 'a'", "not an integer"),
-        ("// supports: R == 3.0", "not an integer"),
-        ("// supports: R ** 9 == 3", "Pow is not allowed"),
+        ("// supports: Z == 3", "'Z' is not allowed"),
+        ("// supports: R == 'a'", "\"'a'\" is not allowed"),
+        ("// supports: R == 3.0", "'.' is not allowed"),
+        ("// supports: R ** 9 == 3", r"'\*\*' is not allowed"),
         ("// supports: __import__('os') == 1", "not allowed"),
-        ("// supports: R.real == 1", "not allowed"),
-        ("// supports: R is 3", "Is is not allowed"),
-        ("// supports: R in 3", "'in' takes a list"),
-        ("// supports: (R, S) == (3, 3)", "nothing else does"),
+        ("// supports: R.real == 1", "'.real' is not allowed"),
+        ("// supports: R is 3", "'is' is not allowed"),
+        ("// supports: R in 3", "comparisons such as .R in "),
         ("// supports: R == 3), (S == 3", "not a comparison"),
-        ("// supports: ,", "cannot read supports"),
+        ("// supports: ,", "supports: cannot read ','"),
     ],
 )
 def test_refused(text, message):
@@ -98,6 +97,7 @@ def test_refused(text, message):
     [
         ("R == 3", True),
         ("R == S == 3", True),
+        ("(R, S) == (3, 3)", True),
         ("R != 3", False),
         ("C % groups == 0", True),
         ("stride_h == stride_w", False),
@@ -126,7 +126,7 @@ def test_the_first_unmet_requirement_is_named_with_its_values():
 
 def test_division_by_zero_is_the_headers_fault():
     header = parse_header("// title: T\n// supports: R % pad_h == 0", "k.cu")
-    with pytest.raises(CatalogError, match="divides by zero"):
+    with pytest.raises(CatalogError, match="modulo by zero.; rewrite it"):
         header.unsupported(PROBLEM, 80, 0)
 
 
