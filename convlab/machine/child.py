@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import codecs
 import contextlib
+import io
 import os
 import signal
 import socket
@@ -267,7 +268,7 @@ class _Stream:
 
     def __init__(self, name: str, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
-        self.name, self.pipe = name, open(descriptor, "rb", buffering=0)
+        self.name, self.pipe = name, io.FileIO(descriptor)
         self.fileno = self.pipe.fileno
         self.begin()
 

@@ -6,7 +6,6 @@ it, and looked into as a file. A learner's static initialisers run where the ker
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -15,7 +14,6 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,7 +41,9 @@ _VARIABLES = (
     "NVCC_APPEND_FLAGS", "NVCC_CCBIN",
 )  # fmt: skip
 _SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/local/cuda")  # the compiler stands for these
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.M)
+_INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Source:
     def headers(self) -> dict[Path, tuple[str, str]]:
         """For each local header that it includes, directly or not: the name used first, the text.
 
-        As written, whatever the preprocessor makes of it: for what must be known before compiling.
+        As written, whatever the preprocessor makes of it.
         """
         found: dict[Path, tuple[str, str]] = {}
         todo = [(self.text, self.folder)]
@@ -114,32 +114,20 @@ def compile_library(
     copies: Mapping[Path, Path] | None = None,
     entry: str | None = None,
 ) -> Made:
-    """Compile and link a library that is not loaded.
+    """Compile and link a library, in a folder, without loading it.
 
-    Parameters
-    ----------
-    source : for messages.
-    folder : where it is made.
-    text : what is compiled: CUDA C++ for nvcc where `cuda` is given, else C++.
-    flags, include : of the compiler.
-    libraries, folders : to link with, as ``-lcublas`` or a path, and where to look for them.
-    copies : headers of which `include` has another version, by that version's path.
-    entry : the C function that it must have.
-
-    Raises
-    ------
-    BuildError
-        The text does not compile or link, or has no such function.
+    The text is CUDA C++ for nvcc where `cuda` is given, else C++; `libraries`, as ``-lcublas`` or a
+    path, are looked for in `folders`; `copies` are headers of which `include` has another version,
+    by that version's path; `entry` is the C function that it must have.
     """
     cpp_extension = _cpp_extension()
     toolchain.require_host_compiler()
     if cuda is not None:
         cpp_extension.CUDA_HOME = str(plain(cuda.home))
-    torch_home = Path(torch.__file__).parent
-    if plain(torch_home) != torch_home:  # load_inline writes these as they are
-        cpp_extension._TORCH_PATH = str(plain(torch_home))
-        cpp_extension.TORCH_LIB_PATH = str(plain(torch_home) / "lib")
+    home = plain(Path(torch.__file__).parent)  # load_inline writes these as they are
+    cpp_extension._TORCH_PATH, cpp_extension.TORCH_LIB_PATH = str(home), str(home / "lib")
     flags = [_quoted(flag) for flag in flags]
+    linking = [*LINK_FLAGS, *(f"-L{plain(path)}" for path in folders), *map(_quoted, libraries)]
     try:
         with ninja_on_path():
             cpp_extension.load_inline(
@@ -148,11 +136,7 @@ def compile_library(
                 cuda_sources=[text] if cuda else None,
                 extra_cflags=[] if cuda else flags,
                 extra_cuda_cflags=flags if cuda else None,
-                extra_ldflags=[
-                    *LINK_FLAGS,
-                    *(f"-L{plain(path)}" for path in folders),
-                    *map(_quoted, libraries),
-                ],
+                extra_ldflags=linking,
                 extra_include_paths=[str(plain(path)) for path in include],
                 build_directory=str(plain(folder)),
                 with_cuda=cuda is not None,
@@ -197,8 +181,8 @@ def _made(
     copies: Mapping[Path, Path],
 ) -> Made:
     """The library and what the compiler read for it, as ninja keeps it."""
-    ninja = str(toolchain.find("ninja"))
-    listed = subprocess.run([ninja, "-t", "deps"], cwd=folder, capture_output=True, text=True)
+    command = [str(toolchain.find("ninja")), "-t", "deps"]
+    listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     paths = [Path(os.path.normpath(folder / real(line.strip())))
              for line in listed.stdout.splitlines() if line.startswith("    ")]  # fmt: skip
     # nvcc lists what `Source.marked` names too
@@ -216,6 +200,10 @@ def _made(
 # ---- names that every tool can read ------------------------------------------------------------
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=,./-]*")
+_linked: dict[str, str] = {}  # what each link stands for
+
+
 def _quoted(flag: str) -> str:
     """A flag as ninja's file has it, for a shell."""
     return shlex.quote(flag).replace("$", "$$")
@@ -223,7 +211,7 @@ def _quoted(flag: str) -> str:
 
 def plain(path: Path) -> Path:
     """The path, or a link to it where a shell, ninja or nvcc would misread it."""
-    if re.fullmatch(r"[A-Za-z0-9_@%+=,./-]*", str(path)):
+    if _PLAIN.fullmatch(str(path)):
         return path
     link = _links() / hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     with contextlib.suppress(FileExistsError):
@@ -239,23 +227,9 @@ def real(text: str) -> str:
     return text
 
 
-_linked: dict[str, str] = {}
-
-
 @functools.cache
 def _links() -> Path:
-    folder = tempfile.mkdtemp(prefix="convlab-", dir=None if _is_plain_tmp() else "/tmp")
-    atexit.register(_forget, folder, os.getpid())
-    return Path(folder)
-
-
-def _is_plain_tmp() -> bool:
-    return re.fullmatch(r"[A-Za-z0-9_./-]*", tempfile.gettempdir()) is not None
-
-
-def _forget(folder: str, owner: int) -> None:
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+    return toolchain.temporary(None if _PLAIN.fullmatch(tempfile.gettempdir()) else "/tmp")
 
 
 # ---- what load_inline changes of the process ---------------------------------------------------
