@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,20 +92,20 @@ BAD_ARGUMENTS: dict[str, tuple[dict, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("gradient", [False, True], ids=["plain", "requires_grad"])
 @pytest.mark.parametrize(("changes", "message"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
-def test_bad_arguments(kernel: Kernel, changes: dict, message: str, gradient: bool) -> None:
-    arguments = {"x": X, "w": W} | changes
-    for name, value in arguments.items():
-        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
-            value = value.to(kernel.device)
-            if gradient and value.is_floating_point():
-                value = value.detach().requires_grad_()
-            arguments[name] = value
-    with pytest.raises(ProblemError, match=message) as error:
-        kernel(**arguments)
-    assert len(str(error.value).splitlines()) <= 3
-    assert isinstance(error.value, ValueError)
+def test_bad_arguments(kernel: Kernel, changes: dict, message: str) -> None:
+    for gradient in (False, True):
+        arguments = {"x": X, "w": W} | changes
+        for name, value in arguments.items():
+            if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+                value = value.to(kernel.device)
+                if gradient and value.is_floating_point():
+                    value = value.detach().requires_grad_()
+                arguments[name] = value
+        with pytest.raises(ProblemError, match=message) as error:
+            kernel(**arguments)
+        assert len(str(error.value).splitlines()) <= 3
+        assert isinstance(error.value, ValueError)
     assert_works(kernel)
 
 
@@ -188,13 +188,6 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"groups == 1 \(here groups = 2\); use 01_direct"):
         picky(X, W[:, :2], groups=2)
     torch.testing.assert_close(picky(X, W), F.conv2d(X, W), rtol=0, atol=1e-4)
-
-
-def test_a_header_that_cannot_be_read_names_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "odd.cu"
-    path.write_text("// title: Odd\n// precision: fp16\n")
-    with pytest.raises(CatalogError, match=r"odd\.cu:2: precision is 'fp16'; it must be fp32 or"):
-        load(path, engine="sim")(X, W)
 
 
 @pytest.mark.parametrize(
@@ -483,10 +476,6 @@ def test_a_launch_error_that_the_file_ignores_is_told(kernel: Kernel) -> None:
     assert_works(kernel)
 
 
-def in_a_fork(pipe: object, work: Callable[[], object]) -> None:
-    pipe.send(work())
-
-
 def test_a_fork_has_a_simulator_of_its_own() -> None:
     kernel = load("01_direct", engine="sim")
     assert_works(kernel)
@@ -494,12 +483,12 @@ def test_a_fork_has_a_simulator_of_its_own() -> None:
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe()
 
-    def work() -> list[int]:
+    def work() -> None:
         torch.set_num_threads(1)
         assert_works(kernel)
-        return children(os.getpid())
+        there.send(children(os.getpid()))
 
-    process = fork.Process(target=in_a_fork, args=(there, work))
+    process = fork.Process(target=work)
     process.start()
     assert here.poll(60), "the fork hangs"
     theirs = here.recv()
@@ -515,58 +504,48 @@ from convlab import sim
 good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
 print(sim._host._process.pid, flush=True)
-if sys.argv[1:]:
+if not sys.argv[1:]:
+    input()
+else:
     endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
     endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))
 """
 
 
-def ends(pid: int, seconds: float) -> bool:
-    """Whether a process (of anybody) ends within a time."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)
-
-
-@pytest.mark.parametrize("how", ["exit", "kill"])
-def test_the_simulator_ends_with_its_caller(how: str) -> None:
+def holding(*arguments: str) -> tuple[subprocess.Popen[str], int, int]:
+    """A process that has a simulator, that one's id, and a descriptor which tells its end."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDS + ("input()" if how == "kill" else "")],
+        [sys.executable, "-c", HOLDS, *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    host = int(process.stdout.readline())
-    if how == "kill":
-        process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert ends(host, 60)
-
-
-def test_an_interrupt_stops_the_simulation_and_leaves_nothing() -> None:
-    text = source('if (i == 0) printf("running\\n"); while (conv.N == 1) { if (y[0] == 3) break; }')
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, text],
-        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     host = int(process.stdout.readline())
-    handle = os.pidfd_open(host)
-    while not children(host):  # until the launch is under way
+    return process, host, os.pidfd_open(host)
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_the_simulator_ends_with_its_caller(how: str) -> None:
+    process, _, host = holding()
+    if how == "kill":
+        process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert select.select([host], [], [], 60)[0]
+    os.close(host)
+
+
+def test_an_interrupt_stops_the_simulation_and_leaves_nothing() -> None:
+    text = source('if (i == 0) printf("running\\n"); while (conv.N == 1) { if (y[0] == 3) break; }')
+    process, pid, host = holding(text)
+    while not children(pid):  # until the launch is under way
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in error
-    assert select.select([handle], [], [], 60)[0]
-    os.close(handle)
+    assert select.select([host], [], [], 60)[0]
+    os.close(host)
 
 
 def test_findings_of_a_fault_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
