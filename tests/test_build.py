@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -121,18 +122,11 @@ def test_an_edit_that_does_not_compile_can_be_mended(fill: Path, engine: str) ->
     for _ in range(2):  # and never an old build
         with pytest.raises(BuildError, match="nonsense"):
             value(kernel)
-    fill.write_text(filling(44))
-    assert value(kernel) == 44
-
-
-def test_a_file_that_went_and_came_back(fill: Path) -> None:
-    kernel = load(fill, engine="sim")
-    assert value(kernel) == 1
-    fill.unlink()
+    fill.unlink()  # nor while there is no file
     with pytest.raises((OSError, convlab.ConvlabError), match=r"fill\.cu"):
         value(kernel)
-    fill.write_text(filling(2))
-    assert value(kernel) == 2
+    fill.write_text(filling(44))
+    assert value(kernel) == 44
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -165,15 +159,9 @@ def test_tunables_make_kernels_of_their_own(fill: Path, engine: str) -> None:
 def test_many_reloads_of_one_file(engine: str) -> None:
     """A library that is loaded takes of what a process has little of: static TLS was used up."""
     source = (ROOT / "kernels" / "02b_im2col_cublas.cu").read_text()
-    for number in range(8):
+    for number in range(8 if engine == "cuda" else 2):
         kernel = convlab.compile(f"{source}\n// edit {number}\n", name="edited", engine=engine)
         assert value(kernel) == 0
-
-
-def test_a_name_that_is_no_identifier(tmp_path: Path) -> None:
-    path = tmp_path / "my kernel-2.1 (ü).cu"
-    path.write_text(filling(4))
-    assert value(load(path, engine="sim")) == 4
 
 
 # ---- what a build is named by -----------------------------------------------------------------
@@ -200,13 +188,9 @@ def test_the_key_is_what_decides_the_build(fill: Path) -> None:
     fill.write_text('#include "more.cuh"\n' + FILL)
     fill.with_name("more.cuh").write_text("// nothing\n")
     assert library(fill) == first
-
-
-def test_the_order_of_tunables_does_not_matter(fill: Path) -> None:
     fill.write_text("#ifndef OTHER\n#define OTHER 1\n#endif\n" + FILL)
     one = library(fill, defines={"VALUE": 2, "OTHER": 3})
     assert one == library(fill, defines={"OTHER": 3, "VALUE": 2})
-
 
 
 # ---- what the compiler read -------------------------------------------------------------------
@@ -422,7 +406,7 @@ def test_threads_build_one_kernel_once(
     assert (os.environ["PATH"], sys.getdlopenflags()) == (path, flags)
 
 
-@pytest.mark.parametrize("name", ["with space", "par(en)s", "quo'te\"s", "ümläut", "do$$llar"])
+@pytest.mark.parametrize("name", ["par(en)s and space", "quo'te\"s", "ümläut do$$llar"])
 def test_a_path_with_odd_characters(
     fill: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,7 +414,7 @@ def test_a_path_with_odd_characters(
     folder = tmp_path / name
     folder.mkdir()
     monkeypatch.setenv("CONVLAB_CACHE", str(folder / "cache"))
-    path, header = folder / "fill.cu", folder / "number.cuh"
+    path, header = folder / f"fill {name}.cu", folder / "number.cuh"
     path.write_text('#include "number.cuh"\n' + filling("NUMBER"))
     for number in (3, 4):
         header.write_text(f"#pragma once\n#define NUMBER {number}\n")
@@ -481,19 +465,14 @@ class Shared:
         self.go = os.open(self.gate / "go", os.O_RDWR)
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, path: Path, **environment: object) -> subprocess.Popen[str]:
+    def start(self, path: Path, **environment: Path) -> subprocess.Popen[str]:
         """Start a process that loads a kernel and prints what it fills y with."""
+        variables = {"CONVLAB_CACHE": self.cache, "CXX": self.compiler} | environment
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(path)],
-            cwd=ROOT,
-            env=os.environ
-            | {"CONVLAB_CACHE": str(self.cache), "CXX": str(self.compiler)}
-            | {key: str(value) for key, value in environment.items()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            [sys.executable, "-c", SCRIPT, str(path)], cwd=ROOT, text=True, start_new_session=True,
+            env=os.environ | {key: str(value) for key, value in variables.items()},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
         self.processes.append(process)
         return process
 
@@ -515,26 +494,21 @@ class Shared:
         """The names in the cache that fit."""
         return sorted(path.name for path in self.cache.glob(pattern))
 
-    def close(self) -> None:
-        """End what is left of the processes."""
-        for process in self.processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.communicate()
-        os.close(self.started)
-        os.close(self.go)
 
-
-@pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Shared]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """A cache of its own, for processes."""
-    made = Shared(tmp_path)
+    made = Shared(tmp_path_factory.mktemp("shared"))
     yield made
-    made.close()
+    for process in made.processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    os.close(made.started)
+    os.close(made.go)
 
 
+@pytest.mark.xdist_group("shared cache")
 def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path) -> None:
     both = [shared.start(fill, GATE=shared.gate) for _ in range(2)]
     shared.wait_for_compilers(2)
@@ -554,20 +528,21 @@ def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path)
     assert log.exists()
 
 
+@pytest.mark.xdist_group("shared cache")
 def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
-    killed = shared.start(fill, GATE=shared.gate)
+    path = fill.rename(fill.with_name("filler.cu"))
+    killed = shared.start(path, GATE=shared.gate)
     shared.wait_for_compilers(1)
     killed.kill()  # the process alone: ninja and the compiler live on, as after kill -9
     killed.wait()
     (left,) = shared.left("unfinished-*")
-    assert shared.left("fill-sim-*") == []
+    assert shared.left("filler-sim-*") == []
 
-    assert shared.result(shared.start(fill)) == "1.0"
-    assert len(shared.left("fill-sim-*")) == 1
+    assert shared.result(shared.start(path)) == "1.0"
+    assert len(shared.left("filler-sim-*")) == 1
     assert shared.left("unfinished-*") == [left]  # it might still be somebody's
-
     os.write(shared.go, b"g")  # the orphan finishes, into its own folder, and disturbs nobody
-    assert shared.result(shared.start(fill)) == "1.0"
+    assert shared.result(shared.start(path)) == "1.0"
 
 
 # ---- what killed builds leave -----------------------------------------------------------------
@@ -645,15 +620,16 @@ def caret(message: str, number: int) -> str:
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_compile_error_quotes_the_line(fill: Path, compiler: str, tmp_path: Path) -> None:
-    fill.write_text(FILL.replace("g_y[i] = VALUE;", "g_y[i] = VALUE + undeclared_name;"))
-    (number,) = [i for i, line in enumerate(fill.read_text().splitlines(), 1) if "undecl" in line]
+    """And the caret finds its word past tabs and macros."""
+    text = FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)")
+    fill.write_text(text)
+    number = next(i for i, line in enumerate(text.splitlines(), 1) if "i_" in line)
     message = failure(fill, compiler, tmp_path)
     assert message.splitlines()[0] == f"{fill} did not compile"
-    assert f"{fill}:{number}: " in message
-    assert re.search(rf"{fill}:{number}: .*undeclared_name", message)
-    assert caret(message, number).startswith("undeclared_name;")
+    assert re.search(rf"{fill}:{number}: .*i_", message)
+    assert caret(message, number).startswith("i_ + i)")
     for beside in (number - 1, number + 1):
-        assert f"{beside:5} | {fill.read_text().splitlines()[beside - 1]}" in message
+        assert f"{beside:5} | {text.splitlines()[beside - 1]}" in message
     assert_short_with_a_log(message)
     assert "ninja" not in message.lower()
 
@@ -676,23 +652,12 @@ def test_an_error_in_a_header_names_the_header(fill: Path, compiler: str, tmp_pa
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_the_caret_finds_its_word_past_tabs_and_macros(
-    fill: Path, compiler: str, tmp_path: Path
-) -> None:
-    fill.write_text(
-        FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)")
-    )
-    number = next(i for i, line in enumerate(fill.read_text().splitlines(), 1) if "i_" in line)
-    assert caret(failure(fill, compiler, tmp_path), number).startswith("i_ + i)")
-
-
-@pytest.mark.parametrize("compiler", COMPILERS)
 def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: Path) -> None:
     wrong = "".join(f"    wrong_{i} = {i};\n" for i in range(30))
     fill.write_text(FILL.replace("    const int64_t i =", wrong + "    const int64_t i ="))
     message = failure(fill, compiler, tmp_path)
     assert "wrong_0" in message and "wrong_1" in message and "wrong_7" not in message
-    assert re.search(r"^and \d+ more$", message, re.M)
+    assert re.search(r"\nand \d+ more\n", message)
     assert_short_with_a_log(message)
 
 
@@ -721,17 +686,12 @@ def test_a_string_that_does_not_compile(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_missing_entry_point(fill: Path, engine: str) -> None:
-    fill.write_text(FILL.partition("CONVLAB_ENTRY")[0])
-    message = failure(fill, engine, fill.parent)
-    assert "no entry point" in message and "conv2d(const ConvProblem*" in message
-    assert "kernels/convlab.cuh" in message
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_entry_point_without_c_linkage(engine: str) -> None:
-    with pytest.raises(BuildError, match="no entry point"):
-        convlab.compile(FILL.replace("CONVLAB_ENTRY ", ""), name="mangled", engine=engine)
+def test_a_missing_entry_point_or_one_without_c_linkage(fill: Path, engine: str) -> None:
+    for text in (FILL.partition("CONVLAB_ENTRY")[0], FILL.replace("CONVLAB_ENTRY ", "")):
+        fill.write_text(text)
+        message = failure(fill, engine, fill.parent)
+        assert "no entry point" in message and "conv2d(const ConvProblem*" in message
+        assert "kernels/convlab.cuh" in message
 
 
 @pytest.mark.parametrize("engine", ENGINES)
