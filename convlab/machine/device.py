@@ -134,24 +134,25 @@ GPUS: dict[str, Gpu] = {
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU and the software that drives it."""
+    """A GPU that is there; in words, with the software that drives it."""
 
-    index: int
     name: str
     sm: int  # compute capability: 9.0 is 90
     sm_count: int
     l2_bytes: int
     smem_optin_bytes: int  # the most shared memory that a block may opt into
     memory_bytes: int
-    torch_version: str
-    cuda_version: str  # that torch was built for
-    driver_version: str
-    datasheet: Datasheet | None
+
+    @property
+    def datasheet(self) -> Datasheet | None:
+        """What its vendor states."""
+        return datasheet(self.name)
 
     def __str__(self) -> str:
         return (
             f"{self.name}, {self.sm_count} SMs, sm_{self.sm}, {self.memory_bytes / 2**30:.0f} GiB, "
-            f"torch {self.torch_version}, CUDA {self.cuda_version}, driver {self.driver_version}"
+            f"torch {torch.__version__}, CUDA {torch.version.cuda}, "
+            f"driver {driver_version() or 'unknown'}"
         )
 
 
@@ -185,18 +186,9 @@ def describe(device: torch.device | str | int | None = None) -> Device | None:
         return None
     seen = torch.cuda.get_device_properties(index)
     return Device(
-        index=index,
-        name=seen.name,
-        sm=10 * seen.major + seen.minor,
-        sm_count=seen.multi_processor_count,
-        l2_bytes=seen.L2_cache_size,
-        smem_optin_bytes=seen.shared_memory_per_block_optin,
-        memory_bytes=seen.total_memory,
-        torch_version=torch.__version__,
-        cuda_version=torch.version.cuda or "none",
-        driver_version=driver_version() or "unknown",
-        datasheet=datasheet(seen.name),
-    )
+        seen.name, 10 * seen.major + seen.minor, seen.multi_processor_count, seen.L2_cache_size,
+        seen.shared_memory_per_block_optin, seen.total_memory,
+    )  # fmt: skip
 
 
 def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
@@ -222,11 +214,10 @@ def _key(name: str) -> str:
 def _from_device(device: Device) -> Gpu:
     """The GPU that is there: as the table has it, or with its capability's limits."""
     sm = max((known for known in LIMITS if known <= device.sm), default=min(LIMITS))
-    known = next((gpu for gpu in GPUS.values() if gpu.driver_name == device.name), None)
-    sheet, lanes = device.datasheet, LIMITS[sm].fp32_lanes
-    stated = sheet.fp32_tflops * 1e3 / (2 * lanes * device.sm_count) if sheet else 1.7
-    ghz = known.ghz if known else stated
-    name = known.name if known else device.name.removeprefix("NVIDIA ")
+    rate = device.datasheet.fp32_tflops * 1e3 if device.datasheet else 0.0
+    ghz = rate / (2 * LIMITS[sm].fp32_lanes * device.sm_count) or 1.7
+    stated = {gpu.driver_name: (gpu.name, gpu.ghz) for gpu in GPUS.values()}
+    name, ghz = stated.get(device.name, (device.name.removeprefix("NVIDIA "), ghz))
     return Gpu(name, device.name, sm, device.sm_count, device.l2_bytes, ghz)
 
 
