@@ -155,24 +155,8 @@ X, W = (2, 6, 9, 8), (4, 3, 3, 2)
     "shapes, options, message",
     [
         (((6, 9, 8), W), {}, r"4 dimensions .*x\.unsqueeze\(0\)"),
-        (((9, 8), W), {}, "x must have 4 dimensions"),
-        ((X, (4, 3, 3)), {}, "w must have 4 dimensions"),
-        ((X, W), {"groups": 3}, r"C=6 channels in groups=3, so w must be \(K, 2, R, S\)"),
-        ((X, W), {}, r"w must be \(K, 6, R, S\)"),
-        ((X, W), {"groups": 4}, "C=6 is not a multiple of groups=4"),
-        ((X, (5, 3, 3, 2)), {"groups": 2}, "K=5 is not a multiple of groups=2"),
-        ((X, W), {"groups": 0}, "groups is 0"),
-        ((X, W, (3,)), {"groups": 2}, r"bias must have shape \(4,\)"),
-        ((X, W, (4, 1)), {"groups": 2}, r"bias must have shape \(4,\)"),
         ((X, (4, 3, 10, 2)), {"groups": 2}, "larger than the padded input: height 10 .*pad by 1"),
-        ((X, W), {"groups": 2, "dilation": (1, 8)}, "larger than the padded input: width 9"),
-        ((X, W), {"groups": 2, "stride": 0}, "stride is"),
-        ((X, W), {"groups": 2, "stride": (1, -1)}, "stride is"),
-        ((X, W), {"groups": 2, "dilation": 0}, "dilation is"),
-        ((X, W), {"groups": 2, "padding": -1}, "padding is"),
         ((X, W), {"groups": 2, "padding": "same"}, "same_padding"),
-        ((X, W), {"groups": 2, "stride": (1, 2, 3)}, "pair"),
-        ((X, W), {"groups": 2, "stride": 1.5}, "must be an integer"),
         (((2, 6, 0, 8), W), {"groups": 2}, "H is 0"),
         (((-1, 6, 9, 8), W), {"groups": 2}, "N is -1"),
         (((2, 6, 2**31, 8), W), {"groups": 2}, "limit is 2"),
@@ -182,6 +166,7 @@ X, W = (2, 6, 9, 8), (4, 3, 3, 2)
     ],
 )
 def test_refused(shapes, options, message):
+    """More of them are met through a kernel's call, in test_errors."""
     with pytest.raises(ProblemError, match=message):
         Problem.from_shapes(*shapes, **options)
 
