@@ -158,7 +158,16 @@ def compile_library(
             f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
         )
     elf.allow_loading(library)
-    return _made(source, folder, library, include, cuda, copies or {})
+    # nvcc lists what `Source.marked` names too
+    own = (Path(os.path.normpath(folder / source.label)), source.path)
+    headers = [(copies or {}).get(path, path) for path in _listed(folder)
+               if path.parent != folder and path not in own]  # fmt: skip
+    system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
+    read = [path for path in headers if not str(path).startswith(system)]
+    there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
+    searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
+    searched += [path.parent for path in read]
+    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(headers))
 
 
 @functools.cache
@@ -172,29 +181,12 @@ def _cpp_extension() -> ModuleType:
     return importlib.import_module("torch.utils.cpp_extension")
 
 
-def _made(
-    source: Source,
-    folder: Path,
-    library: Path,
-    include: Sequence[Path],
-    cuda: toolchain.Cuda | None,
-    copies: Mapping[Path, Path],
-) -> Made:
-    """The library and what the compiler read for it, as ninja keeps it."""
+def _listed(folder: Path) -> list[Path]:
+    """The headers that the compiler read, as ninja keeps them."""
     command = [str(toolchain.find("ninja")), "-t", "deps"]
-    listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    paths = [Path(os.path.normpath(folder / real(line.strip())))
-             for line in listed.stdout.splitlines() if line.startswith("    ")]  # fmt: skip
-    # nvcc lists what `Source.marked` names too
-    own = (Path(os.path.normpath(folder / source.label)), source.path)
-    headers = [copies.get(path, path) for path in paths
-               if path.parent != folder and path not in own]  # fmt: skip
-    system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
-    read = [path for path in headers if not str(path).startswith(system)]
-    there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
-    searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
-    searched += [path.parent for path in read]
-    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(headers))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    return [Path(os.path.normpath(folder / real(line))) for line in lines]
 
 
 # ---- names that every tool can read ------------------------------------------------------------
@@ -248,9 +240,8 @@ def ninja_on_path() -> Iterator[None]:
     if ninja is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
     with _lock:
-        _before.append(
-            _before[0] if _before else (os.environ.get("PATH", ""), sys.getdlopenflags())
-        )
+        now = os.environ.get("PATH", ""), sys.getdlopenflags()
+        _before.append(_before[0] if _before else now)
         os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0][0]}"
     try:
         yield

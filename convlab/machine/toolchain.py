@@ -29,11 +29,9 @@ OLDEST_GCC = 11
 _CUDA_TOOLS = ("nvcc", "nvdisasm", "cuobjdump", "cu++filt", "ncu", "compute-sanitizer")
 # Where NVIDIA's own installers put ncu, apart from the toolkit; the newest goes first.
 _NCU = (
-    ("/usr/local", "cuda*/bin"),
-    ("/usr/local", "cuda*/nsight-compute-*"),
-    ("/opt/nvidia/nsight-compute", "*"),
-    ("/usr/lib", "nsight-compute*"),
-)
+    "usr/local/cuda*/bin", "usr/local/cuda*/nsight-compute-*", "opt/nvidia/nsight-compute/*",
+    "usr/lib/nsight-compute*",
+)  # fmt: skip
 
 
 # ---- one finder of tools ----------------------------------------------------------------------
@@ -52,8 +50,8 @@ def find(name: str) -> Path | None:
         homes = [toolkit.home for toolkit in [cuda()] if toolkit] + [Path("/usr/local/cuda")]
         places = [*(str(home / "bin") for home in homes), *places]
         places += [str(root / "cu13" / "bin") for root in _wheels()]
-        for root, pattern in _NCU if name == "ncu" else ():
-            places += map(str, sorted(Path(root).glob(pattern), reverse=True))
+        for pattern in _NCU if name == "ncu" else ():
+            places += map(str, sorted(Path("/").glob(pattern), reverse=True))
     else:
         places.append(sysconfig.get_path("scripts") or "")
     wanted = os.environ.get("CXX", name) if name == "c++" else name
