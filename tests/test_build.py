@@ -91,20 +91,6 @@ def test_an_edit_is_used_by_the_next_call(fill: Path, engine: str) -> None:
     assert value(kernel) == 1
 
 
-def test_an_edit_of_a_header_is_used_by_the_next_call(fill: Path) -> None:
-    inner, outer = fill.with_name("inner.cuh"), fill.with_name("outer.cuh")
-    outer.write_text('#pragma once\n  #  include "inner.cuh"\n')
-    inner.write_text("#define NUMBER 5\n")
-    fill.write_text('#include "outer.cuh"\n' + filling("NUMBER"))
-    kernel = load(fill, engine="sim")
-    assert value(kernel) == 5
-    inner.write_text("#define NUMBER 6\n")
-    assert value(kernel) == 6
-    fill.with_name("third.cuh").write_text("#define NUMBER 7\n")
-    outer.write_text('#include "third.cuh"\n')
-    assert value(kernel) == 7
-
-
 def test_a_header_beside_the_file_hides_the_shared_one(fill: Path) -> None:
     shared = (ROOT / "kernels" / "convlab.cuh").read_text()
     kernel = load(fill, engine="sim")
@@ -195,35 +181,40 @@ def test_the_key_is_what_decides_the_build(fill: Path) -> None:
 
 # ---- what the compiler read -------------------------------------------------------------------
 
-# The forms in which a header can be had: the kernel's line, and the header that is edited.
-INCLUDED: dict[str, tuple[str, str]] = {
-    "brackets": ("#include <number.cuh>", "number.cuh"),
-    "comments": ('#include /* the */ "number.cuh" // one', "number.cuh"),
-    "continued": ('#inc\\\nlude "number.cuh"', "number.cuh"),
-    "import": ('#import "number.cuh"', "number.cuh"),
-    "macro": ("#define HEADER <number.cuh>\n#include HEADER", "number.cuh"),
-    "next": ('#include "first.cuh"', "second/first.cuh"),
-    "CPATH": ("#include <number.cuh>", "elsewhere/number.cuh"),
-    "nested": ('#include "outer.cuh"', "number.cuh"),
+# The forms in which a header can be had: by the header that is edited, the kernel's line.
+INCLUDED = {
+    "brackets": "#include <brackets.cuh>",
+    "comments": '#include /* the */ "comments.cuh" // one',
+    "continued": '#inc\\\nlude "continued.cuh"',
+    "import": '#import "import.cuh"',
+    "macro": "#define HEADER <macro.cuh>\n#include HEADER",
+    "second/next": '#include "next.cuh"',
+    "elsewhere/path": "#include <path.cuh>",
+    "nested": '#include "outer.cuh"',
 }
 
 
-@pytest.mark.parametrize(("line", "header"), INCLUDED.values(), ids=INCLUDED)
-def test_an_edit_of_what_was_read_is_used(
-    fill: Path, line: str, header: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_of_what_was_read_is_used(fill: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fill.parent
+
+    def write(form: str, number: int) -> None:
+        (folder / f"{form}.cuh").write_text(f"#define NUMBER_{Path(form).name} {number}\n")
+
     for name in ("second", "elsewhere"):
         (folder / name).mkdir()
     monkeypatch.setenv("CPATH", f"{folder / 'elsewhere'}:{folder / 'second'}")
-    (folder / "first.cuh").write_text("#include_next <first.cuh>\n")
-    (folder / "outer.cuh").write_text("#include <number.cuh>\n")
-    fill.write_text(f"{line}\n{filling('NUMBER')}")
+    (folder / "next.cuh").write_text("#include_next <next.cuh>\n")
+    (folder / "outer.cuh").write_text("#pragma once\n  #  include <nested.cuh>\n")
+    for form in INCLUDED:
+        write(form, 1)
+    total = " + ".join(f"NUMBER_{Path(form).name}" for form in INCLUDED)
+    fill.write_text("\n".join([*INCLUDED.values(), filling(total)]))
     kernel = load(fill, engine="sim")
-    for number in (5, 6, 5):
-        (folder / header).write_text(f"#define NUMBER {number}\n")
-        assert value(kernel) == number
-        assert value(load(fill, engine="sim")) == number
+    assert value(kernel) == len(INCLUDED)
+    for form in INCLUDED:
+        for number in (2, 1):
+            write(form, number)
+            assert value(kernel) == value(load(fill, engine="sim")) == len(INCLUDED) - 1 + number
 
 
 @pytest.mark.parametrize("where", ["beside", "in a folder searched earlier"])
