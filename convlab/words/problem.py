@@ -69,7 +69,7 @@ class Problem:
             object.__setattr__(self, key, value)  # the way round `frozen`, while it is being made
 
         for key in _DIMENSIONS:
-            assign(key, whole(getattr(self, key), key, least=key != "N"))
+            assign(key, whole(getattr(self, key), key, least=int(key != "N")))
         for key, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
             assign(key, sizes := pair(getattr(self, key), key))
             if min(sizes) < least:
