@@ -1,7 +1,7 @@
 """Source text to a shared library, through torch's ``load_inline``; the only caller of it.
 
-`load_inline` loads what it built. Here it may not: the library is linked so that dlopen refuses
-it, and looked into as a file. A learner's static initialisers run where the kernel does.
+`load_inline` loads what it built. Of what is built here it may not: a learner's static initialisers
+run where the kernel does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,14 +26,15 @@ import torch
 
 from ..words.catalog import KERNEL_DIR
 from ..words.errors import BuildError
-from . import elf, toolchain
+from . import toolchain
 from .cache import Made
 from .complaints import compile_error
 
 CXX_FLAGS = ["-std=c++17", "-w"]
 # No library of torch's is needed, and none is kept: not even libc10 for the pieces of the C++
 # library that it happens to export.
-LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs", elf.NOT_TO_BE_LOADED]
+LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
+_OURS = "convlab_"  # begins the name of a library that is not loaded
 # What else decides what compilers do.
 _VARIABLES = (
     "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CC", "NVCC_PREPEND_FLAGS",
@@ -131,7 +131,7 @@ def compile_library(
     try:
         with ninja_on_path():
             cpp_extension.load_inline(
-                f"convlab_{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
+                f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
                 cpp_sources=["" if cuda else text],
                 cuda_sources=[text] if cuda else None,
                 extra_cflags=[] if cuda else flags,
@@ -143,21 +143,16 @@ def compile_library(
                 is_python_module=False,
                 no_implicit_headers=True,
             )
-    except OSError as error:  # that it may not be loaded; else there is no library
-        reason = str(error)
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         texts = {str(path): text for path, (_, text) in source.headers().items()}
         texts[source.label] = source.text
         raise compile_error(source.name, source.label, real(str(error)), texts) from None
-    library = next(folder.glob("*.so"), None)
-    if library is None:
-        raise BuildError(f"{source.label} did not build: {reason}")
-    if entry and not elf.exports(library, entry):
+    (library,) = folder.glob("*.so")
+    if entry and entry not in exported(library):
         raise BuildError(
             f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
             f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
         )
-    elf.allow_loading(library)
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
     headers = [(copies or {}).get(path, path) for path in _listed(folder)
@@ -172,13 +167,25 @@ def compile_library(
 
 @functools.cache
 def _cpp_extension() -> ModuleType:
-    """torch's builder, slow to import and not needed for a cached build, without its warning.
+    """torch's builder, which loads nothing of ours, slow to import and not needed for a cached build.
 
-    A CUDA build of torch says at its import that there is no GPU, wherever it looks for nvcc.
+    A CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc.
     """
     logger = logging.getLogger("torch.utils.cpp_extension")
     logger.addFilter(lambda record: "No CUDA runtime" not in record.getMessage())
-    return importlib.import_module("torch.utils.cpp_extension")
+    builder = importlib.import_module("torch.utils.cpp_extension")
+    load = builder._import_module_from_library
+    builder._import_module_from_library = lambda name, *rest: (
+        None if name.startswith(_OURS) else load(name, *rest)
+    )
+    return builder
+
+
+def exported(library: Path) -> set[str]:
+    """The symbols that a library defines for others to call, without loading it."""
+    command = [str(toolchain.find("nm")), "-D", "--defined-only", "--format=posix", str(library)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in listed.splitlines()}
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -227,27 +234,25 @@ def _links() -> Path:
 # ---- what load_inline changes of the process ---------------------------------------------------
 
 _lock = threading.Lock()
-_before: list[tuple[str, int]] = []  # PATH and the flags of dlopen, for each build now running
+_before: list[str] = []  # PATH, for each build now running
 
 
 @contextlib.contextmanager
 def ninja_on_path() -> Iterator[None]:
-    """Ninja of the running environment, which need not be activated, and the same dlopen after.
+    """Ninja of the running environment, which need not be activated.
 
-    For any number of threads at once: the last to leave puts PATH and the flags back.
+    For any number of threads at once: the last to leave puts PATH back.
     """
     ninja = toolchain.find("ninja")
     if ninja is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
     with _lock:
-        now = os.environ.get("PATH", ""), sys.getdlopenflags()
-        _before.append(_before[0] if _before else now)
-        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0][0]}"
+        _before.append(_before[0] if _before else os.environ.get("PATH", ""))
+        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0]}"
     try:
         yield
     finally:
         with _lock:
-            path, flags = _before.pop()
+            path = _before.pop()
             if not _before:
                 os.environ["PATH"] = path
-                sys.setdlopenflags(flags)
