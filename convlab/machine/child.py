@@ -13,6 +13,7 @@ import codecs
 import contextlib
 import io
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 from .child_process import ID_BYTES
@@ -113,6 +114,9 @@ class Child:
         self._connection, theirs = Pipe()
         reads, writes = zip(os.pipe(), os.pipe(), strict=True)
         self._streams = [_Stream(*pair) for pair in zip(("stdout", "stderr"), reads, strict=True)]
+        self._poll = select.poll()
+        for end in (self._connection, *self._streams):
+            self._poll.register(end, select.POLLIN)
         passed = [theirs.fileno()]
         command = [sys.executable, *self.options, _THERE, "serve", str(passed[0]),
                    str(self.script), *self.arguments]  # fmt: skip
@@ -144,14 +148,14 @@ class Child:
 
     def _receive(self, limit: float | None, begun: bool) -> bytes:
         """The next message that answers this request, showing what is printed meanwhile."""
-        watched = [self._connection, *self._streams]
         end = None if limit is None else time.monotonic() + limit
         while True:
-            ready = wait(watched, None if end is None else max(0.0, end - time.monotonic()))
+            left = None if end is None else max(0.0, 1000 * (end - time.monotonic()))
+            ready = {descriptor for descriptor, _ in self._poll.poll(left)}
             for stream in self._streams:
-                if stream in ready and stream.relay() == b"":
-                    watched.remove(stream)
-            if self._connection in ready:
+                if stream.fileno() in ready and stream.relay() == b"":
+                    self._poll.unregister(stream)
+            if self._connection.fileno() in ready:
                 try:
                     reply = self._connection.recv_bytes(_LONGEST)
                 except (EOFError, OSError):
