@@ -154,9 +154,10 @@ __global__ void shared_struct(const float* x, float* y) {
 template <typename T>
 __global__ void fill(T* y, T start) { y[threadIdx.x] = start; }
 template <typename T>
-void all_apply(void (*kernel)(const float*, T*, int), T start, const float* x, float* y, int n) {
-    fill<<<1, 4>>>((T*)y, start);
-    kernel<<<8, 64>>>(x, (T*)y, n);
+void all_apply(void (*kernel)(const float*, T*, int), T start, const float* x, float* y, int n,
+               cudaStream_t stream) {
+    fill<<<1, 4, 0, stream>>>((T*)y, start);
+    kernel<<<8, 64, 0, stream>>>(x, (T*)y, n);
 }
 #define ATOMIC(name, T, ...)                                                   \
     __global__ void name(const float* x, T* a, int n) {                        \
@@ -167,51 +168,51 @@ void all_apply(void (*kernel)(const float*, T*, int), T start, const float* x, f
         __VA_ARGS__;                                                           \
     }
 
-// case atomic_add_int: all_apply(all_add_int, 0, x, y, n);
+// case atomic_add_int: all_apply(all_add_int, 0, x, y, n, stream);
 // x: 512; view: int32; expect: fours(x, torch.sum)
 ATOMIC(all_add_int, int, atomicAdd(a + i % 4, v))
 
-// case atomic_add_float: all_apply(all_add_float, 0.f, x, y, n);
+// case atomic_add_float: all_apply(all_add_float, 0.f, x, y, n, stream);
 // x: 512; expect: fours(x, torch.sum)
 ATOMIC(all_add_float, float, atomicAdd(&a[i % 4], v))
 
-// case atomic_add_double: all_apply(all_add_double, 0.5, x, y, n);
+// case atomic_add_double: all_apply(all_add_double, 0.5, x, y, n, stream);
 // x: 512; view: float64; expect: fours(x, lambda v: v.sum() + 0.5)
 ATOMIC(all_add_double, double, atomicAdd(&a[i % 4], v))
 
-// case atomic_add_ulonglong: all_apply(all_add_ulonglong, 1ull << 40, x, y, n);
+// case atomic_add_ulonglong: all_apply(all_add_ulonglong, 1ull << 40, x, y, n, stream);
 // x: 512; view: int64; expect: fours(x, lambda v: v.sum() + 2**40)
 ATOMIC(all_add_ulonglong, unsigned long long, atomicAdd(&a[i % 4], v))
 
-// case atomic_sub: all_apply(all_sub, 7, x, y, n);
+// case atomic_sub: all_apply(all_sub, 7, x, y, n, stream);
 // x: 512; view: int32; expect: fours(x, lambda v: 7 - v.sum())
 ATOMIC(all_sub, int, atomicSub(&a[i % 4], v))
 
-// case atomic_min: all_apply(all_min, 40, x, y, n);
+// case atomic_min: all_apply(all_min, 40, x, y, n, stream);
 // x: 512; view: int32; expect: fours(x, lambda v: v.min().clamp(max=40))
 ATOMIC(all_min, int, atomicMin(&a[i % 4], v))
 
-// case atomic_max: all_apply(all_max, 5u, x, y, n);
+// case atomic_max: all_apply(all_max, 5u, x, y, n, stream);
 // x: 512; view: int32; expect: fours(x, torch.max)
 ATOMIC(all_max, unsigned, atomicMax(&a[i % 4], v))
 
-// case atomic_or: all_apply(all_or, 0u, x, y, n);
+// case atomic_or: all_apply(all_or, 0u, x, y, n, stream);
 // x: 512; view: int32; expect: fours(x, lambda v: sum(1 << b for b in {int(e) % 31 for e in v}))
 ATOMIC(all_or, unsigned, atomicOr(&a[i % 4], 1u << (v % 31)))
 
-// case atomic_exch: all_apply(all_exch, 1, x, y, n);
+// case atomic_exch: all_apply(all_exch, 1, x, y, n, stream);
 // x: 512; view: int32; expect: [9] * 4
 ATOMIC(all_exch, int, atomicExch(&a[i % 4], 9))
 
-// case atomic_inc: all_apply(all_inc, 0u, x, y, n);
+// case atomic_inc: all_apply(all_inc, 0u, x, y, n, stream);
 // x: 512; view: int32; expect: fours(x, lambda v: len(v) % 10)
 ATOMIC(all_inc, unsigned, atomicInc(&a[i % 4], 9))
 
-// case atomic_dec: all_apply(all_dec, 3u, x, y, n);
+// case atomic_dec: all_apply(all_dec, 3u, x, y, n, stream);
 // x: 512; view: int32; expect: fours(x, lambda v: (3 - len(v)) % 10)
 ATOMIC(all_dec, unsigned, atomicDec(&a[i % 4], 9))
 
-// case atomic_cas: all_apply(all_cas, 0, x, y, n);
+// case atomic_cas: all_apply(all_cas, 0, x, y, n, stream);
 // note: an addition by compare and swap
 // x: 512; view: int32; expect: fours(x, torch.sum)
 ATOMIC(all_cas, int, int old = a[i % 4], seen;
