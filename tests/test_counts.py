@@ -7,7 +7,6 @@ compares with a GPU.
 from __future__ import annotations
 
 import pytest
-from suites import Suite
 
 import convlab
 from convlab.machine import toolchain
@@ -16,6 +15,7 @@ from convlab.run.runnable import Launch
 from convlab.sim import operations
 from convlab.why import counting, sass
 from tests.instruments import merging, ncu_agreement
+from tests.suites import Suite
 
 WARP = Suite("divergent")
 

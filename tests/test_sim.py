@@ -14,12 +14,12 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from suites import ENTRY, Suite
 
 import convlab
 from convlab import sim
 from convlab.sim import library
 from convlab.words.errors import BuildError, LaunchError
+from tests.suites import ENTRY, Suite
 
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 
