@@ -52,20 +52,9 @@ class Arena:
     """Memory that this process and the simulator's both see: x, w, bias and y of one problem.
 
     Each tensor starts on a page of its own, so that the child can map each with unmapped memory
-    around it. Nothing is written to them: what stays untouched takes no memory, and is zero.
-
-    Parameters
-    ----------
-    shapes : of tensors, as torch has them; a number instead is of bytes.
-    sparse : names of those of which little will be touched: they do not count towards what must
-        fit into memory.
-    format : dtype and layout of x, w, y and bias.
-
-    Attributes
-    ----------
-    tensors : views by name.
-    arrays : how to name their elements.
-    buffers : offset and bytes of each.
+    around it. Nothing is written to them: what stays untouched takes no memory, and is zero; those
+    called `sparse`, of which little will be touched, need not fit into memory. A shape is as torch
+    has it, or a number of bytes.
     """
 
     def __init__(
@@ -74,9 +63,9 @@ class Arena:
         sparse: Collection[str] = (),
         format: Format = FLOAT32,
     ) -> None:
-        self.buffers: dict[str, tuple[int, int]] = {}
-        self.arrays: dict[str, Array] = {}
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.buffers: dict[str, tuple[int, int]] = {}  # offset and bytes of each
+        self.arrays: dict[str, Array] = {}  # how to name their elements
+        self.tensors: dict[str, torch.Tensor] = {}  # views
         stored = dict(format)
         total = needed = 0
         for name, shape in shapes.items():
@@ -130,33 +119,26 @@ def simulate(
 ) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
 
-    Parameters
-    ----------
-    library, runtime : the kernel and the runtime, as built.
-    problem : the integers of ``ConvProblem``, in its order; None for `any_kernel`.
-    label, source : the kernel's name and file, for messages.
-    trace : count memory traffic and look for mistakes (slower).
-    schedule : the order in which threads and blocks run. 0: the first to the last, each until it
-        must wait. Any other: they also switch at accesses in between, chosen by the number; odd
-        ones from the last to the first. A result that depends on it is a race.
-    time_limit : seconds; and at most `STALL_LIMIT` of them, or a sixth where that is more, without
-        one block that comes to its end.
-    more : workspace_limit, in bytes; and
+    `problem` are the integers of ``ConvProblem``, in its order (None for `any_kernel`); `label` and
+    `source`, the kernel's name and file, are for messages. Without `trace` nothing is counted nor
+    looked for, several times as fast. Schedule 0 runs threads and blocks from the first to the
+    last, each until it must wait. In any other they also switch at accesses in between, chosen by
+    the number; odd ones run from the last to the first. A result that depends on it is a race.
 
-        - joined: (code offset, bytes) of instructions whose successive accesses to neighbouring
-          addresses are counted as one of so many bytes, see `Trace.offsets_of`;
-        - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All
-          counts are scaled to those of all blocks, and ``Trace.sampling`` tells the standard error
-          of that. y is of no use then, nor is the workspace;
-        - record: (block x, y, z, warp, limit), run only one block of each kernel's first launch,
-          and keep up to so many memory requests of one of its warps (-1: of all) for
-          ``Trace.accesses``. Counts are of no use then.
+    `more` has workspace_limit, in bytes; and may have
 
-    Raises
-    ------
-    LaunchError
-        If the kernel refuses the problem, does something that a GPU would not forgive, crashes,
-        or passes the time limit. Its ``findings`` are a list of `Finding`.
+    - joined: (code offset, bytes) of instructions whose successive accesses to neighbouring
+      addresses are counted as one of so many bytes, see `Trace.offsets_of`;
+    - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All counts
+      are scaled to those of all blocks, and ``Trace.sampling`` tells the standard error of that. y
+      is of no use then, nor is the workspace;
+    - record: (block x, y, z, warp, limit), run only one block of each kernel's first launch, and
+      keep up to so many memory requests of one of its warps (-1: of all) for ``Trace.accesses``.
+      Counts are of no use then.
+
+    Raises a LaunchError if the kernel refuses the problem, does something that a GPU would not
+    forgive, crashes, or passes the time limit; or `STALL_LIMIT`, or a sixth of the time limit where
+    that is more, without a block that comes to its end. Its ``findings`` are a list of `Finding`.
     """
     request = more | {
         "library": str(library), "runtime": str(runtime), "problem": problem, "trace": trace,

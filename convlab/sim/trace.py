@@ -29,10 +29,9 @@ class Trace:
     Attributes
     ----------
     counters : dict of `COUNTERS`, ``global_load_bytes``, ``global_store_bytes``,
-        ``block_sectors`` (different 32-byte sectors that a block touched, summed over blocks),
-        ``launch_sectors`` (that a launch did, over launches), ``workspace`` (bytes), ``seconds``
-        (how long the simulation took on this machine, which says nothing about a GPU), and
-        ``library_flops``: 2mnk of each of cuBLAS's products. Empty where the run did not end.
+        ``block_sectors``, ``launch_sectors``, ``workspace`` (bytes), ``seconds`` (how long the
+        simulation took on this machine, which says nothing about a GPU), and ``library_flops``:
+        2mnk of each of cuBLAS's products. Empty where the run did not end.
     launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
     findings : list of `Finding`: errors first, then warnings.
     sampling : dict or None, see `convlab.run.launch.SimLaunch`. In a sampled run
