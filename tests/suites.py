@@ -60,7 +60,8 @@ class Suite:
             case, _, first = comment.partition(":")
             launch, *rest = re.sub(r"\n//     +", "\n    ", first).split("\n// ")
             found = {"launch": launch, "code": part[len(comment) :]}
-            for pair in re.split(r"; (?=\w+: )", "; ".join(" ".join(line.split()) for line in rest)):
+            pairs = "; ".join(" ".join(line.split()) for line in rest)
+            for pair in re.split(r"; (?=\w+: )", pairs):
                 key, _, found[key] = pair.partition(": ")
             self.cases[case] = found
         arms = [f"    case {i}: {{ {case['launch'].strip()} break; }}"

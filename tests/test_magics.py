@@ -71,7 +71,8 @@ def test_kernel_binds_a_name(run: Run) -> None:
 @pytest.mark.parametrize("above", ["", "\n\n"], ids=["first_line", "blank_lines_above"])
 def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     assert run("%%kernel edited --engine sim\n" + DIRECT).success
-    cell = f"{above}%%kernel edited --engine sim\n" + DIRECT.replace("int q =", "int q = bogus +", 1)
+    broken = DIRECT.replace("int q =", "int q = bogus +", 1)
+    cell = f"{above}%%kernel edited --engine sim\n{broken}"
     done = run(cell)
     assert isinstance(done.error_in_exec, BuildError)
     assert f"edited.cu:{line_of(cell, 'bogus')}: " in done.shown
@@ -82,8 +83,8 @@ def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     assert isinstance(run(f"%convlab check edited {SMALL}").error_in_exec, CatalogError)
 
 
-def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run, shell: InteractiveShell) -> None:
-    shell.run_cell("import torch")
+def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run) -> None:
+    run("import torch")
     done = run("x = torch.ones(1, 4, 9, 11)\ny = mine(x, torch.ones(6, 3, 3, 2))")
     assert isinstance(done.error_in_exec, ProblemError)
     assert re.fullmatch(

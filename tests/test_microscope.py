@@ -243,7 +243,8 @@ def test_fence_and_atomic_order_blocks():
 
     for schedule in range(4):
         given = arguments()
-        trace = any_kernel.run(LAST_BLOCK, "last_block", *given, grid=40, block=32, schedule=schedule)
+        options = {"grid": 40, "block": 32, "schedule": schedule}
+        trace = any_kernel.run(LAST_BLOCK, "last_block", *given, **options)
         assert trace.findings == [] and given[-1][0] == x.sum()
     with pytest.raises(LaunchError, match="race: load of part.*of another block"):
         careless = LAST_BLOCK.replace("__threadfence();", "")
@@ -378,7 +379,8 @@ def test_without_trace_the_numbers_are_the_same():
     ],
 )
 def test_address_as_an_index(name, byte, expected):
-    assert index(name, byte, {"x": Array((3, 3, 4, 5), 4, "nchw"), "a": Array((4, 6), 8)}) == expected
+    arrays = {"x": Array((3, 3, 4, 5), 4, "nchw"), "a": Array((4, 6), 8)}
+    assert index(name, byte, arrays) == expected
 
 
 def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 import torch
 
@@ -93,9 +92,10 @@ _NONE = dict.fromkeys(sim.COUNTERS, 0) | {"launches": 1}
 
 
 def copied(load_requests, load_sectors, store_requests=32, store_sectors=128, **more):
-    names = [f"global_{kind}_{what}" for kind in ("load", "store") for what in ("requests", "sectors")]
-    counts = (load_requests, load_sectors, store_requests, store_sectors)
-    return dict(zip(names, counts, strict=True)) | more
+    return {
+        "global_load_requests": load_requests, "global_load_sectors": load_sectors,
+        "global_store_requests": store_requests, "global_store_sectors": store_sectors, **more,
+    }  # fmt: skip
 
 
 def on_shared(wavefronts: int, sectors: int = 4):
@@ -147,12 +147,13 @@ def test_after_a_fault_the_next_run_is_right():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", REFUSED.cases)
 def test_refused_launch(name, engine):
-    if "fault" not in REFUSED.cases[name]:
+    case = REFUSED.cases[name]
+    if "fault" not in case:
         REFUSED.launch(name, engine=engine)
         return
-    with pytest.raises(LaunchError, match=f"refused failed: {REFUSED.cases[name]['fault']}") as caught:
+    with pytest.raises(LaunchError, match=f"refused failed: {case['fault']}") as caught:
         REFUSED.launch(name, engine=engine)
-    for why in REFUSED.cases[name].get("why", "").split(" ... ") if engine == "sim" else ():
+    for why in case.get("why", "").split(" ... ") if engine == "sim" else ():
         assert why in str(caught.value)
 
 
@@ -191,7 +192,7 @@ def test_fault_in_a_header_names_the_header(tmp_path):
     path.write_text(
         '#include "convlab.cuh"\n#include "mine.cuh"\n'
         "__global__ void peeks(const float* x, float* y) { y[0] = peek(x); }\n"
-        + ENTRY % "case 0: peeks<<<1, 1, 0, stream>>>(x, y);"
+        + (ENTRY % "case 0: peeks<<<1, 1, 0, stream>>>(x, y);")
     )
     with pytest.raises(LaunchError, match=r"x\[-1\]") as caught:
         call(convlab.load(path, engine="sim"))
