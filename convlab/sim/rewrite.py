@@ -34,7 +34,9 @@ _ROUND = re.compile(r"\([^()]*\)")
 _OTHER = re.compile(r"\[[^\[\]]*\]|<(?:[^<>;{}-]|-(?!>))*>")
 # What may be launched, masked: ``ns::name<1, f(2)>``, ``table[i].kernel``, ``find(1)``, ``(*name)``.
 _UNIT = r"\w+(?:\s*\x03+|(?<=[\w\x03])\s*\x01\x02*)*"
-_KERNEL = re.compile(rf"(?:(?:::\s*)?{_UNIT}|\x01\x02+)(?:\s*(?:::|\.|->)\s*{_UNIT})*\s*$")
+_KERNEL = re.compile(
+    rf"(?:(?:::\s*)?{_UNIT}|\x01\x02+(?:\s*\x03+)*)(?:\s*(?:::|\.|->)\s*{_UNIT})*\s*$"
+)
 # It is named twice: to ask for its address and parameter types, and to call it. See sim::launch.
 _LAUNCH = (
     '::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ '
