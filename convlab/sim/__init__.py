@@ -169,13 +169,13 @@ def _failure(
     done: Trace, status: int, label: str, source: Path | str, request: Mapping[str, object]
 ) -> LaunchError | None:
     """What to raise for a run that failed, or None."""
-    told = describe(done.findings, label, source)
     endless = any(f.kind == "endless loop" for f in done.findings)
     if endless or status in (_OUT_OF_TIME, -14):  # SIGALRM
         text = f"{label} did not finish{_how_far(done, request)}"
-        return LaunchError(f"{text}\n{told}" if endless else text, kind="endless loop")
+        text += "\n" + describe(done.findings, label, source) if endless else ""
+        return LaunchError(text, kind="endless loop")
     if any(f.error for f in done.findings):
-        return LaunchError(told, kind=done.findings[0].kind)
+        return LaunchError(describe(done.findings, label, source), kind=done.findings[0].kind)
     limit = request.get("workspace_limit", done.workspace)
     if done.workspace > limit:
         return LaunchError(
