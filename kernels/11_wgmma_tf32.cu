@@ -12,10 +12,10 @@
 // supports: sm >= 90,
 //       68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (256 * stride_w + (S - 1) * dilation_w))
-//       + 4096 * S + 4 * R * S + 10496 <= smem
+//       + 4096 + 4 * R * S + 10496 <= smem
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
-//       + 4096 * S + 4 * R * S + 10496 <= smem
+//       + 4096 + 4 * R * S + 10496 <= smem
 // limits: y leaves in runs of 1 KB. Tiles are of 64 channels and 512 positions, and reads of 8
 //       channels, whether a problem has them or not.
 #include "convlab.cuh"

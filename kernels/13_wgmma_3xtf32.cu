@@ -83,22 +83,6 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     }
 }
 
-// Does something for each of `count` taps, three at a time where there are: so many instructions
-// follow each other without a jump, which keeps the tensor cores busier.
-template <typename Do>
-__device__ __forceinline__ void by_three(int count, Do each) {
-    #pragma unroll 1
-    for (int i = 0; i < count;) {
-        if (i + 3 <= count) {
-            each(i), each(i + 1), each(i + 2);
-            i += 3;
-        } else {
-            each(i);
-            i += 1;
-        }
-    }
-}
-
 // A consumer. While it moves its sums, the other keeps the tensor cores busy.
 __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const Tiling& tiling,
                                                   const Block& b, const float* g_bias,
@@ -107,13 +91,12 @@ __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const
     const uint64_t x_first = wgmma_moved(
         wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
     const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
-    float r_acc[kPositions / 2] = {};   // wgmma's d: 64 channels x 128 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
 
-    if (consumer == 1) mbarrier_wait(b.started, 0);   // a lag, as in 11
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
-        float r_sum[kPositions / 2] = {};
-        int since = 0;   // taps that r_acc has
+        float r_sum[kPositions / 2] = {};   // as wgmma's d: 64 channels x 128 positions
+        float r_acc[kPositions / 2] = {};   // wgmma's own, of `since` taps
+        int since = 0;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             mbarrier_wait(&b.x_full[stage], stage_parity);
             const uint64_t x_high = wgmma_moved(x_first, stage * 4 * tiling.quad);
@@ -127,19 +110,28 @@ __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const
                     wgmma_m64n128k8_tf32(r_acc, wgmma_moved(w, tap * (2 * kTapBytes / 16)),
                                          wgmma_moved(x, b.s_tap[first + tap]), accumulate);
                 };
+                auto small = [&](int tap, int accumulate) {
+                    product(w_low, x_high, tap, accumulate);
+                    product(w_high, x_low, tap, true);
+                };
+                auto large = [&](int tap) { product(w_high, x_high, tap, true); };
                 mbarrier_wait(&b.w_full[slot], slot_parity);
                 wgmma_fence();
-                by_three(count, [&](int tap) {
-                    product(w_low, x_high, tap, since + tap > 0);
-                    product(w_high, x_low, tap, true);
-                });
-                by_three(count, [&](int tap) { product(w_high, x_high, tap, true); });
+                if (count == kPeriod) {   // without a jump, which keeps the tensor cores busier
+                    #pragma unroll
+                    for (int tap = 0; tap < kPeriod; ++tap) small(tap, tap > 0);
+                    #pragma unroll
+                    for (int tap = 0; tap < kPeriod; ++tap) large(tap);
+                } else {
+                    #pragma unroll 1
+                    for (int tap = 0; tap < count; ++tap) small(tap, since + tap > 0);
+                    #pragma unroll 1
+                    for (int tap = 0; tap < count; ++tap) large(tap);
+                }
                 wgmma_commit();
                 wgmma_wait<0>();
-                if (b.lane == 0 && !tiling.resident) mbarrier_arrive(&b.w_empty[slot]);
-                if (++slot == tiling.slots) slot = 0, slot_parity ^= !tiling.resident;
-                if (consumer == 0 && b.lane == 0 && chunk + first == 0 && tile == b.first_tile)
-                    mbarrier_arrive(b.started);
+                if (b.lane == 0) mbarrier_arrive(&b.w_empty[slot]);
+                if (++slot == tiling.slots) slot = 0, slot_parity ^= 1;
                 since += count;
                 if (since + tiling.taps <= kPeriod) continue;
                 #pragma unroll

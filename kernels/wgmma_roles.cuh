@@ -11,7 +11,6 @@ struct Block {
     char* s_bytes;
     uint64_t *x_full, *x_empty;   // by stage
     uint64_t *w_full, *w_empty;   // by slot
-    uint64_t* started;
     unsigned *s_tap, *s_where;    // where each tap is in the staged tile; and the loaders' table
     int* s_k;                     // the block's first output channel; and how many it has
     int warp, lane;
@@ -27,7 +26,6 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     b.x_empty = b.x_full + tiling.stages;
     b.w_full = b.x_empty + tiling.stages;
     b.w_empty = b.w_full + tiling.slots;
-    b.started = b.w_empty + tiling.slots;
     b.s_k = reinterpret_cast<int*>(b.s_bytes + tiling.x_at) - 2;
     b.s_tap = reinterpret_cast<unsigned*>(b.s_bytes + tiling.table_at);
     b.s_where = b.s_tap + conv.R * conv.S;
@@ -56,7 +54,6 @@ __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& ti
         mbarrier_init(&b.w_full[i], 1);
         mbarrier_init(&b.w_empty[i], 8);
     }
-    mbarrier_init(b.started, 4);
     mbarrier_fence_init();
 }
 
@@ -110,7 +107,6 @@ __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tilin
                 if (++slot == tiling.slots) slot = 0, parity ^= 1;
             }
         }
-        if (tiling.resident) return;
     }
 }
 
@@ -223,12 +219,10 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
 
-    // A lag: while one consumer stores its tile, the other still multiplies.
-    if (consumer == 1) mbarrier_wait(b.started, 0);
     auto before = [](int place, int places) { return (place == 0 ? places : place) - 1; };
     auto release = [&](bool whole_chunk) {   // the slice before this one has been read
         if (b.lane != 0) return;
-        if (!tiling.resident) mbarrier_arrive(&b.w_empty[before(slot, tiling.slots)]);
+        mbarrier_arrive(&b.w_empty[before(slot, tiling.slots)]);
         if (whole_chunk) mbarrier_arrive(&b.x_empty[before(stage, tiling.stages)]);
     };
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
@@ -264,9 +258,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                         i += 1;
                     }
                 }
-                if (++slot == tiling.slots) slot = 0, slot_parity ^= !tiling.resident;
-                if (consumer == 0 && b.lane == 0 && chunk + first == 0 && tile == b.first_tile)
-                    mbarrier_arrive(b.started);
+                if (++slot == tiling.slots) slot = 0, slot_parity ^= 1;
             }
             if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
         }

@@ -35,9 +35,8 @@ struct Tiling {
     int step;                      // pixels from the first consumer's output to the second's
     int chunks;
     int k_tiles, lanes;            // of a group; blocks for each of them
-    int taps, slices;              // of a slice of the filter for one chunk; of all chunks
+    int taps;                      // of a slice of the filter for a chunk
     int stages, slots;             // of x, and of such slices
-    bool resident;                 // all slices have a slot: they are loaded once
     bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 };
@@ -128,8 +127,7 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     t.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
     const int64_t tiles = int64_t(ceil_div(conv.N, t.images)) * t.tiles_p * t.tiles_q;
     const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
-    const int64_t products = int64_t(t.chunks) * conv.R * conv.S;
-    if (max_of(tiles, products) > INT32_MAX || k_tiles > INT32_MAX / multiprocessors) return t;
+    if (tiles > INT32_MAX || k_tiles > INT32_MAX / multiprocessors) return t;
     t.tiles = int(tiles);
     t.lanes = int(min_of(tiles, max_of(int64_t(1), multiprocessors / k_tiles)));
 
@@ -137,30 +135,26 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     const int64_t table_bytes =   // of taps, of rows or pixels, and two numbers more
         ceil_div(4 * (conv.R * conv.S + (vectors ? planes * t.plane / t.pitch : t.quad) + 2), 128) *
         128;
-    auto cut = [&](int taps) {
-        t.taps = taps, t.slices = t.chunks * ceil_div(conv.R * conv.S, taps);
-    };
-    auto fits = [&](int stages, int64_t slots, bool rows_out) {
+    auto fits = [&](int stages, int slots, bool rows_out) {
         const int64_t slice_bytes = int64_t(t.taps) * style.terms * kTapBytes;
-        const int64_t barriers = ceil_div((2 * stages + 2 * slots + 1) * 8, int64_t(128)) * 128;
+        const int64_t barriers = ceil_div((2 * stages + 2 * slots) * 8, 128) * 128;
         const int64_t y_bytes = 8 * 8 * (rows_out ? row_pitch(positions) : kPitch) * 4;
         const int64_t bytes =
             barriers + table_bytes + stages * stage_bytes + slots * slice_bytes + y_bytes;
         if (bytes > smem) return false;
-        t.stages = stages, t.slots = int(slots), t.rows_out = rows_out, t.bytes = int(bytes);
+        t.stages = stages, t.slots = slots, t.rows_out = rows_out, t.bytes = int(bytes);
         t.table_at = int(barriers), t.x_at = int(t.table_at + table_bytes);
         t.w_at = int(t.x_at + stages * stage_bytes);
         t.y_at = int(t.w_at + slots * slice_bytes);
         return true;
     };
-    cut(style.taps == 0 ? conv.S : min_of(style.taps, conv.R * conv.S));
-    t.resident = fits(2, t.slices, false);
-    while (!t.resident && !fits(2, 2, false)) {
+    t.taps = style.taps == 0 ? conv.S : min_of(style.taps, conv.R * conv.S);
+    while (!fits(2, 2, false)) {
         if (t.taps == 1) return t;
-        cut(ceil_div(t.taps, 3));
+        t.taps = ceil_div(t.taps, 3);
     }
-    if (t.rows == 2 && t.images == 1) fits(t.stages, t.slots, true);
-    while (!t.resident && t.slots < 4 && fits(t.stages, t.slots + 1, t.rows_out)) {}
+    if (t.rows == 2 && t.images == 1) fits(2, 2, true);
+    while (t.slots < 4 && fits(t.stages, t.slots + 1, t.rows_out)) {}
     while (t.stages < kMaxStages && fits(t.stages + 1, t.slots, t.rows_out)) {}
     return t;
 }
