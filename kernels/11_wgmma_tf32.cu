@@ -77,10 +77,8 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
             const int pixel = at.first + i * 32 * kLoaders + thread;
             if (pixel >= tiling.quad) break;
             const float (&x)[kChunk] = batch.x[i];
-            s_x[pixel] = make_float4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]),
-                                     round_tf32(x[3]));
-            s_x[tiling.quad + pixel] = make_float4(round_tf32(x[4]), round_tf32(x[5]),
-                                                   round_tf32(x[6]), round_tf32(x[7]));
+            s_x[pixel] = ready(x[0], x[1], x[2], x[3]);
+            s_x[tiling.quad + pixel] = ready(x[4], x[5], x[6], x[7]);
         }
         if (at.first + 32 * kLoaders * kBatch < tiling.quad) return;
         fence_proxy_async();

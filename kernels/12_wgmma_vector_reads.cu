@@ -12,9 +12,9 @@
 //       64 * (512 * stride_h + 2 * stride_h * ((S - 1) * dilation_w + 7)
 //             + (R - 1) * dilation_h * (264 + (S - 1) * dilation_w)) + 4 * (R + 1) * (dilation_h + 512)
 //       + 4096 + 4 * R * S + 11264 <= smem
-// limits: as 11, without the wait for x: wgmma reads 80 of the 128 bytes that shared memory has for
-//       a cycle, and staging x and y takes much of the rest. It pays where there are many channels;
-//       with few, as in `square`, 11 is the quicker one.
+// limits: as 11, with a shorter wait for x: wgmma reads 80 of the 128 bytes that shared memory has
+//       for a cycle, and staging x and y takes much of the rest. It pays where there are many
+//       channels; with few, as in `square`, 11 is the quicker one.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -22,11 +22,6 @@
 
 constexpr Style kStyle = {256, 1, 0, true};
 constexpr int kBatch = 6;   // items that a loader has under way at a time
-
-__device__ __forceinline__ float4 ready(float x, float y, float z, float w) {
-    return make_float4(before_truncation(x), before_truncation(y), before_truncation(z),
-                       before_truncation(w));
-}
 
 // A loader: in batches of items, through registers.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,

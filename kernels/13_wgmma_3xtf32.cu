@@ -16,8 +16,9 @@
 //       or Q < 128 and 132 * (256 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 8192 + 4 * R * S + 10496 <= smem
-// limits: three times the products of TF32, at two thirds of its feeding. An infinity becomes NaN:
-//       it leaves no number for the low part.
+// limits: three products where TF32 has one, at two thirds of the feeding: the tensor cores and the
+//       bytes that they read from shared memory. Few taps and channels leave them waiting, as in 11.
+//       An infinity of x times one of the filter is NaN.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -27,14 +28,6 @@ constexpr int kPositions = 128;
 constexpr int kPeriod = 9;   // taps, after which sums leave the tensor cores
 constexpr int kBatch = 6;    // pixels that a loader has under way at a time
 constexpr Style kStyle = {kPositions, 2, kPeriod, false};
-
-__device__ __forceinline__ float4 high(const float* x) {
-    return make_float4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
-}
-__device__ __forceinline__ float4 low(const float* x, float4 high) {
-    return make_float4(round_tf32(x[0] - high.x), round_tf32(x[1] - high.y),
-                       round_tf32(x[2] - high.z), round_tf32(x[3] - high.w));
-}
 
 // A loader: pixel by pixel to [high, low][quad][pixel].
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
@@ -68,9 +61,13 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
                     if (pixel >= quad) break;
                     #pragma unroll
                     for (int q = 0; q < 2; ++q) {
-                        const float4 x_high = high(&r_x[i][4 * q]);
-                        s_x[q * quad + pixel] = x_high;
-                        s_x[(2 + q) * quad + pixel] = low(&r_x[i][4 * q], x_high);
+                        Parts x[4];
+                        #pragma unroll
+                        for (int c = 0; c < 4; ++c) x[c] = parts_of(r_x[i][4 * q + c]);
+                        s_x[q * quad + pixel] =
+                            make_float4(x[0].high, x[1].high, x[2].high, x[3].high);
+                        s_x[(2 + q) * quad + pixel] =
+                            make_float4(x[0].low, x[1].low, x[2].low, x[3].low);
                     }
                 }
             }

@@ -57,6 +57,12 @@ __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& ti
     mbarrier_fence_init();
 }
 
+// Four channels of a pixel, for a tensor core to truncate.
+__device__ __forceinline__ float4 ready(float x, float y, float z, float w) {
+    return make_float4(before_truncation(x), before_truncation(y), before_truncation(z),
+                       before_truncation(w));
+}
+
 // For loaders that take x pixel by pixel: where each pixel of the staged tile is in x, from the
 // tile's first: rows down, columns on.
 __device__ __forceinline__ void find_pixels(const ConvProblem& conv, const Tiling& tiling,

@@ -65,6 +65,19 @@ __device__ __forceinline__ unsigned tap_at(const ConvProblem& conv, const Tiling
            right / conv.stride_w;
 }
 
+// A number as the sum of two that tensor cores take whole, or nearly: rounded to 11 bits, and what
+// that leaves. An infinity is all in the second, as the first it would meet the other operand's
+// second part, whose sign may be the other one.
+struct Parts {
+    float high, low;
+};
+__device__ __forceinline__ Parts parts_of(float value) {
+    // round_tf32, without its own test for infinities
+    const float high = __uint_as_float((__float_as_uint(value) + 0x1000) & 0xffffe000);
+    const bool finite = fabsf(high) < INFINITY;
+    return {finite ? high : 0.0f, finite ? before_truncation(value - high) : value};
+}
+
 // The filter as wgmma wants it: [group, k tile][chunk][r][s][term][quad][64 channels][4], rounded.
 __global__ void __launch_bounds__(256)
 pack_filter(ConvProblem conv, Tiling tiling, int terms, const float* __restrict__ g_w,
@@ -83,8 +96,9 @@ pack_filter(ConvProblem conv, Tiling tiling, int terms, const float* __restrict_
         const int64_t group = rest / tiling.k_tiles;
         const bool inside = c < C_group && k < K_group;
         const int64_t at = (((group * K_group + k) * C_group + c) * conv.R + r) * conv.S + s;
-        const float w = inside ? g_w[at] : 0.0f, high = round_tf32(w);
-        g_packed[i] = low ? round_tf32(w - high) : high;
+        const float w = inside ? g_w[at] : 0.0f;
+        const Parts parts = parts_of(w);
+        g_packed[i] = terms == 1 ? round_tf32(w) : low ? parts.low : parts.high;
     }
 }
 
