@@ -1,7 +1,7 @@
 // title: Taps as moved starts on Hopper's tensor cores
-// idea: wgmma reads both operands from shared memory, wherever a descriptor points. With x staged as
-//       [channel quad][pixel][4], a filter tap is the same tile at another start: im2col costs one
-//       addition. Producer warps transpose NCHW into that layout while consumer warps multiply.
+// idea: wgmma reads both operands from shared memory, wherever a descriptor points. With x staged
+//       as [channel quad][pixel][4], a filter tap is the same tile at another start: im2col costs
+//       one addition. Producer warps transpose NCHW into that layout while consumer warps multiply.
 // change: Against 10: operands are never gathered by taps nor read into registers; loading,
 //       multiplying and storing overlap, handed on through mbarriers; blocks stay for many tiles.
 // mapping: block -> 64 output channels of one group, for every so-manieth tile of pixels; two

@@ -3,9 +3,9 @@
 //       and what that left, low. Three products, high high + high low + low high, have all that
 //       fp32 keeps. But a tensor core's sum is cut off after every product, always towards zero,
 //       so it may not run for long: after 9 taps it is added to one in ordinary registers.
-// change: Against 11: both parts of x and of the filter are staged, and three products made of them,
-//       the small ones first, while the sum is small and little is cut off. Two sets of sums in
-//       registers leave room for 128 positions of a consumer.
+// change: Against 11: both parts of x and of the filter are staged, and three products made of
+//       them, the small ones first, while the sum is small and little is cut off. Two sets of sums
+//       in registers leave room for 128 positions of a consumer.
 // mapping: as 11; two consumer warpgroups -> 64 channels x 128 positions of the tile each.
 // precision: fp32
 // arch: sm_90a
@@ -16,9 +16,9 @@
 //       or Q < 128 and 132 * (256 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 8192 + 4 * R * S + 10496 <= smem
-// limits: three products where TF32 has one, at two thirds of the feeding: the tensor cores and the
-//       bytes that they read from shared memory. Few taps and channels leave them waiting, as in 11.
-//       An infinity of x times one of the filter is NaN.
+// limits: three products where TF32 has one, for twice the staging: the tensor cores, and what they
+//       read from shared memory, 96 of its 128 bytes a cycle. With one tap there are few products
+//       for what is staged, and x is waited for. An infinity times an infinity is NaN.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"

@@ -29,7 +29,7 @@ struct Tiling {
     int images, rows, columns;     // of output in a tile; rows: of all its images, and between them
     int tiles_p, tiles_q, tiles;
     int left;                      // columns staged before the first that is used
-    int pitch, plane, quad;        // pixels of a plane's row, of a plane, of all planes (and beyond)
+    int pitch, plane, quad;        // pixels of a plane's row, of a plane, of all planes (and more)
     int image_rows;                // of a plane, for an image
     unsigned by_pitch, by_image_rows, by_image_span;   // reciprocals, see `divide`
     int step;                      // pixels from the first consumer's output to the second's

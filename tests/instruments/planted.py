@@ -847,8 +847,8 @@ PARTS = _of(
     _m("low_dropped", "what rounding leaves of x is not multiplied",
        ("                    product(w_high, x_low, tap, true);\n", "")),
     _m("sums_stay", "the sums of all periods but the last are dropped",
-       ("                since = 0;\n", "                since = 0;\n"
-        "                for (float& sum : r_sum) sum = 0;\n")),
+       ("                since = 0;\n",
+        "                since = 0;\n                for (float& sum : r_sum) sum = 0;\n")),
 )  # fmt: skip
 
 MUTANTS = (
