@@ -70,11 +70,14 @@ class Mutant:
     @property
     def right(self) -> str:
         """The rung's text before the mistake."""
-        text = (KERNELS / f"{self.rung}.cu").read_text()
-        if self.inline:
-            header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
-            text = replace(text, f'#include "{self.inline}"\n', header, 1, self.name)
-        return text
+        return self.pasted((KERNELS / f"{self.rung}.cu").read_text())
+
+    def pasted(self, text: str) -> str:
+        """Return a text of the rung with ``inline`` in it."""
+        if not self.inline:
+            return text
+        header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
+        return replace(text, f'#include "{self.inline}"\n', header, 1, self.name)
 
     @property
     def source(self) -> str:
