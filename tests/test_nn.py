@@ -550,8 +550,8 @@ def test_wrong_dtype(kernel, dtype):
 @pytest.mark.parametrize(
     "x_shape, options, message",
     [
-        ((4, 4), {}, "x has shape"),
-        ((1, 1, 2, 4, 4), {}, "x has shape"),
+        ((4, 4), {}, "x must have 4 dimensions"),
+        ((1, 1, 2, 4, 4), {}, "x must have 4 dimensions"),
         ((1, 2, 4, 4), dict(stride=(1, 1, 1)), "stride must be .*pair"),
         ((1, 2, 4, 4), dict(dilation="same"), "dilation must be an integer"),
         ((1, 2, 4, 4), dict(padding="full"), "padding is 'full'.*'valid' or 'same'"),
