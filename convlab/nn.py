@@ -48,16 +48,10 @@ torch.fx.wrap("convolve")  # a traced model keeps it whole
 
 
 def conv2d(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    kernel=DEFAULT_KERNEL,
-) -> Tensor:
+    x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
+    *, kernel=DEFAULT_KERNEL,
+) -> Tensor:  # fmt: skip
     """``torch.nn.functional.conv2d`` on a kernel of convlab's, with gradients.
 
     Parameters
@@ -65,12 +59,9 @@ def conv2d(
     x, w, bias
         (N, C, H, W) or unbatched (C, H, W); (K, C/groups, R, S); (K,) or None. All of float32,
         with any strides.
-    stride, dilation
-        An int or a (height, width) pair.
-    padding
-        An int, a pair, ``"valid"`` (none) or ``"same"`` (P = H, Q = W; stride 1 only).
-    groups
-        Divides C and K.
+    stride, padding, dilation, groups
+        As there: ints or (height, width) pairs; padding may be ``"valid"`` (none) or ``"same"``
+        (P = H, Q = W; stride 1 only).
     kernel
         A name (``"03_smem_tile"``), the path of a .cu file, or a Kernel object. A name or path is
         loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU, else

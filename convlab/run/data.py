@@ -21,12 +21,9 @@ _CASTS = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat
 
 
 def inputs(
-    problem: Problem,
-    seed: int = 0,
-    device: Device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    problem: Problem, seed: int = 0, device: Device = "cpu", dtype: torch.dtype = torch.float32,
     format: Format = FLOAT32,
-) -> Inputs:
+) -> Inputs:  # fmt: skip
     """Return x, w and bias (or None) of normal data, the same for the same seed and device kind.
 
     x and bias are standard normal, w is divided by sqrt(gemm_k), so that y is of order 1. In

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +60,9 @@ def classify(error: BaseException) -> tuple[str, str] | None:
     the types have not: torch 2.11 to 2.13) or as a kernel's entry point returns them.
     """
     text = re.sub(r"Compile with `TORCH_USE_CUDA_DSA`.*", "", str(error))  # advice, not the fault
-    if isinstance(error, LaunchError):
-        possible = not error.kind
-    else:
-        possible = isinstance(error, RuntimeError) and not isinstance(error, ConvlabError)
-        possible = possible and re.search("cuda|cublas|cudnn", text, re.I)
-    if not possible:
+    ours = isinstance(error, ConvlabError)
+    by_torch = isinstance(error, RuntimeError) and re.search("cuda|cublas|cudnn", text, re.I)
+    if not (isinstance(error, LaunchError) and not error.kind or by_torch and not ours):
         return None
     for kind, phrases in KINDS.items():
         for phrase in phrases:
@@ -76,47 +72,33 @@ def classify(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What was being run: names of kernels and a problem, for messages."""
+def error(
+    kind: str, text: str, function: Callable[..., Any], values: Sequence[Any], printed: str = ""
+) -> LaunchError:
+    """Return the exception for a fault in a call, with what can be found out about it.
 
-    function: str
-    kernels: tuple[Runnable, ...]
-    problem: Problem | None
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], values: Iterable[Any]) -> Subject:
-        """Find the kernels and the problem among a call's arguments."""
-        values = list(values)
-        kernels = tuple(value for value in values if isinstance(value, Runnable))
-        problem = next((v for v in values if isinstance(v, Problem)), None)
-        return cls(getattr(function, "__qualname__", repr(function)), kernels, problem)
-
-    def __str__(self) -> str:
-        who = " or ".join(kernel.name for kernel in self.kernels) or self.function
-        return f"{who} on {self.problem.label}" if self.problem is not None else who
-
-    def error(self, kind: str, text: str, printed: str = "") -> LaunchError:
-        """Return the exception for a fault, with what can be found out about it.
-
-        `text` is what was seen of it, in words; `printed`, what the process wrote to stderr: an
-        assertion is quoted from it.
-        """
-        meaning, advice = on_page(kind)
-        lines = [f"{self}: {kind}: {meaning} ({text})"]
-        assertion = re.search(r"^.*\bAssertion `.*$", printed, re.M)
-        if assertion:
-            lines.append(assertion[0].strip())
-        elif kind == "invalid worker state":
-            lines += printed.strip().splitlines()[-4:]
-        findings: list[Finding] = []
-        if self.problem is not None and kind not in _WITHOUT_LINE:
-            for kernel in self.kernels:
-                if kernel.engine == "cuda":
-                    said, found = _explained(kernel, self.problem)
-                    lines += said.splitlines()
-                    findings += found
-        return LaunchError("\n  ".join([*lines, f"try: {advice}"]), kind, findings)
+    `text` is what was seen of it, in words; `printed`, what the process wrote to stderr: an
+    assertion is quoted from it. `values` are the call's arguments, the kernels and the problem.
+    """
+    kernels = [value for value in values if isinstance(value, Runnable)]
+    problem = next((value for value in values if isinstance(value, Problem)), None)
+    who = " or ".join(kernel.name for kernel in kernels)
+    who = who or getattr(function, "__qualname__", repr(function))
+    where = f" on {problem.label}" if problem is not None else ""
+    meaning, advice = on_page(kind)
+    lines = [f"{who}{where}: {kind}: {meaning} ({text})"]
+    assertion = re.search(r"^.*\bAssertion `.*$", printed, re.M)
+    if assertion:
+        lines.append(assertion[0].strip())
+    elif kind == "invalid worker state":
+        lines += printed.strip().splitlines()[-4:]
+    findings: list[Finding] = []
+    for kernel in kernels:
+        if problem is not None and kernel.engine == "cuda" and kind not in _WITHOUT_LINE:
+            said, found = _explained(kernel, problem)
+            lines += said.splitlines()
+            findings += found
+    return LaunchError("\n  ".join([*lines, f"try: {advice}"]), kind, findings)
 
 
 def explain(kernel: Runnable, problem: Problem) -> str:

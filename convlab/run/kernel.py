@@ -24,7 +24,6 @@ from ..show.excerpt import Excerpt, excerpt
 from ..words import arguments as valid
 from ..words import catalog
 from ..words.errors import CatalogError, ProblemError, UnsupportedError
-from ..words.format import Format
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import build as builds
@@ -86,20 +85,9 @@ class Kernel(Runnable):
         """The header's title, and the tunables."""
         return self.header.title + self.name[len(self._stem) :]
 
-    @property
-    def precision(self) -> str:
-        """The precision class, "fp32" or "tf32"."""
-        return self.header.precision
-
-    @property
-    def format(self) -> Format:
-        """Dtype and layout of its tensors, as the header says."""
-        return self.header.tensors
-
-    @property
-    def atomics(self) -> bool:
-        """Whether the header says that it adds in no fixed order."""
-        return self.header.atomics
+    precision = property(lambda self: self.header.precision)
+    format = property(lambda self: self.header.tensors)
+    atomics = property(lambda self: self.header.atomics)
 
     @property
     def device(self) -> torch.device:
@@ -165,12 +153,11 @@ class Kernel(Runnable):
 
     def unsupported(self, problem: Problem) -> str | None:
         """The first of the header's requirements that a problem does not meet, or None."""
-        problem = named_problem(problem)
-        if self.simulated:
-            return self.header.unsupported(problem, sim.SM, sim.SMEM)
-        device = torch.cuda.get_device_properties(self.device)
-        sm, smem = 10 * device.major + device.minor, device.shared_memory_per_block_optin
-        return self.header.unsupported(problem, sm, smem)
+        sm, smem = sim.SM, sim.SMEM
+        if not self.simulated:
+            device = torch.cuda.get_device_properties(self.device)
+            sm, smem = 10 * device.major + device.minor, device.shared_memory_per_block_optin
+        return self.header.unsupported(named_problem(problem), sm, smem)
 
     def must_run_whole(self) -> None:
         """Raise ProblemError if only some of the blocks run: then y is not a result."""
@@ -193,8 +180,7 @@ class Kernel(Runnable):
         problem = named_problem(problem)
         require(self, x, w, bias)
         match(problem, x, w, bias)
-        reason = self.unsupported(problem)
-        if reason is not None:
+        if reason := self.unsupported(problem):
             raise UnsupportedError(self._refusal(problem, reason))
         stored = self.format
         bias = None if bias is None else stored.bias.place(bias)
@@ -213,12 +199,9 @@ class Kernel(Runnable):
 
         Parameters
         ----------
-        x : (N, C, H, W) or (C, H, W), of the dtype of `format`, on `device`; any strides.
-        w : the filter, (K, C/groups, R, S).
-        bias : (K,) or None.
-        stride, padding, dilation : an int, or a pair (height, width).
-            `padding` may be "valid", or "same" where the stride is 1.
-        groups : int.
+        x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
+            dtypes of `format`, on `device`, with any strides.
+        stride, padding, dilation, groups : as `torch.nn.functional.conv2d` takes them.
 
         Returns
         -------

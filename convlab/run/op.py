@@ -71,22 +71,21 @@ def name_of(kernel: Any) -> str:
     return getattr(kernel, "name", type(kernel).__name__)
 
 
+@functools.lru_cache(maxsize=256)
+def _load(name: str, engine: str) -> Callable:
+    return _loaders[0](name, engine=engine)
+
+
 def _find(key: str, device: torch.device) -> Callable:
     """The kernel behind a key; one given by name runs where the tensors are."""
     if not key.startswith("#"):
         return _load(key, "cuda" if device.type == "cuda" else "sim")
-    kernel = _kernels.get(key)
-    if kernel is None:
-        raise ProblemError(
-            f"the kernel {key.split(' ', 1)[1]!r} that this graph was traced with no longer "
-            "exists: keep the object alive, or give the kernel by name"
-        )
-    return kernel
-
-
-@functools.lru_cache(maxsize=256)
-def _load(name: str, engine: str) -> Callable:
-    return _loaders[0](name, engine=engine)
+    if (kernel := _kernels.get(key)) is not None:
+        return kernel
+    raise ProblemError(
+        f"the kernel {key.split(' ', 1)[1]!r} that this graph was traced with no longer exists: "
+        "keep the object alive, or give the kernel by name"
+    )
 
 
 def derives(*tensors: Tensor | None) -> bool:

@@ -32,10 +32,10 @@ def load_first(kernel: Kernel) -> None:
 
     Raises LaunchError where they crash, throw, or do not come to an end.
     """
-    library = kernel.build().library
-    if _is_due(kernel, (library,)):
+    trial = (kernel.build().library,)
+    if _is_due(kernel, trial):
         worker.call(_load, kernel, time_limit=kernel.time_limit)
-        _tried.add((library,))
+        _tried.add(trial)
 
 
 def _load(kernel: Kernel) -> None:

@@ -35,12 +35,9 @@ _workers: dict[int, child.Child] = {}  # by GPU
 
 
 def call(
-    function: Callable[..., Any],
-    /,
-    *args: Any,
-    time_limit: float | None = TIME_LIMIT,
+    function: Callable[..., Any], /, *args: Any, time_limit: float | None = TIME_LIMIT,
     **kwargs: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return ``function(*args, **kwargs)``, computed in the worker of the current GPU.
 
     What it prints appears here. The first call starts the worker (seconds where there is a GPU);
@@ -66,9 +63,8 @@ def call(
     if SERVING in os.environ:
         return function(*args, **kwargs)
     values = [*args, *kwargs.values()]
-    for value in values:
-        if isinstance(value, Runnable):
-            value.build()
+    for kernel in (value for value in values if isinstance(value, Runnable)):
+        kernel.build()
     payload = dumps((function, args, kwargs), _KernelPickler)
     request = pickle.dumps((_surroundings(), payload))
     worker = _worker(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
@@ -84,7 +80,7 @@ def call(
     if returned:
         return value
     if fault is not None:
-        raise faults.Subject.of(function, values).error(*fault, printed) from None
+        raise faults.error(*fault, function, values, printed) from None
     if isinstance(value, ConvlabError):
         getattr(value, "__notes__", []).clear()  # its text says all
     raise value
@@ -92,20 +88,17 @@ def call(
 
 def _silence(error: Exception) -> tuple[str, str]:
     """The kind of fault for which the worker's answer is missing, and what was seen of it."""
-    died, late = isinstance(error, child.Died), isinstance(error, child.TimedOut)
-    if died and error.begun:
-        return "host crash", str(error)
-    if late and error.begun:
-        return "endless loop", str(error)
-    if died:
-        seen = f"at its start: {error}"
-    elif late:
-        seen = f"it did not begin within {error.seconds:g} s"
-    elif isinstance(error, OSError):
-        seen = f"it did not start: {error}"
-    else:
-        seen = f"its answer cannot be read: {type(error).__name__}: {error}"
-    return "invalid worker state", seen
+    state, text = "invalid worker state", str(error)
+    match error:
+        case child.Died():
+            return ("host crash", text) if error.begun else (state, f"at its start: {text}")
+        case child.TimedOut(begun=True):
+            return "endless loop", text
+        case child.TimedOut():
+            return state, f"it did not begin within {error.seconds:g} s"
+        case OSError():
+            return state, f"it did not start: {text}"
+    return state, f"its answer cannot be read: {type(error).__name__}: {text}"
 
 
 def can_cross(*values: object) -> bool:
