@@ -300,7 +300,7 @@ def test_compile_of_the_function_with_an_object():
 
     @torch.compile(fullgraph=True, backend="eager")
     def run(x, w, kernel):
-        return on(kernel)(x, w)
+        return convlab.nn.conv2d(x, w, kernel=kernel)
 
     for kernel in kernels + kernels:
         torch.testing.assert_close(run(x, w, kernel), kernel.factor * F.conv2d(x, w))
@@ -768,23 +768,7 @@ def test_replace_after_compile(kernel):
 
 # --- real kernels ---------------------------------------------------------------------------
 
-CONSTANT = """\
-// title: A constant
-#include "convlab.cuh"
-
-__global__ void fill(float* y, int64_t count) {
-    int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
-    if (i < count) y[i] = VALUE;
-}
-
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
-                                 const float* bias, float* y, void* workspace,
-                                 size_t workspace_bytes, cudaStream_t stream) {
-    int64_t count = int64_t(problem->N) * problem->K * problem->P * problem->Q;
-    if (count > 0) fill<<<unsigned((count + 255) / 256), 256, 0, stream>>>(y, count);
-    return launch_error();
-}
-"""
+DIRECT = (REPOSITORY / "kernels" / "01_direct.cu").read_text()
 
 
 @pytest.fixture(params=["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -829,14 +813,14 @@ def test_real_layer_copies(real):
 
 def test_real_layer_follows_its_file(real, tmp_path):
     load, device = real
-    path = tmp_path / "constant.cu"
-    path.write_text(CONSTANT.replace("VALUE", "1.0f"))
-    layer = convlab.nn.Conv2d(2, 3, 3, kernel=load(path), device=device)
+    path, x = tmp_path / "mine.cu", normal(1, 2, 5, 5).to(device)
+    path.write_text(DIRECT)
+    layer = convlab.nn.Conv2d(2, 3, 3, bias=False, kernel=load(path), device=device)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    x = normal(1, 2, 5, 5).to(device)
-    assert (layer(x) == 1).all() and (compiled(x) == 1).all()
-    path.write_text(CONSTANT.replace("VALUE", "2.0f"))
-    assert (layer(x) == 2).all() and (compiled(x) == 2).all()
+    y = layer(x)
+    assert torch.equal(compiled(x), y)
+    path.write_text(DIRECT.replace("g_y[i] = r_acc", "g_y[i] = 2 * r_acc"))
+    assert torch.equal(layer(x), 2 * y) and torch.equal(compiled(x), 2 * y)
 
 
 def test_real_errors(real):
