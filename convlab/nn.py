@@ -56,23 +56,20 @@ def conv2d(
 
     Parameters
     ----------
-    x, w, bias
-        (N, C, H, W) or unbatched (C, H, W); (K, C/groups, R, S); (K,) or None. All of float32,
-        with any strides.
-    stride, padding, dilation, groups
-        As there: ints or (height, width) pairs; padding may be ``"valid"`` (none) or ``"same"``
-        (P = H, Q = W; stride 1 only).
-    kernel
-        A name (``"03_smem_tile"``), the path of a .cu file, or a Kernel object. A name or path is
-        loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU, else
-        the simulator. An object follows the edits of its file, and is not kept alive from here.
-        Inside ``torch.compile``, give an object on torch 2.13 or later only; names always work.
+    x, w, bias : (N, C, H, W) or unbatched (C, H, W); (K, C/groups, R, S); (K,) or None. All of
+        float32, with any strides.
+    stride, padding, dilation, groups : as there: ints or (height, width) pairs; padding may be
+        ``"valid"`` (none) or ``"same"`` (P = H, Q = W; stride 1 only).
+    kernel : a name (``"03_smem_tile"``), the path of a .cu file, or a Kernel object. A name or path
+        is loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU,
+        else the simulator. An object follows the edits of its file, and is not kept alive from
+        here. Inside ``torch.compile``, give an object on torch 2.13 or later only; names always
+        work.
 
     Returns
     -------
-    Tensor
-        y, (N, K, P, Q) or (K, P, Q), float32, contiguous. Under ``torch.autocast`` the inputs are
-        cast to float32 (but float64 is not), and y stays float32.
+    Tensor (N, K, P, Q) or (K, P, Q), float32, contiguous. Under ``torch.autocast`` the inputs are
+    cast to float32 (but float64 is not), and y stays float32.
 
     Raises
     ------
@@ -93,12 +90,10 @@ class Conv2d(nn.Conv2d):
 
     Parameters
     ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, \
-device, dtype
-        As ``torch.nn.Conv2d``. A dtype other than float32 raises at the forward pass.
-    kernel
-        As in `conv2d`. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A copy
-        of the layer shares the object; a pickle holds what was given here.
+    in_channels, ..., dtype : as ``torch.nn.Conv2d``; a dtype other than float32 raises at the
+        forward pass.
+    kernel : as in `conv2d`. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A
+        copy of the layer shares the object; a pickle holds what was given here.
 
     Raises
     ------
@@ -159,25 +154,19 @@ def replace(
     Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks,
     parametrisations and every reference to it stay, so a shared layer stays shared and an optimizer
     made before goes on working; one that is such a `Conv2d` already gets the new kernel. Subclasses
-    of ``torch.nn.Conv2d`` (lazy ones not yet run, quantised ones, ...) are left alone.
-
-    Whether the kernel can do a layer is known when its input is: one it cannot do raises
-    UnsupportedError at its forward pass. Leave such layers out with ``where``.
+    of ``torch.nn.Conv2d`` (lazy ones not yet run, quantised ones, ...) are left alone. A layer that
+    the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
 
     Parameters
     ----------
-    model
-        Any module, itself a ``torch.nn.Conv2d`` perhaps.
-    kernel
-        As in `conv2d`.
-    where
-        Called with a layer's name (as in ``named_modules``; of a shared layer, its first) and the
-        layer; only those it says True to are replaced.
+    model : any module, itself a ``torch.nn.Conv2d`` perhaps.
+    kernel : as in `conv2d`.
+    where : called with a layer's name (as in ``named_modules``; of a shared layer, its first) and
+        the layer; only those it says True to are replaced.
 
     Returns
     -------
-    nn.Module
-        The same ``model``.
+    nn.Module : the same ``model``.
 
     Raises
     ------
@@ -213,19 +202,16 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 
     Parameters
     ----------
-    model
-        Any module. It runs without gradients, in the mode it is in: in training mode its
+    model : any module. It runs without gradients, in the mode it is in: in training mode its
         statistics move, so call ``eval()`` before.
-    inputs, keywords
-        What the model is called with.
+    inputs, keywords : what the model is called with.
 
     Returns
     -------
-    list of (name, Problem)
-        One entry for each call of a ``torch.nn.Conv2d``, replaced or not, or of a subclass, in the
-        order of the calls: a shared layer comes several times, one never called does not come.
-        What a ``padding_mode`` other than "zeros" adds belongs to the problem's image, as does
-        what is odd of the padding "same".
+    list of (name, Problem) : one for each call of a ``torch.nn.Conv2d``, replaced or not, or of a
+        subclass, in the order of the calls: a shared layer comes several times, one never called
+        does not come. What a ``padding_mode`` other than "zeros" adds belongs to the problem's
+        image, as does what is odd of the padding "same".
 
     Raises
     ------

@@ -67,18 +67,9 @@ class Baseline(Runnable):
 def baseline(name: str, device: Device | None = None) -> Baseline:
     """Return the baseline of that name; `BASELINES` lists them.
 
-    Parameters
-    ----------
-    device
-        Where it runs: a CUDA device for cuDNN's, the CPU for torch:cpu, any for torch:im2col.
-        None takes the GPU if there is one and it can.
-
-    Raises
-    ------
-    ProblemError
-        No baseline of that name, or one that does not run on that kind of device.
-    LaunchError
-        It needs a GPU and there is none.
+    `device` is where it runs: a CUDA device for cuDNN's, the CPU for torch:cpu, any for
+    torch:im2col; None takes the GPU if there is one and it can. Raises ProblemError where there is
+    no such baseline or not on that kind of device, LaunchError where it needs a GPU.
     """
     if name not in _KNOWN:
         raise ProblemError(f"no baseline is named {name!r}; there are {', '.join(BASELINES)}")

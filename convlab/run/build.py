@@ -49,17 +49,10 @@ def build(
 ) -> Build:
     """Compile a kernel file for an engine, or find it built before.
 
-    Parameters
-    ----------
-    engine : "cuda" (for the current GPU) or "sim".
-    defines : tunables, passed as ``-DNAME=VALUE``.
-    trace : on the simulator, with the hooks that count and diagnose.
-
-    Raises
-    ------
-    BuildError
-        If there is no compiler, the source does not compile, or it has no entry point. The
-        message quotes the compiler's first errors and the lines they are about.
+    The engine is "cuda" (for the current GPU) or "sim", there with the hooks that count and
+    diagnose if `trace`; `defines` are tunables, passed as ``-DNAME=VALUE``. Raises BuildError if
+    there is no compiler, the source does not compile, or it has no entry point; it quotes the
+    compiler's first errors and the lines they are about.
     """
     flags = [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
     if engine == "sim":

@@ -89,7 +89,7 @@ def _find(key: str, device: torch.device) -> Callable:
 
 
 def derives(*tensors: Tensor | None) -> bool:
-    """Whether torch asks for more than y of these: a gradient, a tangent, a `torch.func` transform."""
+    """Whether torch asks for more than y: a gradient, a tangent, a `torch.func` transform."""
     if torch._C._are_functorch_transforms_active():
         return True
     there = [t for t in tensors if t is not None]
@@ -251,7 +251,7 @@ def padded(
         )
     if pair(stride, "stride") != (1, 1):
         raise ProblemError(
-            f'padding="same" needs stride 1, and the stride is {stride}: give the padding as numbers'
+            f'padding="same" needs stride 1, not {stride}: give the padding as numbers'
         )
     dilation = Problem(1, 1, 1, 1, 1, 1, 1, dilation=dilation).dilation  # which checks it
     (top, bottom), (left, right) = map(same_padding, w.shape[2:], dilation)

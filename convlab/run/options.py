@@ -12,11 +12,11 @@ from .. import sim
 from ..machine import toolchain
 from ..words import arguments as valid
 from ..words.errors import BuildError, ProblemError
+from . import worker
 from .build import NO_GPU
 
 ENGINES = ("auto", "cuda", "sim")
 WORKSPACE_LIMIT = 1 << 30  # bytes
-_TRIAL_SECONDS = 20.0  # that a kernel's first call on a GPU may take, in the worker process
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Options:
     def __post_init__(self) -> None:
         engine, seconds = engine_of(self.engine), self.time_limit
         if seconds is None:
-            seconds = sim.TIME_LIMIT if engine == "sim" else _TRIAL_SECONDS
+            seconds = sim.TIME_LIMIT if engine == "sim" else worker.TIME_LIMIT
         vars(self).update(  # the way round `frozen`, while it is being made
             engine=engine,
             defines=valid.tunables(self.defines),

@@ -92,13 +92,9 @@ class Runnable:
     ) -> Launch:  # fmt: skip
         """Validate and allocate, and return what launches.
 
-        Parameters
-        ----------
-        x, w, bias
-            Tensors of the problem's shapes in `format`, on `device`.
-        allocate
-            Makes y and the workspace from (shape, dtype, device), contiguous; a checker passes its
-            own, with guard zones. What allocates for itself ignores it.
+        x, w and bias are of the problem's shapes in `format`, on `device`. `allocate` makes y and
+        the workspace from (shape, dtype, device), contiguous; a checker passes its own, with guard
+        zones. What allocates for itself ignores it.
         """
         raise NotImplementedError
 

@@ -44,17 +44,14 @@ def call(
     later ones cost well under a millisecond. Kernels among the arguments are built here first,
     so that compiling does not count as running. Within the worker itself it is a plain call.
 
-    Parameters
-    ----------
-    function : of a module that can be imported, not of ``__main__``.
-    args, kwargs : what pickles and is small; no tensors.
-    time_limit : seconds that the function may take; None for no limit.
+    The function is of a module that can be imported, not of ``__main__``; the arguments pickle and
+    are small, no tensors; `time_limit` is in seconds, None for none.
 
     Raises
     ------
     LaunchError
         If it crashed, hung, lost the GPU or ran out of memory: `kind` says which, in the words of
-        ``convlab/run/faults.md``; the message names the kernels and the problem among the arguments.
+        ``faults.md``; the message names the kernels and the problem among the arguments.
     pickle.PicklingError
         If an argument cannot cross (`can_cross` tells before).
     Exception

@@ -3,7 +3,7 @@
 It imports nothing of convlab's, nor torch, but what the first request names, so that it starts in
 a blink where there is no GPU. A request is a pickled ``(surroundings, payload)``, the payload a
 pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
-``(returned, value or exception, lost)``; `lost`: the GPU is lost to this process, which ends itself.
+``(returned, value or exception, lost)``; `lost`: the GPU is, to this process, which ends itself.
 """
 
 from __future__ import annotations
