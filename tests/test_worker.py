@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,7 +31,7 @@ from torch.nn import functional as F
 
 import convlab
 from convlab.run import build as builds
-from convlab.run import faults, trial, worker
+from convlab.run import data, faults, trial, worker
 from convlab.run.baselines import baseline
 from convlab.words.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.words.problem import Problem
@@ -110,13 +109,9 @@ def test_ordinary_exceptions_come_through(error):
     with pytest.raises(type(error)) as caught:
         worker.call(functions.fails, error)
     assert type(caught.value) is type(error) and caught.value.args == error.args
+    notes = "".join(getattr(caught.value, "__notes__", []))  # where it was raised; ours say all
+    assert ("worker_functions.py" in notes) != isinstance(error, convlab.ConvlabError)
     assert worker.call(os.getpid) == pid
-
-
-def test_exception_tells_where_it_was_raised():
-    with pytest.raises(KeyError) as caught:
-        worker.call(functions.fails, KeyError("x"))
-    assert "worker_functions.py" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
@@ -579,11 +574,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float*, const float*,
 
 
 def faulty(kernel: str = "y[threadIdx.x] = 1;", **places: object) -> str:
-    places = {"THREADS": 32, "SHARED": 0, "WORKSPACE": 0, "AFTER": ""} | places
-    text = FAULTY.replace("KERNEL", kernel)
-    for name, value in places.items():
-        text = text.replace(name, str(value))
-    return text
+    places = {"KERNEL": kernel, "THREADS": 32, "SHARED": 0, "WORKSPACE": 0, "AFTER": ""} | places
+    return re.sub("|".join(places), lambda place: str(places[place[0]]), FAULTY)
 
 
 ENDLESS = "for (;;) *(volatile float*)y = 1;"
@@ -609,9 +601,9 @@ SPARE = 96 << 20  # bytes of GPU memory by which two readings may differ
 
 def _right_convolution() -> bool:
     """Whether this process still computes on the GPU, itself."""
-    x, w, bias = convlab.right.reference.inputs(SMALL, 1, "cuda")
-    y = convlab.load("01_direct", engine="cuda", isolate=False)(x, w, bias, padding=1)
-    truth = F.conv2d(x.double().cpu(), w.double().cpu(), bias.double().cpu(), padding=1)
+    given = data.inputs(SMALL, 1, "cuda")
+    y = convlab.load("01_direct", engine="cuda", isolate=False)(*given, padding=1)
+    truth = F.conv2d(*(t.double().cpu() for t in given), padding=1)
     return bool((y.cpu() - truth).abs().max() < 1e-5)
 
 
@@ -624,20 +616,18 @@ def _meet(name: str, free: int) -> dict[str, object]:
     """Run one faulty kernel as a user does; what came of it."""
     options = {"engine": "cuda", "time_limit": 3, "workspace_limit": 1 << 45}
     kernel = convlab.compile(FAULTS[name][0], name=name, **options)
-    x, w, bias = convlab.right.reference.inputs(SMALL, 0, "cuda")
+    given = data.inputs(SMALL, 0, "cuda")
     pid = worker.call(os.getpid)
-    started = time.perf_counter()
     found: dict[str, object] = {"kind": "none", "message": "nothing was raised"}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # out of memory: the trial is left out
-            kernel(x, w, bias, padding=1)
+            kernel(*given, padding=1)
             torch.cuda.synchronize()
     except LaunchError as error:
         found = {"kind": error.kind, "message": str(error)}
     except KeyboardInterrupt:
         found = {"kind": "KeyboardInterrupt", "message": ""}
-    found["seconds"] = time.perf_counter() - started
     found["right_after"] = _right_convolution()
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, 0)
@@ -656,13 +646,7 @@ def _meet_faults() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         kernel = convlab.compile(PRINTS, name="prints", engine="cuda")
         worker.call(worker.run_once, kernel, SMALL)
-    times = []
-    for _ in range(200):
-        started = time.perf_counter()
-        worker.call(operator.is_, kernel, SMALL)
-        times.append(time.perf_counter() - started)
-    cost = {"fault": "none", "printed": out.getvalue(), "call_ms": 1e3 * sorted(times)[100]}
-    print(json.dumps(cost), flush=True)
+    print(json.dumps({"fault": "none", "printed": out.getvalue()}), flush=True)
 
 
 @pytest.fixture(scope="module")
@@ -713,11 +697,10 @@ def test_device_printf_appears_in_the_parent(met):
 
 @pytest.mark.gpu
 def test_first_call_of_a_right_kernel_passes_its_trial():
-    x, w, bias = convlab.right.reference.inputs(SMALL, 0, "cuda")
+    given = data.inputs(SMALL, 0, "cuda")
     kernel = convlab.compile((ROOT / "kernels" / "01_direct.cu").read_text(), engine="cuda")
-    y = kernel(x, w, bias, padding=1)
-    truth = F.conv2d(x.double(), w.double(), bias.double(), padding=1)
-    assert (y - truth).abs().max() < 1e-5
+    truth = F.conv2d(*(t.double() for t in given), padding=1)
+    assert (kernel(*given, padding=1) - truth).abs().max() < 1e-5
     assert any(SMALL in tried for tried in trial._tried)
 
 
