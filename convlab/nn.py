@@ -258,8 +258,10 @@ def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
 
 def _class_for(old: type) -> type:
     """Conv2d; of a layer that torch parametrised, with the property of each tensor it took over."""
-    if old is nn.Conv2d or issubclass(old, Conv2d):
-        return Conv2d if old is nn.Conv2d else old
+    if issubclass(old, Conv2d):
+        return old
+    if old is nn.Conv2d:
+        return Conv2d
     own = dict(vars(old))
     for name in ("__dict__", "__weakref__", "__deepcopy__"):
         own.pop(name, None)

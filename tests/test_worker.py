@@ -30,6 +30,7 @@ import worker_functions as functions
 from torch.nn import functional as F
 
 import convlab
+from convlab.machine import child
 from convlab.run import build as builds
 from convlab.run import data, faults, trial, worker
 from convlab.run.baselines import baseline
@@ -650,22 +651,16 @@ def _meet_faults() -> None:
 
 
 @pytest.fixture(scope="module")
-def met(tmp_path_factory) -> dict[str, dict[str, object]]:
-    """What `_meet_faults` printed, by fault; it has ten minutes, and ends with its children."""
-    log = tmp_path_factory.mktemp("faults") / "log"
+def met() -> dict[str, dict[str, object]]:
+    """What `_meet_faults` printed, by fault; it has ten minutes, and nothing of it is left."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    with open(log, "w") as errors, subprocess.Popen(
-        [sys.executable, __file__], stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-    ) as process:  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=600)
-        except subprocess.TimeoutExpired:
-            process.kill()  # its worker watches it, and ends too
-            output, _ = process.communicate()
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"fault"')]
-    tail = "\n".join(log.read_text().splitlines()[-30:])
-    missing = {"message": f"not reached; exit status {process.returncode}\n{tail}"}
+    try:
+        done = child.run([sys.executable, __file__], 600, os.environ | {"PYTHONPATH": path})
+        how = f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired as late:
+        done, how = late, "ten minutes were over"
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"fault"')]
+    missing = {"message": "\n".join([f"not reached: {how}", *done.stderr.splitlines()[-30:]])}
     return dict.fromkeys([*FAULTS, "none"], missing) | {line["fault"]: line for line in lines}
 
 
