@@ -557,8 +557,7 @@ def test_findings_of_a_fault_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = convlab.compile(source, name="no_top", engine="sim")
     monkeypatch.setattr(broken, "engine", "cuda")
     conv = convlab.problem("N=1,C=2,H=6,W=6,K=2,R=3,S=3,padding=1")
-    subject = faults.Subject("call", (broken,), conv)
-    error = subject.error("illegal address", "CUDA error")
+    error = faults.error("illegal address", "CUDA error", print, [broken, conv])
     assert [f.kind for f in error.findings] == ["global out of bounds"]
     assert f"no_top.cu:{error.findings[0].line}:" in str(error)
     assert pickle.loads(pickle.dumps(error)).findings == error.findings
