@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from .use.answers import PLURAL, Failed, answers, drawn
+from .use.answers import PLURAL, Told, answers, drawn
 from .use.grammar import parser, understood
 from .words.errors import CatalogError, ConvlabError, ProblemError
 
@@ -25,25 +25,33 @@ def main(argv: list[str] | None = None) -> int:
     if not (sys.argv[1:] if argv is None else argv):
         parser(prog=prog).print_help(sys.stderr)
         return USAGE
-    arguments = parser(prog=prog).parse_args(argv)
+    asked = parser(prog=prog).parse_args(argv)
     found: list[Any] = []
     document: dict[str, Any] = {}
     status = RIGHT
-    with _only_json(arguments.json) as out:
+    with _only_json(asked.json) as out:
+
+        def show(text: object) -> None:
+            if not asked.json:
+                print(text, file=out, flush=True)
+
         try:
-            for answer in answers(understood(arguments)):
+            for answer in answers(understood(asked)):
                 found.append(answer)
-                failed = isinstance(answer, Failed)
-                if failed or not arguments.json:
-                    print(answer, file=sys.stderr if failed else out, flush=True)
-                if not failed and not arguments.json and getattr(arguments, "listing", False):
-                    print(answer.listing(), file=out, flush=True)
+                if isinstance(answer, Told) and answer.failure:
+                    print(answer, file=sys.stderr, flush=True)
+                    continue
+                show(answer)
+                if getattr(asked, "listing", False):
+                    show(answer.listing())
+            document = found[0].to_dict()
+            if asked.command in PLURAL:
+                each = [answer.to_dict() for answer in found]
+                document = {"ok": all(answer.ok for answer in found), PLURAL[asked.command]: each}
             status = RIGHT if all(answer.ok for answer in found) else WRONG
-            document = _document(arguments.command, found)
-            for path in drawn(found, getattr(arguments, "plot", None)):
+            for path in drawn(found, getattr(asked, "plot", None)):
                 document["plot"] = str(path)
-                if not arguments.json:
-                    print(f"plot: {path}", file=out)
+                show(f"plot: {path}")
         except BrokenPipeError:  # whoever read it has enough: `convlab list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return status
@@ -55,17 +63,9 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("convlab: interrupted", file=sys.stderr)
             return INTERRUPTED
-        if arguments.json:
+        if asked.json:
             print(json.dumps(document, indent=1), file=out)
     return status
-
-
-def _document(command: str, found: list[Any]) -> dict[str, Any]:
-    """The answer's document, or those of each kernel's together."""
-    if command not in PLURAL:
-        return found[0].to_dict()
-    each = [answer.to_dict() for answer in found]
-    return {"ok": all(answer.ok for answer in found), PLURAL[command]: each}
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ CUDA graphs                      works, once the kernel ran before the capture; 
 ===============================  ==============================================================
 """
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 
@@ -41,48 +42,34 @@ from .words.errors import ProblemError
 from .words.problem import Problem
 
 DEFAULT_KERNEL = "03_smem_tile"
+Pair = int | tuple[int, int]
 
 torch.fx.wrap("convolve")  # a traced model keeps it whole
 
 
 def conv2d(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    kernel=DEFAULT_KERNEL,
-) -> Tensor:
+    x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
+    *, kernel=DEFAULT_KERNEL,
+) -> Tensor:  # fmt: skip
     """``torch.nn.functional.conv2d`` on a kernel of convlab's, with gradients.
 
     Parameters
     ----------
-    x
-        (N, C, H, W) or unbatched (C, H, W), float32, any strides.
-    w
-        (K, C/groups, R, S), float32.
-    bias
-        (K,) or None.
-    stride, dilation
-        An int or a (height, width) pair.
-    padding
-        An int, a pair, ``"valid"`` (none) or ``"same"`` (P = H, Q = W; stride 1 only).
-    groups
-        Divides C and K.
-    kernel
-        A name (``"03_smem_tile"``), the path of a .cu file, or a Kernel object. A name or path is
-        loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU, else
-        the simulator. An object follows the edits of its file, and is not kept alive from here.
-        Inside ``torch.compile``, give an object on torch 2.13 or later only; names always work.
+    x, w, bias : (N, C, H, W) or unbatched (C, H, W); (K, C/groups, R, S); (K,) or None. All of
+        float32, with any strides.
+    stride, padding, dilation, groups : as there: ints or (height, width) pairs; padding may be
+        ``"valid"`` (none) or ``"same"`` (P = H, Q = W; stride 1 only).
+    kernel : a name (``"03_smem_tile"``), the path of a .cu file, or a Kernel object. A name or path
+        is loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU,
+        else the simulator. An object follows the edits of its file, and is not kept alive from
+        here. Inside ``torch.compile``, give an object on torch 2.13 or later only; names always
+        work.
 
     Returns
     -------
-    Tensor
-        y, (N, K, P, Q) or (K, P, Q), float32, contiguous. Under ``torch.autocast`` the inputs are
-        cast to float32 (but float64 is not), and y stays float32.
+    Tensor (N, K, P, Q) or (K, P, Q), float32, contiguous. Under ``torch.autocast`` the inputs are
+    cast to float32 (but float64 is not), and y stays float32.
 
     Raises
     ------
@@ -103,13 +90,10 @@ class Conv2d(nn.Conv2d):
 
     Parameters
     ----------
-    in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, \
-device, dtype
-        As ``torch.nn.Conv2d``. A dtype other than float32 raises at the forward pass.
-    kernel
-        A name, a path or a Kernel object, as in `conv2d`. It can be assigned later too:
-        ``layer.kernel = "02_im2col_gemm"``. A copy of the layer shares the object; a pickle holds
-        what was given here.
+    in_channels, ..., dtype : as ``torch.nn.Conv2d``; a dtype other than float32 raises at the
+        forward pass.
+    kernel : as in `conv2d`. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A
+        copy of the layer shares the object; a pickle holds what was given here.
 
     Raises
     ------
@@ -122,21 +106,10 @@ device, dtype
     __jit_unused_properties__ = ["kernel"]
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] | str = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device=None,
-        dtype=None,
-        *,
-        kernel=DEFAULT_KERNEL,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
+        padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1, bias: bool = True,
+        padding_mode: str = "zeros", device=None, dtype=None, *, kernel=DEFAULT_KERNEL,
+    ) -> None:  # fmt: skip
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             padding_mode, device, dtype,
@@ -167,14 +140,10 @@ device, dtype
         self.kernel = self._kernel  # the key is of this process
 
     def __deepcopy__(self, memo):
-        new = type(self).__new__(type(self))
-        memo[id(self)] = new
+        new = memo[id(self)] = type(self).__new__(type(self))
         memo[id(self._kernel)] = self._kernel  # shared: it holds code, not state
         new.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return new
-
-
-# --- whole models ---------------------------------------------------------------------------
 
 
 def replace(
@@ -182,29 +151,22 @@ def replace(
 ) -> nn.Module:
     """Make every ``torch.nn.Conv2d`` of a model run on a kernel, in place.
 
-    Each layer stays the same object and becomes a `Conv2d` of this module: its parameters, buffers,
-    hooks, parametrisations and training flag, and every reference to it, stay as they are, so a
-    shared layer stays shared and an optimizer made before goes on working. Subclasses of
-    ``torch.nn.Conv2d`` (lazy ones not yet run, quantised ones, ...) are left alone. A layer that is
-    a `Conv2d` of this module already gets the new kernel.
-
-    Whether the kernel can do each layer is not known before its input is: a layer it cannot do
-    raises UnsupportedError at its forward pass. Leave such layers out with ``where``.
+    Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks,
+    parametrisations and every reference to it stay, so a shared layer stays shared and an optimizer
+    made before goes on working; one that is such a `Conv2d` already gets the new kernel. Subclasses
+    of ``torch.nn.Conv2d`` (lazy ones not yet run, quantised ones, ...) are left alone. A layer that
+    the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
 
     Parameters
     ----------
-    model
-        Any module, itself a ``torch.nn.Conv2d`` perhaps.
-    kernel
-        A name, a path or a Kernel object, as in `conv2d`.
-    where
-        Called with a layer's name (as in ``named_modules``; of a shared layer, its first) and the
-        layer; only those it says True to are replaced.
+    model : any module, itself a ``torch.nn.Conv2d`` perhaps.
+    kernel : as in `conv2d`.
+    where : called with a layer's name (as in ``named_modules``; of a shared layer, its first) and
+        the layer; only those it says True to are replaced.
 
     Returns
     -------
-    nn.Module
-        The same ``model``.
+    nn.Module : the same ``model``.
 
     Raises
     ------
@@ -230,7 +192,7 @@ def replace(
                 "would hide the kernel: replace before wrapping, or leave it out with where="
             )
     for _, layer in layers:
-        layer.__class__ = _class_for(layer)
+        layer.__class__ = _class_for(type(layer))
         layer.kernel = kernel
     return model
 
@@ -240,19 +202,16 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 
     Parameters
     ----------
-    model
-        Any module. It runs without gradients, in the mode it is in: in training mode its
+    model : any module. It runs without gradients, in the mode it is in: in training mode its
         statistics move, so call ``eval()`` before.
-    inputs, keywords
-        What the model is called with.
+    inputs, keywords : what the model is called with.
 
     Returns
     -------
-    list of (name, Problem)
-        One entry for each call of a ``torch.nn.Conv2d``, replaced or not, or of a subclass, in the
-        order of the calls: a shared layer comes several times, one never called does not come.
-        What a ``padding_mode`` other than "zeros" adds belongs to the problem's image, as does
-        what is odd of the padding "same".
+    list of (name, Problem) : one for each call of a ``torch.nn.Conv2d``, replaced or not, or of a
+        subclass, in the order of the calls: a shared layer comes several times, one never called
+        does not come. What a ``padding_mode`` other than "zeros" adds belongs to the problem's
+        image, as does what is odd of the padding "same".
 
     Raises
     ------
@@ -267,17 +226,12 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
             (name, _problem_of(layer, arguments[0] if arguments else given["input"], name))
         )
 
-    handles = [
-        layer.register_forward_pre_hook(hook(name), with_kwargs=True)
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Conv2d)
-    ]
-    try:
-        with torch.no_grad():
-            model(*inputs, **keywords)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with contextlib.ExitStack() as hooks, torch.no_grad():
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Conv2d):
+                handle = layer.register_forward_pre_hook(hook(name), with_kwargs=True)
+                hooks.callback(handle.remove)
+        model(*inputs, **keywords)
     return found
 
 
@@ -295,27 +249,20 @@ def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
 
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     """The problem that a layer computes for an input, named after the layer."""
-    x, padding = _outer(layer, x if x.dim() == 4 else x.unsqueeze(0))
+    x, padding = _outer(layer, x)
     x, padding = padded(x, layer.weight, layer.stride, padding, layer.dilation)
     bias_shape = None if layer.bias is None else layer.bias.shape
     numbers = layer.stride, padding, layer.dilation, layer.groups
     return Problem.from_shapes(x.shape, layer.weight.shape, bias_shape, *numbers, name)
 
 
-def _class_for(layer: nn.Module) -> type:
-    """Conv2d, with the parametrised tensors of the layer's present class if it has some.
-
-    ``torch.nn.utils.parametrize`` makes a subclass of each layer's class, with a property for
-    every tensor that it took over.
-    """
-    old = type(layer)
+def _class_for(old: type) -> type:
+    """Conv2d; of a layer that torch parametrised, with the property of each tensor it took over."""
     if issubclass(old, Conv2d):
         return old
     if old is nn.Conv2d:
         return Conv2d
-    own = {
-        name: value
-        for name, value in vars(old).items()
-        if name not in ("__dict__", "__weakref__", "__deepcopy__")
-    }
+    own = dict(vars(old))
+    for name in ("__dict__", "__weakref__", "__deepcopy__"):
+        own.pop(name, None)
     return type(old.__name__, (Conv2d,), own)

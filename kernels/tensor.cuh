@@ -111,13 +111,29 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(newest) : "memory");
 }
 
-// d (64, 256) = a (64, 8) b (256, 8)^T, added to d if `accumulate`. In TF32 both operands have k
+// d (64, n) = a (64, 8) b (n, 8)^T, added to d if `accumulate`. In TF32 both operands have k
 // contiguous. With g = lane / 4 and t = lane % 4, d[4 j + 2 h + i] of a thread is element
 // (16 warp + 8 h + g, 8 j + 2 t + i), warps counted within the four.
-__device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t b,
-                                                     int accumulate) {
 #define D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
               "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+__device__ __forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], uint64_t a, uint64_t b,
+                                                     int accumulate) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1;\n"
+        "}"
+        : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56)
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+__device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t b,
+                                                     int accumulate) {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
@@ -136,8 +152,8 @@ __device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a
         : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56), D8(64), D8(72), D8(80),
           D8(88), D8(96), D8(104), D8(112), D8(120)
         : "l"(a), "l"(b), "r"(accumulate));
-#undef D8
 }
+#undef D8
 #endif
 
 // Where an operand lies, for layouts without swizzle: "core matrices" of 8 rows of 16 bytes, end to

@@ -5,30 +5,38 @@
 #include "tensor.cuh"
 
 constexpr int kKTile = 64;          // output channels of a block: wgmma's m
-constexpr int kPositions = 256;     // of a consumer: wgmma's n
 constexpr int kChunk = 8;           // input channels of a stage: wgmma's k
 constexpr int kTapBytes = kKTile * kChunk * 4;   // of the filter for one tap and chunk
 constexpr int kMaxStages = 4;
-// A consumer warp's buffer for y: 8 rows of 32 positions, or of 256. Pitches of 8 modulo 32 words
-// keep the 8 rows of a store apart.
-constexpr int kPitch = 32 + 8, kRowPitch = kPositions + 8;
+// A consumer warp's buffer for y: 8 rows of 32 positions, or of all of a consumer's. Pitches of 8
+// modulo 32 words keep the 8 rows of a store apart.
+constexpr int kPitch = 32 + 8;
+__host__ __device__ constexpr int row_pitch(int positions) { return positions + 8; }
+
+// What the rungs differ in.
+struct Style {
+    int positions;   // of a consumer: wgmma's n
+    int terms;       // that stand for a number: it, rounded; or also what rounding left
+    int taps;        // of a slice of the filter, at most; 0: a row of them
+    bool vectors;    // x is read in 16-byte pieces
+};
 
 // x is staged in chunks of 8 channels: two quads of 16-byte pixels. Where the stride is more than
 // 1, pixels whose coordinates leave the same remainder lie together, in a plane, so that
 // neighbouring outputs again read neighbouring pixels. Rows are end to end, so that a consumer's
-// 256 positions may be several; small images follow each other like rows.
+// positions may be several; small images follow each other like rows.
 struct Tiling {
     int images, rows, columns;     // of output in a tile; rows: of all its images, and between them
     int tiles_p, tiles_q, tiles;
     int left;                      // columns staged before the first that is used
-    int pitch, plane, quad;        // pixels of a plane's row, of a plane, of all planes (and beyond)
+    int pitch, plane, quad;        // pixels of a plane's row, of a plane, of all planes (and more)
     int image_rows;                // of a plane, for an image
     unsigned by_pitch, by_image_rows, by_image_span;   // reciprocals, see `divide`
     int step;                      // pixels from the first consumer's output to the second's
     int chunks;
     int k_tiles, lanes;            // of a group; blocks for each of them
-    int stages, slots;             // of x, and of the filter in slices of one chunk and r
-    bool resident;                 // all slices have a slot: they are loaded once
+    int taps;                      // of a slice of the filter for a chunk
+    int stages, slots;             // of x, and of such slices
     bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 };
@@ -57,14 +65,29 @@ __device__ __forceinline__ unsigned tap_at(const ConvProblem& conv, const Tiling
            right / conv.stride_w;
 }
 
-// The filter as wgmma wants it: [group, k tile][chunk][r][s][quad][64 channels][4], rounded.
+// A number as the sum of two that tensor cores take whole, or nearly: rounded to 11 bits, and what
+// that leaves. An infinity is all in the second, as the first it would meet the other operand's
+// second part, whose sign may be the other one.
+struct Parts {
+    float high, low;
+};
+__device__ __forceinline__ Parts parts_of(float value) {
+    // round_tf32, without its own test for infinities
+    const float high = __uint_as_float((__float_as_uint(value) + 0x1000) & 0xffffe000);
+    const bool finite = fabsf(high) < INFINITY;
+    return {finite ? high : 0.0f, finite ? before_truncation(value - high) : value};
+}
+
+// The filter as wgmma wants it: [group, k tile][chunk][r][s][term][quad][64 channels][4], rounded.
 __global__ void __launch_bounds__(256)
-pack_filter(ConvProblem conv, Tiling tiling, const float* __restrict__ g_w,
+pack_filter(ConvProblem conv, Tiling tiling, int terms, const float* __restrict__ g_w,
             float* __restrict__ g_packed, int64_t count) {
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int64_t first = int64_t(blockIdx.x) * 256 + threadIdx.x;
     for (int64_t i = first; i < count; i += int64_t(gridDim.x) * 256) {
         int64_t rest = i / (kKTile * kChunk);
+        const bool low = rest % terms == 1;
+        rest /= terms;
         const int s = int(rest % conv.S), r = int(rest / conv.S % conv.R);
         rest /= conv.S * conv.R;
         const int c = int(rest % tiling.chunks) * kChunk + int(i / (kKTile * 4) % 2 * 4 + i % 4);
@@ -73,19 +96,23 @@ pack_filter(ConvProblem conv, Tiling tiling, const float* __restrict__ g_w,
         const int64_t group = rest / tiling.k_tiles;
         const bool inside = c < C_group && k < K_group;
         const int64_t at = (((group * K_group + k) * C_group + c) * conv.R + r) * conv.S + s;
-        g_packed[i] = inside ? round_tf32(g_w[at]) : 0.0f;
+        const float w = inside ? g_w[at] : 0.0f;
+        const Parts parts = parts_of(w);
+        g_packed[i] = terms == 1 ? round_tf32(w) : low ? parts.low : parts.high;
     }
 }
 
 // The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit. With
 // `vectors`, x is read in 16-byte pieces: tiles begin at multiples of 4 columns of x, and a store
 // of pieces of two rows and two quads meets all banks.
-inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors, bool vectors) {
+inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors, Style style) {
+    const int positions = style.positions;
+    const bool vectors = style.vectors;
     Tiling t = {};
     const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels, in a plane
     const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
     const int planes = conv.stride_h * conv.stride_w;
-    t.tiles_q = ceil_div(conv.Q, kPositions);
+    t.tiles_q = ceil_div(conv.Q, positions);
     t.columns = ceil_div(ceil_div(conv.Q, t.tiles_q), 4) * 4;   // tiles begin at multiples of 4
     if (t.tiles_q == 1) t.columns = conv.Q;
     t.pitch = t.columns + right;
@@ -93,7 +120,7 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
         t.left = (4 - conv.pad_w % 4) % 4;
         t.pitch = ceil_div(t.left + t.pitch, 4) * 4 + 1;
     }
-    t.rows = max_of(2, (2 * kPositions - t.columns) / t.pitch + 1);
+    t.rows = max_of(2, (2 * positions - t.columns) / t.pitch + 1);
     t.images = 1;
     t.image_rows = conv.P + down;
     if (t.tiles_q == 1 && t.rows >= conv.P) {
@@ -102,10 +129,10 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
         t.rows = (t.images - 1) * t.image_rows + conv.P;
     }
     t.tiles_p = t.images == 1 ? ceil_div(conv.P, t.rows) : 1;
-    t.step = t.rows == 2 ? t.pitch : kPositions;
+    t.step = t.rows == 2 ? t.pitch : positions;
     t.plane = (t.rows + down) * t.pitch;
     t.quad = max_of(planes * t.plane,   // or to where the last wgmma reads
-                    (planes - 1) * t.plane + down * t.pitch + t.left + right + t.step + kPositions);
+                    (planes - 1) * t.plane + down * t.pitch + t.left + right + t.step + positions);
     if (vectors) t.quad += (6 - t.quad % 4) % 4;
     t.by_pitch = reciprocal(t.pitch);
     t.by_image_rows = t.images == 1 ? 0 : reciprocal(t.image_rows);
@@ -114,44 +141,47 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     t.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
     const int64_t tiles = int64_t(ceil_div(conv.N, t.images)) * t.tiles_p * t.tiles_q;
     const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
-    const int64_t slices = int64_t(t.chunks) * conv.R;
     if (tiles > INT32_MAX || k_tiles > INT32_MAX / multiprocessors) return t;
     t.tiles = int(tiles);
     t.lanes = int(min_of(tiles, max_of(int64_t(1), multiprocessors / k_tiles)));
 
-    const int64_t slice_bytes = int64_t(conv.S) * kTapBytes, stage_bytes = 32 * int64_t(t.quad);
+    const int64_t stage_bytes = 32 * int64_t(style.terms) * t.quad;
     const int64_t table_bytes =   // of taps, of rows or pixels, and two numbers more
         ceil_div(4 * (conv.R * conv.S + (vectors ? planes * t.plane / t.pitch : t.quad) + 2), 128) *
         128;
-    auto fits = [&](int stages, int64_t slots, bool rows_out) {
-        const int64_t barriers = ceil_div((2 * stages + 2 * slots + 1) * 8, int64_t(128)) * 128;
-        const int64_t y_bytes = 8 * 8 * (rows_out ? kRowPitch : kPitch) * 4;
+    auto fits = [&](int stages, int slots, bool rows_out) {
+        const int64_t slice_bytes = int64_t(t.taps) * style.terms * kTapBytes;
+        const int64_t barriers = ceil_div((2 * stages + 2 * slots) * 8, 128) * 128;
+        const int64_t y_bytes = 8 * 8 * (rows_out ? row_pitch(positions) : kPitch) * 4;
         const int64_t bytes =
             barriers + table_bytes + stages * stage_bytes + slots * slice_bytes + y_bytes;
         if (bytes > smem) return false;
-        t.stages = stages, t.slots = int(slots), t.rows_out = rows_out, t.bytes = int(bytes);
+        t.stages = stages, t.slots = slots, t.rows_out = rows_out, t.bytes = int(bytes);
         t.table_at = int(barriers), t.x_at = int(t.table_at + table_bytes);
         t.w_at = int(t.x_at + stages * stage_bytes);
         t.y_at = int(t.w_at + slots * slice_bytes);
         return true;
     };
-    t.resident = fits(2, slices, false);
-    if (!t.resident && !fits(2, 2, false)) return t;
-    if (t.rows == 2 && t.images == 1) fits(t.stages, t.slots, true);
-    while (!t.resident && t.slots < 4 && fits(t.stages, t.slots + 1, t.rows_out)) {}
+    t.taps = style.taps == 0 ? conv.S : min_of(style.taps, conv.R * conv.S);
+    while (!fits(2, 2, false)) {
+        if (t.taps == 1) return t;
+        t.taps = ceil_div(t.taps, 3);
+    }
+    if (t.rows == 2 && t.images == 1) fits(2, 2, true);
+    while (t.slots < 4 && fits(t.stages, t.slots + 1, t.rows_out)) {}
     while (t.stages < kMaxStages && fits(t.stages + 1, t.slots, t.rows_out)) {}
     return t;
 }
 
-inline int64_t packed_bytes(const ConvProblem& conv) {
+inline int64_t packed_bytes(const ConvProblem& conv, Style style) {
     return int64_t(conv.groups) * ceil_div(conv.K / conv.groups, kKTile) *
-           ceil_div(conv.C / conv.groups, kChunk) * conv.R * conv.S * kTapBytes;
+           ceil_div(conv.C / conv.groups, kChunk) * conv.R * conv.S * style.terms * kTapBytes;
 }
 
 using WgmmaKernel = void (*)(ConvProblem, Tiling, const float*, const float*, const float*, float*);
 
 // Packs the filter into the workspace, and launches.
-inline const char* launch_wgmma(WgmmaKernel kernel, int threads, bool vectors,
+inline const char* launch_wgmma(WgmmaKernel kernel, int threads, Style style,
                                 const ConvProblem& conv, const float* x, const float* w,
                                 const float* bias, float* y, void* workspace,
                                 size_t workspace_bytes, cudaStream_t stream) {
@@ -163,9 +193,9 @@ inline const char* launch_wgmma(WgmmaKernel kernel, int threads, bool vectors,
     if (status == cudaSuccess)
         status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (status != cudaSuccess) return cudaGetErrorString(status);
-    const Tiling tiling = tiling_for(conv, smem, multiprocessors, vectors);
+    const Tiling tiling = tiling_for(conv, smem, multiprocessors, style);
     if (tiling.stages == 0) return "the tiles are more than 2^31, or do not fit into shared memory";
-    const int64_t packed = packed_bytes(conv);
+    const int64_t packed = packed_bytes(conv, style);
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   tiling.bytes);
@@ -174,7 +204,8 @@ inline const char* launch_wgmma(WgmmaKernel kernel, int threads, bool vectors,
     float* g_packed = static_cast<float*>(workspace);
     const int64_t count = packed / 4;
     const int pack_blocks = int(min_of(ceil_div(count, int64_t(256)), int64_t(1024)));
-    pack_filter<<<pack_blocks, 256, 0, stream>>>(conv, tiling, w, g_packed, count);
+    pack_filter<<<pack_blocks, 256, 0, stream>>>(conv, tiling, style.terms, w, g_packed,
+                                                  count);
     const int grid = conv.groups * tiling.k_tiles * tiling.lanes;
     kernel<<<grid, threads, tiling.bytes, stream>>>(conv, tiling, x, g_packed, bias, y);
     return launch_error();

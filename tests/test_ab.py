@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
 import multiprocessing
+import operator
 import pickle
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import weakref
+from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,10 +25,12 @@ from torch.nn import functional as F
 
 import convlab
 from convlab.__main__ import main
-from convlab.fast import paired, ratio
+from convlab.fast import paired, ratio, stopwatch
+from convlab.fast.measure import Timing
 from convlab.fast.ratio import Ratio, autocorrelation_time, estimate, settled
 from convlab.fast.verdict import AB, ABs
 from convlab.machine import clock
+from convlab.machine.device import Ceilings, floor_seconds
 from convlab.run.function import Function
 from convlab.run.runnable import Launch, Runnable
 from convlab.run.worker import can_cross
@@ -33,9 +38,15 @@ from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
 from tests.instruments import calibrate_ab
 
-abing = sys.modules["convlab.fast.ab"]  # convlab.ab is the function
+abing, sweeping = (sys.modules[f"convlab.fast.{name}"] for name in ("ab", "sweep"))
+CPU = torch.device("cpu")
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
 SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
+
+
+def dumped(result):
+    """What JSON has of a result."""
+    return json.loads(json.dumps(result.to_dict(), allow_nan=False))
 
 
 # The method, on generated times ---------------------------------------------------------------
@@ -59,12 +70,16 @@ def drifting(rng, turns):
     return 0.05 * at + 0.05 * wave + rng.normal(0, 0.005, turns)
 
 
+def remembering(values, memory):
+    """Add to each value a share of the one before."""
+    for i in range(1, len(values)):
+        values[i] += memory * values[i - 1]
+    return values
+
+
 def autocorrelated(rng, turns):
     """Noise with a memory of ten turns."""
-    shocks = rng.normal(0, 0.005, turns)
-    for i in range(1, turns):
-        shocks[i] += 0.9 * shocks[i - 1]
-    return shocks + rng.normal(0, 0.003, turns)
+    return remembering(rng.normal(0, 0.005, turns), 0.9) + rng.normal(0, 0.003, turns)
 
 
 def stepping(rng, turns):
@@ -72,7 +87,6 @@ def stepping(rng, turns):
     return 0.08 * (np.cumsum(rng.random(turns) < 0.02) % 2) + rng.normal(0, 0.003, turns)
 
 
-NOISES = [quiet, noisy, drifting, autocorrelated, stepping]
 MOST = 2 * ratio.LOOKS[-1]
 
 
@@ -100,58 +114,67 @@ class Coarse:
         return list(1e-6 * 0.5 * np.floor(lengths / 0.5 + self.rng.random(20)))
 
 
-def simulate(machine, noise, planted, runs, seed=0, target=0.005):
+class Wanders(Machine):
+    """B's time over A's itself has a memory."""
+
+    def __init__(self, noise, rng, planted):
+        super().__init__(noise, rng, planted)
+        own = autocorrelated(rng, MOST)
+        self.turns[1] = lambda: [planted * math.exp(0.3 * own[self.at]) * self.turn(1)[0]]
+
+
+def until(seed=0, target=0.005, limit_seconds=math.inf):
+    return paired.Until(target, limit_seconds, seed, warm_seconds=0, least_seconds=0)
+
+
+def in_rounds(turns, seed=0, tape=None, mode="cold", **plan):
+    """What rounds of turns give that do not wait for a clock to rise."""
+    return paired.in_rounds(mode, paired.Plan(turns, "", **plan), until(seed), tape)
+
+
+def simulate(machine, noise, planted, runs, seed=0):
     rng = np.random.default_rng(seed)
-    return [
-        paired.in_rounds(
-            "cold", paired.Plan(machine(noise, rng, planted).turns, ""), seed=run, target=target,
-            limit_seconds=math.inf, warm_seconds=0, least_seconds=0,
-        ).ratio
-        for run in range(runs)
-    ]  # fmt: skip
+    return [in_rounds(machine(noise, rng, planted).turns, run).ratio for run in range(runs)]
 
 
-def share(of):
-    of = list(of)
-    return sum(of) / len(of)
+def share(found, verdict):
+    return sum(each.verdict() == verdict for each in found) / len(found)
 
 
-CASES = [pytest.param(Machine, noise, id=noise.__name__) for noise in NOISES]
-CASES.append(pytest.param(Coarse, None, id="coarse_timer"))
+def held(found, planted):
+    """How many of the intervals hold the truth."""
+    return sum(each.low <= planted <= each.high for each in found)
 
 
-@pytest.mark.parametrize(("machine", "noise"), CASES)
+@pytest.mark.parametrize(
+    ("machine", "noise"),
+    [
+        *((Machine, each) for each in (quiet, noisy, drifting, autocorrelated, stepping)),
+        (Coarse, None),
+    ],
+    ids=lambda value: value.__name__.lower() if value else "timer",
+)
 def test_error_rates(machine, noise):
     same = simulate(machine, noise, 1.0, 150)
     slow = simulate(machine, noise, 1.02, 150, seed=1)
     quick = simulate(machine, noise, 1 / 1.02, 30, seed=2)
-    assert share(found.verdict() == "same" for found in same) >= 0.95
-    assert share(found.verdict() == "slower" for found in slow) >= 0.95
-    assert share(found.verdict() == "faster" for found in quick) >= 0.95
-    held = [found.low <= 1 <= found.high for found in same]
-    held += [found.low <= 1.02 <= found.high for found in slow]
+    assert share(same, "same") >= 0.95
+    assert share(slow, "slower") >= 0.95 and share(quick, "faster") >= 0.95
     # of 300 intervals at a level of 95% fewer than 276 hold the truth once in a hundred times
-    assert sum(held) >= 276
+    assert held(same, 1) + held(slow, 1.02) >= 276
     assert max(found.rounds for found in same + slow) <= 512
 
 
 def test_a_ratio_that_wanders_is_not_trusted_too_soon():
-    class Wanders(Machine):
-        def __init__(self, noise, rng, planted):
-            super().__init__(quiet, rng, planted)
-            self.own = autocorrelated(rng, MOST)
-            self.turns[1] = lambda: [planted * math.exp(0.3 * self.own[self.at]) * self.turn(1)[0]]
-
     calm, found = (simulate(kind, quiet, 1.02, 60) for kind in (Machine, Wanders))
     assert np.median([each.rounds for each in calm]) <= ratio.LOOKS[1]
     assert np.median([each.rounds for each in found]) >= 3 * ratio.LOOKS[1]
-    assert share(each.low <= 1.02 <= each.high for each in found) >= 0.75
-    assert share(each.verdict() == "slower" for each in found) >= 0.95
+    assert held(found, 1.02) >= 0.75 * len(found) and share(found, "slower") >= 0.95
 
 
 def test_half_a_percent_is_the_same_and_is_measured():
     found = simulate(Machine, quiet, 1.005, 60)
-    assert share(each.verdict() == "same" for each in found) >= 0.95
+    assert share(found, "same") >= 0.95
     assert all(abs(each.value - 1.005) < 0.001 for each in found)
     assert {each.verdict(threshold=0.001) for each in found} == {"slower"}
 
@@ -172,22 +195,16 @@ def test_estimate_by_hand():
     # a level of 4.9%, and 2.1 instead of 1.96 makes it T <= 6: the 7th mean from either end
     order = [0, 5, 1, 8, 2, 9, 4, 3, 7, 6]
     assert autocorrelation_time(order) == 1
-    found = estimate(np.log(1.1) * np.array(order))
-    assert found.value == pytest.approx(1.1**4.5) and found.rounds == 10
     means = sorted((i + j) / 2 for i in range(10) for j in range(i, 10))
-    assert found.low == pytest.approx(1.1 ** means[6]) and found.high == pytest.approx(
-        1.1 ** means[-7]
-    )
+    wanted = [pytest.approx(1.1**power) for power in (4.5, means[6], means[-7])]
+    assert estimate(np.log(1.1) * np.array(order)) == Ratio(*wanted, 10)
     assert estimate([0.1] * 5) == Ratio(pytest.approx(math.exp(0.1)), 0.0, math.inf, 5)
     assert estimate([]).verdict() == "undecided"
 
 
 def test_autocorrelation_time():
-    rng = np.random.default_rng(3)
-    white = rng.normal(size=4000)
-    red = white.copy()
-    for i in range(1, len(red)):
-        red[i] += 0.8 * red[i - 1]  # (1 + 0.8) / (1 - 0.8) = 9
+    white = np.random.default_rng(3).normal(size=4000)
+    red = remembering(white.copy(), 0.8)  # (1 + 0.8) / (1 - 0.8) = 9
     assert autocorrelation_time(white) == pytest.approx(1, abs=0.2)
     assert autocorrelation_time(red) == pytest.approx(9, rel=0.3)
     assert autocorrelation_time(np.round(white)) == pytest.approx(1, abs=0.2)
@@ -210,7 +227,7 @@ class Tape:
 
     missing = ""
 
-    def __init__(self, throttled):
+    def __init__(self, throttled=lambda at: False):
         self.throttled, self.at = throttled, 0
 
     def take(self):
@@ -219,89 +236,100 @@ class Tape:
         return [clock.Reading(1000 if held else 1980, held)]
 
 
-def rounds_with(tape, seconds=lambda at: 1.0, extra=()):
-    def b():
-        return [2.0 * seconds(tape.at + 1)]
-
-    plan = paired.Plan([lambda: [2.0], b, *extra], "")
-    return paired.in_rounds("hot", plan, seed=0, target=0.005, limit_seconds=math.inf,
-                            clock=tape, warm_seconds=0, least_seconds=0)  # fmt: skip
-
-
-def test_throttled_rounds_are_left_out():
-    def third(at):
-        return at % 3 == 0
-
-    found = rounds_with(Tape(third), lambda at: 1.5 if third(at) else 1.0)
-    assert found.ratio == Ratio(1.0, 1.0, 1.0, 32) and found.discarded == 15
-    assert found.mhz == (1980, 1000, 1980) and "left out" in found.notes[0]
+@pytest.mark.parametrize(
+    ("throttled", "discarded", "said"),
+    [(lambda at: at % 3 == 0, 15, "left out"), (lambda at: True, 0, "all are kept")],
+    ids=["at times", "always"],
+)
+def test_throttled_rounds_are_left_out_unless_most_are(throttled, discarded, said):
+    tape = Tape(throttled)
+    found = in_rounds([lambda: [2.0], lambda: [3.0 if throttled(tape.at + 1) else 2.0]], tape=tape)
+    wanted = 1.0 if discarded else 1.5
+    assert found.ratio == Ratio(*[pytest.approx(wanted)] * 3, 32) and found.discarded == discarded
+    assert found.mhz == (1980 if discarded else 1000, 1000, 1980 if discarded else 1000)
+    assert said in found.notes[0]
 
 
-def test_a_gpu_that_is_always_throttled_is_measured_all_the_same():
-    found = rounds_with(Tape(lambda at: True))
-    assert found.ratio.rounds == 32 and found.discarded == 0 and "all are kept" in found.notes[0]
-
-
-def test_the_flush_is_taken_off():
-    flush = [1.0, 1.0]
-    found = rounds_with(Tape(lambda at: False), lambda at: 1.25, [lambda: flush])
+def test_the_flush_is_taken_off_and_its_noise_told():
+    found = in_rounds([lambda: [2.0], lambda: [2.5], lambda: [1.0, 1.0]])
     assert found.ratio.value == pytest.approx(1.5)  # (2.5 - 1) / (2 - 1)
-
-
-def test_noise_that_hides_the_kernel_is_told():
-    found = rounds_with(Tape(lambda at: False), extra=[lambda: [3.0 if at_odd() else 1.0]])
+    flush = itertools.cycle([[3.0], [1.0]])
+    found = in_rounds([lambda: [2.0], lambda: [2.0], lambda: next(flush)])
     assert found.discarded > 0 and "noise" in found.notes[-1]
-
-
-def at_odd(state=[0]):  # noqa: B006
-    state[0] += 1
-    return state[0] % 2
 
 
 def test_time_is_up():
     plan = paired.Plan([lambda: [1.0], lambda: [1.1]], "")
-    found = paired.in_rounds("cold", plan, seed=0, target=1e-9, limit_seconds=1e-6)
+    found = paired.in_rounds("cold", plan, paired.Until(1e-9, 1e-6, 0))
     assert found.ratio.rounds <= 6 and "before the interval" in found.notes[0]
     assert found.ratio.verdict() in ("undecided", "slower")
 
 
-def test_centre_is_held_neither_by_outliers_nor_by_steps():
-    assert paired.centre([1.0, 1.0, 1.0, 9.0]) == 1.0
-    assert paired.centre([5e-6, 5e-6, 5e-6, 5.5e-6]) == pytest.approx(5.125e-6)
-    assert paired.centre([3.0]) == 3.0
+@pytest.mark.parametrize(
+    ("samples", "centre"),
+    [
+        ([1.0, 1.0, 1.0, 9.0], 1.0), ([5e-6, 5e-6, 5e-6, 5.5e-6], 5.125e-6), ([3.0], 3.0),
+        ([1.0, 3.0], 2.0),
+    ],
+)  # fmt: skip
+def test_centre_is_held_neither_by_outliers_nor_by_steps(samples, centre):
+    assert paired.centre(samples) == pytest.approx(centre)
 
 
-def test_without_nvml(monkeypatch):
-    assert clock.Clock(torch.device("cpu")).missing == "no GPU"
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    silent = clock.Clock(torch.device("cuda", 0))
-    silent.note()
-    assert "not installed" in silent.missing and silent.take() == []
+def test_the_clock_is_nvmls_by_uuid_and_its_reasons_are_named(monkeypatch):
+    def refuses(handle):
+        raise RuntimeError("Insufficient Permissions")
+
+    asked, reads = [], "nvmlDeviceGetCurrentClocksEventReasons"
+    nvml = SimpleNamespace(
+        NVMLError=RuntimeError, NVML_CLOCK_SM=1, nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
+        nvmlDeviceGetCurrentClocksThrottleReasons=None,
+        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
+        **{reads: lambda handle: 0x1 | 0x4 | 0x40},
+    )  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="12ab"))
+
+    def read(module, device="cuda:0"):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        known = clock.Clock(torch.device(device))
+        known.note()
+        return known.missing, known.take()
+
+    assert read(nvml) == ("", [clock.Reading(1980, ("power cap", "heat, by hardware"))])
+    assert asked == ["GPU-12ab"] and read(nvml, "cpu") == ("no GPU", [])
+    setattr(nvml, reads, refuses)
+    for module, why in ((nvml, "Insufficient Permissions"), (None, "not installed")):
+        missing, readings = read(module)
+        assert why in missing and readings == []
 
 
 # How a round is timed, on a GPU that is only a clock -----
 
 
 class Chip:
-    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top."""
+    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top.
+
+    `now` is in picoseconds, exact, so that equal launches take equal times.
+    """
 
     capture_error: str | None = None
 
     def __init__(self):
-        self.now, self.capturing, self.log = 0.0, None, []
+        self.now, self.capturing, self.log = 0, None, []
 
     def work(self, name, seconds):
         if self.capturing is not None:
             self.capturing.append((name, seconds))
             return
-        self.now += seconds + 8e-6
+        self.now += round(1e12 * (seconds + 8e-6))
         self.log.append(name)
 
     def event(self, enable_timing):
         chip, at = self, []
         return SimpleNamespace(
             record=lambda: at.append(chip.now), synchronize=lambda: None,
-            at=at, elapsed_time=lambda end: 1e3 * (end.at[-1] - at[-1]),
+            at=at, elapsed_time=lambda end: (end.at[-1] - at[-1]) / 1e9,
         )  # fmt: skip
 
     def graph(self):
@@ -309,7 +337,7 @@ class Chip:
 
         def replay():
             for name, seconds in steps:
-                self.now += seconds
+                self.now += round(1e12 * seconds)
                 self.log.append(name)
 
         return SimpleNamespace(steps=steps, replay=replay)
@@ -326,30 +354,27 @@ class Chip:
 class Spin(Runnable):
     """A runnable of known time, which tells the buffers it is given apart."""
 
-    engine, device = "cuda", torch.device("cpu")
-
-    title, precision = "Spin", "fp32"
+    engine, device, title, precision = "cuda", CPU, "Spin", "fp32"
 
     def __init__(self, chip, name, seconds):
         self.chip, self.name, self.seconds = chip, name, seconds
-        self.inputs = []
+        self.inputs, self.given = [], []
 
     def prepare(self, problem, x, w, bias=None, allocate=None):
         self.inputs.append(x)
-        launch = Launch(self, problem, (x, w, bias))
-        name = f"{self.name}{len(self.inputs)}"
-        return Spun(launch, lambda: self.chip.work(name, self.seconds))
+        self.given.append(allocate)
+        return Spun(self, problem, (x, w, bias))
 
 
 class Spun(Launch):
     """What `Spin` prepares."""
 
-    def __init__(self, launch, work):
-        super().__init__(launch.runnable, launch.problem, launch.inputs)
-        self.work = work
+    def __init__(self, spin, problem, inputs):
+        super().__init__(spin, problem, inputs)
+        self.name = f"{spin.name}{len(spin.inputs)}"
 
     def __call__(self):
-        self.work()
+        self.runnable.chip.work(self.name, self.runnable.seconds)
 
 
 @pytest.fixture
@@ -364,47 +389,50 @@ def chip(monkeypatch):
     flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
     monkeypatch.setattr(paired, "flush_buffer", lambda device: flush)
     monkeypatch.setattr(paired, "describe", lambda device: SimpleNamespace(l2_bytes=50 << 20))
-    defaults = dict(paired.in_rounds.__kwdefaults__, warm_seconds=0, least_seconds=0)
-    monkeypatch.setattr(paired.in_rounds, "__kwdefaults__", defaults)
     return chip
 
 
 def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
     a, b = Spin(chip, "a", a_seconds), Spin(chip, "b", b_seconds)
-    (found,) = paired.measure_pair(a, b, problem, seed=0, modes=[mode], target=0.005,
-                                   limit_seconds=10.0)  # fmt: skip
+    (found,) = paired.measure_pair(a, b, problem, [mode], until(limit_seconds=10.0))
     return found, a, b
 
 
-def test_cold_and_long_is_timed_launch_by_launch(chip):
-    found, *_ = time_both(chip, 2e-3, 2.04e-3, "cold")
+SHORT, LONG = (5e-6, 5.1e-6), (2e-3, 2.04e-3)
+LARGE = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
+BACK_TO_BACK = "launches back to back, no flush; 1 set of buffers, 78.7 MB and"
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds", "problem", "method", "ratio", "overhead"),
+    [
+        ("cold", LONG, PLAIN, "single launches", 2048 / 2008, math.nan),
+        ("cold", SHORT, PLAIN, "graphs of 16 flushes", 1.02, 8e-6),
+        ("hot", SHORT, PLAIN, "4 sets of buffers", 1.02, 8e-6),
+        ("hot", LONG, LARGE, BACK_TO_BACK, 2048 / 2008, math.nan),
+    ],
+    ids=["cold-long", "cold-short", "hot-short", "hot-long"],
+)
+def test_long_launches_are_timed_one_by_one_and_short_ones_in_graphs(
+    chip, mode, seconds, problem, method, ratio, overhead
+):
+    found, *_ = time_both(chip, *seconds, mode, problem)
+    assert method in found.method and found.ratio.value == pytest.approx(ratio)
+    assert found.overheads == pytest.approx((overhead, overhead), nan_ok=True)
+    assert found.ratio.verdict() == "slower" and ("flush" in chip.log) == (mode == "cold")
     assert found.mhz is None and found.notes[-1].endswith("is not known: no GPU")
-    assert "single launches" in found.method and found.ratio.value == pytest.approx(2048 / 2008)
-    assert chip.log[-2] == "flush" and math.isnan(found.overheads[0])
+    if seconds is SHORT:  # neither launches nor flushes are part of it
+        assert found.a_seconds[0] == pytest.approx(5e-6)
 
 
-def test_cold_and_short_is_a_graph_less_its_flushes(chip):
-    found, *_ = time_both(chip, 5e-6, 5.1e-6, "cold")
-    assert "graphs of 16 flushes" in found.method and found.ratio.value == pytest.approx(1.02)
-    assert found.a_seconds[0] == pytest.approx(5e-6) and found.ratio.verdict() == "slower"
-    assert found.overheads == (pytest.approx(8e-6), pytest.approx(8e-6))
-
-
-def test_hot_and_short_is_a_graph_over_rotating_buffers(chip):
-    found, a, b = time_both(chip, 5e-6, 5.1e-6, "hot")
-    assert "4 sets of buffers" in found.method and "flush" not in chip.log
-    assert found.ratio.value == pytest.approx(1.02)
-    assert found.overheads == (pytest.approx(8e-6), pytest.approx(8e-6))
+def test_hot_launches_go_round_the_buffers_that_both_sides_share(chip):
+    _, a, b = time_both(chip, *SHORT, "hot")
     assert [x.data_ptr() for x in a.inputs] == [x.data_ptr() for x in b.inputs]
     assert len({x.data_ptr() for x in a.inputs}) == 4
     assert any(chip.log[i : i + 4] == ["a1", "a2", "a3", "a4"] for i in range(len(chip.log) - 4))
-
-
-def test_hot_and_long_needs_no_graph(chip):
-    large = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
-    found, *_ = time_both(chip, 2e-3, 2e-3, "hot", large)
-    assert found.method.startswith("launches back to back, no flush; 1 set of buffers, 78.7 MB and")
-    assert found.ratio.verdict() == "same"
+    ours, theirs = ([give((2, 3), torch.float32, CPU) for give in side.given] for side in (a, b))
+    assert all(map(operator.is_, ours, theirs)) and len({y.data_ptr() for y in ours}) == 4
+    assert a.given[0]((3, 2), torch.float32, CPU) is not ours[0]
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
@@ -415,26 +443,22 @@ def test_what_cannot_be_captured_is_timed_with_its_launches(chip, mode):
     assert found.ratio.value == pytest.approx(13.1 / 13)
 
 
-def test_kernels_share_the_output(monkeypatch):
-    shared = paired._Shared()
-    first = shared((2, 3), torch.float32, torch.device("cpu"))
-    assert shared((2, 3), torch.float32, torch.device("cpu")) is first
-    assert shared((3, 2), torch.float32, torch.device("cpu")) is not first
-    taken = []
-    monkeypatch.setattr(
-        convlab.Kernel, "prepare",
-        lambda self, *inputs, allocate=None: taken.append(allocate) or Spun(
-            Launch(self, PLAIN, inputs), lambda: None),
-    )  # fmt: skip
-    for name in ("01", "03"):
-        shared.launch(convlab.load(name, engine="sim"), PLAIN, (None, None, None))
-    assert taken == [shared, shared]
+def test_a_graph_keeps_what_it_works_on(chip):
+    def step():
+        """Stands for a launch, which holds tensors."""
+
+    alive = weakref.ref(step)
+    turn = stopwatch.batch(Spin(chip, "a", 1.0), [step], 1, None)
+    del step
+    assert turn() and alive() is not None
 
 
 def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", lambda n: chip.work("spin", n / 2e9), raising=False)
     monkeypatch.setattr(calibrate_ab, "CASES", [("a", SPEC)])
     monkeypatch.setattr(calibrate_ab, "resolve", lambda name: Spin(chip, name, 20e-6))
+    at_once = functools.partial(paired.Until, warm_seconds=0, least_seconds=0)
+    monkeypatch.setattr(calibrate_ab, "Until", at_once)
     rows = list(itertools.islice(calibrate_ab.slowed(60), 8))
     assert [row["planted"] for row in rows] == [*calibrate_ab.PLANTED] * 2
     assert all(row["ratio"] == pytest.approx(1 + row["planted"], rel=1e-3) for row in rows)
@@ -442,32 +466,6 @@ def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
     lines, good = calibrate_ab.tables(rows)
     assert good and any(line.startswith("| 2.0% | 2 | 0.0% | 100.0% |") for line in lines)
     assert not calibrate_ab.tables([row | {"verdict": "same"} for row in rows])[1]
-
-
-def test_nvml_is_asked_by_uuid_and_its_reasons_are_named(monkeypatch):
-    asked = []
-    nvml = SimpleNamespace(
-        NVMLError=RuntimeError, NVML_CLOCK_SM=1, nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
-        nvmlDeviceGetCurrentClocksThrottleReasons=None,
-        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x1 | 0x4 | 0x40,
-        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setattr(torch.cuda, "get_device_properties",
-                        lambda device: SimpleNamespace(uuid="12ab"))  # fmt: skip
-    known = clock.Clock(torch.device("cuda", 0))
-    known.note()
-    assert asked == ["GPU-12ab"] and not known.missing
-    assert known.take() == [clock.Reading(1980, ("power cap", "heat, by hardware"))]
-
-    def refuses(handle):
-        raise RuntimeError("Insufficient Permissions")
-
-    nvml.nvmlDeviceGetCurrentClocksEventReasons = refuses
-    silent = clock.Clock(torch.device("cuda", 0))
-    silent.note()
-    assert "Insufficient Permissions" in silent.missing and silent.take() == []
 
 
 # Sides -----------------------------------------------------------------------------------------
@@ -481,15 +479,15 @@ def forgets_padding(x, w, bias, stride, padding, dilation, groups):
     return F.conv2d(x, w, bias, stride, 0, dilation, groups)
 
 
-def shifts(x, w, bias, stride, padding, dilation, groups):
-    return plain_torch(x, w, bias, stride, padding, dilation, groups).roll(1, -1)
+def shifts(*given):
+    return plain_torch(*given).roll(1, -1)
 
 
-def rounds_to_tf32(x, w, bias, stride, padding, dilation, groups):
+def rounds_to_tf32(x, w, *rest):
     def rounded(t):
         return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
-    return F.conv2d(rounded(x), rounded(w), bias, stride, padding, dilation, groups)
+    return plain_torch(rounded(x), rounded(w), *rest)
 
 
 def test_simulated_ab_speaks_of_bytes_only():
@@ -499,8 +497,7 @@ def test_simulated_ab_speaks_of_bytes_only():
     row = result.frame.set_index("counter").loc["traffic_bytes"]
     assert row["b"] / row["a"] == result.ratio
     assert "nothing about speed" in str(result) and " ms" not in str(result)
-    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert document["verdict"] == "fewer bytes" and len(document["reports"]) == 2
+    assert dumped(result)["verdict"] == "fewer bytes" and len(dumped(result)["reports"]) == 2
     assert "<pre>" in result._repr_html_() and result.plot()._repr_png_()[:4] == b"\x89PNG"
 
 
@@ -526,12 +523,11 @@ def test_a_wrong_one_is_never_compared(wrong):
     assert result.verdict == "wrong" and not result.ok and math.isnan(result.ratio)
     assert result.verdicts == {} and result.counted is None and result.interval is None
     assert f"{wrong.upper()} WRONG" in str(result) and "03_c on plain: WRONG" in str(result)
-    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["ratio"] is None
-    assert result.plot() and len(result.frame) == 0
+    assert dumped(result)["ratio"] is None and result.plot() and len(result.frame) == 0
 
 
 def test_sources_and_tunables_are_sides(tmp_path):
-    text = (convlab.load("01_direct").path).read_text()
+    text = convlab.load("01_direct").path.read_text()
     path = tmp_path / "mine.cu"
     path.write_text(text)
     assert convlab.ab(text, path, SMALL, engine="sim").verdict == "same bytes"
@@ -539,17 +535,13 @@ def test_sources_and_tunables_are_sides(tmp_path):
     assert (result.a, result.verdict) == ("03_smem_tile@TILE=8", "fewer bytes")
 
 
-def test_a_file_edited_meanwhile(monkeypatch):
-    kernel, other = Fake(name="01_a"), Fake(name="02_b")
-    counted = abing._counted
+def test_a_file_edited_meanwhile():
+    def edits(launch, y):
+        launch.y.copy_(y)
+        launch.runnable.source = "edited"
 
-    def edits(*args):
-        other.source = "edited"
-        return counted(*args)
-
-    monkeypatch.setattr(abing, "_counted", edits)
     with pytest.raises(ConvlabError, match="edited meanwhile"):
-        convlab.ab(kernel, other, PLAIN)
+        convlab.ab(Fake(name="01_a"), Fake(edits, name="02_b"), PLAIN)
 
 
 def test_a_callable_is_checked():
@@ -570,54 +562,68 @@ def test_a_callable_without_a_class_may_be_tf32():
 
 
 def test_what_can_be_sent_to_a_worker():
-    cpu = torch.device("cpu")
-    assert can_cross(Function(plain_torch, cpu)) and can_cross(convlab.load("01", engine="sim"))
-    assert not can_cross(Function(lambda *given: None, cpu))
+    assert can_cross(Function(plain_torch, CPU)) and can_cross(convlab.load("01", engine="sim"))
+    assert not can_cross(Function(lambda *given: None, CPU))
     notebook = eval("lambda *given: None", {"__name__": "__main__"})
-    assert not can_cross(Function(notebook, cpu))
+    assert not can_cross(Function(notebook, CPU))
 
 
 def test_isolation_goes_through_the_worker(monkeypatch):
     calls, here = [], []
-    monkeypatch.setattr(abing.worker, "call",
-                        lambda f, *args, **options: calls.append(options) or [])  # fmt: skip
-    monkeypatch.setattr(paired, "measure_pair", lambda *args, **options: here.append(options) or [])
-    kernels = [Function(plain_torch, torch.device("cpu")), convlab.load("01", engine="sim")]
-    options = {"limit_seconds": 1.0, "modes": ("cold",)}
+    monkeypatch.setattr(abing.worker, "call", lambda f, *args, **options: calls.append(options))
+    monkeypatch.setattr(paired, "measure_pair", lambda *task: here.append(task))
+    kernels = [Function(plain_torch, CPU), convlab.load("01", engine="sim")]
     notes: list[str] = []
-    abing._measured(kernels, PLAIN, options, True, notes)
+    measured = functools.partial(abing._measured, kernels, PLAIN, ["cold"], until(0, 0.005, 1.0))
+    measured(True, notes)
     assert len(calls) == 1 and calls[0]["time_limit"] > 4 and not here and not notes
-    abing._measured(kernels, PLAIN, options, False, notes)
-    kernels[0] = Function(lambda *given: None, torch.device("cpu"))
-    abing._measured(kernels, PLAIN, options, True, notes)
+    measured(False, notes)
+    kernels[0] = Function(lambda *given: None, CPU)
+    measured(True, notes)
     assert len(calls) == 1 and len(here) == 2 and "in this process" in notes[0]
 
 
-def test_arguments_are_looked_at():
-    with pytest.raises(ProblemError, match="mode is one or more of cold, hot"):
-        convlab.ab("01", "03", SMALL, mode="warm")
-    with pytest.raises(ProblemError, match="threshold"):
-        convlab.ab("01", "03", SMALL, threshold=0)
-    fake = Fake(name="02_b", device=torch.device("meta"))
-    with pytest.raises(ConvlabError, match="same engine"):
-        convlab.ab(Fake(), fake, PLAIN)
+@pytest.mark.parametrize(
+    ("sides", "options", "message"),
+    [
+        (("01", "03"), {"mode": "warm"}, "no mode 'warm': choose from cold, hot"),
+        (("01", "03"), {"mode": []}, "no mode None"),
+        (("01", "03"), {"threshold": 0}, "threshold"),
+        ((Fake(), Fake(name="02_b", device=torch.device("meta"))), {}, "different devices"),
+    ],
+    ids=["mode", "no mode", "threshold", "devices"],
+)
+def test_arguments_are_looked_at(sides, options, message):
+    with pytest.raises(ConvlabError, match=message):
+        convlab.ab(*sides, SMALL, **options)
 
 
 # The result, as a GPU would give it -------------------------------------------------------------
 
 
 def timed(planted=1.021, notes=()):
-    modes = []
-    for mode in ("cold", "hot"):
-        rng = np.random.default_rng(0)
-        plan = paired.Plan(Machine(quiet, rng, planted).turns, "graphs", (1.5, 1.5))
-        modes.append(paired.in_rounds(mode, plan, seed=0, target=0.005, limit_seconds=math.inf,
-                                      clock=Tape(lambda at: False), warm_seconds=0,
-                                      least_seconds=0))  # fmt: skip
-    return AB(
-        "01_a", "02_b", PLAIN, "cuda", 0.01, ("fp32", "tf32"), modes=tuple(modes),
-        floors=(0.5, 0.1), notes=tuple(notes),
+    modes = tuple(
+        in_rounds(Machine(quiet, np.random.default_rng(0), planted).turns, 0, Tape(), mode,
+                  lone=(1.5, 1.5))
+        for mode in ("cold", "hot")
     )  # fmt: skip
+    return AB(
+        "01_a", "02_b", PLAIN, "cuda", 0.01, ("fp32", "tf32"), modes=modes, floors=(0.5, 0.1),
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def test_on_a_gpu_times_are_compared(monkeypatch):
+    asked, peaks = [], Ceilings(4.26e12, 51e12, 366e12)
+    monkeypatch.setattr(abing, "describe", lambda device: "an H200")
+    monkeypatch.setattr(abing, "ceilings", lambda device: peaks)
+    monkeypatch.setattr(paired, "measure_pair", lambda *task: asked.append(task) or timed().modes)
+    a, b = Fake(name="01_a"), Fake(name="02_b")
+    result = convlab.ab(a, b, PLAIN, isolate=False, seed=3, threshold=0.02, limit_seconds=7.0)
+    assert asked == [(a, b, PLAIN, ["cold", "hot"], paired.Until(0.01, 7.0, 3))]
+    assert result.modes == timed().modes and result.verdict == "slower" and result.counted is None
+    assert result.floors == (floor_seconds(PLAIN, "fp32", peaks),) * 2
+    assert result.notes == ("on an H200",) and len(result.reports) == 2
 
 
 def test_a_timed_result_tells_all():
@@ -642,23 +648,21 @@ def test_a_timed_result_is_drawn_and_dumped(tmp_path):
     assert (tmp_path / "ab.png").stat().st_size > 10_000
     assert "time of B over time of A" in figure.axes[0].get_xlabel()
     assert len(figure.axes[1].lines) == 3  # 1, and two modes
-    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    document = dumped(result)
     assert document["rows"][0]["mhz"] == 1980 and document["interval"][0] > 1.01
     assert pickle.loads(pickle.dumps(result.modes)) == result.modes
     assert len(result.rounds) == 64 and not result.rounds["ratio"].isna().any()
 
 
 def test_too_few_rounds_give_no_interval_and_no_infinity():
-    few = timed()
-    modes = tuple(
-        dataclasses.replace(mode, ratio=Ratio(1.02, 0.0, math.inf, 3)) for mode in few.modes
-    )
-    result = dataclasses.replace(few, modes=modes)
+    few = Ratio(1.02, 0.0, math.inf, 3)
+    modes = tuple(dataclasses.replace(mode, ratio=few) for mode in timed().modes)
+    result = dataclasses.replace(timed(), modes=modes)
     text = str(result)
     assert "too few rounds for an interval, 3 rounds" in text and result.verdict == "undecided"
     assert "inf" not in text and "0.0000" not in text and "inf" not in result._repr_html_()
     assert result.row["interval"] == "too few rounds for an interval" and result.plot()
-    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["interval"] == [0.0, None]
+    assert dumped(result)["interval"] == [0.0, None]
 
 
 def test_a_set_has_a_row_for_each_problem_and_a_summary():
@@ -679,13 +683,12 @@ def test_a_set_has_a_row_for_each_problem_and_a_summary():
 
 # Sweeps ----------------------------------------------------------------------------------------
 
+sweep = functools.partial(convlab.sweep, problems=SMALL, engine="sim", progress=False)
+
 
 @pytest.fixture(scope="module")
 def swept():
-    return convlab.sweep(
-        "03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [8, 16]}, SMALL, engine="sim",
-        progress=False,
-    )  # fmt: skip
+    return sweep("03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [8, 16]})
 
 
 def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
@@ -697,7 +700,7 @@ def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
     assert swept.best == {"small": swept.frame["kernel"][0]}
     assert convlab.load(swept.best["small"], engine="sim").defines["TILE"] == 16
     assert "4 of 6 points valid" in str(swept) and "<table" in swept._repr_html_()
-    json.dumps(swept.to_dict(), allow_nan=False)
+    assert len(dumped(swept)["dropped"]) == 2
 
 
 @pytest.mark.parametrize("tunables", [["TILE", "K_TILE"], ["TILE"]], ids=["map", "bars"])
@@ -709,16 +712,31 @@ def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     assert convlab.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
 
 
-@pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_a_sweep_takes_an_executor(pool):
-    if pool == "threads":
-        executor = ThreadPoolExecutor(2)
-    else:
-        executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    with executor:
-        found = convlab.sweep("03", {"TILE": [8, 16]}, SMALL, engine="sim", executor=executor,
-                              progress=False)  # fmt: skip
+def test_a_sweep_takes_an_executor():
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        found = sweep("03", {"TILE": [8, 16]}, executor=executor)
     assert list(found.frame["TILE"]) == [16, 8]
+
+
+def test_a_sweep_puts_the_best_first_within_a_problem():
+    found = sweep("03", {"TILE": [8, 16]}, problems=[SMALL, PLAIN])
+    assert list(found.frame["problem"]) == ["small", "small", "plain", "plain"]
+    for _, rows in found.frame.groupby("problem"):
+        assert rows["traffic_mb"].is_monotonic_increasing
+    assert list(found.best) == ["small", "plain"]
+
+
+def test_a_sweep_on_a_gpu_has_times(monkeypatch):
+    kernel, one_point = Fake(name="03"), sweeping.measure_point
+    kernel.engine = "cuda"
+    timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
+    monkeypatch.setattr(sweeping, "check", lambda *_, **__: SimpleNamespace(ok=True))
+    monkeypatch.setattr(sweeping.worker, "call", lambda *_, **__: next(timings))
+    monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
+    found = dataclasses.replace(sweep("03", {"TILE": [8, 16]}), engine="cuda")
+    assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
+    assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
+    assert "03_smem_tile@TILE=16: unsteady: 3 samples until time was up" in str(found)
 
 
 def test_a_wrong_point_is_dropped(tmp_path):
@@ -727,31 +745,33 @@ def test_a_wrong_point_is_dropped(tmp_path):
     path = tmp_path / "wrong.cu"
     path.write_text(source.replace("#ifndef THREADS", "#ifndef WRONG\n#define WRONG 0\n#endif\n"
                                    "#ifndef THREADS"))  # fmt: skip
-    found = convlab.sweep(path, {"WRONG": [0, 1]}, SMALL, engine="sim", progress=False)
+    found = sweep(path, {"WRONG": [0, 1]})
     assert list(found.frame["WRONG"]) == [0] and not found.dropped.empty
     assert found.dropped["kind"][0] in ("wrong", "failed") and found.dropped["reason"][0]
 
 
 def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
     seen = []
-    sweeping = sys.modules["convlab.fast.sweep"]
-    monkeypatch.setattr(sweeping, "measure_point",
-                        lambda kernel, *_: seen.append(kernel) or {"traffic_mb": 1.0})  # fmt: skip
     kernel = convlab.load("03", engine="sim", trace=False)
-    convlab.sweep(kernel, {"TILE": [8, 16]}, SMALL)
-    assert [each.trace for each in seen] == [False] * 2 and len(seen) == 2
-    monkeypatch.undo()
-    found = convlab.sweep(kernel, {"TILE": [16]}, SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "measure_point",
+                      lambda kernel, *_: seen.append(kernel) or {"traffic_mb": 1.0})  # fmt: skip
+        sweep(kernel, {"TILE": [8, 16]})
+    assert [each.trace for each in seen] == [False] * 2
+    found = sweep(kernel, {"TILE": [16]})
     assert found.ok and found.frame["traffic_mb"].isna().all() and "traffic" not in str(found)
 
 
-def test_a_sweep_looks_at_its_arguments():
-    with pytest.raises(ProblemError, match="has no tunable NONE"):
-        convlab.sweep("03", {"NONE": [1]}, SMALL, engine="sim")
-    with pytest.raises(ProblemError, match="at least one"):
-        convlab.sweep("03", {}, SMALL, engine="sim")
-    with pytest.raises(ProblemError, match="whole numbers"):
-        convlab.sweep("03", {"TILE": ["8"]}, SMALL, engine="sim")
+@pytest.mark.parametrize(
+    ("tunables", "message"),
+    [
+        ({"NONE": [1]}, "has no tunable NONE"), ({}, "at least one"), ({"TILE": ["8"]}, "a value of TILE must be an integer"),
+        ({"TILE": []}, "at least one"), ([8], "dict"),
+    ],
+)  # fmt: skip
+def test_a_sweep_looks_at_its_arguments(tunables, message):
+    with pytest.raises(ProblemError, match=message):
+        sweep("03", tunables)
 
 
 # The command line ------------------------------------------------------------------------------
@@ -770,8 +790,8 @@ def test_commands(capfd, tmp_path):
 
 
 def test_command_exits_with_1_if_one_is_wrong(tmp_path, capsys):
-    source = convlab.load("01_direct").source
     path = tmp_path / "halved.cu"
+    source = convlab.load("01_direct").source
     path.write_text(source.replace("g_y[i] = r_acc", "g_y[i] = 0.5f * r_acc"))
     assert main(["ab", "01", str(path), "--engine", "sim", "--problem", SPEC]) == 1
     assert "wrong" in capsys.readouterr().out.lower()
@@ -783,42 +803,45 @@ CONV = "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1"
 TINY = "N=1,C=32,H=14,W=14,K=32,R=1,S=1"
 
 
+on_gpu = functools.partial(convlab.ab, limit_seconds=5.0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("problem", [CONV, TINY], ids=["medium", "tiny"])
 def test_gpu_a_against_a(problem):
-    result = convlab.ab("cudnn:fp32", "cudnn:fp32", problem, limit_seconds=5.0)
+    result = on_gpu("cudnn:fp32", "cudnn:fp32", problem)
     assert set(result.verdicts.values()) <= {"same", "undecided"}, str(result)
     assert list(result.frame["mode"]) == ["cold", "hot"] and (result.frame["a_ms"] > 0).all()
 
 
 @pytest.mark.gpu
 def test_gpu_small_kernels_are_timed_in_graphs():
-    result = convlab.ab("01_direct", "01_direct@THREADS=128", TINY, limit_seconds=5.0)
+    result = on_gpu("01_direct", "01_direct@THREADS=128", TINY)
     assert all("CUDA graphs" in mode.method for mode in result.modes), str(result)
     assert (result.frame["a_overhead_us"] > 0).all() and (result.frame["a_ms"] < 0.1).all()
 
 
 @pytest.mark.gpu
 def test_gpu_more_work_is_slower():
-    def twice(x, w, bias, stride, padding, dilation, groups):
-        plain_torch(x, w, bias, stride, padding, dilation, groups)
-        return plain_torch(x, w, bias, stride, padding, dilation, groups)
+    def twice(*given):
+        plain_torch(*given)
+        return plain_torch(*given)
 
-    result = convlab.ab(plain_torch, twice, CONV, limit_seconds=5.0)
+    result = on_gpu(plain_torch, twice, CONV)
     assert set(result.verdicts.values()) == {"slower"}, str(result)
     assert 1.05 < result.ratio < 2.5 and "in this process" in str(result)
 
 
 @pytest.mark.gpu
 def test_gpu_what_cannot_be_captured_falls_back():
-    def waits(x, w, bias, stride, padding, dilation, groups):
-        y = plain_torch(x, w, bias, stride, padding, dilation, groups)
+    def waits(*given):
+        y = plain_torch(*given)
         torch.cuda.synchronize()
         return y
 
-    result = convlab.ab(plain_torch, waits, TINY, limit_seconds=2.0)
+    result = on_gpu(plain_torch, waits, TINY, limit_seconds=2.0)
     assert "no CUDA graph could be made" in str(result) and result.ok
-    again = convlab.ab("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
+    again = on_gpu("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
     assert all("CUDA graphs" in mode.method for mode in again.modes), str(again)
 
 
@@ -827,7 +850,3 @@ def test_gpu_sweep():
     found = convlab.sweep("03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [16, 32]}, CONV,
                           progress=False)  # fmt: skip
     assert len(found.frame) == 4 and len(found.dropped) == 2 and (found.frame["time_ms"] > 0).all()
-
-
-def test_centre_of_two_far_samples_is_between_them():
-    assert paired.centre([1.0, 3.0]) == 2.0

@@ -42,12 +42,12 @@ VALIDATORS = [
 
 
 @pytest.mark.parametrize("validator", VALIDATORS)
-@pytest.mark.parametrize("value", ODD, ids=lambda v: type(v).__name__)
-def test_only_errors_of_our_own(validator, value) -> None:
-    try:
-        validator(value)
-    except ProblemError as error:
-        assert len(str(error)) < 250 and "\n" not in str(error)
+def test_only_errors_of_our_own(validator) -> None:
+    for value in ODD:
+        try:
+            validator(value)
+        except ProblemError as error:
+            assert len(str(error)) < 250 and "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

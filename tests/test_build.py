@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -21,7 +22,8 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.machine import cache, elf, toolchain
+from convlab.machine import cache, toolchain
+from convlab.machine.compile import exported
 from convlab.run import build
 from convlab.run.kernel import load
 from convlab.words.errors import BuildError
@@ -90,20 +92,6 @@ def test_an_edit_is_used_by_the_next_call(fill: Path, engine: str) -> None:
     assert value(kernel) == 1
 
 
-def test_an_edit_of_a_header_is_used_by_the_next_call(fill: Path) -> None:
-    inner, outer = fill.with_name("inner.cuh"), fill.with_name("outer.cuh")
-    outer.write_text('#pragma once\n  #  include "inner.cuh"\n')
-    inner.write_text("#define NUMBER 5\n")
-    fill.write_text('#include "outer.cuh"\n' + filling("NUMBER"))
-    kernel = load(fill, engine="sim")
-    assert value(kernel) == 5
-    inner.write_text("#define NUMBER 6\n")
-    assert value(kernel) == 6
-    fill.with_name("third.cuh").write_text("#define NUMBER 7\n")
-    outer.write_text('#include "third.cuh"\n')
-    assert value(kernel) == 7
-
-
 def test_a_header_beside_the_file_hides_the_shared_one(fill: Path) -> None:
     shared = (ROOT / "kernels" / "convlab.cuh").read_text()
     kernel = load(fill, engine="sim")
@@ -121,18 +109,11 @@ def test_an_edit_that_does_not_compile_can_be_mended(fill: Path, engine: str) ->
     for _ in range(2):  # and never an old build
         with pytest.raises(BuildError, match="nonsense"):
             value(kernel)
-    fill.write_text(filling(44))
-    assert value(kernel) == 44
-
-
-def test_a_file_that_went_and_came_back(fill: Path) -> None:
-    kernel = load(fill, engine="sim")
-    assert value(kernel) == 1
-    fill.unlink()
+    fill.unlink()  # nor while there is no file
     with pytest.raises((OSError, convlab.ConvlabError), match=r"fill\.cu"):
         value(kernel)
-    fill.write_text(filling(2))
-    assert value(kernel) == 2
+    fill.write_text(filling(44))
+    assert value(kernel) == 44
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -165,15 +146,9 @@ def test_tunables_make_kernels_of_their_own(fill: Path, engine: str) -> None:
 def test_many_reloads_of_one_file(engine: str) -> None:
     """A library that is loaded takes of what a process has little of: static TLS was used up."""
     source = (ROOT / "kernels" / "02b_im2col_cublas.cu").read_text()
-    for number in range(8):
+    for number in range(8 if engine == "cuda" else 2):
         kernel = convlab.compile(f"{source}\n// edit {number}\n", name="edited", engine=engine)
         assert value(kernel) == 0
-
-
-def test_a_name_that_is_no_identifier(tmp_path: Path) -> None:
-    path = tmp_path / "my kernel-2.1 (ü).cu"
-    path.write_text(filling(4))
-    assert value(load(path, engine="sim")) == 4
 
 
 # ---- what a build is named by -----------------------------------------------------------------
@@ -200,46 +175,47 @@ def test_the_key_is_what_decides_the_build(fill: Path) -> None:
     fill.write_text('#include "more.cuh"\n' + FILL)
     fill.with_name("more.cuh").write_text("// nothing\n")
     assert library(fill) == first
-
-
-def test_the_order_of_tunables_does_not_matter(fill: Path) -> None:
     fill.write_text("#ifndef OTHER\n#define OTHER 1\n#endif\n" + FILL)
     one = library(fill, defines={"VALUE": 2, "OTHER": 3})
     assert one == library(fill, defines={"OTHER": 3, "VALUE": 2})
 
 
-
 # ---- what the compiler read -------------------------------------------------------------------
 
-# The forms in which a header can be had: the kernel's line, and the header that is edited.
-INCLUDED: dict[str, tuple[str, str]] = {
-    "brackets": ("#include <number.cuh>", "number.cuh"),
-    "comments": ('#include /* the */ "number.cuh" // one', "number.cuh"),
-    "continued": ('#inc\\\nlude "number.cuh"', "number.cuh"),
-    "import": ('#import "number.cuh"', "number.cuh"),
-    "macro": ("#define HEADER <number.cuh>\n#include HEADER", "number.cuh"),
-    "next": ('#include "first.cuh"', "second/first.cuh"),
-    "CPATH": ("#include <number.cuh>", "elsewhere/number.cuh"),
-    "nested": ('#include "outer.cuh"', "number.cuh"),
+# The forms in which a header can be had: by the header that is edited, the kernel's line.
+INCLUDED = {
+    "brackets": "#include <brackets.cuh>",
+    "comments": '#include /* the */ "comments.cuh" // one',
+    "continued": '#inc\\\nlude "continued.cuh"',
+    "import": '#import "import.cuh"',
+    "macro": "#define HEADER <macro.cuh>\n#include HEADER",
+    "second/next": '#include "next.cuh"',
+    "elsewhere/path": "#include <path.cuh>",
+    "nested": '#include "outer.cuh"',
 }
 
 
-@pytest.mark.parametrize(("line", "header"), INCLUDED.values(), ids=INCLUDED)
-def test_an_edit_of_what_was_read_is_used(
-    fill: Path, line: str, header: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_of_what_was_read_is_used(fill: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fill.parent
+
+    def write(form: str, number: int) -> None:
+        (folder / f"{form}.cuh").write_text(f"#define NUMBER_{Path(form).name} {number}\n")
+
     for name in ("second", "elsewhere"):
         (folder / name).mkdir()
     monkeypatch.setenv("CPATH", f"{folder / 'elsewhere'}:{folder / 'second'}")
-    (folder / "first.cuh").write_text("#include_next <first.cuh>\n")
-    (folder / "outer.cuh").write_text("#include <number.cuh>\n")
-    fill.write_text(f"{line}\n{filling('NUMBER')}")
+    (folder / "next.cuh").write_text("#include_next <next.cuh>\n")
+    (folder / "outer.cuh").write_text("#pragma once\n  #  include <nested.cuh>\n")
+    for form in INCLUDED:
+        write(form, 1)
+    total = " + ".join(f"NUMBER_{Path(form).name}" for form in INCLUDED)
+    fill.write_text("\n".join([*INCLUDED.values(), filling(total)]))
     kernel = load(fill, engine="sim")
-    for number in (5, 6, 5):
-        (folder / header).write_text(f"#define NUMBER {number}\n")
-        assert value(kernel) == number
-        assert value(load(fill, engine="sim")) == number
+    assert value(kernel) == len(INCLUDED)
+    for form in INCLUDED:
+        for number in (2, 1):
+            write(form, number)
+            assert value(kernel) == value(load(fill, engine="sim")) == len(INCLUDED) - 1 + number
 
 
 @pytest.mark.parametrize("where", ["beside", "in a folder searched earlier"])
@@ -308,14 +284,34 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 DAMAGED = [("kernel.so", kind) for kind in DAMAGE] + [("made.json", k) for k in list(DAMAGE)[:3]]
 
 
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, with nothing in it."""
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_known", {})
+    return toolchain.cache_dir()
+
+
+def built(name: str) -> cache.Build:
+    """A build that takes no compiler."""
+
+    def make(folder: Path) -> cache.Made:
+        (folder / "any.so").write_bytes(bytes(range(256)) * 80)
+        return cache.Made(folder / "any.so", (), ())
+
+    return cache.build(name, make)
+
+
 @pytest.mark.parametrize(("what", "kind"), DAMAGED, ids=" ".join)
-def test_a_damaged_build_is_made_again(fill: Path, what: str, kind: str) -> None:
-    built = load(fill, engine="sim").build()
-    file = built.library.with_name(what)
-    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+def test_a_damaged_build_is_made_again(empty: Path, what: str, kind: str) -> None:
+    library = built("fake").library
     cache._known.clear()  # as another process finds it
-    assert value(load(fill, engine="sim")) == 1
-    assert built.library.stat().st_size > 10_000
+    assert built("fake") == cache.Build(library, 0.0, (library,))
+    file = library.with_name(what)
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    cache._known.clear()
+    again = built("fake")
+    assert again.seconds > 0 and again.library.read_bytes() == bytes(range(256)) * 80
 
 
 def test_a_build_that_was_removed_is_made_again(fill: Path) -> None:
@@ -327,11 +323,9 @@ def test_a_build_that_was_removed_is_made_again(fill: Path) -> None:
 
 
 def test_the_cache_shows_what_it_holds_and_is_bounded(
-    fill: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim.runtime()
-    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
-    made = [library(fill, defines={"VALUE": number}).parent for number in range(1, 5)]
+    made = [built(f"fake{number}").library.parent for number in range(4)]
     for age, folder in zip((9, 8, 7, 0), made, strict=True):
         os.utime(folder, (folder.stat().st_mtime - 3600 * age,) * 2)
     held = cache.contents()
@@ -340,17 +334,26 @@ def test_the_cache_shows_what_it_holds_and_is_bounded(
     assert [entry.bytes for entry in held] == sizes
 
     monkeypatch.setattr(cache, "LIMIT_BYTES", sizes[0] + sizes[1] + sizes[2] // 2)
-    new = library(fill, defines={"VALUE": 5}).parent  # the oldest go
-    assert sorted(entry.name for entry in cache.contents()) == sorted(
-        folder.name for folder in (made[2], made[3], new)
-    )
+    new = built("fake4").library.parent  # the oldest go
+    left = {entry.name for entry in cache.contents()}
+    assert left == {folder.name for folder in (made[2], made[3], new)}
     monkeypatch.setattr(cache, "LIMIT_BYTES", 1)
-    library(fill, defines={"VALUE": 6})  # what was just used stays
+    built("fake5")  # what was just used stays
     assert made[3].exists() and not made[2].exists()
 
     total = sum(entry.bytes for entry in cache.contents())
     assert cache.clear() == total > 0
-    assert cache.contents() == [] and not any((tmp_path / "cache").glob("fill-*"))
+    assert cache.contents() == [] and not any(empty.glob("fake*"))
+
+
+def test_old_leftovers_are_swept(empty: Path) -> None:
+    for name, age in (("unfinished-old", 2 * 3600), ("unfinished-young", 1800)):
+        (empty / name).mkdir()
+        (empty / name / "main.cpp").write_text("")
+        then = (empty / name).stat().st_mtime - age
+        os.utime(empty / name, (then, then))
+    made = built("fake").library.parent
+    assert sorted(p.name for p in empty.iterdir()) == [made.name, "unfinished-young"]
 
 
 # ---- nothing of a kernel's runs here ----------------------------------------------------------
@@ -373,8 +376,8 @@ def test_a_static_initialiser_does_not_run_here(compiler: str, statement: str) -
 def test_a_build_is_not_loaded(fill: Path) -> None:
     built = load(fill, engine="sim").build()
     assert str(built.library) not in Path("/proc/self/maps").read_text()
-    assert elf.exports(built.library, "conv2d")
-    assert not elf.exports(built.library, "conv2") and not elf.exports(built.library, "printf")
+    found = exported(built.library)
+    assert "conv2d" in found and not {"conv2", "printf"} & found
 
 
 @needs_nvcc
@@ -399,8 +402,7 @@ def test_a_build_for_cuda_follows_its_headers_and_is_not_loaded(
     assert ROOT / "kernels" / "convlab.cuh" in made[0].watched
     for built in made:
         assert str(built.library) not in Path("/proc/self/maps").read_text()
-        assert elf.exports(built.library, "conv2d")
-        assert elf.exports(built.library, "convlab_launch_error")
+        assert {"conv2d", "convlab_launch_error"} <= exported(built.library)
 
 
 # ---- at once, and anywhere --------------------------------------------------------------------
@@ -422,7 +424,7 @@ def test_threads_build_one_kernel_once(
     assert (os.environ["PATH"], sys.getdlopenflags()) == (path, flags)
 
 
-@pytest.mark.parametrize("name", ["with space", "par(en)s", "quo'te\"s", "ümläut", "do$$llar"])
+@pytest.mark.parametrize("name", ["par(en)s and space", "quo'te\"s", "ümläut do$$llar"])
 def test_a_path_with_odd_characters(
     fill: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,7 +432,7 @@ def test_a_path_with_odd_characters(
     folder = tmp_path / name
     folder.mkdir()
     monkeypatch.setenv("CONVLAB_CACHE", str(folder / "cache"))
-    path, header = folder / "fill.cu", folder / "number.cuh"
+    path, header = folder / f"fill {name}.cu", folder / "number.cuh"
     path.write_text('#include "number.cuh"\n' + filling("NUMBER"))
     for number in (3, 4):
         header.write_text(f"#pragma once\n#define NUMBER {number}\n")
@@ -481,19 +483,14 @@ class Shared:
         self.go = os.open(self.gate / "go", os.O_RDWR)
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, path: Path, **environment: object) -> subprocess.Popen[str]:
+    def start(self, path: Path, **environment: Path) -> subprocess.Popen[str]:
         """Start a process that loads a kernel and prints what it fills y with."""
+        variables = {"CONVLAB_CACHE": self.cache, "CXX": self.compiler} | environment
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(path)],
-            cwd=ROOT,
-            env=os.environ
-            | {"CONVLAB_CACHE": str(self.cache), "CXX": str(self.compiler)}
-            | {key: str(value) for key, value in environment.items()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            [sys.executable, "-c", SCRIPT, str(path)], cwd=ROOT, text=True, start_new_session=True,
+            env=os.environ | {key: str(value) for key, value in variables.items()},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
         self.processes.append(process)
         return process
 
@@ -515,26 +512,21 @@ class Shared:
         """The names in the cache that fit."""
         return sorted(path.name for path in self.cache.glob(pattern))
 
-    def close(self) -> None:
-        """End what is left of the processes."""
-        for process in self.processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.communicate()
-        os.close(self.started)
-        os.close(self.go)
 
-
-@pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Shared]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """A cache of its own, for processes."""
-    made = Shared(tmp_path)
+    made = Shared(tmp_path_factory.mktemp("shared"))
     yield made
-    made.close()
+    for process in made.processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    os.close(made.started)
+    os.close(made.go)
 
 
+@pytest.mark.xdist_group("shared cache")
 def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path) -> None:
     both = [shared.start(fill, GATE=shared.gate) for _ in range(2)]
     shared.wait_for_compilers(2)
@@ -554,41 +546,21 @@ def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path)
     assert log.exists()
 
 
+@pytest.mark.xdist_group("shared cache")
 def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
-    killed = shared.start(fill, GATE=shared.gate)
+    path = fill.rename(fill.with_name("filler.cu"))
+    killed = shared.start(path, GATE=shared.gate)
     shared.wait_for_compilers(1)
     killed.kill()  # the process alone: ninja and the compiler live on, as after kill -9
     killed.wait()
     (left,) = shared.left("unfinished-*")
-    assert shared.left("fill-sim-*") == []
+    assert shared.left("filler-sim-*") == []
 
-    assert shared.result(shared.start(fill)) == "1.0"
-    assert len(shared.left("fill-sim-*")) == 1
+    assert shared.result(shared.start(path)) == "1.0"
+    assert len(shared.left("filler-sim-*")) == 1
     assert shared.left("unfinished-*") == [left]  # it might still be somebody's
-
     os.write(shared.go, b"g")  # the orphan finishes, into its own folder, and disturbs nobody
-    assert shared.result(shared.start(fill)) == "1.0"
-
-
-# ---- what killed builds leave -----------------------------------------------------------------
-
-
-def test_old_leftovers_are_swept(
-    tmp_path: Path, fill: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sim.runtime()  # made before, in the cache that the tests share
-    cache = tmp_path / "cache"
-    old, young = cache / "unfinished-old", cache / "unfinished-young"
-    for folder, age in ((old, 2 * 3600), (young, 1800)):
-        folder.mkdir(parents=True)
-        (folder / "main.cpp").write_text("")
-        then = folder.stat().st_mtime - age
-        os.utime(folder, (then, then))
-    monkeypatch.setenv("CONVLAB_CACHE", str(cache))
-    made = library(fill)
-    assert made.parent.parent == cache.resolve()
-    assert not old.exists() and young.exists()
-    assert sorted(p.name for p in cache.iterdir()) == [made.parent.name, "unfinished-young"]
+    assert shared.result(shared.start(path)) == "1.0"
 
 
 def test_a_failed_build_leaves_only_its_log(
@@ -624,15 +596,16 @@ def failure(path: Path, compiler: str, folder: Path) -> str:
             build.cubin(build.Source(path.read_text(), path.stem, path), "80", folder / "out")
         else:
             load(path, engine=compiler).build()
+    return short_with_a_log(error)
+
+
+def short_with_a_log(error: pytest.ExceptionInfo[BuildError]) -> str:
+    """The message: no more than 14 lines, the last of which says where the whole log is."""
+    lines = str(error.value).splitlines()
+    assert len(lines) <= 14, str(error.value)
+    if "full log" in lines[-1]:
+        assert Path(lines[-1].removeprefix("full log: ")).stat().st_size > 0
     return str(error.value)
-
-
-def assert_short_with_a_log(message: str) -> None:
-    """No more than 14 lines, the last of which says where the whole log is."""
-    lines = message.splitlines()
-    assert len(lines) <= 14, message
-    log = Path(lines[-1].removeprefix("full log: "))
-    assert log.is_file() and log.stat().st_size > 0
 
 
 def caret(message: str, number: int) -> str:
@@ -644,17 +617,21 @@ def caret(message: str, number: int) -> str:
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_a_compile_error_quotes_the_line(fill: Path, compiler: str, tmp_path: Path) -> None:
-    fill.write_text(FILL.replace("g_y[i] = VALUE;", "g_y[i] = VALUE + undeclared_name;"))
-    (number,) = [i for i, line in enumerate(fill.read_text().splitlines(), 1) if "undecl" in line]
+def test_compile_errors_quote_their_lines(fill: Path, compiler: str, tmp_path: Path) -> None:
+    """In a header, and in the kernel; and the caret finds its word past tabs and macros."""
+    header = fill.with_name("broken.cuh")
+    header.write_text("#pragma once\n\n__device__ float half(float v) { return v / two; }\n")
+    text = FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)")
+    fill.write_text('#include "broken.cuh"\n' + text)
+    lines = fill.read_text().splitlines()
+    number = next(i for i, line in enumerate(lines, 1) if "i_" in line)
     message = failure(fill, compiler, tmp_path)
-    assert message.splitlines()[0] == f"{fill} did not compile"
-    assert f"{fill}:{number}: " in message
-    assert re.search(rf"{fill}:{number}: .*undeclared_name", message)
-    assert caret(message, number).startswith("undeclared_name;")
+    assert message.startswith(f"{fill} did not compile\n") and "\nfull log: " in message
+    assert re.search(rf"{header}:3: .*two", message) and caret(message, 3).startswith("two;")
+    assert re.search(rf"{fill}:{number}: .*i_", message)
+    assert caret(message, number).startswith("i_ + i)")
     for beside in (number - 1, number + 1):
-        assert f"{beside:5} | {fill.read_text().splitlines()[beside - 1]}" in message
-    assert_short_with_a_log(message)
+        assert f"{beside:5} | {lines[beside - 1]}" in message
     assert "ninja" not in message.lower()
 
 
@@ -665,35 +642,12 @@ def test_a_header_that_the_simulator_lacks_is_told_from_a_mistake(fill: Path) ->
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_an_error_in_a_header_names_the_header(fill: Path, compiler: str, tmp_path: Path) -> None:
-    header = fill.with_name("broken.cuh")
-    header.write_text("#pragma once\n\n__device__ float half(float v) { return v / two; }\n")
-    fill.write_text('#include "broken.cuh"\n' + FILL)
-    message = failure(fill, compiler, tmp_path)
-    assert re.search(rf"{header}:3: .*two", message)
-    assert caret(message, 3).startswith("two;")
-    assert_short_with_a_log(message)
-
-
-@pytest.mark.parametrize("compiler", COMPILERS)
-def test_the_caret_finds_its_word_past_tabs_and_macros(
-    fill: Path, compiler: str, tmp_path: Path
-) -> None:
-    fill.write_text(
-        FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)")
-    )
-    number = next(i for i, line in enumerate(fill.read_text().splitlines(), 1) if "i_" in line)
-    assert caret(failure(fill, compiler, tmp_path), number).startswith("i_ + i)")
-
-
-@pytest.mark.parametrize("compiler", COMPILERS)
 def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: Path) -> None:
     wrong = "".join(f"    wrong_{i} = {i};\n" for i in range(30))
     fill.write_text(FILL.replace("    const int64_t i =", wrong + "    const int64_t i ="))
     message = failure(fill, compiler, tmp_path)
     assert "wrong_0" in message and "wrong_1" in message and "wrong_7" not in message
-    assert re.search(r"^and \d+ more$", message, re.M)
-    assert_short_with_a_log(message)
+    assert re.search(r"\nand \d+ more\n", message)
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -701,7 +655,6 @@ def test_a_header_that_is_not_there(fill: Path, compiler: str, tmp_path: Path) -
     fill.write_text('#include "convlab.cuh"\n#include "missing.cuh"\n' + FILL)
     message = failure(fill, compiler, tmp_path)
     assert re.search(rf"{fill}:2: .*missing\.cuh", message)
-    assert_short_with_a_log(message)
 
 
 def test_a_file_in_kernels_is_named_from_the_repository() -> None:
@@ -717,21 +670,16 @@ def test_a_file_in_kernels_is_named_from_the_repository() -> None:
 def test_a_string_that_does_not_compile(engine: str) -> None:
     with pytest.raises(BuildError, match=r"mine\.cu:1: .*nonsense") as error:
         convlab.compile("nonsense here;\n" + FILL, name="mine", engine=engine)
-    assert_short_with_a_log(str(error.value))
+    assert "full log: " in short_with_a_log(error)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_missing_entry_point(fill: Path, engine: str) -> None:
-    fill.write_text(FILL.partition("CONVLAB_ENTRY")[0])
-    message = failure(fill, engine, fill.parent)
-    assert "no entry point" in message and "conv2d(const ConvProblem*" in message
-    assert "kernels/convlab.cuh" in message
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_entry_point_without_c_linkage(engine: str) -> None:
-    with pytest.raises(BuildError, match="no entry point"):
-        convlab.compile(FILL.replace("CONVLAB_ENTRY ", ""), name="mangled", engine=engine)
+def test_a_missing_entry_point_or_one_without_c_linkage(fill: Path, engine: str) -> None:
+    for text in (FILL.partition("CONVLAB_ENTRY")[0], FILL.replace("CONVLAB_ENTRY ", "")):
+        fill.write_text(text)
+        message = failure(fill, engine, fill.parent)
+        assert "no entry point" in message and "conv2d(const ConvProblem*" in message
+        assert "kernels/convlab.cuh" in message
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -796,5 +744,5 @@ def test_importing_convlab_compiles_nothing(tmp_path: Path) -> None:
         assert not torch.cuda.is_initialized()
     """)
     environment = os.environ | {"CONVLAB_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=False)
     assert done.returncode == 0 and not (tmp_path / "cache").exists()

@@ -1,16 +1,12 @@
 """The catalog: header comments, requirements, and finding a kernel by name."""
 
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import convlab
 from convlab.words import catalog as module
 from convlab.words.catalog import Header, catalog, find, folders, parse_header, read
 from convlab.words.errors import CatalogError, ProblemError
@@ -72,20 +68,19 @@ def test_every_key_is_optional(text):
         ("// precision:", "precision is ''"),
         ("// arch: hopper", "arch is 'hopper'; it must be like sm_80"),
         ("// atomics: maybe", "atomics is 'maybe'; it must be yes or no"),
-        ("// Supports: R = 3", "cannot read supports"),
-        ("// supports: R == 3 S == 3", "cannot read supports"),
+        ("// Supports: R = 3", "'=' is not allowed"),
+        ("// supports: R == 3 S == 3", "supports: cannot read 'R == 3 S"),
         ("// supports: R", "'R' is not a comparison"),
-        ("// supports: Z == 3", "unknown name 'Z'"),
-        ("// supports: R == 'a'", "not an integer"),
-        ("// supports: R == 3.0", "not an integer"),
-        ("// supports: R ** 9 == 3", "Pow is not allowed"),
+        ("// supports: Z == 3", "'Z' is not allowed"),
+        ("// supports: R == 'a'", "\"'a'\" is not allowed"),
+        ("// supports: R == 3.0", "'.' is not allowed"),
+        ("// supports: R ** 9 == 3", r"'\*\*' is not allowed"),
         ("// supports: __import__('os') == 1", "not allowed"),
-        ("// supports: R.real == 1", "not allowed"),
-        ("// supports: R is 3", "Is is not allowed"),
-        ("// supports: R in 3", "'in' takes a list"),
-        ("// supports: (R, S) == (3, 3)", "nothing else does"),
+        ("// supports: R.real == 1", "'.real' is not allowed"),
+        ("// supports: R is 3", "'is' is not allowed"),
+        ("// supports: R in 3", "comparisons such as .R in "),
         ("// supports: R == 3), (S == 3", "not a comparison"),
-        ("// supports: ,", "cannot read supports"),
+        ("// supports: ,", "supports: cannot read ','"),
     ],
 )
 def test_refused(text, message):
@@ -98,6 +93,7 @@ def test_refused(text, message):
     [
         ("R == 3", True),
         ("R == S == 3", True),
+        ("(R, S) == (3, 3)", True),
         ("R != 3", False),
         ("C % groups == 0", True),
         ("stride_h == stride_w", False),
@@ -122,11 +118,8 @@ def test_requirement(requirement, met):
 def test_the_first_unmet_requirement_is_named_with_its_values():
     header = parse_header("// supports: R == 3, S == 5, sm >= 90", "k.cu")
     assert header.unsupported(PROBLEM, 80, 0) == "S == 5 (here S = 3)"
-
-
-def test_division_by_zero_is_the_headers_fault():
     header = parse_header("// title: T\n// supports: R % pad_h == 0", "k.cu")
-    with pytest.raises(CatalogError, match="divides by zero"):
+    with pytest.raises(CatalogError, match="modulo by zero.; rewrite it"):  # the header's fault
         header.unsupported(PROBLEM, 80, 0)
 
 
@@ -150,17 +143,21 @@ def test_what_is_written_is_read(title, idea, limits, atomics):
     assert parse_header(text, "k.cu") == expected
 
 
+def put(directory, *stems):
+    """Make a folder with empty kernel files in it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for stem in stems:
+        (directory / f"{stem}.cu").write_text("")
+    return directory
+
+
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """A catalog of three kernels, in place of the real one."""
-    directory = tmp_path / "kernels"
-    directory.mkdir()
-    for stem in ("01_direct", "02_im2col_gemm", "02_im2col_own"):
-        (directory / f"{stem}.cu").write_text("")
+    """A catalog of three kernels, in place of the real one, seen from elsewhere."""
+    directory = put(tmp_path / "kernels", "01_direct", "02_im2col_gemm", "02_im2col_own")
     monkeypatch.setattr(module, "KERNEL_DIR", directory)
     monkeypatch.delenv(module.ENVIRONMENT, raising=False)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.chdir(put(tmp_path / "elsewhere"))
     return directory
 
 
@@ -184,9 +181,11 @@ def test_find_by_name_prefix_and_path(kernels, monkeypatch):
         ("~nobody/x", "there is no file ~nobody/x"),
         ("a\0b", "kernel must be a name or a path"),
         ("", "no kernel is named ''"),
-        ("02", "fits more than one kernel: 02_im2col_gemm, 02_im2col_own"),
+        ("02", "fits more than one kernel: 02_im2col_gemm, 02_im2col_own; write one of them out"),
         ("01_dirct.cu", r"no file 01_dirct.cu; did you mean .*kernels/01_direct\.cu"),
         ("kernels/01_dirct.cu", r"did you mean .*01_direct\.cu"),
+        ("/nowhere/zzzzzz.cu", r"no file /nowhere/zzzzzz\.cu; kernels here: 01_direct"),
+        (Path("/tmp"), "there is no file /tmp"),
         ("some/where", "there is no file some/where"),
     ],
 )
@@ -196,52 +195,31 @@ def test_not_found(kernels, name, message):
 
 
 def test_more_directories_from_the_environment(kernels, tmp_path, monkeypatch):
-    mine, yours = tmp_path / "mine", tmp_path / "yours"
-    for directory, stem in ((mine, "fast"), (yours, "slow")):
-        directory.mkdir()
-        (directory / f"{stem}.cu").write_text("")
+    mine, yours = put(tmp_path / "mine", "fast"), put(tmp_path / "yours", "slow")
     monkeypatch.setenv(module.ENVIRONMENT, os.pathsep.join(map(str, (mine, yours, mine, kernels))))
     assert find("fast") == mine / "fast.cu" and find("slow") == yours / "slow.cu"
     assert len(catalog()) == 5
-
-
-def test_two_of_one_name(kernels, tmp_path, monkeypatch):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "01_direct.cu").write_text("")
-    monkeypatch.setenv(module.ENVIRONMENT, str(tmp_path / "mine"))
-    with pytest.raises(CatalogError, match=r"kernels/01_direct\.cu and .*mine/01_direct\.cu"):
+    put(mine, "01_direct")
+    with pytest.raises(CatalogError, match=r"kernels/01_direct\.cu.*mine/01_direct\.cu; rename"):
         find("01_direct")
-    assert find(tmp_path / "mine" / "01_direct.cu").exists()
+    assert find(mine / "01_direct.cu").exists()
+    monkeypatch.setenv(module.ENVIRONMENT, "/does/not/exist")
+    with pytest.raises(CatalogError, match="lists /does/not/exist"):
+        catalog()
 
 
 def test_kernels_of_the_working_directory_go_first(kernels, tmp_path, monkeypatch):
-    mine, more = tmp_path / "elsewhere" / "kernels", tmp_path / "more"
-    for directory, stem in ((mine, "01_direct"), (mine, "05_mine"), (more, "05_mine")):
-        directory.mkdir(exist_ok=True)
-        (directory / f"{stem}.cu").write_text("")
+    mine = put(tmp_path / "elsewhere" / "kernels", "01_direct", "05_mine")
+    more = put(tmp_path / "more", "05_mine")
     assert folders() == [mine, kernels]
     assert find("01").parent == find("05").parent == mine
     assert find("02_im2col_own").parent == kernels
     assert [path.stem for path in catalog()].count("01_direct") == 1
     monkeypatch.setenv(module.ENVIRONMENT, str(more))
     assert folders() == [mine, kernels, more] and find("05_mine").parent == mine
-    (more / "02_im2col_own.cu").write_text("")
+    put(more, "02_im2col_own")
     with pytest.raises(CatalogError, match="two kernels are named '02_im2col_own'"):
         catalog()
-
-
-def test_the_shipped_kernels_are_found_from_anywhere(tmp_path):
-    """Of what pip installs: there they lie within the package."""
-    package = Path(convlab.__file__).parent
-    copy = tmp_path / "site" / "convlab"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(package.parent / "kernels", copy / "kernels")
-    script = "import sys; from convlab.words.catalog import catalog; print(catalog()[0].parent)"
-    environment = os.environ | {"PYTHONPATH": str(copy.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd="/", env=environment, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == str(copy / "kernels"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -252,9 +230,8 @@ def test_the_shipped_kernels_are_found_from_anywhere(tmp_path):
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path, data, message):
-    path = tmp_path
+    path = tmp_path if data is None else tmp_path / "a.cu"
     if data is not None:
-        path = tmp_path / "a.cu"
         path.write_bytes(data)
     with pytest.raises(CatalogError, match=message):
         read(path)
@@ -264,12 +241,6 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     path = tmp_path / "a.cu"
     path.write_bytes("\ufeff// title: Ä\n".encode())
     assert read(path) == "// title: Ä\n"
-
-
-def test_missing_directory(kernels, monkeypatch):
-    monkeypatch.setenv(module.ENVIRONMENT, "/does/not/exist")
-    with pytest.raises(CatalogError, match="lists /does/not/exist"):
-        catalog()
 
 
 def test_the_shipped_kernels_have_headers():

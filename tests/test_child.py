@@ -78,6 +78,35 @@ def test_time_limit_counts_from_the_beginning(kept):
     assert ask(kept, "x y")[1] == "y"
 
 
+@pytest.mark.parametrize("words", ["sleep 1000", "slow-start 1000"])
+def test_one_that_does_not_look_at_its_socket_is_killed(process, words, monkeypatch):
+    """Alone it would not end by itself: it is in the midst of its work, or of its start."""
+    pid, _ = ask(process, "x")
+    for limit in ("START_LIMIT", "STOP_LIMIT"):
+        monkeypatch.setattr(child, limit, 0.2)
+    with pytest.raises(child.TimedOut, match="stopped after 0.2 s") as caught:
+        ask(process, words, 0.2)
+    assert caught.value.begun == (words == "sleep 1000") and ended(pid, 0)
+
+
+def test_a_keeper_that_cannot_act_is_killed_with_what_it_keeps(kept, monkeypatch):
+    pid, _ = ask(kept, "x")
+    monkeypatch.setattr(child, "STOP_LIMIT", 0.2)
+    os.kill(kept._process.pid, signal.SIGSTOP)
+    kept.stop()
+    assert ended(pid)
+
+
+def test_a_copy_of_its_socket_does_not_keep_it(process):
+    """Such as a process has that was forked in the midst of things."""
+    pid, _ = ask(process, "x")
+    copy = os.dup(process._connection.fileno())
+    started = time.monotonic()
+    process.stop()
+    assert ended(pid, 0) and time.monotonic() - started < child.STOP_LIMIT / 2
+    os.close(copy)
+
+
 def test_what_it_prints_appears_here(process, capsys):
     ask(process, "print")
     assert capsys.readouterr() == ("out", "err") and process.printed == "err"
@@ -153,12 +182,12 @@ def test_it_inherits_no_descriptor(process, tmp_path):
     assert low == []
 
 
-PARENT = """
+PARENT = f"""
 import sys
-sys.path.insert(0, {root!r})
+sys.path.insert(0, {str(Path(child.__file__).parents[1])!r})  # without torch
 from pathlib import Path
-from convlab.machine import child
-process = child.Child(Path({script!r}), options=["-I", "-S"], kept={kept})
+from machine import child
+process = child.Child(Path({str(SCRIPT)!r}), options=["-I", "-S"])
 print(process.ask(b"x", 20).split()[0].decode(), flush=True)
 if sys.argv[1] == "busy":
     process.ask(b"sleep 1000", None)
@@ -167,19 +196,18 @@ if sys.argv[1] == "busy":
 
 @pytest.mark.parametrize("end", ["idle", "busy"])
 def test_it_ends_with_this_process(end):
-    text = PARENT.format(root=str(SCRIPT.parent.parent), script=str(SCRIPT), kept=True)
-    command = [sys.executable, "-c", text, end]
+    command = [sys.executable, "-c", PARENT, end]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
         parent.kill()
         assert ended(pid)
 
 
-def test_a_program_runs_to_its_end(tmp_path):
+def test_a_program_runs_to_its_end():
     done = child.run(["sh", "-c", "echo out; echo err >&2; exit 5"], 20.0)
     assert (done.returncode, done.stdout, done.stderr) == (5, "out\n", "err\n")
-    assert child.run(["sh", "-c", "echo $A; kill -6 $$"], 20, {"A": "b"}).returncode == -6
-    assert child.run(["sh", "-c", "echo $A; kill -6 $$"], 20, {"A": "b"}).stdout == "b\n"
+    done = child.run(["sh", "-c", "echo $A; kill -6 $$"], 20, {"A": "b"})
+    assert (done.returncode, done.stdout) == (-6, "b\n")
     assert child.run(["no such program"], 20.0).returncode == 127
 
 

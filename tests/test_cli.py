@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
+from convlab.__main__ import main
 from convlab.use import answers
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
@@ -70,8 +72,6 @@ def process(tmp_path, monkeypatch) -> Callable[..., Done]:
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd) -> Callable[..., Done]:
     """As `process`, on the simulator, and without the seconds that importing torch takes."""
-    from convlab.__main__ import main
-
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Done:
@@ -105,17 +105,22 @@ def kernels(tmp_path) -> dict[str, Path]:
 # --- what is right -------------------------------------------------------------------------------
 
 
-def test_list(process, run):
-    done = process("list")
-    assert done.status == 0
-    for path in catalog():
-        assert path.stem in done.out
+def test_list(run, tmp_path, monkeypatch):
+    shipped = catalog()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.cu").write_text(WRONG)
+    monkeypatch.setenv("CONVLAB_KERNELS", str(tmp_path / "own"))
+    done = run("list")
+    lines = done.out.splitlines()
+    assert done.status == 0 and all(path.stem in done.out for path in shipped)
+    assert f"kernels of {shipped[0].parent}:" in lines  # and where they are from
+    assert lines[lines.index(f"kernels of {tmp_path / 'own'}:") + 1].split()[0] == "mine"
     assert max(map(len, done.out[done.out.index("problems:") :].splitlines())) <= 100
     document = run("list", "--json").document
-    assert [row["kernel"] for row in document["kernels"]] == [path.stem for path in catalog()]
-    assert list(document["problems"]) == list(PROBLEM_SETS)
     tunables = {row["kernel"]: row["tunables"] for row in document["kernels"]}
+    assert tunables.keys() == {"mine", *(path.stem for path in shipped)}
     assert tunables["01_direct"] == {"THREADS": "256"}
+    assert list(document["problems"]) == list(PROBLEM_SETS)
 
 
 def test_doctor(run):
@@ -137,85 +142,66 @@ def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
     assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
 
 
-def test_check_by_position_option_and_path_with_tunables(process, tmp_path):
+def test_check_by_position_option_and_path_with_tunables(run, tmp_path):
     copied = tmp_path / "mine.cu"
     copied.write_text((REPOSITORY / "kernels" / "01_direct.cu").read_text())
-    done = process("check", "01_direct@THREADS=64", "--kernel", "03", "--kernel", "./mine.cu",
-                   "--engine", "sim", "--problem", SMALL)  # fmt: skip
+    done = run("check", "01_direct@THREADS=64", "--kernel", "03", "--kernel", "./mine.cu",
+               "--problem", SMALL)  # fmt: skip
     assert done.status == 0, done.err
     lines = done.out.splitlines()
     for name in ("01_direct@THREADS=64", "03_smem_tile", "mine"):
         assert any(line.startswith(f"{name} on N2 C4") and "right" in line for line in lines)
 
 
-def test_check_json(run):
-    done = run("check", "01_direct", "--problem", SMALL, "--json")
+def test_check_of_a_problem_by_name_and_of_a_set(run):
+    done = run("check", "01_direct", "--problem", "awkward.image_1", "--json")
     assert done.status == 0 and done.document["ok"] is True
     (report,) = done.document["reports"]
     assert report["right"] is True and 0 < report["error"] <= report["bound"]
-
-
-@pytest.mark.parametrize("problem", ["awkward.bias", "awkward.image_1"])
-def test_named_problem(run, problem):
-    assert problem in " ".join(name for names in _problem_names(run) for name in names)
-    done = run("check", "01_direct", "--problem", problem)
-    assert done.status == 0 and problem in done.out
-
-
-def _problem_names(run) -> list[list[str]]:
-    return list(run("list", "--json").document["problems"].values())
-
-
-def test_check_of_a_set_names_its_kernel(run):
+    done = run("check", "01_direct", "--problem", "awkward.bias")
+    assert done.status == 0 and "awkward.bias" in done.out
     done = run("check", "01_direct", "--problem", "awkward")
-    assert done.status == 0
-    assert re.match(r"01_direct: right on (\d+) of \1 problems", done.out)
+    assert done.status == 0 and re.match(r"01_direct: right on (\d+) of \1 problems", done.out)
 
 
-def test_compare_writes_the_png_that_it_names(process, tmp_path):
-    done = process("compare", "01", "03_smem_tile", "--engine", "sim", "--problem", SMALL,
-                   "--plot", "figure.png")  # fmt: skip
+def test_compare_writes_the_png_that_it_names(run, tmp_path):
+    words = ("compare", "01", "02b", "--problem", SMALL)
+    done = run(*words, "--plot", "figure.png")
     assert done.status == 0, done.err
     path = Path(re.search(r"^plot: (.*)$", done.out, re.M)[1])
-    assert path == tmp_path / "figure.png"
-    assert path.read_bytes().startswith(b"\x89PNG\r\n")
-    for word in ("01_direct", "03_smem_tile", "right", "on the simulator"):
+    assert path == tmp_path / "figure.png" and path.read_bytes().startswith(b"\x89PNG\r\n")
+    for word in ("01_direct", "02b_im2col_cublas", "right", "on the simulator"):
         assert word in done.out
     assert " ms" not in done.out  # a simulated time is never a GPU's
-
-
-def test_compare_json(run, tmp_path):
-    done = run("compare", "01_direct", "02b", "--problem", SMALL, "--json")
-    assert done.status == 0, done.err
-    document = done.document
-    assert "plot" not in document and not list(tmp_path.glob("*.png"))  # only where asked
+    path.unlink()
+    document = run(*words, "--json").document
+    assert "plot" not in document and not path.exists()  # only where asked
     assert [row["kernel"] for row in document["rows"]] == ["01_direct", "02b_im2col_cublas"]
     assert all(row["right"] is True for row in document["rows"])
-    done = run("compare", "01_direct", "--problem", SMALL, "--json", "--plot", "one.png")
-    assert Path(done.document["plot"]) == tmp_path / "one.png"
-    assert Path(done.document["plot"]).exists()
+    document = run(*words, "--json", "--plot", "one.png").document
+    assert Path(document["plot"]) == tmp_path / "one.png" and Path(document["plot"]).exists()
 
 
-def test_results_come_before_the_picture(run, tmp_path, monkeypatch):
+def test_results_come_before_the_picture(run, monkeypatch):
     """A disk that is full when the picture is drawn takes nothing of the results."""
 
     def full(*_):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("convlab.show.plot.Chart.save", full)
-    done = run("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
+    words = ("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
+    done = run(*words)
     assert done.status == 2 and "no space left" in done.err
     assert "01_direct" in done.out and "right" in done.out
-    done = run("compare", "01_direct", "--problem", SMALL, "--plot", "one.png", "--json")
-    assert done.document["ok"] is True and "no space left" in done.document["error"]
+    document = run(*words, "--json").document
+    assert document["ok"] is True and "no space left" in document["error"]
 
 
 def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):
     done = run("check", "01_direct", "03_smem_tile", "--problem", SMALL, "--plot", "a.png")
     assert done.status == 0
-    assert {path.name for path in tmp_path.glob("*.png")} == {
-        "a-01_direct.png", "a-03_smem_tile.png",
-    }  # fmt: skip
+    names = {path.name for path in tmp_path.glob("*.png")}
+    assert names == {"a-01_direct.png", "a-03_smem_tile.png"}
 
 
 def test_cache_is_shown_and_cleared(run, tmp_path, monkeypatch):
@@ -228,15 +214,6 @@ def test_cache_is_shown_and_cleared(run, tmp_path, monkeypatch):
     assert str(tmp_path / "builds") in document["folder"] and "MB" in run("cache").out
     assert run("cache", "clear", "--json").document["removed"] == document["bytes"]
     assert run("cache", "--json").document["builds"] == 0
-
-
-def test_list_says_where_kernels_are_from(run, tmp_path, monkeypatch):
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "mine.cu").write_text(WRONG)
-    monkeypatch.setenv("CONVLAB_KERNELS", str(tmp_path / "own"))
-    lines = run("list").out.splitlines()
-    assert f"kernels of {catalog()[0].parent}:" in lines
-    assert lines[lines.index(f"kernels of {tmp_path / 'own'}:") + 1].split()[0] == "mine"
 
 
 def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
@@ -273,26 +250,14 @@ def test_bench_writes_between_the_markers(run, tmp_path):
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help(capsys, command):
-    from convlab.__main__ import main
-
     with pytest.raises(SystemExit) as caught:
-        main([*([command] if command else []), "--help"])
+        main([*[command] * bool(command), "--help"])
     out = capsys.readouterr().out
     assert caught.value.code == 0 and out.startswith("usage: python -m convlab")
-    if command:
-        assert "--json" in out
-    else:
-        assert all(name in out for name in COMMANDS)
+    assert all(word in out for word in (["--json"] if command else COMMANDS))
 
 
 # --- what is wrong -------------------------------------------------------------------------------
-
-
-def test_wrong_kernel(run, kernels):
-    done = run("check", "ones.cu", "--problem", SMALL)
-    assert done.status == 1
-    assert "WRONG" in done.out and re.search(r"outputs are wrong", done.out)
-    assert '{ a kernel "speaks" }' in done.out
 
 
 def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels):
@@ -301,6 +266,7 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
     assert done.status == 1 and done.document["ok"] is False
     reports = {report["kernel"]: report for report in done.document["reports"]}
     messages = {name: "\n".join(report["failures"]) for name, report in reports.items()}
+    assert "outputs are wrong" in messages["ones"]
     assert [name for name, report in reports.items() if report["right"]] == ["01_direct"]
     assert "y[-1]" in messages["crash"] and "crash.cu:6:" in messages["crash"]
     assert "broken.cu:6:" in messages["broken"]
@@ -314,7 +280,7 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
 def test_compare_with_wrong_ones(process, run, kernels):
     names = ["ones.cu", "broken.cu", "crash.cu", "01"]
     done = run("compare", *names, "--problem", SMALL)
-    assert done.status == 1
+    assert done.status == 1 and '{ a kernel "speaks" }' in done.out
     table = {line.split()[0]: line for line in reversed(done.out.splitlines()) if line.strip()}
     assert " WRONG " in table["ones"] and " right " in table["01_direct"]
     assert " FAILED " in table["broken"] and " FAILED " in table["crash"]
@@ -330,13 +296,10 @@ def test_bench_with_a_wrong_one(run, kernels):
     assert done.status == 1 and done.document["ok"] is False
 
 
-@pytest.mark.parametrize("words", [["check", "01"], ["compare", "01"]], ids=["check", "compare"])
-def test_no_gpu(run, words):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    done = run(*words, "--problem", SMALL, "--engine", "cuda")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", ["check", "compare"])
+def test_no_gpu(run, command):
+    done = run(command, "01", "--problem", SMALL, "--engine", "cuda")
     assert done.status == 1 and done.out == ""
     assert 'engine="cuda" needs an NVIDIA GPU' in done.err and "doctor" in done.err
 
@@ -375,10 +338,9 @@ def test_usage_error(run, tmp_path, words, message):
     assert (tmp_path / "empty.md").read_text() == "nothing\n"
 
 
-def test_usage_error_as_json(process):
-    done = process("check", "01_dircet", "--json")
-    assert done.status == 2
-    assert "did you mean 01_direct" in done.document["error"]
+def test_usage_error_as_json(run):
+    done = run("check", "01_dircet", "--json")
+    assert done.status == 2 and "did you mean 01_direct" in done.document["error"]
 
 
 def test_without_words_the_commands_are_told(run):

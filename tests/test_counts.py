@@ -1,266 +1,57 @@
 """What the simulator counts where the lanes of a warp go different ways, against counts by hand.
 
-The expectations are what a GPU does: lanes that part meet again behind the branch, and at the end
-of each iteration of a loop. `tests/instruments/ncu_agreement.py` compares with a real one.
+The kernels and their counts are in ``cuda/divergent.cu``. `tests/instruments/ncu_agreement.py`
+compares with a GPU.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import convlab
-from convlab import sim
 from convlab.machine import toolchain
 from convlab.right import reference
-from convlab.sim import any_kernel, operations
+from convlab.run.runnable import Launch
+from convlab.sim import operations
 from convlab.why import counting, sass
-from convlab.words.errors import LaunchError
 from tests.instruments import merging, ncu_agreement
+from tests.suites import Suite
 
-# Each kernel is run by one warp; t is its lane. x[8 * i] is a sector of its own for each i.
-LANES = range(32)
-KERNEL = """
-%s
-__global__ void one_warp(const float* x, float* y) {
-    int t = threadIdx.x;
-    float a = 0;
-    %s
-    y[t] = a;
-}
-"""
+WARP = Suite("divergent")
 
 
-def run(body: str, prelude: str = "", **options) -> sim.Trace:
-    x, y = np.ones(4096, np.float32), np.zeros(32, np.float32)
-    return any_kernel.run(KERNEL % (prelude, body), "one_warp", x, y, grid=1, block=32, **options)
-
-
-def loads(trace: sim.Trace) -> list[tuple[int, int, int]]:
+def loads(launch: Launch, array: str = "x") -> list[tuple[int, int, int]]:
     """(requests, sectors, lanes) of each line with loads, in their order."""
-    rows = [row for row in trace.lines if row["kind"] == "load"]
+    rows = [row for row in launch.lines if row["kind"] == "load" and row["array"] == array]
     return [(row["requests"], row["units"], row["lanes"]) for row in rows]
 
 
-DIVERGENT = {
-    # A tap outside of the row is skipped: 31, 32 and 31 lanes read, each a sector of its own.
-    "borders": (
-        """for (int s = 0; s < 3; ++s) {
-               int w = t + s - 1;
-               if (w < 0 || w >= 32) continue;
-               a += x[8 * w];
-           }""",
-        [(3, 31 + 32 + 31, 31 + 32 + 31)],
-    ),
-    # Each iteration is of one half of the lanes, all at one address.
-    "take_turns": (
-        """for (int i = 0; i < 8; ++i)
-               if ((i + t) % 2) a += x[8 * i];""",
-        [(8, 8, 8 * 16)],
-    ),
-    # Both arms run in each iteration, and lanes change sides in between.
-    "if_else": (
-        """for (int i = 0; i < 4; ++i) {
-               if ((i + t) % 2)
-                   a += x[8 * i];
-               else
-                   a -= x[8 * i + 800];
-           }""",
-        [(4, 4, 4 * 16), (4, 4, 4 * 16)],
-    ),
-    "three_ways": (
-        """for (int i = 0; i < 6; ++i) {
-               switch ((i + t) % 4) {
-                   case 0: a += x[8 * i];
-                       break;
-                   case 1: a -= x[8 * i + 800];
-                       break;
-                   default:
-                       continue;
-               }
-               a *= x[8 * i + 1600];
-           }""",
-        [(6, 6, 6 * 8), (6, 6, 6 * 8), (6, 6, 6 * 16)],
-    ),
-    # The loop is as long as the longest lane's; the others wait behind it.
-    "own_bounds": (
-        """for (int i = 0; i < t; ++i) a += x[8 * i];
-           a += x[t];""",
-        [(31, 31, sum(LANES)), (1, 4, 32)],
-    ),
-    "skipped": (
-        """if (t < 16)
-               for (int i = 0; i < 8; ++i)
-                   a += x[8 * i];
-           a += x[t];""",
-        [(8, 8, 8 * 16), (1, 4, 32)],
-    ),
-    "leaves_early": (
-        """for (int i = 0; i < 8; ++i) {
-               if (i == t / 4) break;
-               a += x[8 * i];
-           }
-           a += x[t];""",
-        [(7, 7, sum(t // 4 for t in LANES)), (1, 4, 32)],
-    ),
-    "returns": (
-        """for (int i = 0; i < 8; ++i) {
-               if (i == t / 4) return;
-               a += x[8 * i];
-           }""",
-        [(7, 7, sum(t // 4 for t in LANES))],
-    ),
-    # In each of the three rounds the longest lane makes three, though none makes nine in all.
-    "nested": (
-        """for (int i = 0; i < 3; ++i)
-               for (int j = 0; j < (t + i) % 4; ++j)
-                   a += x[8 * (4 * i + j)];""",
-        [(9, 9, 3 * 8 * (0 + 1 + 2 + 3))],
-    ),
-    "empty_rounds": (
-        """for (int i = 0; i < 40; ++i) {
-               for (int j = 0; j < t; ++j) a += i ^ j;
-               if (i % 32 == t) a += x[8 * i];
-           }""",
-        [(40, 40, 40)],
-    ),
-    # More than a lane's log holds: those that skipped the first loop wait for those in it.
-    "long": (
-        """if (t < 16)
-               for (int i = 0; i < 3000; ++i) a += x[i];
-           for (int i = 0; i < 3000; ++i) a += x[i];""",
-        [(3000, 3000, 3000 * 16), (3000, 3000, 3000 * 32)],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DIVERGENT)
+@pytest.mark.parametrize("name", [name for name, case in WARP.cases.items() if "loads" in case])
 def test_lanes_meet_where_they_do_on_a_gpu(name):
-    body, expected = DIVERGENT[name]
-    assert loads(run(body)) == expected
+    """And in four orders of running them."""
+    launch = WARP.launch(name)
+    for _ in range(3 if name == "three_ways" else 0):
+        assert loads(launch) == WARP.value(name, "loads")
+        launch()
+    assert loads(launch) == WARP.value(name, "loads")
 
 
-def test_counts_do_not_depend_on_the_schedule():
-    body, expected = DIVERGENT["three_ways"]
-    for schedule in (1, 2, 3):
-        assert loads(run(body, schedule=schedule)) == expected
-
-
-CALLS = {
-    "some_lanes_call": (
-        "__device__ __noinline__ float read(const float* p) { return *p + 1; }",
-        """for (int i = 0; i < 4; ++i) {
-               if (t % 2) a += read(x + 8 * i);
-               a += x[t];
-           }""",
-        [(4, 4, 4 * 16), (4, 4 * 4, 4 * 32)],
-    ),
-    # Two calls of one function are not one.
-    "from_two_places": (
-        "__device__ __noinline__ float read(const float* p) { return *p + 1; }",
-        """if (t % 2) a += read(x + 8);
-           else a -= read(x + 16);
-           a += x[t];""",
-        [(2, 2, 32), (1, 4, 32)],
-    ),
-    "recursion": (
-        """__device__ __noinline__ float sum(const float* p, int n) {
-               return n ? p[8 * n] + sum(p, n - 1) : 0;
-           }""",
-        """a = sum(x, t % 4);
-           a += x[t];""",
-        [(3, 3 + 2 + 1, 8 * (3 + 2 + 1)), (1, 4, 32)],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_calls(name):
-    prelude, body, expected = CALLS[name]
-    assert loads(run(body, prelude)) == expected
-
-
-def test_a_lane_that_waits_for_another_does_not_hang():
-    """The lane that is behind spins until one that is ahead, and whose log is full, stores."""
-    trace = any_kernel.run(
-        """
-        __global__ void wait(const float* x, volatile int* flag, float* y) {
-            float a = 0;
-            if (threadIdx.x == 0) {
-                while (!*flag) a += 1;
-                y[0] = a;
-            } else {
-                for (int i = 0; i < 5000; ++i) a += x[i % 64];
-                if (threadIdx.x == 1) *flag = 1;
-                y[threadIdx.x] = a;
-            }
-        }
-        """,
-        "wait", np.ones(64, np.float32), np.zeros(1, np.int32), np.zeros(32, np.float32),
-        grid=1, block=32, time_limit=20,
-    )  # fmt: skip
-    of_x = [row for row in trace.lines if row["array"] == "x"]
-    assert [(row["requests"], row["lanes"]) for row in of_x] == [(5000, 5000 * 31)]
-
-
-def test_endless_loop_without_accesses_is_found_at_its_line():
-    with pytest.raises(LaunchError) as caught:
-        any_kernel.run(
-            "__global__ void stay(float* y, int n) {\n"
-            "    while (n != 7)\n"
-            "        n = (n * 3) & 14;\n"
-            "    y[0] = n;\n"
-            "}\n",
-            "stay", np.zeros(1, np.float32), 2, grid=1, block=1, time_limit=1,
-        )  # fmt: skip
-    (finding,) = caught.value.findings
-    assert finding.kind == "endless loop" and finding.line in (2, 3)
-
-
-# --- operations -----------------------------------------------------------------------------------
-
-FLOPS = {
-    "add": ("a = x[t] + x[t + 1];", 32),
-    "multiply_add": ("a = x[t] * x[t + 1] + x[t + 2];", 2 * 32),
-    "fmaf": ("a = fmaf(x[t], x[t + 1], x[t + 2]);", 2 * 32),
-    "divide_and_root": ("a = x[t] / sqrtf(x[t + 1]);", 2 * 32),
-    "minus": ("a = -x[t];", 0),
-    "compare": ("a = x[t] < x[t + 1] ? 3.0f : 4.0f;", 0),
-    "convert": ("a = float(int(x[t]) + t);", 0),
-    "double": ("a = float(double(x[t]) * x[t + 1]);", 32),
-    "some_lanes": ("if (t < 20) a = x[t] + x[t + 1];", 20),
-    "own_bounds": ("for (int i = 0; i < t; ++i) a += x[i];", sum(LANES)),
-    "nothing": (";", 0),
-}
-
-
-@pytest.mark.parametrize("name", FLOPS)
+@pytest.mark.parametrize("name", [name for name, case in WARP.cases.items() if "flops" in case])
 def test_flops(name):
-    body, expected = FLOPS[name]
-    assert run(body).flops == expected
+    assert WARP.launch(name).flops == WARP.value(name, "flops")
 
 
 @pytest.mark.parametrize(
     "instruction, expected",
     {
-        "addss %xmm1,%xmm0": 1,
-        "mulps (%rax),%xmm0": 4,
-        "vdivpd %ymm1,%ymm2,%ymm0": 4,
-        "sqrtsd %xmm0,%xmm0": 1,
-        "vfmadd231ss %xmm1,%xmm2,%xmm0": 2,
-        "vfnmsub132ps %ymm1,%ymm2,%ymm0": 16,
-        "ucomiss %xmm1,%xmm0": 0,
-        "cvtsi2ss %eax,%xmm0": 0,
-        "minss %xmm1,%xmm0": 0,
-        "add $0x8,%rsp": 0,
-        "fadd s0, s1, s2": 1,
-        "fmadd s0, s1, s2, s3": 2,
-        "fmla v0.4s, v1.4s, v2.4s": 8,
-        "fcmp s0, #0.0": 0,
-        "fmov s0, s1": 0,
-        "bl 1040 <fmaf@plt>": 2,
+        "addss %xmm1,%xmm0": 1, "mulps (%rax),%xmm0": 4, "vdivpd %ymm1,%ymm2,%ymm0": 4,
+        "sqrtsd %xmm0,%xmm0": 1, "vfmadd231ss %xmm1,%xmm2,%xmm0": 2,
+        "vfnmsub132ps %ymm1,%ymm2,%ymm0": 16, "ucomiss %xmm1,%xmm0": 0, "cvtsi2ss %eax,%xmm0": 0,
+        "minss %xmm1,%xmm0": 0, "add $0x8,%rsp": 0, "fadd s0, s1, s2": 1,
+        "fmadd s0, s1, s2, s3": 2, "fmla v0.4s, v1.4s, v2.4s": 8, "fcmp s0, #0.0": 0,
+        "fmov s0, s1": 0, "bl 1040 <fmaf@plt>": 2,
     }.items(),
-)
+)  # fmt: skip
 def test_operations_of_an_instruction(instruction, expected):
     assert operations.operations_of(*instruction.split(" ", 1)) == expected
 
@@ -372,12 +163,9 @@ def test_merges_are_told_from_the_machine_code():
 
 
 COUNTS = {
-    "shared_wavefronts": 1296.0,
-    "shared_requests": 1296.0,
-    "global_load_sectors": 400.0,
-    "global_load_requests": 100.0,
-    "flops": 1000.0,
-}
+    "shared_wavefronts": 1296.0, "shared_requests": 1296.0, "global_load_sectors": 400.0,
+    "global_load_requests": 100.0, "flops": 1000.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("measured, explained", [(1000.0, True), (1600.0, False)])

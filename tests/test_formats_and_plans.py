@@ -77,7 +77,9 @@ def test_half_precision_with_channels_last(engine: str) -> None:
         y = kernel(given, w)
         assert y.dtype == torch.float16 and torch.equal(y, x)
         assert y.is_contiguous(memory_format=torch.channels_last)
-    with pytest.raises(ProblemError, match=r"x is torch\.float32, and copy takes .*16: pass x\.half"):
+    with pytest.raises(
+        ProblemError, match=r"x is torch\.float32, and copy takes .*16: pass x\.half"
+    ):
         kernel(x.float(), w)
 
 

@@ -21,6 +21,7 @@ class Installed:
     """An environment of its own that has this one's packages, and convlab from a copy."""
 
     def __init__(self, folder: Path, *how: str) -> None:
+        self.editable = "--editable" in how
         self.checkout, self.environment = folder / "a checkout (ü)", folder / "environment"
         self.checkout.mkdir()
         for part in PARTS:
@@ -44,37 +45,44 @@ class Installed:
 
 
 @pytest.fixture(scope="module", params=[(), ("--editable",)], ids=["plain", "editable"])
-def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
     return Installed(tmp_path_factory.mktemp("installed"), *request.param)
 
 
-def test_imported_from_anywhere(installed: Installed, tmp_path: Path) -> None:
-    where = installed.run("-c", "import convlab; print(convlab.__file__)", cwd=tmp_path)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of a user's, with kernels of their own: one of them hides a shipped one."""
+    (tmp_path / "kernels").mkdir()
+    for name in ("01_direct", "my_own"):
+        (tmp_path / "kernels" / f"{name}.cu").write_text(MINE)
+    return tmp_path
+
+
+def test_imported_from_anywhere_with_the_shipped_kernels(
+    installed: Installed, folder: Path
+) -> None:
+    script = f"""if True:
+        import convlab
+        print(convlab.__file__, convlab.load("01_direct", engine="sim").title, sep="\\n")
+        print(convlab.check(convlab.load("01b_register_channels", engine="sim"), "{SMALL}"))
+    """
+    where, title, report = installed.run("-c", script, cwd=folder).split("\n", 2)
     inside = installed.checkout if "checkout" in where else installed.environment
-    assert Path(where.strip()).is_relative_to(inside)
+    assert Path(where).is_relative_to(inside) and title == "Mine"
+    assert report.startswith("01b_register_channels on") and "right" in report
 
 
-def test_the_command_and_the_module_say_the_same(installed: Installed, tmp_path: Path) -> None:
-    listed = installed.run("list", cwd=tmp_path, program="convlab")
-    assert listed == installed.run("-m", "convlab", "list", cwd=tmp_path)
+def test_the_command_finds_shipped_kernels_and_a_users_own(
+    installed: Installed, folder: Path
+) -> None:
+    listed = installed.run("list", cwd=folder, program="convlab")
     for path in sorted((ROOT / "kernels").glob("*.cu")):
         assert path.stem in listed
-
-
-def test_a_shipped_kernel_runs(installed: Installed, tmp_path: Path) -> None:
-    out = installed.run("check", "01_direct", "--problem", SMALL, "--engine", "sim",
-                        cwd=tmp_path, program="convlab")  # fmt: skip
-    assert "01_direct on" in out and "right" in out
-
-
-def test_a_users_own_kernels_go_first(installed: Installed, tmp_path: Path) -> None:
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "01_direct.cu").write_text(MINE)
-    (tmp_path / "kernels" / "my_own.cu").write_text(MINE)
-    listed = installed.run("list", cwd=tmp_path, program="convlab")
-    assert "my_own" in listed and str(tmp_path / "kernels") in listed
-    script = "import convlab; print(convlab.load('01_direct', engine='sim').title)"
-    assert installed.run("-c", script, cwd=tmp_path).strip() == "Mine"
-    out = installed.run("check", "my_own", "--problem", SMALL, "--engine", "sim",
-                        cwd=tmp_path, program="convlab")  # fmt: skip
-    assert "my_own on" in out and "right" in out
+    assert "my_own" in listed and str(folder / "kernels") in listed
+    if not installed.editable:
+        assert listed == installed.run("-m", "convlab", "list", cwd=folder)
+        out = installed.run("check", "my_own", "--problem", SMALL, "--engine", "sim",
+                            cwd=folder, program="convlab")  # fmt: skip
+        assert "my_own on" in out and "right" in out

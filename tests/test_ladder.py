@@ -22,8 +22,7 @@ INCLUDE = re.compile(r'#include "(.+)"')
 def code(path: Path) -> list[str]:
     """Return a file's lines, without blank ones, the header comment and what indents them.
 
-    A header that holds what an earlier rung taught is read as if it stood there. What the
-    convlab*.cuh hold is taught by no rung.
+    A header of what an earlier rung taught is read in place; convlab*.cuh are taught by no rung.
     """
     lines = [line.strip() for line in path.read_text().splitlines()]
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("//"))

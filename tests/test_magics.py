@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from IPython.core import completer
 from IPython.core.completer import provisionalcompleter
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
@@ -70,7 +71,8 @@ def test_kernel_binds_a_name(run: Run) -> None:
 @pytest.mark.parametrize("above", ["", "\n\n"], ids=["first_line", "blank_lines_above"])
 def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     assert run("%%kernel edited --engine sim\n" + DIRECT).success
-    cell = f"{above}%%kernel edited --engine sim\n" + DIRECT.replace("int q =", "int q = bogus +", 1)
+    broken = DIRECT.replace("int q =", "int q = bogus +", 1)
+    cell = f"{above}%%kernel edited --engine sim\n{broken}"
     done = run(cell)
     assert isinstance(done.error_in_exec, BuildError)
     assert f"edited.cu:{line_of(cell, 'bogus')}: " in done.shown
@@ -81,8 +83,8 @@ def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     assert isinstance(run(f"%convlab check edited {SMALL}").error_in_exec, CatalogError)
 
 
-def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run, shell: InteractiveShell) -> None:
-    shell.run_cell("import torch")
+def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run) -> None:
+    run("import torch")
     done = run("x = torch.ones(1, 4, 9, 11)\ny = mine(x, torch.ones(6, 3, 3, 2))")
     assert isinstance(done.error_in_exec, ProblemError)
     assert re.fullmatch(
@@ -113,46 +115,39 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "message"),
+    ("cell", "error", "message"),
     [
-        ("%%kernel 3x\n//", "'3x' cannot be the name of a Python variable; try `%%kernel _3x`"),
-        ("%%kernel class\n//", "'class' cannot be"),
-        ("%%kernel a -D THREADS=many\n//", "write -D NAME=INTEGER"),
-        ("%%kernel a --engin sim\n//", "did you mean --engine?"),
-        ("%%kernel 'a\n//", "No closing quotation"),
-        ("%kernel a", "stands on a cell's first line"),
-        ("%convlab chek mine", "did you mean check?"),
-        ("%convlab check --sed 1", "did you mean --seed?"),
-        ("%convlab bench --write README.md", "`!python -m convlab bench --write README.md`"),
+        ("%%kernel 3x\n//", UsageError,
+         "'3x' cannot be the name of a Python variable; try `%%kernel _3x`"),
+        ("%%kernel class\n//", UsageError, "'class' cannot be"),
+        ("%%kernel a -D THREADS=many\n//", UsageError, "write -D NAME=INTEGER"),
+        ("%%kernel a --engin sim\n//", UsageError, "did you mean --engine?"),
+        ("%%kernel 'a\n//", UsageError, "No closing quotation"),
+        ("%kernel a", UsageError, "stands on a cell's first line"),
+        ("%convlab chek mine", UsageError, "did you mean check?"),
+        ("%convlab check --sed 1", UsageError, "did you mean --seed?"),
+        ("%convlab bench --write README.md", UsageError,
+         "`!python -m convlab bench --write README.md`"),
+        ("%convlab check mien", CatalogError, "did you mean mine?"),
+        ("%convlab check mine sqare", CatalogError, "did you mean square?"),
+        ("%convlab check 01_dirct", CatalogError, "did you mean 01_direct"),
+        ("%convlab check mine --problem sqare", ProblemError, "did you mean square?"),
+        ("%convlab check mine square wide", ProblemError,
+         "one problem at a time, not square and wide"),
+        ("%convlab check mine@TILE=8 square", ProblemError, "has no tunable TILE; it has: THREADS"),
+        ("%convlab sweep mine THREADS=8,x", ProblemError, "write NAME=8,16, whole numbers"),
     ],
 )  # fmt: skip
-def test_usage_errors(run: Run, cell: str, message: str) -> None:
+def test_wrong_words(run: Run, cell: str, error: type, message: str) -> None:
     done = run(cell)
-    assert type(done.error_in_exec).__name__ == "UsageError"
-    assert message in done.shown and "Traceback" not in done.shown
-
-
-@pytest.mark.parametrize(
-    ("line", "error", "message"),
-    [
-        ("check mien", CatalogError, "did you mean mine?"),
-        ("check mine sqare", CatalogError, "did you mean square?"),
-        ("check 01_dirct", CatalogError, "did you mean 01_direct"),
-        ("check mine --problem sqare", ProblemError, "did you mean square?"),
-        ("check mine square wide", ProblemError, "one problem at a time, not square and wide"),
-        ("check mine@TILE=8 square", ProblemError, "has no tunable TILE; it has: THREADS"),
-        ("sweep mine THREADS=8,x", ProblemError, "write NAME=8,16, whole numbers"),
-    ],
-)
-def test_wrong_words(run: Run, line: str, error: type, message: str) -> None:
-    done = run(f"%convlab {line}")
     assert isinstance(done.error_in_exec, error)
     assert message in done.shown and "Traceback" not in done.shown
 
 
-def test_results_are_values(run: Run, shell: InteractiveShell) -> None:
+def test_results_are_values(run: Run, shell: InteractiveShell, tmp_path: Path) -> None:
     shell.user_ns["conv"] = convlab.problem(SMALL)
-    report = run("r = %convlab check mine conv\nr").result
+    report = run(f"r = %convlab check mine conv --plot {tmp_path}/where.png\nr").result
+    assert (tmp_path / "where.png").stat().st_size > 1000
     assert isinstance(report, convlab.check(shell.user_ns["mine"], SMALL).__class__)
     assert report.ok and report.kernel == "mine" and report.problem == convlab.problem(SMALL)
     reports = run(f"%convlab check mine 01_direct {SMALL} --engine sim").result
@@ -166,11 +161,6 @@ def test_results_are_values(run: Run, shell: InteractiveShell) -> None:
     assert any("2 of 3 blocks simulated" in note for note in sampled.notes)
     swept = run(f"%convlab sweep mine THREADS=64,128 {SMALL}").result
     assert len(swept.frame) == 2 and swept.ok
-
-
-def test_plot_is_written_where_told(run: Run, tmp_path: Path) -> None:
-    done = run(f"%convlab check mine {SMALL} --plot {tmp_path}/where.png")
-    assert done.success and (tmp_path / "where.png").stat().st_size > 1000
 
 
 def test_help_and_lists(run: Run) -> None:
@@ -233,31 +223,27 @@ def test_show_cuts_by_text_and_number() -> None:
     assert kernel.show("const int q =").lines == (lines[start - 1],)
     assert kernel.show(last=2).lines == tuple(lines[:2])
     assert str(cut).splitlines()[0] == f"{start}  {lines[start - 1]}"
-
-
-def test_show_in_a_notebook() -> None:
-    cut = convlab.load("01_direct", engine="sim").show("const int q =", "g_y[i] =")
+    # in a notebook
     assert cut._repr_markdown_() == "```cpp\n" + "\n".join(cut.lines) + "\n```"
     page = cut._repr_html_()
     text = re.sub(r"<[^>]*>", "", page)
-    assert "kernels/01_direct.cu" in text
+    assert "kernels/01_direct.cu" in text and all(f"{n}  " in text for n in range(start, stop + 1))
     assert len(page.splitlines()) == 1 + len(cut.lines)
     assert "color:" in page and "r &lt; conv.R" in text
-    assert all(f"{n}  " in text for n in range(cut.first, cut.first + len(cut.lines)))
 
 
-def test_show_says_what_is_there() -> None:
-    kernel = convlab.load("01_direct", engine="sim")
-    with pytest.raises(
-        ProblemError, match=r"holds 'const int qq ='; the nearest are\n  \d+: const"
-    ):
-        kernel.show("const int qq =")
-    with pytest.raises(ProblemError, match=r"has no line 9999: its lines are 1 to \d+"):
-        kernel.show(9999)
-    with pytest.raises(ProblemError, match="line 3 stands before line 10"):
-        kernel.show(10, 3)
-    with pytest.raises(ProblemError, match="01_direct.cu from line 60 on holds '// title'"):
-        kernel.show(60, "// title")
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        (["const int qq ="], r"holds 'const int qq ='; the nearest are\n  \d+: const"),
+        ([9999], r"has no line 9999: its lines are 1 to \d+"),
+        ([10, 3], "line 3 stands before line 10"),
+        ([60, "// title"], r"01_direct\.cu from line 60 on holds '// title'"),
+    ],
+)
+def test_show_says_what_is_there(places: list, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        convlab.load("01_direct", engine="sim").show(*places)
 
 
 # --- in a running notebook kernel ----------------------------------------------------------------
@@ -323,13 +309,12 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """A notebook with the extension and a kernel called ``mine``, builds in a cache of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONVLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        notebook = Notebook(KERNEL_DIR.parent)
+def notebook() -> Iterator[Notebook]:
+    """A notebook with the extension and a kernel called ``mine`` that was not built before."""
+    notebook = Notebook(KERNEL_DIR.parent)
     assert notebook.printed("%load_ext convlab\nimport torch, convlab") == ""  # no warnings
-    assert notebook.printed("%%kernel mine --engine sim\n" + DIRECT) == ""
+    new = f"// {time.time_ns()}\n"
+    assert notebook.printed("%%kernel mine --engine sim\n" + DIRECT + new) == ""
     assert notebook.printed("x, w = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3)") == ""
     yield notebook
     notebook.stop()
@@ -351,18 +336,13 @@ def test_progress_leaves_nothing_behind(notebook: Notebook) -> None:
     assert bars[-1] == {"text/plain": "", "text/html": ""}
 
 
-def test_printf_of_a_simulated_kernel_appears(notebook: Notebook) -> None:
+@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_printf_appears_once(notebook: Notebook, engine: str) -> None:
     speaks = DIRECT.replace("g_y[i] =", 'if (i < 2) printf("output %d\\n", int(i));\n    g_y[i] =')
-    assert notebook.printed("%%kernel speaks --engine sim\n" + speaks) == ""
-    assert notebook.printed("y = speaks(x, w)") == "output 0\noutput 1\n"
-
-
-@pytest.mark.gpu
-def test_printf_of_a_kernel_on_the_gpu_appears_once(notebook: Notebook) -> None:
-    speaks = DIRECT.replace("g_y[i] =", 'if (i < 2) printf("output %d\\n", int(i));\n    g_y[i] =')
-    assert notebook.printed("%%kernel loud --engine cuda\n" + speaks) == ""
-    for _ in range(2):  # the first call has a trial in the worker process, which is not to be seen
-        assert notebook.printed("y = loud(x.cuda(), w.cuda())") == "output 0\noutput 1\n"
+    assert notebook.printed(f"%%kernel speaks --engine {engine}\n" + speaks) == ""
+    for _ in range(2):  # on a GPU the first call has a trial in the worker, which is not to be seen
+        text = "y = speaks(x.to(speaks.device), w.to(speaks.device))"
+        assert notebook.printed(text) == "output 0\noutput 1\n"
 
 
 def test_what_c_prints_reaches_pythons_output(

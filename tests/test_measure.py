@@ -20,7 +20,8 @@ from test_check import PLAIN, Fake, FakeLaunch, shifted, tf32, zeros
 
 import convlab
 from convlab.fast import measure, stopwatch
-from convlab.fast.compare import Comparison, compare
+from convlab.fast.compare import compare
+from convlab.fast.comparison import Comparison
 from convlab.machine import device
 from convlab.machine.device import Ceilings, Datasheet, floor_seconds
 from convlab.right import reference
@@ -28,15 +29,15 @@ from convlab.right.check import check
 from convlab.right.report import traffic_bytes
 from convlab.run.data import inputs
 from convlab.run.fit import SIM_MACS
-from convlab.show import charts, plot
+from convlab.show import charts
 from convlab.words.errors import BuildError, ConvlabError, LaunchError
 from convlab.words.problem import Problem
 
 comparing = sys.modules["convlab.fast.compare"]  # convlab.compare is the function
 
+ABOUT = ["kernel", "title", "class", "engine", "right", "error", "bound"]
 SIM_COLUMNS = [
-    "kernel", "title", "class", "engine", "right", "error", "bound", "traffic_mb", "floor_mb",
-    "x_floor", "shared_wavefronts", "host_seconds", "note",
+    *ABOUT, "traffic_mb", "floor_mb", "x_floor", "shared_wavefronts", "host_seconds", "note",
 ]  # fmt: skip
 H200 = Ceilings(copy_bytes_per_s=4.26e12, fp32_flops=51e12, tf32_flops=366e12)
 SQUARE = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
@@ -110,20 +111,21 @@ def test_library_calls_count_as_traffic():
     assert traffic_bytes(None) is None
 
 
-def test_kernels_of_two_devices_are_refused():
-    other = Fake(device=torch.device("meta"))
-    with pytest.raises(ConvlabError, match="different devices"):
-        measure.measure_all([Fake(), other], PLAIN)
+def test_traffic_is_32_bytes_a_sector():
+    report = check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
+    counters = report.counters
+    sectors = counters["global_load_sectors"] + counters["global_store_sectors"]
+    assert report.traffic_bytes == 32 * sectors > PLAIN.min_bytes
 
 
 def test_summary_is_median_and_spread():
     samples = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0, 1.0, 1.01, 9.0]
-    timing = measure.summary(Fake(), samples)
+    timing = measure.summary(samples)
     assert timing.seconds == 1.0 and timing.spread < 0.05 and timing.samples == 10
     assert not timing.stable
-    assert measure.summary(Fake(), [2.0] * 10).stable
-    assert not measure.summary(Fake(), [2.0] * 9).stable
-    assert measure.summary(Fake(), [3.0]).seconds == 3.0
+    assert measure.summary([2.0] * 10).stable
+    assert not measure.summary([2.0] * 9).stable
+    assert measure.summary([3.0]).seconds == 3.0
 
 
 def test_rounds_interleave_and_end(monkeypatch):
@@ -134,19 +136,23 @@ def test_rounds_interleave_and_end(monkeypatch):
         return [{"01_quick": 1e-3, "02_slow": 4.0}[self.kernel.name]] * count
 
     clock = iter(range(10_000))  # each look at the clock is a second later
-    monkeypatch.setattr(stopwatch.Single, "_sample", sample)
-    monkeypatch.setattr(stopwatch, "flush_buffer", lambda device: None)
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    kernels = [Fake(name="01_quick"), Fake(name="02_slow")]
+    kernels = [Fake(name=name, device=torch.device("cuda")) for name in ("01_quick", "02_slow")]
     data, seen = [inputs(PLAIN, 0, "cpu")] * 2, []
-    quick, slow = measure._time_in_rounds(kernels, PLAIN, data, 0, 0.005, 9.0, seen.append)
+    for where, name, value in (
+        (stopwatch.Single, "_sample", sample),
+        (stopwatch, "flush_buffer", lambda device: None),
+        (stopwatch.time, "perf_counter", lambda: next(clock)),
+        (torch.cuda, "device", lambda device: contextlib.nullcontext()),
+        (measure, "shared_inputs", lambda *_: data),
+        (reference, "make_room", lambda *_: None),
+    ):
+        monkeypatch.setattr(where, name, value)
+    quick, slow = measure.measure_all(kernels, PLAIN, limit_seconds=9.0, progress=seen.append)
     assert quick.seconds == 1e-3 and quick.stable and quick.samples >= 10
-    assert slow.seconds == 4.0 and not slow.stable
+    assert slow.seconds == 4.0 and not slow.stable and slow.samples < 10
     assert set(seen) == {"01_quick", "02_slow"}
     last = len(calls) - 1 - calls[::-1].index("02_slow")
     assert "01_quick" in calls[calls.index("02_slow") : last]
-    assert slow.samples < 10
 
 
 def test_rounds_are_in_random_order_and_leave_out_the_unwanted():
@@ -160,10 +166,24 @@ def test_rounds_are_in_random_order_and_leave_out_the_unwanted():
     assert orders == {(0, 2), (2, 0)}
 
 
+class Prepared(FakeLaunch):
+    """Lays its filter out."""
+
+    plan = torch.zeros(4, dtype=torch.uint8)
+
+
+def test_the_preparation_of_a_filter_is_timed_by_itself(monkeypatch):
+    monkeypatch.setattr(stopwatch, "lone_seconds", lambda work, kernel: 2e-3)
+    assert math.isnan(measure.prepare_seconds(Fake(), PLAIN, inputs(PLAIN, 0, "cpu")))
+    kernel = Fake()
+    kernel.prepare = lambda *tensors: Prepared(kernel, tensors[0], tensors[1:], zeros)
+    assert measure.prepare_seconds(kernel, PLAIN, inputs(PLAIN, 0, "cpu")) == 2e-3
+
+
 # Comparing -----------------------------------------------------------------------------------
 
 
-def test_comparison_rows(comparison):
+def test_a_comparison_has_a_row_for_each_kernel(comparison):
     frame = comparison.frame
     assert list(frame.columns) == SIM_COLUMNS
     assert list(frame.right) == [True, False, True, False]
@@ -171,21 +191,21 @@ def test_comparison_rows(comparison):
     assert frame.x_floor[0] == pytest.approx(frame.traffic_mb[0] / frame.floor_mb[0])
     assert math.isnan(frame.traffic_mb[3]) and "shared memory" in frame.note[3]
     assert not comparison.ok and len(comparison.failures) == 2
-
-
-def test_comparison_prints_narrow(comparison):
-    text = str(comparison)
-    table = text.split("\n2")[0].split("\n")
-    assert max(map(len, table)) <= 100, text
-    assert "WRONG" in text and "FAILED" in text and "no time is a GPU's" in text
-    assert "ms" not in text.split("\n")[1]
-
-
-def test_comparison_html_and_json(comparison):
-    assert "<table" in comparison._repr_html_() and "WRONG" in comparison._repr_html_()
     data = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert data["rows"][0]["kernel"] == "01_direct" and data["rows"][3]["traffic_mb"] is None
     assert data["problem"]["N"] == 2 and data["ok"] is False
+
+
+def test_a_comparison_is_told_and_drawn(comparison, tmp_path):
+    text, page = str(comparison), comparison._repr_html_()
+    assert max(map(len, text.split("\n2")[0].split("\n"))) <= 100, text
+    assert "WRONG" in text and "FAILED" in text and "no time is a GPU's" in text
+    assert "ms" not in text.split("\n")[1] and "<table" in page and "WRONG" in page
+    figure = comparison.plot(tmp_path / "deep" / "compare.png")
+    assert (tmp_path / "deep" / "compare.png").stat().st_size > 10_000
+    assert figure._repr_png_()[:4] == b"\x89PNG"
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert labels == list(comparison.frame.title)
 
 
 def test_the_cost_is_a_column_with_a_label(comparison):
@@ -194,39 +214,20 @@ def test_the_cost_is_a_column_with_a_label(comparison):
     assert comparison.plot().axes[1].get_xlabel().startswith(comparison.cost_label)
     moved = comparison.reports[0].traffic_bytes
     assert moved == comparison.frame.traffic_mb[0] * 1e6 > 0
-    timed = dataclasses.replace(comparison, frame=timed_rows().assign(engine="cuda"))
-    assert (timed.cost, timed.engine) == ("time_ms", "cuda") and "(ms)" in timed.cost_label
 
 
-def test_a_baseline_alone_moves_nothing_that_is_counted():
-    result = compare("torch:cpu", PLAIN, progress=False)
-    assert result.ok and result.engine == "torch" and result.frame[result.cost].isna().all()
-    assert result.reports[0].traffic_bytes is None
+def test_what_is_not_counted_has_no_cost():
+    baseline = compare("torch:cpu", PLAIN, progress=False)
+    assert baseline.ok and baseline.engine == "torch" and baseline.reports[0].traffic_bytes is None
+    untraced = compare(convlab.load("01_direct", engine="sim", trace=False), PLAIN)
+    assert untraced.ok and "1 of 1 right" in str(untraced)
+    for result in (baseline, untraced):
+        assert result.frame["traffic_mb"].isna().all()
 
 
-def test_an_untraced_kernel_has_no_traffic():
-    result = compare(convlab.load("01_direct", engine="sim", trace=False), PLAIN)
-    assert result.ok and result.frame["traffic_mb"].isna().all() and "1 of 1 right" in str(result)
-
-
-def test_traffic_is_32_bytes_a_sector():
-    report = check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
-    counters = report.counters
-    sectors = counters["global_load_sectors"] + counters["global_store_sectors"]
-    assert report.traffic_bytes == 32 * sectors > PLAIN.min_bytes
-
-
-def test_comparison_plots(comparison, tmp_path):
-    figure = comparison.plot(tmp_path / "deep" / "compare.png")
-    assert (tmp_path / "deep" / "compare.png").stat().st_size > 10_000
-    assert figure._repr_png_()[:4] == b"\x89PNG"
-    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
-    assert labels == list(comparison.frame.title)
-
-
-def test_all_right_is_ok():
-    assert compare([Fake(name="01_a"), Fake(name="02_b")], PLAIN, progress=False).ok
-    assert compare(Fake(), PLAIN, progress=False).ok
+def test_all_right_is_ok_and_there_is_no_bar_without_a_terminal(capfd):
+    assert compare([Fake(name="01_a"), Fake(name="02_b")], PLAIN, progress=True).ok
+    assert compare(Fake(), PLAIN).ok and capfd.readouterr() == ("", "")
 
 
 def test_a_declined_problem_is_not_ok_when_asked_by_name():
@@ -238,29 +239,28 @@ def test_a_declined_problem_is_not_ok_when_asked_by_name():
     assert max(map(len, str(result).splitlines())) <= 100
 
 
-def test_a_gpu_lost_while_measuring_is_told(monkeypatch):
-    def lost(*args, **options):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(comparing, "measure_all", lost)
-    entries = [comparing._Entry(Fake(), True, report=check(Fake(), PLAIN))]
-    comparing._measure(entries, PLAIN, 0, 1.0, None)
-    assert entries[0].right is False and "start Python anew" in entries[0].message
-
-
-def test_two_kernels_of_one_name():
-    mine, other = Fake(name="01_a"), Fake(shifted, name="01_a")
+def named_alike():
+    other = Fake(shifted, name="01_a")
     other.source, other.path = "another", "elsewhere/01_a.cu"
-    with pytest.raises(ConvlabError, match=r"kernels/01_a\.cu and elsewhere/01_a\.cu"):
+    return other
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (named_alike(), r"kernels/01_a\.cu and elsewhere/01_a\.cu"),
+        (
+            Fake(name="02_b", device=torch.device("meta")),
+            "different devices.*02_b on meta.*one eng",
+        ),
+    ],
+    ids=["name", "device"],
+)
+def test_what_cannot_be_compared_is_refused(other, message):
+    mine = Fake(name="01_a")
+    with pytest.raises(ConvlabError, match=message):
         compare([mine, other], PLAIN, progress=False)
     assert len(compare([mine, mine, Fake(name="01_a")], PLAIN, progress=False).frame) == 1
-
-
-def test_engines_do_not_mix():
-    other = Fake(name="02_b")
-    other.engine = "cuda"
-    with pytest.raises(ConvlabError, match="one engine"):
-        compare([Fake(), other], PLAIN, progress=False)
 
 
 def test_a_kernel_that_does_not_build_is_a_row():
@@ -276,7 +276,7 @@ def test_a_kernel_that_does_not_build_is_a_row():
     assert not only.ok and str(only) and only.plot()
 
 
-def test_kernels_are_built_side_by_side():
+def test_kernels_are_built_side_by_side(monkeypatch):
     kernels = [Fake(name=name) for name in ("01_a", "02_b", "03_typo")]
     met = threading.Barrier(2, timeout=20)  # broken, hence an error, if one builds after the other
     first = {kernel.name: True for kernel in kernels}  # the check asks for the build again
@@ -291,9 +291,8 @@ def test_kernels_are_built_side_by_side():
     for kernel in kernels[:2]:
         kernel.build = functools.partial(meet, kernel.name)
     kernels[2].build = fail
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparing.os, "sched_getaffinity", lambda _: {0, 1})
-        result = compare(kernels, PLAIN, progress=False)
+    monkeypatch.setattr(comparing.os, "sched_getaffinity", lambda _: {0, 1})
+    result = compare(kernels, PLAIN, progress=False)
     assert list(result.frame.right) == [True, True, False]
     assert list(result.frame.kernel) == ["01_a", "02_b", "03_typo"]
 
@@ -303,16 +302,85 @@ def test_scaling_is_said():
     assert result.problem.macs <= SIM_MACS and "scaled down to" in result.note
 
 
+def test_a_set_has_a_column_for_each_problem_and_a_summary():
+    other = dataclasses.replace(PLAIN, N=1, name="other")
+    result = compare([Fake(name="01_a"), Fake(shifted, name="02_b")], [PLAIN, other])
+    assert list(result.frame["problem"]) == ["plain", "plain", "other", "other"] and not result.ok
+    assert result.sentence == "2 problems, all right on 0"
+    cells = result.tables[0].cells
+    assert list(cells) == ["kernel", "class", "plain", "other"] and cells["other"][1] == "wrong"
+    text = str(result)
+    assert "plain: 1 of 2 right; least traffic: 01_a" in text and "02_b: wrong: " in text
+    assert result[0].ok is False and len(json.dumps(result.to_dict(), allow_nan=False)) > 1000
+    labels = [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
+    assert labels[0] == "plain: Fake 01_a" and labels[3] == "other: Fake 02_b"
+    headline = [each.problem.name.split(" ")[0] for each in compare(Fake(), "headline")]
+    assert headline == ["square", "rect", "wide"]
+
+
+def test_the_truth_is_computed_once_for_a_comparison(monkeypatch):
+    asked = []
+    truth = reference.truth
+    monkeypatch.setattr(reference, "truth", lambda *a, **o: asked.append(a) or truth(*a, **o))
+    reference.forget()
+    assert compare([Fake(name=f"0{i}_a") for i in range(4)], PLAIN).ok and len(asked) == 1
+
+
+# As a GPU would give it ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU on which all of PLAIN is right; returns what compares two kernels, given their times."""
+    report = check(Fake(), PLAIN)
+    monkeypatch.setattr(comparing, "check", lambda *_, **__: report)
+    monkeypatch.setattr(comparing, "ceilings", lambda _: H200)
+    kernels = [Fake(name=name, device=torch.device("cuda")) for name in ("01_a", "02_b")]
+    for kernel in kernels:
+        kernel.engine = "cuda"
+
+    def compared(times):
+        monkeypatch.setattr(comparing, "measure_all", times)
+        return compare(kernels, PLAIN, baselines=[], limit_seconds=1.0)
+
+    return compared
+
+
+def test_times_stand_beside_their_floors(gpu):
+    def times(kernels, problem, *, seed, limit_seconds, progress):
+        assert (problem, seed, limit_seconds) == (PLAIN, 0, 1.0)
+        steady = measure.Timing(2e-3, 0.01, 50, True, 1e-3)
+        return [steady, measure.Timing(1e-3, 0.02, 3, False)]
+
+    result = gpu(times)
+    frame, floor = result.frame, 1e3 * floor_seconds(PLAIN, "fp32", H200)
+    assert list(frame.columns) == [
+        *ABOUT, "time_ms", "with_prepare_ms", "spread_pct", "samples", "tflops", "floor_ms",
+        "x_floor", "note",
+    ]  # fmt: skip
+    assert list(frame.time_ms) == [2, 1] and list(frame.samples) == [50, 3]
+    assert frame.with_prepare_ms[0] == 3 and math.isnan(frame.with_prepare_ms[1])
+    assert list(frame.spread_pct) == [1, 2] and list(frame.floor_ms) == [floor] * 2
+    assert frame.x_floor[0] == pytest.approx(2 / floor)
+    assert frame.tflops[0] == pytest.approx(PLAIN.flops / 2e-3 / 1e12)
+    assert (result.cost, result.engine) == ("time_ms", "cuda") and "(ms)" in result.cost_label
+    assert result.ok and result.sentence.startswith("plain: 2 of 2 right; fastest of them: 02_b, ")
+    assert result.tables[0].cells["with prep. ms"] == ["3", "-"]
+    for text in (str(result), result._repr_html_()):
+        assert "02_b: unsteady: 3 samples until time was up" in text and str(H200) in text
+
+
+def test_a_gpu_lost_while_measuring_is_told(gpu):
+    def lost(*args, **options):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    result = gpu(lost)
+    assert list(result.frame.right) == [False, False] and result.frame.time_ms.isna().all()
+    assert "start Python anew" in result.failures[0] and "FAILED" in str(result)
+    assert "with_prepare_ms" not in result.frame and list(result.frame.samples) == [0, 0]
+
+
 # Figures -------------------------------------------------------------------------------------
-
-
-def test_colors_stay_with_the_name():
-    names = ["01_direct", "02_im2col_gemm", "03_smem_tile", "cudnn:fp32", "cudnn:tf32"]
-    shade = plot.colors(names)
-    assert len(set(shade.values())) == 5
-    assert plot.colors(names[::2])["03_smem_tile"] == shade["03_smem_tile"]
-    assert plot.colors([*names, "02b_variant"])["03_smem_tile"] == shade["03_smem_tile"]
-    assert plot.colors(["01_direct", "mine"])["01_direct"] == shade["01_direct"]
 
 
 def timed_rows() -> pd.DataFrame:
@@ -324,11 +392,9 @@ def timed_rows() -> pd.DataFrame:
         ("cudnn:tf32", "cuDNN TF32", "tf32", True, 3e-4, 6.4, 2.26),
     ]
     keys = ["kernel", "title", "class", "right", "error", "time_ms", "floor_ms"]
-    frame = pd.DataFrame(cells, columns=keys)
+    frame = pd.DataFrame(cells, columns=keys).assign(engine="cuda", note="", spread_pct=0.4)
     frame["bound"] = [1e-3 if c == "tf32" else 1e-6 for c in frame["class"]]
-    frame["x_floor"] = frame.time_ms / frame.floor_ms
-    frame["spread_pct"] = 0.4
-    return frame
+    return frame.assign(x_floor=frame.time_ms / frame.floor_ms)
 
 
 def test_times_are_drawn_with_their_floors(tmp_path):
@@ -338,6 +404,30 @@ def test_times_are_drawn_with_their_floors(tmp_path):
     texts = [text.get_text() for text in right.texts]
     assert "17.1 ms, 1.41x floor" in texts and any("(wrong)" in text for text in texts)
     assert chart.save(tmp_path / "times.png").stat().st_size > 10_000
+
+
+def test_no_number_is_told_with_an_exponent(comparison):
+    rows = timed_rows().assign(time_ms=[54_712.3, 12_000.0, 1e6, 999.96, 1.0])
+    rows["x_floor"] = rows.time_ms / rows.floor_ms
+    found = dataclasses.replace(comparison, frame=rows, failures=())
+    assert "54,712" in str(found) and not re.search(r"\de\+", str(found))
+    texts = [text.get_text() for text in found.plot().axes[1].texts]
+    assert "54,712 ms, 4,522x floor" in texts and not any("e+" in text for text in texts)
+
+
+@pytest.mark.parametrize("times", [[61.0, 30, 25, 17.1, 1.0], [61e3, 30, 25, 17.1, 1.0]])
+def test_values_stand_at_their_bars_and_ticks_apart(times):
+    chart = charts.error_and_cost(timed_rows().assign(time_ms=times), "square")
+    chart.draw_without_rendering()
+    for note, time in zip(chart.axes[1].texts, times, strict=True):
+        assert note.xy[0] == time  # below the floor or above it
+    for axes in chart.axes:
+        shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if tick.label1.get_text()]
+        low, high = axes.get_xlim()
+        seen = [label for label in shown if low <= label.get_position()[0] <= high]
+        boxes = sorted((label.get_window_extent() for label in seen), key=lambda box: box.x0)
+        for left, right in itertools.pairwise(boxes):
+            assert left.x1 <= right.x0
 
 
 @pytest.mark.gpu
@@ -355,86 +445,3 @@ def test_ceilings_and_times_on_a_gpu():
     first, second = measure.measure_all(kernels, problem, limit_seconds=1.0)
     assert first.samples >= 10 and 0.8 < first.seconds / second.seconds < 1.25
     assert first.seconds > 0.8 * floor_seconds(problem, "tf32", peaks)
-
-
-# Sets, and how it reads ----------------------------------------------------------------------
-
-
-def test_a_set_has_a_column_for_each_problem_and_a_summary():
-    other = dataclasses.replace(PLAIN, N=1, name="other")
-    result = compare([Fake(name="01_a"), Fake(shifted, name="02_b")], [PLAIN, other])
-    assert list(result.frame["problem"]) == ["plain", "plain", "other", "other"] and not result.ok
-    assert result.sentence == "2 problems, all right on 0"
-    cells = result.tables[0].cells
-    assert list(cells) == ["kernel", "class", "plain", "other"] and cells["other"][1] == "wrong"
-    text = str(result)
-    assert "plain: 1 of 2 right; least traffic: 01_a" in text and "02_b: wrong: " in text
-    assert result[0].ok is False and len(json.dumps(result.to_dict(), allow_nan=False)) > 1000
-    labels = [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
-    assert labels[0] == "plain: Fake 01_a" and labels[3] == "other: Fake 02_b"
-    assert [each.problem.name.split(" ")[0] for each in compare(Fake(), "headline")] == [
-        "square", "rect", "wide"]  # fmt: skip
-
-
-def test_the_truth_is_computed_once_for_a_comparison(monkeypatch):
-    asked = []
-    truth = reference.truth
-    monkeypatch.setattr(reference, "truth", lambda *a, **o: asked.append(a) or truth(*a, **o))
-    reference.forget()
-    assert compare([Fake(name=f"0{i}_a") for i in range(4)], PLAIN).ok and len(asked) == 1
-
-
-def test_no_bar_where_there_is_no_terminal(capfd):
-    assert compare(Fake(), PLAIN, progress=True).ok and capfd.readouterr() == ("", "")
-
-
-def test_an_unsteady_time_is_told_in_the_page_too(comparison):
-    rows = timed_rows().assign(engine="cuda", note=["unsteady: 3 samples", "", "", "", ""])
-    found = dataclasses.replace(comparison, frame=rows, failures=())
-    assert "01_direct: unsteady: 3 samples" in found._repr_html_()
-    assert "01_direct: unsteady: 3 samples" in str(found)
-
-
-def test_no_number_is_told_with_an_exponent(comparison):
-    rows = timed_rows().assign(engine="cuda", note="")
-    rows["time_ms"] = [54_712.3, 12_000.0, 1e6, 999.96, 1.0]
-    rows["x_floor"] = rows.time_ms / rows.floor_ms
-    found = dataclasses.replace(comparison, frame=rows, failures=())
-    assert "54,712" in str(found) and not re.search(r"\de\+", str(found))
-    texts = [text.get_text() for text in found.plot().axes[1].texts]
-    assert "54,712 ms, 4,522x floor" in texts and not any("e+" in text for text in texts)
-
-
-@pytest.mark.parametrize("times", [[61.0, 30, 25, 17.1, 1.0], [61e3, 30, 25, 17.1, 1.0]])
-def test_values_stand_at_their_bars_and_ticks_apart(times):
-    rows = timed_rows().assign(time_ms=times)
-    chart = charts.error_and_cost(rows, "square")
-    chart.draw_without_rendering()
-    for note, time in zip(chart.axes[1].texts, times, strict=True):
-        assert note.xy[0] == time  # below the floor or above it
-    for axes in chart.axes:
-        shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if tick.label1.get_text()]
-        low, high = axes.get_xlim()
-        seen = [label for label in shown if low <= label.get_position()[0] <= high]
-        boxes = sorted((label.get_window_extent() for label in seen), key=lambda box: box.x0)
-        for left, right in itertools.pairwise(boxes):
-            assert left.x1 <= right.x0
-
-
-class Prepared(FakeLaunch):
-    """Lays its filter out."""
-
-    plan = torch.zeros(4, dtype=torch.uint8)
-
-
-def test_a_time_with_the_filters_preparation_is_told_beside_the_one_without(
-    comparison, monkeypatch
-):
-    monkeypatch.setattr(stopwatch, "lone_seconds", lambda work, kernel: 2e-3)
-    assert math.isnan(measure._prepare_seconds(Fake(), PLAIN, inputs(PLAIN, 0, "cpu")))
-    kernel = Fake()
-    kernel.prepare = lambda *tensors: Prepared(kernel, tensors[0], tensors[1:], zeros)
-    assert measure._prepare_seconds(kernel, PLAIN, inputs(PLAIN, 0, "cpu")) == 2e-3
-    rows = timed_rows().assign(engine="cuda", note="", with_prepare_ms=[63.0, *[math.nan] * 4])
-    (table,) = dataclasses.replace(comparison, frame=rows).tables
-    assert table.cells["with prep. ms"] == ["63", "-", "-", "-", "-"]

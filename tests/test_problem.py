@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+import convlab
 from convlab.words.errors import ProblemError
 from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
 
@@ -17,58 +18,36 @@ ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
 
 @st.composite
-def arguments(draw):
-    """Draw the keyword arguments of a valid Problem, small enough to run."""
-    size = st.integers(1, 12)
-    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
-    groups = draw(st.integers(1, 3))
-    found = dict(
-        N=draw(st.integers(0, 3)),
-        C=groups * draw(st.integers(1, 3)),
-        H=draw(size),
-        W=draw(size),
-        K=groups * draw(st.integers(1, 3)),
-        R=draw(st.integers(1, 5)),
-        S=draw(st.integers(1, 5)),
-        stride=draw(pair),
-        padding=draw(st.tuples(st.integers(0, 6), st.integers(0, 6))),
-        dilation=draw(pair),
-        groups=groups,
-        bias=draw(st.booleans()),
-    )
-    for size, filter_size, i in ((found["H"], found["R"], 0), (found["W"], found["S"], 1)):
-        extent = found["dilation"][i] * (filter_size - 1) + 1
-        assume(extent <= size + 2 * found["padding"][i])
-    return found
+def small_problems(draw):
+    """Draw a valid Problem, small enough to run."""
+
+    def few(least: int, most: int) -> int:
+        return draw(st.integers(least, most))
+
+    groups = few(1, 3)
+    try:
+        return Problem(
+            few(0, 3), groups * few(1, 3), few(1, 12), few(1, 12), groups * few(1, 3), few(1, 5),
+            few(1, 5), (few(1, 3), few(1, 3)), (few(0, 6), few(0, 6)), (few(1, 3), few(1, 3)),
+            groups, draw(st.booleans()),
+        )  # fmt: skip
+    except ProblemError as error:
+        assert "larger than the padded input" in str(error)
+        reject()
 
 
-@given(arguments())
+@given(small_problems())
 @settings(deadline=None, max_examples=200)
-def test_output_shape_is_torchs(kwargs):
-    p = Problem(**kwargs)
-    y = torch.nn.functional.conv2d(
-        torch.empty(p.x_shape, device="meta"),
-        torch.empty(p.w_shape, device="meta"),
-        None,
-        p.stride,
-        p.padding,
-        p.dilation,
-        p.groups,
-    )
+def test_output_shape_is_torchs_and_the_printed_form_reads_back(p):
+    x, w = (torch.empty(shape, device="meta") for shape in (p.x_shape, p.w_shape))
+    y = torch.nn.functional.conv2d(x, w, None, p.stride, p.padding, p.dilation, p.groups)
     assert tuple(y.shape) == p.y_shape
-
-
-@given(arguments())
-@settings(deadline=None)
-def test_printed_form_reads_back(kwargs):
-    p = Problem(**kwargs)
     assert problem(str(p)) == p
 
 
-@given(arguments(), st.integers(0, 3000), st.one_of(st.none(), st.integers(50, 3000)))
+@given(small_problems(), st.integers(0, 3000), st.one_of(st.none(), st.integers(50, 3000)))
 @settings(deadline=None, max_examples=200)
-def test_scaled_is_valid_and_fits(kwargs, max_macs, max_bytes):
-    p = Problem(**kwargs)
+def test_scaled_is_valid_and_fits(p, max_macs, max_bytes):
     q = p.scaled(max_macs, max_bytes)
     for key in ("stride", "padding", "dilation", "R", "S", "bias"):
         assert getattr(q, key) == getattr(p, key)
@@ -92,13 +71,10 @@ def test_scaled_keeps_what_shows_mistakes(p):
     assert q.name.startswith(f"{p.name} (scaled to N={q.N}, {q.H}x{q.W}")
 
 
-def test_scaled_returns_itself_where_it_fits():
+def test_scaled_returns_itself_where_it_fits_and_names_the_original_once():
     p = problem("awkward.primes")
     assert p.scaled(p.macs, p.min_bytes) is p
     assert p.scaled(p.macs, p.min_bytes - 1) is not p
-
-
-def test_scaled_twice_names_the_original_once():
     assert problem("square").scaled(10**8).scaled(10**6).name.count("scaled") == 1
 
 
@@ -112,9 +88,6 @@ def test_headline_facts():
     assert (rect.gemm_m, rect.gemm_n, rect.gemm_k) == (8 * 508 * 504, 64, 32 * 45)
     # the same three under KernelBench's numbers
     assert {square, rect, wide} <= set(problems("kernelbench"))
-
-
-def test_resnet50_layers():
     layers = problems("resnet50")
     assert len(layers) == len(set(layers)) == 23
     assert problem("resnet50.layer2.0.conv2") == Problem(32, 128, 56, 56, 128, 3, 3, 2, 1)
@@ -126,22 +99,11 @@ def test_awkward_covers_every_option_and_stays_small():
     awkward = problems("awkward")
     assert max(p.macs for p in awkward) < 2_000_000
     for shown in (
-        lambda p: p.bias,
-        lambda p: p.groups == p.C > 1 and p.K == 2 * p.C,
-        lambda p: p.stride[0] != p.stride[1],
-        lambda p: p.dilation[0] != p.dilation[1],
-        lambda p: p.padding[0] != p.padding[1],
-        lambda p: p.padding[0] > p.R,
-        lambda p: p.C == 1,
-        lambda p: p.K == 1,
-        lambda p: p.W == 1,
-        lambda p: p.H == 1,
-        lambda p: p.N == 1,
-        lambda p: p.N > 65535,
-        lambda p: p.N == p.C == p.K == p.R == p.S == p.P == p.Q,
-        lambda p: (p.R, p.S) == (5, 9),
-    ):
-        assert any(map(shown, awkward))
+        "bias", "groups == C > 1 and K == 2 * C", "stride_h != stride_w", "pad_h > R", "C == 1",
+        "dilation_h != dilation_w", "pad_h != pad_w", "K == 1", "W == 1", "H == 1", "N == 1",
+        "N > 65535", "N == C == K == R == S == P == Q", "(R, S) == (5, 9)",
+    ):  # fmt: skip
+        assert any(eval(shown, p.variables() | {"bias": p.bias}) for p in awkward), shown
 
 
 def test_names_are_unique_and_found():
@@ -182,9 +144,6 @@ def test_specification(spec, expected):
 def test_bad_specification(spec, message):
     with pytest.raises(ProblemError, match=message):
         problem(spec)
-
-
-def test_unknown_set():
     with pytest.raises(ProblemError, match="headline, kernelbench, resnet50, awkward"):
         problems("headlines")
 
@@ -196,26 +155,10 @@ X, W = (2, 6, 9, 8), (4, 3, 3, 2)
     "shapes, options, message",
     [
         (((6, 9, 8), W), {}, r"4 dimensions .*x\.unsqueeze\(0\)"),
-        (((9, 8), W), {}, "x must have 4 dimensions"),
-        ((X, (4, 3, 3)), {}, "w must have 4 dimensions"),
-        ((X, W), {"groups": 3}, r"C=6 channels in groups=3, so w must be \(K, 2, R, S\)"),
-        ((X, W), {}, r"w must be \(K, 6, R, S\)"),
-        ((X, W), {"groups": 4}, "C=6 is not a multiple of groups=4"),
-        ((X, (5, 3, 3, 2)), {"groups": 2}, "K=5 is not a multiple of groups=2"),
-        ((X, W), {"groups": 0}, "groups is 0"),
-        ((X, W, (3,)), {"groups": 2}, r"bias must have shape \(4,\)"),
-        ((X, W, (4, 1)), {"groups": 2}, r"bias must have shape \(4,\)"),
         ((X, (4, 3, 10, 2)), {"groups": 2}, "larger than the padded input: height 10 .*pad by 1"),
-        ((X, W), {"groups": 2, "dilation": (1, 8)}, "larger than the padded input: width 9"),
-        ((X, W), {"groups": 2, "stride": 0}, "stride is"),
-        ((X, W), {"groups": 2, "stride": (1, -1)}, "stride is"),
-        ((X, W), {"groups": 2, "dilation": 0}, "dilation is"),
-        ((X, W), {"groups": 2, "padding": -1}, "padding is"),
         ((X, W), {"groups": 2, "padding": "same"}, "same_padding"),
-        ((X, W), {"groups": 2, "stride": (1, 2, 3)}, "pair"),
-        ((X, W), {"groups": 2, "stride": 1.5}, "must be an integer"),
-        (((2, 6, 0, 8), W), {"groups": 2}, "H is 0"),
-        (((-1, 6, 9, 8), W), {"groups": 2}, "N is -1"),
+        (((2, 6, 0, 8), W), {"groups": 2}, "H is 0; it must be at least 1"),
+        (((-1, 6, 9, 8), W), {"groups": 2}, "N is -1; it must be at least 0"),
         (((2, 6, 2**31, 8), W), {"groups": 2}, "limit is 2"),
         (((2**31, 6, 9, 8), W), {"groups": 2}, "N is 2147483648"),
         ((X, W), {"groups": 2, "padding": 2**31 - 1}, "limit is 2"),
@@ -223,6 +166,7 @@ X, W = (2, 6, 9, 8), (4, 3, 3, 2)
     ],
 )
 def test_refused(shapes, options, message):
+    """More of them are met through a kernel's call, in test_errors."""
     with pytest.raises(ProblemError, match=message):
         Problem.from_shapes(*shapes, **options)
 
@@ -234,6 +178,7 @@ def test_empty_batch_is_a_problem():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_same_padding_is_torchs(size, dilation):
     x, w = torch.randn(1, 1, 20, 20), torch.randn(1, 1, size, 1)
     before, after = same_padding(size, dilation)
@@ -251,12 +196,11 @@ def test_is_a_value():
     assert Problem(1, 2, 3, 3, 2, 2, 2, [2], (1,), 1).stride == (2, 2)
 
 
-@pytest.mark.parametrize("module", ["words/problem", "words/catalog", "words/errors", "machine/toolchain"])
+@pytest.mark.parametrize("module", ["problem", "catalog", "errors", "format", "arguments"])
 def test_import_needs_the_standard_library_only(module):
-    source = (Path(__file__).parent.parent / "convlab" / f"{module}.py").read_text()
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse((Path(convlab.__file__).parent / "words" / f"{module}.py").read_text())
+    for node in tree.body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module]
-        for name in names:
-            assert name.split(".")[0] in {*sys.stdlib_module_names, "convlab"}, name
+        assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names}

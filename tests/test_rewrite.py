@@ -49,6 +49,7 @@ def launch(text: str) -> tuple[str, str, str]:
         ("if (x) (*k)<<<g, b>>>(a);", ("(*k)", "g, b", "a")),
         ("table[i][1]<<<g, b>>>(a);", ("table[i][1]", "g, b", "a")),
         ("(x ? k1 : k2)<<<g, b>>>(a);", ("(x ? k1 : k2)", "g, b", "a")),
+        ("(*table)[1]<<<g, b>>>(a);", ("(*table)[1]", "g, b", "a")),
         ("s.kernels[2]<<<g, b>>>(a);", ("s.kernels[2]", "g, b", "a")),
         ("p->kernel<<<g, b>>>(a);", ("p->kernel", "g, b", "a")),
         ("k<<<g, b>>>(p->x, \")\", ')', a /* ) */);", ("k", "g, b", "p->x, \")\", ')', a /* ) */")),

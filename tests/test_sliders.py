@@ -28,27 +28,22 @@ slider.value = 16
 """
 
 
-def run(*cells: str) -> nbformat.NotebookNode:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    NotebookClient(notebook, kernel_manager_class=Interpreter, kernel_name="python3",
-                   resources={"metadata": {"path": str(Path(__file__).parent)}}).execute()  # fmt: skip
-    return notebook
-
-
 def pictures(cell: nbformat.NotebookNode) -> list[str]:
     found = [out.data["image/png"] for out in cell.outputs if "image/png" in out.get("data", {})]
     return [hashlib.sha256(base64.b64decode(png)).hexdigest() for png in found]
 
 
 def test_a_slider_replaces_the_figure_and_without_widgets_it_stays() -> None:
-    moved = run(CELL, MOVE)
-    bare = run("import sys; sys.modules['ipywidgets'] = None\n" + CELL)
-    assert len(moved.cells[0].outputs) == 2 and len(bare.cells[0].outputs) == 1
-    assert len(pictures(moved.cells[0])) == len(pictures(bare.cells[0])) == 1
-    assert pictures(moved.cells[0]) != pictures(bare.cells[0])
-    assert not pictures(moved.cells[1])
-    clean(moved)
-    assert len(moved.cells[0].outputs) == 1
+    texts = (CELL, MOVE, "sys.modules['ipywidgets'] = None\n" + CELL)
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, texts)))
+    NotebookClient(notebook, kernel_manager_class=Interpreter, kernel_name="python3",
+                   resources={"metadata": {"path": str(Path(__file__).parent)}}).execute()  # fmt: skip
+    drawn, moved, bare = notebook.cells
+    assert len(drawn.outputs) == 2 and len(bare.outputs) == 1
+    assert len(pictures(drawn)) == len(pictures(bare)) == 1
+    assert pictures(drawn) != pictures(bare) and not pictures(moved)
+    clean(notebook)
+    assert len(drawn.outputs) == 1
 
 
 @pytest.mark.parametrize("choices", [{}, {"TILE": ()}])

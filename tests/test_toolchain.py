@@ -2,12 +2,10 @@
 
 import os
 import shutil
-import subprocess
-import sys
-import textwrap
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ import pytest
 from convlab.machine import toolchain
 from convlab.words.errors import BuildError
 
-ROOT = Path(__file__).resolve().parent.parent
-REMEMBERED = ("cuda", "torch_cuda", "link_dir", "version", "_private")
+REMEMBERED = ("cuda", "link_dir", "version", "_private")
 
 
 @pytest.fixture
@@ -79,54 +76,29 @@ def test_a_toolkit_that_does_not_fit_is_told(
         assert text in str(raised.value)
 
 
-def test_torchs_release_is_read_without_importing_it() -> None:
-    script = "from convlab.machine import toolchain; import sys; print(toolchain.torch_cuda())"
-    import torch
-
-    stated = torch.version.cuda and tuple(map(int, torch.version.cuda.split(".")[:2]))
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == str(stated)
-
-
 # ---- libraries to link ------------------------------------------------------------------------
 
 
-def links(folder: Path) -> dict[str, Path]:
-    return {path.name: path.resolve() for path in folder.iterdir()}
+def made(_: int) -> Path:
+    return toolchain.link_dir.__wrapped__()
 
 
-def test_links_made_by_many_at_once(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_links_made_by_many_at_once(anew: pytest.MonkeyPatch, tmp_path: Path, pool: type) -> None:
     """Threads and processes on an empty cache, as in a first parallel build."""
     home = toolkit(tmp_path / "cuda", 13000)
     anew.setenv("CUDA_HOME", str(home))
     anew.setattr(toolchain, "torch_cuda", lambda: (13, 0))
     anew.setattr(toolchain, "_wheels", list)
-    made = toolchain.link_dir.__wrapped__
-    for turn in range(25):
+    how = {} if pool is ThreadPoolExecutor else {"mp_context": get_context("fork")}
+    for turn in range(5 if how else 25):
         anew.setenv("CONVLAB_CACHE", str(tmp_path / f"cache{turn}"))
-        with ThreadPoolExecutor(8) as pool:
-            folders = set(pool.map(lambda _: made(), range(8)))
-        (folder,) = folders
-        assert links(folder) == {
+        with pool(8, **how) as many:
+            (folder,) = set(many.map(made, range(8)))
+        assert {path.name: path.resolve() for path in folder.iterdir()} == {
             f"lib{name}.so": home / "lib64" / f"lib{name}.so.13" for name in ("cudart", "cublas")
         }
         assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-
-
-def test_links_made_by_many_processes(tmp_path: Path) -> None:
-    home = toolkit(tmp_path / "cuda", 13000)
-    script = textwrap.dedent("""
-        from convlab.machine import toolchain
-        toolchain.torch_cuda = lambda: (13, 0)
-        toolchain._wheels = list
-        print(sorted(path.name for path in toolchain.link_dir().iterdir()))
-    """)
-    environment = os.environ | {"CONVLAB_CACHE": str(tmp_path / "cache"), "CUDA_HOME": str(home)}
-    command = [sys.executable, "-c", script]
-    many = [subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(8)]  # fmt: skip
-    assert {one.communicate()[0] for one in many} == {"['libcublas.so', 'libcudart.so']\n"}
-    assert all(one.returncode == 0 for one in many)
 
 
 # ---- where builds are kept --------------------------------------------------------------------
@@ -147,17 +119,13 @@ def test_the_folder_asked_for(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_mode & 0o077 == 0  # its owner's alone
 
 
-@pytest.mark.parametrize("unset", ["", None])
-def test_empty_is_unset(anew: pytest.MonkeyPatch, tmp_path: Path, unset: str | None) -> None:
-    anew.setenv("CONVLAB_CACHE", "") if unset == "" else anew.delenv("CONVLAB_CACHE", False)
-    anew.delenv("XDG_CACHE_HOME", raising=False)
+def test_neither_asked_for_nor_at_home(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CONVLAB_CACHE", "XDG_CACHE_HOME"):
+        anew.delenv(name, raising=False)
     anew.setenv("HOME", str(tmp_path))
     assert toolchain.cache_dir() == tmp_path / ".cache" / "convlab"
-
-
-def test_no_home(anew: pytest.MonkeyPatch) -> None:
-    for name in ("HOME", "CONVLAB_CACHE", "XDG_CACHE_HOME"):
-        anew.delenv(name, raising=False)
+    anew.setenv("CONVLAB_CACHE", "")  # empty is unset
+    assert toolchain.cache_dir() == tmp_path / ".cache" / "convlab"
 
     def unknown(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -169,35 +137,30 @@ def test_no_home(anew: pytest.MonkeyPatch) -> None:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize(("case", "reason"), [
-    ("a file", "is a file"), ("below a file", "is a file"), ("others write", "written by others"),
-    ("another user", "another user"), ("unwritable", "cannot be written"),
-    ("beyond root", "cannot be made"),
-])  # fmt: skip
-def test_what_cannot_be_used(
-    anew: pytest.MonkeyPatch, tmp_path: Path, case: str, reason: str
-) -> None:
+UNUSABLE = {  # what is done to the folder asked for, and why it is not used then
+    "is a file": lambda asked, patch: asked.touch(),
+    "lies below one": lambda asked, patch: asked.parent.touch(),
+    "written by others": lambda asked, patch: asked.chmod(0o777),
+    "another user": lambda asked, patch: patch.setattr(os, "geteuid", lambda: -1),
+    "cannot be written": lambda asked, patch: patch.setattr(os, "access", lambda *_: False),
+    "cannot be made": None,
+}
+
+
+@pytest.mark.parametrize("reason", UNUSABLE)
+def test_what_cannot_be_used(anew: pytest.MonkeyPatch, tmp_path: Path, reason: str) -> None:
     """Another folder is used, private, the same from then on, and the warning names the variable."""
-    asked = tmp_path / "asked"
-    if "file" in case:
-        asked.touch()
-        asked = asked / "below" if case == "below a file" else asked
-    elif case == "beyond root":
-        asked = Path("/proc/convlab")
-        anew.setattr(os, "access", lambda path, mode: True)  # as it is to root
-    else:
+    asked = tmp_path / "above" / "asked" if UNUSABLE[reason] else Path("/proc/convlab")
+    if reason != "lies below one":
+        asked.parent.mkdir(exist_ok=True)
+    if reason in ("written by others", "another user", "cannot be written"):
         asked.mkdir(mode=0o700)
-    if case == "others write":
-        asked.chmod(0o777)
-    elif case == "another user":
-        anew.setattr(os, "geteuid", lambda: asked.stat().st_uid + 1)
-    elif case == "unwritable":
-        anew.setattr(os, "access", lambda path, mode: False)
+    if UNUSABLE[reason]:
+        UNUSABLE[reason](asked, anew)
     folder, told = kept(anew, asked)
     assert folder != asked and folder.stat().st_mode & 0o077 == 0
     assert reason in told and str(asked) in told and "CONVLAB_CACHE" in told
     anew.undo()
-    os.environ["CONVLAB_CACHE"] = str(folder)
+    anew.setenv("CONVLAB_CACHE", str(folder))
     assert toolchain.cache_dir() == folder
-    del os.environ["CONVLAB_CACHE"]
     shutil.rmtree(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,15 +14,16 @@ from ..right.report import Report, traffic_bytes
 from ..run import worker
 from ..run.fit import fit
 from ..run.function import Function, declared
-from ..run.kernel import ENGINES, compile, resolve
+from ..run.kernel import ENGINES, compile
 from ..run.runnable import Runnable, run
 from ..words import arguments
-from ..words.errors import ConvlabError, ProblemError
+from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from . import paired
+from .compare import identity, side_by_side
 from .measure import shared_inputs
-from .paired import MODES, Paired
+from .paired import MODES, Paired, Until
 from .ratio import THRESHOLD
 from .verdict import AB, ABs, Counters
 
@@ -58,34 +58,21 @@ def ab(
 
     Parameters
     ----------
-    a, b
-        A runnable, a kernel's name or path with or without tunables ("03_smem_tile@TILE=8"), a
-        baseline's name ("cudnn:tf32:channels_last"), CUDA C++ text, or a Python callable
-        ``f(x, w, bias, stride, padding, dilation, groups)``, what it allocates being part of it.
-        A callable may have an attribute `precision`; without one it is judged as fp32 and, if
-        that fails, as tf32.
-    problem
-        A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
-    mode
-        "cold", "hot", or both; the verdict is about the first one.
-    engine
-        Where kernels given by name, path or text run: "cuda", "sim" or "auto".
-    scale
-        "auto" shrinks the problem to what the engine can do, and says so; None never does.
-    check
-        Check both first; a wrong one ends it with the verdict "wrong". False trusts them.
-    threshold
-        A ratio whose whole interval is within 1 ± this is called the same.
-    target
-        Half width of the interval at which a mode ends; half the threshold unless told, so that
-        only time can leave it undecided.
-    limit_seconds
-        Time for the rounds of one mode. Where six rounds take longer, up to four times it.
-    seed
-        Seed of the data and of the order.
-    isolate
-        Measure in the worker process, where that is possible: on a GPU, and not with a callable
-        that cannot be sent there.
+    a, b : a runnable, a kernel's name or path with or without tunables, a baseline's name
+        ("cudnn:tf32:channels_last"), CUDA C++ text, or a Python callable ``f(x, w, bias, stride,
+        padding, dilation, groups)``, what it allocates being part of it. A callable may have an
+        attribute `precision`; without one it is judged as fp32 and, if that fails, as tf32.
+    problem : a Problem, or the name or the spec of one; or a set: its name, or an iterable.
+    mode : "cold", "hot", or both; the verdict is about the first one.
+    engine : where kernels given by name, path or text run: "cuda", "sim" or "auto".
+    scale : "auto" shrinks the problem to what the engine can do, and says so; None never does.
+    check : check both first; a wrong one ends it with the verdict "wrong". False trusts them.
+    threshold : a ratio whose whole interval is within 1 ± this is called the same.
+    target : half width of the interval at which a mode ends; half the threshold unless told, so
+        that only time can leave it undecided.
+    limit_seconds : for the rounds of a mode. Where six rounds take longer, up to four times it.
+    seed : of the data and of the order.
+    isolate : on a GPU, measure in the worker process, unless a callable cannot be sent there.
 
     Returns
     -------
@@ -101,118 +88,86 @@ def ab(
         A simulated kernel against one on a GPU; or a file that was edited meanwhile.
     """
     modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
-    if not modes or not all(each in MODES for each in modes):
-        given = arguments.shown(mode)
-        raise ProblemError(f"mode is one or more of {', '.join(MODES)}, not {given}")
+    for each in modes or [None]:
+        arguments.choice(each, "mode", MODES)
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
     arguments.flag(isolate, "isolate")
     threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
     target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
-    seed = arguments.whole(seed, "seed")
-    rounds = {
-        "seed": seed, "modes": modes, "limit_seconds": limit_seconds, "target": target
-    }  # fmt: skip
-    sides = _sides(a, b, engine)
+    until = paired.Until(target, limit_seconds, arguments.whole(seed, "seed"))
+    sides = [
+        compile(side, name=f"source_{letter}", engine=engine)
+        if isinstance(side, str) and ("\n" in side or "{" in side) else side
+        for letter, side in (("a", a), ("b", b))
+    ]  # fmt: skip
+    sides = side_by_side(sides, engine)
     asked = members(problem)
-    chosen = [named_problem(problem)] if asked is None else asked
-    found = tuple(
-        _compared(list(sides), each, scale, check, threshold, rounds, isolate) for each in chosen
-    )
-    return found[0] if asked is None else ABs(found)
+    found = []
+    for each in [named_problem(problem)] if asked is None else asked:
+        smaller, scaled = fit(each, sides, scale)
+        notes = [scaled] if scaled else []
+        found.append(_compared(sides, smaller, check, threshold, modes, until, isolate, notes))
+    return found[0] if asked is None else ABs(tuple(found))
 
 
 def _compared(
-    kernels: list[Runnable],
-    problem: Problem,
-    scale: str | None,
-    check: bool,
-    threshold: float,
-    rounds: dict[str, Any],
-    isolate: bool,
-) -> AB:
-    """Compare two runnables on one problem."""
-    same = kernels[0] is kernels[1] or _identity(kernels[0]) == _identity(kernels[1])
-    labels = [kernel.name for kernel in kernels]
-    if labels[0] == labels[1]:
-        labels = [f"{labels[0]} (A)", f"{labels[1]} (B)"]
-    problem, scaled = fit(problem, kernels, scale)
-    notes = [scaled] if scaled else []
+    sides: Sequence[Runnable], problem: Problem, check: bool, threshold: float,
+    modes: Sequence[str], until: Until, isolate: bool, notes: list[str],
+) -> AB:  # fmt: skip
+    """Compare two runnables on one problem that fits."""
+    kernels, labels = list(sides), [kernel.name for kernel in sides]
+    same = identity(sides[0]) == identity(sides[1])
     if same:
         notes.append("A and B are the same: this shows what the measurement can tell apart")
-    elif kernels[0].name == kernels[1].name:
-        paths = [kernel.path or "(no file)" for kernel in kernels]
+    elif labels[0] == labels[1]:
+        paths = [kernel.path or "(no file)" for kernel in sides]
         notes.append(f"two of one name: A is {paths[0]}, B is {paths[1]}")
-    stamps = [kernel.source for kernel in kernels]
-    for kernel in kernels:
+    if labels[0] == labels[1]:
+        labels = [f"{labels[0]} (A)", f"{labels[1]} (B)"]
+    sources = [kernel.source for kernel in sides]
+    for kernel in sides:
         kernel.build()
-    reports: list[Report] = []
-    if check:
-        for i, kernel in enumerate(kernels[: 1 if same else 2]):
-            report, judged = _checked(kernel, problem, rounds["seed"], isolate)
-            reports.append(report)
-            kernels[i] = judged
-            if report.problem != problem:
-                notes.append(f"{kernel.name} was checked on {report.problem}, memory being short")
-            if judged.precision != kernel.precision:
-                notes.append(f"{kernel.name} is right to {judged.precision} only")
-        if same:
-            kernels[1] = kernels[0]
-    else:
+    reports = []
+    for i, kernel in enumerate(sides[: 1 if same else 2] if check else ()):
+        report, kernels[i] = _checked(kernel, problem, until.seed, isolate)
+        reports.append(report)
+        if report.problem != problem:
+            notes.append(f"{kernel.name} was checked on {report.problem}, memory being short")
+        if kernels[i].precision != kernel.precision:
+            notes.append(f"{kernel.name} is right to {kernels[i].precision} only")
+    if same:
+        kernels[1] = kernels[0]
+    if not check:
         notes.append("not checked: check=False")
     classes = (kernels[0].precision, kernels[1].precision)
     if classes[0] != classes[1]:
         notes.append(f"unlike precision classes: A {classes[0]}, B {classes[1]}")
-    on_gpu = kernels[0].device.type == "cuda"
+    gpu = describe(kernels[0].device)
     found: dict[str, Any] = {}
     if all(report.ok for report in reports):
-        if on_gpu:
-            found["modes"] = tuple(_measured(kernels, problem, rounds, isolate, notes))
+        if gpu:
+            found["modes"] = tuple(_measured(kernels, problem, modes, until, isolate, notes))
             peaks = ceilings(kernels[0].device)
             found["floors"] = tuple(floor_seconds(problem, name, peaks) for name in classes)
         else:
-            found["counted"] = _counted(kernels, problem, rounds["seed"], reports, notes)
-    if [kernel.source for kernel in kernels] != stamps:
+            counted = [report.counters for report in reports]
+            counted = counted or _counted(kernels, problem, until.seed)
+            found["counted"] = (counted[0], counted[-1])
+            for kernel, counters in zip(kernels, counted, strict=False):
+                if traffic_bytes(counters) is None:
+                    why = "it ran without the simulator, or untraced"
+                    notes.append(f"{kernel.name} has no counters: {why}")
+    if [kernel.source for kernel in kernels] != sources:
         raise ConvlabError(f"{labels[0]} or {labels[1]} was edited meanwhile: run it again")
-    notes.append(f"on {describe(kernels[0].device)}" if on_gpu
+    notes.append(f"on {gpu}" if gpu
                  else f"no GPU: torch {torch.__version__}, counters of the simulator")  # fmt: skip
     engines = {kernel.engine for kernel in kernels}
     return AB(
-        a=labels[0], b=labels[1], problem=problem, threshold=threshold, classes=classes,
-        engine=next(name for name in ("cuda", "sim", "torch") if name in engines),
-        reports=tuple(reports), notes=tuple(notes), **found,
+        *labels, problem, next(name for name in ("cuda", "sim", "torch") if name in engines),
+        threshold, classes, reports=tuple(reports), notes=tuple(notes), **found,
     )  # fmt: skip
-
-
-def _sides(a: Any, b: Any, engine: str) -> tuple[Runnable, Runnable]:
-    """Turn what was asked for into two runnables of one device."""
-    sides: list[Any] = [a, b]
-    for i, side in enumerate(sides):
-        if isinstance(side, str) and ("\n" in side or "{" in side):
-            sides[i] = compile(side, name=f"source_{'ab'[i]}", engine=engine)
-        elif isinstance(side, (str, Path)) and ":" not in str(side):
-            sides[i] = resolve(side, engine)
-    # baselines and callables go where the other one is
-    known = [side for side in sides if isinstance(side, Runnable)]
-    off_gpu = not torch.cuda.is_available() or any(side.simulated for side in known)
-    where = "sim" if off_gpu else engine
-    for i, side in enumerate(sides):
-        if not isinstance(side, Runnable):
-            sides[i] = Function.of(side, where) if callable(side) else resolve(side, where)
-    if sides[0].device != sides[1].device:
-        raise ConvlabError(
-            f"A runs on {sides[0].device} and B on {sides[1].device}: a simulated kernel or one "
-            "on the CPU cannot be compared with one on a GPU; load both with the same engine"
-        )
-    return sides[0], sides[1]
-
-
-def _identity(kernel: Runnable) -> tuple:
-    """What makes two runnables the same: function, or source with tunables, or else name."""
-    function = kernel.function if isinstance(kernel, Function) else None
-    name = kernel.name.split("#")[0]
-    return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
 
 
 def _checked(
@@ -228,37 +183,24 @@ def _checked(
 
 
 def _measured(
-    kernels: Sequence[Runnable],
-    problem: Problem,
-    options: dict[str, Any],
-    isolate: bool,
-    notes: list[str],
-) -> list[Paired]:
+    kernels: Sequence[Runnable], problem: Problem, modes: Sequence[str], until: Until,
+    isolate: bool, notes: list[str],
+) -> list[Paired]:  # fmt: skip
     """Time both, in the worker process if that can be."""
     if isolate and not worker.can_cross(*kernels):
         notes.append("measured in this process: a callable that pickle cannot send was given")
         isolate = False
+    task = (*kernels, problem, modes, until)
     if not isolate:
-        return paired.measure_pair(*kernels, problem, **options)
-    limit = _SPARE_SECONDS + 5 * options["limit_seconds"] * len(options["modes"])
-    return worker.call(paired.measure_pair, *kernels, problem, time_limit=limit, **options)
+        return paired.measure_pair(*task)
+    limit = _SPARE_SECONDS + 5 * until.limit_seconds * len(modes)
+    return worker.call(paired.measure_pair, *task, time_limit=limit)
 
 
-def _counted(
-    kernels: Sequence[Runnable],
-    problem: Problem,
-    seed: int,
-    reports: Sequence[Report],
-    notes: list[str],
-) -> tuple[Counters, Counters]:
-    """Return the simulator's counters, from the checks if there were any."""
-    counted = [report.counters for report in reports]
-    if not counted:
-        for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
-            launch = kernel.prepare(problem, *given)
-            run(launch)
-            counted.append(launch.counters)
-    for kernel, counters in zip(kernels, counted, strict=False):
-        if traffic_bytes(counters) is None:
-            notes.append(f"{kernel.name} has no counters: it ran without the simulator, or untraced")
-    return counted[0], counted[-1]
+def _counted(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Counters]:
+    """Run them without a check, and return the simulator's counters."""
+    launches = []
+    for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
+        launches.append(kernel.prepare(problem, *given))
+        run(launches[-1])
+    return [launch.counters for launch in launches]

@@ -12,8 +12,6 @@ from ..words import catalog
 from ..words.errors import ProblemError
 from .comparison import Comparisons
 
-BEGIN, END = "<!-- {0}: begin -->", "<!-- {0}: end -->"
-
 
 def markdown(results: Comparisons) -> str:
     """The results as a Markdown table: a row for each kernel, a column for each problem."""
@@ -29,28 +27,26 @@ def ladder() -> str:
     lines = ["| rung | idea | class |", "|---|---|---|"]
     for path in catalog.catalog():
         header = catalog.parse_header(path.read_text(), path)
-        lines.append(
-            f"| [`{path.stem}`](kernels/{path.name}) | {header.idea} | {header.precision} |"
-        )
+        rung = f"[`{path.stem}`](kernels/{path.name})"
+        lines.append(f"| {rung} | {header.idea} | {header.precision} |")
     return "\n".join(lines)
 
 
 def write_between(path: Path, marker: str, text: str) -> None:
-    """Replace what stands between a file's markers ``<!-- marker: begin -->`` and ``end``.
-
-    Raises as `between` does.
-    """
+    """Replace what stands between a file's markers ``<!-- marker: begin -->`` and ``end``."""
     head, tail = between(path, marker)
     path.write_text(f"{head}\n{text}\n{tail}")
 
 
 def between(path: Path, marker: str) -> tuple[str, str]:
-    """What stands before and after the text between a file's markers, the markers included.
+    """What stands before and after that text, the markers included.
 
     Raises ProblemError if the file has no such markers, OSError if it cannot be read.
     """
-    before = path.read_text()
-    begin, end = BEGIN.format(marker), END.format(marker)
-    if before.count(begin) != 1 or before.count(end) != 1 or before.find(begin) > before.find(end):
+    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
+    text = path.read_text()
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found or text.count(begin) != 1 or text.count(end) != 1:
         raise ProblemError(f"{path} must have one line {begin} and, after it, one line {end}")
-    return before[: before.index(begin) + len(begin)], before[before.index(end) :]
+    return head + begin, end + tail

@@ -14,12 +14,7 @@ from ..show.plot import COST_LABELS, Chart
 from ..show.result import Result, Several, Table, short, wrapped
 from ..words.problem import Problem
 
-# Column of the frame, heading, format.
-_SHOWN = {
-    "kernel": "kernel",
-    "class": "class",
-    "shown": "result",
-    "error": ("error", "{:.1e}"),
+COSTS = {  # a frame's columns: heading, format
     "time_ms": "time ms",
     "with_prepare_ms": "with prep. ms",
     "spread_pct": ("± %", "{:.1f}"),
@@ -31,6 +26,7 @@ _SHOWN = {
     "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
     "host_seconds": ("host s", "{:.2f}"),
 }
+_SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("error", "{:.1e}")}
 
 
 class Costly(Result):
@@ -55,21 +51,17 @@ class Comparison(Costly):
 
     Attributes
     ----------
-    problem
-        The problem that was run, scaled down if need be.
-    frame
-        One row for each kernel: kernel, title, class, engine, right, error, bound; then on a GPU
-        time_ms, spread_pct (interquartile range over median), samples, tflops, floor_ms, x_floor,
-        and with_prepare_ms where a kernel lays out its filter: the time with that; on the
+    problem : the problem that was run, scaled down if need be.
+    frame : one row for each kernel: kernel, title, class, engine, right, error, bound; then on a
+        GPU time_ms, spread_pct (interquartile range over median), samples, tflops, floor_ms,
+        x_floor, and with_prepare_ms where a kernel lays out its filter: the time with that; on the
         simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
         `right` is None for a kernel that did not run.
-    ok
-        Whether all that was asked is right. A kernel that declines the problem spoils it only if
+    ok : whether all that was asked is right. A kernel that declines the problem spoils it only if
         it was asked for by name.
-    notes
-        Lines: engine, device, scaling, versions, date.
-    failures
-        What is wrong, in full: reports of wrong kernels, messages of those that failed.
+    notes : lines: engine, device, scaling, versions, date.
+    failures : what is wrong, in full: reports of wrong kernels, messages of those that failed.
+    reports : of those that ran.
     """
 
     problem: Problem
@@ -94,7 +86,7 @@ class Comparison(Costly):
     def sentence(self) -> str:
         """How many are right, and which of those costs least."""
         rights = list(self.frame["right"])
-        said = f"{rights.count(True)} of {len(rights)} right"
+        said = f"{self.problem.label}: {rights.count(True)} of {len(rights)} right"
         if None in rights:
             said += f", {rights.count(None)} declined"
         rows = self.frame[[right is True for right in rights]]
@@ -102,34 +94,24 @@ class Comparison(Costly):
             least = rows.loc[rows[self.cost].idxmin()]
             what = "fastest of them" if self.cost == "time_ms" else "least traffic"
             said += f"; {what}: {least.kernel}, {short(least.x_floor)}x the floor"
-        return f"{self.problem.label}: {said}"
+        return said
 
     @property
     def tables(self) -> Sequence[Table]:
-        """A row for each kernel."""
-        results = {True: "right", False: "WRONG", None: "declined"}
+        shown = self.frame["right"].map({True: "right", False: "WRONG", None: "declined"})
         failed = self.frame["note"].str.startswith(("failed", "does not build"))
-        shown = [
-            "FAILED" if fail else results[right]
-            for right, fail in zip(self.frame["right"], failed, strict=True)
-        ]
-        return (Table(self.frame.assign(shown=shown), _SHOWN),)
+        return (Table(self.frame.assign(shown=shown.mask(failed, "FAILED")), _SHOWN | COSTS),)
 
     @property
     def details(self) -> Sequence[str]:
-        """What is to be said of a row; then what is wrong, in full."""
-        said = []
-        for row in self.frame.itertuples():
-            said += wrapped(f"{row.kernel}: {row.note}") if row.note else []
-        return [*said, *self.failures]
+        noted = [f"{row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
+        return [*(line for note in noted for line in wrapped(note)), *self.failures]
 
     @property
     def about(self) -> dict[str, Any]:
-        """The problem, and what is wrong."""
         return {"problem": self.problem, "failures": self.failures}
 
     def figure(self) -> Chart:
-        """Draw errors beside costs."""
         return charts.error_and_cost(self.frame, self.problem.label, self.notes)
 
 
@@ -141,44 +123,42 @@ class Comparisons(Several):
 
     @property
     def sentence(self) -> str:
-        """On how many problems all is right."""
         good = sum(result.ok for result in self.results)
         return f"{len(self)} problems, all right on {good}"
 
     @property
     def tables(self) -> Sequence[Table]:
-        """The costs, each with its multiple of the floor."""
         return (self.matrix("kernel"),)
 
     def matrix(self, name: str) -> Table:
-        """The costs; the rows go by a kernel's `name`: "kernel" or "title"."""
+        """Each cost with its multiple of the floor; rows by a kernel's "kernel" or "title"."""
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for result in self.results:
-            unit = result.cost.rpartition("_")[2].replace("mb", "MB")
+            unit = "ms" if result.cost == "time_ms" else "MB"
             for row in result.frame.to_dict("records"):
-                cells = rows.setdefault((row[name], row["class"]), {})
-                text = f"{short(row[result.cost])} {unit} ({_twice(row['x_floor'])}x)"
+                over = row["x_floor"]
+                over = f"{over:.2g}" if over < 100 else short(over)
+                text = f"{short(row[result.cost])} {unit} ({over}x)"
                 if not row["right"]:
                     text = "does not do it" if row["right"] is None else "wrong"
-                cells[result.problem.label.split(" (scaled")[0]] = text
+                cells = rows.setdefault((row[name], row["class"]), {})
+                cells[_unscaled(result.problem.label)] = text
         labelled = [{"kernel": k, "class": c} | cells for (k, c), cells in rows.items()]
         return Table(pd.DataFrame(labelled).fillna(""))
 
     @property
     def details(self) -> Sequence[str]:
-        """What is to be said of each problem, and what is wrong."""
         return [line for r in self.results for line in (f"  {r.sentence}", *r.details)]
 
     def figure(self) -> Chart:
-        """Draw errors beside costs, the kernels of one problem under those of another."""
+        """Draw the kernels of one problem under those of another."""
         titled = []
         for i, result in enumerate(self.results, 1):
-            name = result.problem.name.split(" (scaled")[0] or f"problem {i}"
+            name = _unscaled(result.problem.name) or f"problem {i}"
             titled.append(result.frame.assign(title=f"{name}: " + result.frame["title"]))
         rows = pd.concat(titled, ignore_index=True)
         return charts.error_and_cost(rows, self.sentence, self.notes)
 
 
-def _twice(value: float) -> str:
-    """Two digits of a number, or all before the point."""
-    return f"{value:.2g}" if value < 100 else short(value)
+def _unscaled(label: str) -> str:
+    return label.split(" (scaled")[0]

@@ -17,6 +17,7 @@ import math
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,12 +26,12 @@ import torch
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
-from ..run.runnable import Inputs, Launch, Runnable, explained, run
+from ..run.runnable import Launch, Runnable, empty, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
 from .ratio import Ratio, estimate, settled
-from .stopwatch import Batch, Single, Turn, flush_buffer, lone_seconds, rounds
+from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, rounds
 
 MODES = ("cold", "hot")
 _COLD_GRAPH_SECONDS = 100e-6  # shorter kernels are put in a graph with their flushes
@@ -40,45 +41,45 @@ _HOT_BATCH_SECONDS = 3e-3
 _MOST_LAUNCHES = 1000
 _MOST_SETS = 4
 _TURN_SECONDS = 0.005
-_WARM_SECONDS = 0.2  # rounds not counted: the clock rises
-_LEAST_SECONDS = 0.3  # rounds go on for at least so long: a clock's steps are to be met
 _FEWEST_ROUNDS = 6  # taken beyond the time limit, up to four times it
 
 
 @dataclass(frozen=True)
+class Until:
+    """How long the rounds of a mode go on."""
+
+    target: float  # half width of the ratio's interval at which they end
+    limit_seconds: float  # after which they end; for an interval at all, after up to four times
+    seed: int  # of the data, and of the order in the rounds
+    warm_seconds: float = 0.2  # rounds not counted: the clock rises
+    least_seconds: float = 0.3  # they take at least so long: a clock's steps are to be met
+
+
+@dataclass(frozen=True)
 class Paired:
-    """What rounds of two runnables A and B gave, in one mode.
+    """What rounds of two runnables A and B gave, in one mode."""
 
-    Attributes
-    ----------
-    mode
-        "cold" or "hot".
-    ratio
-        B's time over A's.
-    a_seconds, b_seconds
-        Seconds a launch, one for each round that counts.
-    discarded
-        Rounds left out: the clock was held down, or noise hid the kernel.
-    method
-        In words, what was timed.
-    overheads
-        What events see of a single launch, less the time above; NaN where single launches are
-        what was timed.
-    mhz
-        The SM clock: median, lowest, highest; None where NVML does not answer.
-    notes
-        Lines: time was up, the clock, what could not be done.
-    """
-
-    mode: str
-    ratio: Ratio
-    a_seconds: tuple[float, ...]
+    mode: str  # "cold" or "hot"
+    ratio: Ratio  # B's time over A's
+    a_seconds: tuple[float, ...]  # a launch, one for each round that counts
     b_seconds: tuple[float, ...]
-    discarded: int
-    method: str
-    overheads: tuple[float, float] = (math.nan, math.nan)
-    mhz: tuple[int, int, int] | None = None
-    notes: tuple[str, ...] = ()
+    discarded: int  # rounds left out: the clock was held down, or noise hid the kernel
+    method: str  # in words, what was timed
+    lone: tuple[float, float] = (math.nan, math.nan)  # as of `Plan`
+    mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
+    notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """A's and B's medians."""
+        a, b = (statistics.median(s or [math.nan]) for s in (self.a_seconds, self.b_seconds))
+        return a, b
+
+    @property
+    def overheads(self) -> tuple[float, float]:
+        """What events see of a single launch of A and B beyond its median."""
+        (a, b), (lone_a, lone_b) = self.seconds, self.lone
+        return lone_a - a, lone_b - b
 
 
 @dataclass
@@ -87,117 +88,76 @@ class Plan:
 
     turns: Sequence[Turn]
     method: str
-    lone: tuple[float, float] = (math.nan, math.nan)
+    lone: tuple[float, float] = (math.nan, math.nan)  # what events see of a launch, timed in graphs
     notes: tuple[str, ...] = ()
 
 
 def measure_pair(
-    a: Runnable,
-    b: Runnable,
-    problem: Problem,
-    *,
-    seed: int,
-    modes: Sequence[str],
-    target: float,
-    limit_seconds: float,
+    a: Runnable, b: Runnable, problem: Problem, modes: Sequence[str], until: Until
 ) -> list[Paired]:
     """Time two runnables of one GPU on a problem, in each mode.
 
-    Parameters
-    ----------
-    seed
-        Of the data and of the order in the rounds.
-    target
-        Half width of the ratio's interval at which a mode ends.
-    limit_seconds
-        Time for the rounds of one mode; those for an interval at all may take four times it.
-
-    Raises
-    ------
-    LaunchError
-        One of them failed to run, or memory is short.
+    Raises LaunchError if one of them fails to run, or memory is short.
     """
-    options = {"seed": seed, "target": target, "limit_seconds": limit_seconds}
-    planned = {"cold": _cold, "hot": _hot}
     found = []
     reference.make_room(problem, a.device)
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
         clock = Clock(a.device)
         for mode in modes:
-            plan = planned[mode]((a, b), problem, seed, limit_seconds, clock)
-            found.append(in_rounds(mode, plan, clock=clock, **options))
+            plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, until, clock)
+            found.append(in_rounds(mode, plan, until, clock))
             del plan
             torch.cuda.empty_cache()  # others want the memory too, on both sides of a worker
     return found
 
 
-def in_rounds(
-    mode: str,
-    plan: Plan,
-    *,
-    seed: int,
-    target: float,
-    limit_seconds: float,
-    clock: Clock | None = None,
-    warm_seconds: float = _WARM_SECONDS,
-    least_seconds: float = _LEAST_SECONDS,
-) -> Paired:
+def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -> Paired:
     """Let the plan's turns take rounds until the ratio is settled or time is up."""
-    everything: list[tuple[float, float]] = []
-    clean: list[tuple[float, float]] = []
-    logs: dict[bool, list[float]] = {True: [], False: []}  # of the clean ones, of all
+    everything: list[tuple[float, float, float]] = []  # A's time, B's, the log of their ratio
+    clean: list[tuple[float, float, float]] = []  # of rounds in which nothing held the clock down
     mhz: list[int] = []
-    held: dict[str, int] = {}
-    lost = 0
-    begun = time.perf_counter()
-    started = None
-    for taken in rounds(plan.turns, random.Random(seed)):
+    held: Counter[str] = Counter()
+    lost, started, begun = 0, 0.0, time.perf_counter()
+    for taken in rounds(plan.turns, random.Random(until.seed)):
         now = time.perf_counter()
         readings = clock.take() if clock else []
-        if started is None:
-            if now - begun < warm_seconds:
-                continue
-            started = begun if not warm_seconds else now
-        a, b, *flush = map(centre, taken)
-        if flush:
-            a, b = a - flush[0], b - flush[0]
+        if now - begun < until.warm_seconds:
+            continue
+        started = started or now
         mhz += [reading.mhz for reading in readings]
         reasons = {reason for reading in readings for reason in reading.throttles}
-        held |= {reason: held.get(reason, 0) + 1 for reason in reasons}
+        held.update(reasons)
+        a, b, *flush = map(centre, taken)
+        a, b = a - sum(flush), b - sum(flush)
         if min(a, b) <= 0:
             lost += 1
         else:
-            everything.append((a, b))
-            logs[False].append(math.log(b / a))
+            everything.append((a, b, math.log(b / a)))
             if not reasons:
-                clean.append((a, b))
-                logs[True].append(logs[False][-1])
-        mostly_clean = 2 * len(clean) >= len(everything)
-        kept = logs[mostly_clean]
+                clean.append(everything[-1])
+        kept = clean if 2 * len(clean) >= len(everything) else everything
+        logs = [log for _, _, log in kept]
         elapsed = now - started
-        if elapsed >= limit_seconds:
-            if len(kept) >= _FEWEST_ROUNDS or elapsed >= 4 * limit_seconds:
+        if elapsed >= until.limit_seconds:
+            if len(kept) >= _FEWEST_ROUNDS or elapsed >= 4 * until.limit_seconds:
                 break
-        elif elapsed >= least_seconds and settled(kept, target):
+        elif elapsed >= until.least_seconds and settled(logs, until.target):
             break
-    pairs = clean if mostly_clean else everything
-    ratio = estimate(kept)
+    ratio = estimate(logs)
     notes = list(plan.notes)
-    if ratio.half_width > target:
+    if ratio.half_width > until.target:
         notes.append(f"stopped after {elapsed:.1f} s, before the interval was narrow enough")
     if held:
         named = ", ".join(f"{reason} ({count} rounds)" for reason, count in held.items())
-        what = "those rounds are left out" if mostly_clean else "in most rounds, so all are kept"
+        what = "those rounds are left out" if kept is clean else "in most rounds, so all are kept"
         notes.append(f"the clock was held down: {named}; {what}")
     if lost:
         notes.append(f"{lost} rounds left out: the flush's noise was larger than the kernel")
     if clock is not None and clock.missing:
         notes.append(f"whether the clock was held down is not known: {clock.missing}")
-    columns = tuple(zip(*pairs, strict=True)) or ((), ())
-    times = [statistics.median(column) if column else math.nan for column in columns]
     return Paired(
-        mode, ratio, *columns, discarded=len(everything) - len(pairs) + lost, method=plan.method,
-        overheads=(plan.lone[0] - times[0], plan.lone[1] - times[1]),
+        mode, ratio, *(tuple(each[side] for each in kept) for side in (0, 1)),
+        discarded=len(everything) - len(kept) + lost, method=plan.method, lone=plan.lone,
         mhz=(int(statistics.median(mhz)), min(mhz), max(mhz)) if mhz else None,
         notes=tuple(notes),
     )  # fmt: skip
@@ -215,109 +175,73 @@ def centre(samples: Sequence[float]) -> float:
     return statistics.fmean(near) if near else middle  # none: half of them far above the others
 
 
-class _Shared:
-    """Gives the same memory to all that ask for the same size: the sides run one at a time."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple, torch.Tensor] = {}
-
-    def __call__(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        key = (tuple(shape), dtype, device)
-        if key not in self._kept:
-            self._kept[key] = torch.empty(shape, dtype=dtype, device=device)
-        return self._kept[key]
-
-    def launch(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Launch:
-        """Prepare a runnable on the shared memory, and run it once."""
-        launch = kernel.prepare(problem, *inputs, allocate=self)
-        run(launch)
-        return launch
-
-
-def _cold(
-    kernels: Sequence[Runnable], problem: Problem, seed: int, limit_seconds: float, clock: Clock
-) -> Plan:
-    device = kernels[0].device
-    inputs, flush = shared_inputs(kernels, problem, seed), flush_buffer(device)
+def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
+    inputs, flush = shared_inputs(kernels, problem, until.seed), flush_buffer(kernels[0].device)
     singles = [
-        Single(
-            kernel, problem, given, flush, clock=clock,
-            turn_seconds=_TURN_SECONDS, warm_up_seconds=limit_seconds / 5,
-        )
+        Single(kernel, problem, given, flush, _TURN_SECONDS, until.limit_seconds / 5, clock)
         for kernel, given in zip(kernels, inputs, strict=True)
-    ]  # fmt: skip
+    ]
     lone = tuple(centre(single()) for single in singles)
     plan = Plan(singles, "single launches between events, the L2 flushed before each")
     if max(lone) >= _COLD_GRAPH_SECONDS:
         return plan
-    memory = _Shared()
-    launches = [
-        [memory.launch(kernel, problem, given)]
-        for kernel, given in zip(kernels, inputs, strict=True)
-    ]
-    batch = functools.partial(Batch, count=_COLD_BATCH, before=flush.zero_, clock=clock)
+    a, b = _launches(kernels, problem, until.seed)
+    steps = ([flush.zero_, *a], [flush.zero_, *b], [flush.zero_])
+    work = zip((*kernels, kernels[0]), steps, strict=True)
     try:
-        turns = [batch(k, launch) for k, launch in zip(kernels, launches, strict=True)]
-        turns.append(batch(kernels[0], []))
+        turns = [batch(k, each * _COLD_BATCH, _COLD_BATCH, clock) for k, each in work]
     except (RuntimeError, LaunchError) as error:
-        torch.cuda.synchronize(device)
-        plan.notes = (_not_captured(error),)
+        plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
     method = f"CUDA graphs of {_COLD_BATCH} flushes and launches, less the time of the flushes"
     return Plan(turns, method, lone)
 
 
-def _hot(
-    kernels: Sequence[Runnable], problem: Problem, seed: int, limit_seconds: float, clock: Clock
-) -> Plan:
-    device = kernels[0].device
-    known = describe(device)
+def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
+    known = describe(kernels[0].device)
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
-    memory = [_Shared() for _ in range(sets)]
-    inputs = zip(*(shared_inputs(kernels, problem, seed + i) for i in range(sets)), strict=True)
-    launches = [
-        [each.launch(kernel, problem, tensors) for each, tensors in zip(memory, given, strict=True)]
-        for kernel, given in zip(kernels, inputs, strict=True)
-    ]
-    lone = tuple(
-        lone_seconds(each[0], kernel) for each, kernel in zip(launches, kernels, strict=True)
-    )
-    counts = [_launches(seconds, sets) for seconds in lone]
-    place = f"{sets} set{'s' * (sets > 1)} of buffers, {_bytes(sets * problem.min_bytes)}"
-    place += f" {'in' if problem.min_bytes <= l2 else 'and'} an L2 of {_bytes(l2)}"
+    launches = _launches(kernels, problem, until.seed, sets)
+    lone = tuple(lone_seconds(each[0], k) for each, k in zip(launches, kernels, strict=True))
+    counts = []  # launches timed together: a multiple of the sets
+    for seconds in lone:
+        wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
+        counts.append(sets * max(1, round(wanted / sets)))
 
-    def batches(graph: bool) -> list[Batch]:
+    def turns(graph: bool) -> list[Turn]:
         return [
-            Batch(kernel, each, count, graph=graph, clock=clock)
+            batch(kernel, each * (count // sets), count, clock, graph)
             for kernel, each, count in zip(kernels, launches, counts, strict=True)
         ]
 
+    place = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
+    place += f" {'in' if problem.min_bytes <= l2 else 'and'} an L2 of {l2 / 1e6:,.1f} MB"
     if max(lone) >= _HOT_GRAPH_SECONDS:
-        return Plan(batches(False), f"launches back to back, no flush; {place}")
+        return Plan(turns(False), f"launches back to back, no flush; {place}")
     several = " and ".join(map(str, sorted(set(counts))))
     try:
-        return Plan(batches(True), f"CUDA graphs of {several} launches; {place}", lone)
+        return Plan(turns(True), f"CUDA graphs of {several} launches; {place}", lone)
     except (RuntimeError, LaunchError) as error:
-        torch.cuda.synchronize(device)
+        note = _not_captured(error, kernels[0].device)
         method = f"{several} launches in a row, each from the host; {place}"
-        return Plan(batches(False), method, notes=(_not_captured(error),))
+        return Plan(turns(False), method, notes=(note,))
 
 
-def _launches(seconds: float, sets: int) -> int:
-    """Return how many launches are timed together: a multiple of the sets."""
-    wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
-    return sets * max(1, round(wanted / sets))
+def _launches(
+    kernels: Sequence[Runnable], problem: Problem, seed: int, sets: int = 1
+) -> list[list[Launch]]:
+    """Return launches of each kernel on so many sets of buffers, each run once."""
+    launches: list[list[Launch]] = [[] for _ in kernels]
+    for i in range(sets):
+        memory = functools.cache(empty)  # one for all of one size: the sides run one at a time
+        inputs = shared_inputs(kernels, problem, seed + i)
+        for each, kernel, given in zip(launches, kernels, inputs, strict=True):
+            each.append(kernel.prepare(problem, *given, allocate=memory))
+            run(each[-1])
+    return launches
 
 
-def _not_captured(error: Exception) -> str:
+def _not_captured(error: Exception, device: torch.device) -> str:
+    torch.cuda.synchronize(device)
     first = str(error).strip().split("\n")[0]
     return f"no CUDA graph could be made, so that launch overhead is part of the times: {first}"
-
-
-def _bytes(count: float) -> str:
-    unit, name = next((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
-                      if count >= u or u == 1)  # fmt: skip
-    return f"{count / unit:.3g} {name}"

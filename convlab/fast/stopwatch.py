@@ -10,10 +10,12 @@ launches are put in one CUDA graph and the whole is timed.
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -36,10 +38,9 @@ def rounds(
 
     A turn that is not wanted is left out, and its samples are empty.
     """
-    indices = range(len(turns))
     while True:
         taken: list[list[float]] = [[] for _ in turns]
-        for i in order.sample(indices, len(turns)):
+        for i in order.sample(range(len(turns)), len(turns)):
             if wanted(i):
                 taken[i] = turns[i]()
         yield taken
@@ -61,49 +62,57 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
     return lambda: start.elapsed_time(end) / 1e3
 
 
+def sampled(
+    kernel: Runnable, before: Callable[[], object], work: Callable[[], object], count: int = 1,
+    clock: Clock | None = None,
+) -> list[float]:  # fmt: skip
+    """Time work so many times, in seconds, with something before each that is not timed.
+
+    The host runs ahead of the GPU, whose clock is read while it works.
+    """
+    pending = []
+    with explained(kernel.name):
+        for _ in range(count):
+            before()
+            pending.append(timed(work))
+        if clock is not None:
+            clock.note()
+        torch.cuda.synchronize(kernel.device)
+        return [seconds() for seconds in pending]
+
+
+@dataclass
 class Single:
     """Turns of one runnable, its launches timed one by one, the L2 flushed before each.
 
     The output and the workspace live for the turn only: one output's memory does for all. The first
-    turn warms up: it runs until it no longer gets faster.
-
-    Attributes
-    ----------
-    best : the shortest sample of the warm-up, in seconds.
-    spent : seconds that its turns took.
+    turn warms up: it runs until it no longer gets faster. A turn gives up to twenty samples.
     """
 
-    def __init__(
-        self,
-        kernel: Runnable,
-        problem: Problem,
-        inputs: Inputs,
-        flush: torch.Tensor,
-        *,
-        turn_seconds: float,
-        warm_up_seconds: float,
-        clock: Clock | None = None,
-    ) -> None:
-        self.kernel, self.problem, self.inputs = kernel, problem, inputs
-        self.flush, self.clock = flush, clock
-        self.best = self.spent = 0.0
-        self._turn_seconds, self._warm_up_seconds = turn_seconds, warm_up_seconds
+    kernel: Runnable
+    problem: Problem
+    inputs: Inputs
+    flush: torch.Tensor
+    turn_seconds: float
+    warm_up_seconds: float
+    clock: Clock | None = None
+    best: float = 0.0  # the shortest sample of the warm-up, in seconds
+    spent: float = 0.0  # seconds that its turns took
 
     def __call__(self) -> list[float]:
-        """Take a turn: up to twenty samples in seconds."""
         started = time.perf_counter()
         launch = self.kernel.prepare(self.problem, *self.inputs)
         if not self.best:
             self.best = self._warm_up(launch)
         elif self.best < _SETTLING_SECONDS:
             self._sample(launch, 1)
-        count = int(self._turn_seconds / max(self.best, 1e-6))
+        count = int(self.turn_seconds / max(self.best, 1e-6))
         samples = self._sample(launch, max(1, min(_MOST_SAMPLES, count)))
         self.spent += time.perf_counter() - started
         return samples
 
     def _warm_up(self, launch: Launch) -> float:
-        started, limit = time.perf_counter(), self._warm_up_seconds
+        started, limit = time.perf_counter(), self.warm_up_seconds
         best = self._sample(launch, 1)[0]
         best = min(best, *self._sample(launch, 1)) if best < limit else best
         calm = 0
@@ -114,69 +123,35 @@ class Single:
         return best
 
     def _sample(self, launch: Launch, count: int) -> list[float]:
-        """Take samples in seconds; the host runs ahead of the GPU, which flushes meanwhile."""
-        pending = []
-        with explained(self.kernel.name):
-            for _ in range(count):
-                self.flush.zero_()
-                pending.append(timed(launch))
-            if self.clock is not None:
-                self.clock.note()
-            torch.cuda.synchronize(self.kernel.device)
-        return [seconds() for seconds in pending]
+        return sampled(self.kernel, self.flush.zero_, launch, count, self.clock)
 
 
-class Batch:
-    """Turns of one runnable, many launches timed as one: a CUDA graph, or one by one without.
+def batch(
+    kernel: Runnable, work: Sequence[Callable[[], object]], launches: int, clock: Clock,
+    graph: bool = True,
+) -> Turn:  # fmt: skip
+    """Return turns of one sample, seconds a launch: so many of them, and what else is work, as one.
 
-    Parameters
-    ----------
-    launches
-        Run in turns, so that they may work on different buffers.
-    count
-        How many launches are timed together.
-    before
-        Run before each launch: the flush, or None.
-    graph
-        Whether to put them in a CUDA graph. Where that cannot be done the constructor raises
-        RuntimeError; each must have run before.
+    Work is run in its order: in a CUDA graph, or from the host. For a graph all of it must have run
+    before; where none can be made that is a RuntimeError.
     """
 
-    def __init__(
-        self,
-        kernel: Runnable,
-        launches: Sequence[Callable[[], object]],
-        count: int,
-        *,
-        before: Callable[[], object] | None = None,
-        graph: bool = True,
-        clock: Clock | None = None,
-    ) -> None:
-        self.kernel, self.launches, self.count = kernel, launches, count
-        self.clock, self._before = clock, before
-        self._body: Callable[[], object] = self._one_by_one
-        if graph:
-            captured = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-                self._one_by_one()
-            self._body = captured.replay
+    def from_the_host() -> None:
+        for step in work:
+            step()
 
-    def __call__(self) -> list[float]:
-        """Take a turn: one sample, seconds a launch."""
-        with explained(self.kernel.name):
-            self._body()  # not timed: fills the caches, and lets the host run ahead
-            seconds = timed(self._body)
-            if self.clock is not None:
-                self.clock.note()
-            torch.cuda.synchronize(self.kernel.device)
-        return [seconds() / self.count]
+    def turn() -> list[float]:
+        run = replay or from_the_host  # which keeps alive the tensors that a graph works on
+        (seconds,) = sampled(kernel, run, run, 1, clock)  # the first fills the caches
+        return [seconds / launches]
 
-    def _one_by_one(self) -> None:
-        for i in range(self.count):
-            if self._before is not None:
-                self._before()
-            if self.launches:
-                self.launches[i % len(self.launches)]()
+    replay = None
+    if graph:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+            from_the_host()
+        replay = captured.replay
+    return turn
 
 
 def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
@@ -185,10 +160,7 @@ def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
     The median of twenty, or of as many as fit in a fifth of a second.
     """
     seen: list[float] = []
-    with explained(kernel.name):
-        while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
-            torch.cuda.synchronize(kernel.device)
-            seconds = timed(launch)
-            torch.cuda.synchronize(kernel.device)
-            seen.append(seconds())
+    idle = functools.partial(torch.cuda.synchronize, kernel.device)
+    while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
+        seen += sampled(kernel, idle, launch)
     return statistics.median(seen)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,11 @@ from ..words.problem import Problem
 from .paired import Paired
 
 _COUNTERS = (
-    "global_load_bytes", "global_store_bytes", "library_bytes", "global_load_requests",
-    "global_store_requests", "shared_requests", "shared_wavefronts", "barriers",
+    "traffic_bytes", "global_load_bytes", "global_store_bytes", "library_bytes",
+    "global_load_requests", "global_store_requests", "shared_requests", "shared_wavefronts",
+    "barriers",
 )  # fmt: skip
 Counters = Mapping[str, Any] | None
-_COLORS = {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,22 +32,14 @@ class AB(Result):
 
     Attributes
     ----------
-    a, b
-        The two by name; "(A)" and "(B)" follow where the names are alike.
-    problem, engine, threshold
-        What was run, where, and how far from 1 a ratio may be and still be called the same.
-    classes
-        The precision classes of A and B.
-    modes
-        On a GPU, what each mode gave; the first one is the verdict's.
-    counted
-        On the simulator, A's and B's counters. They are no times.
-    reports
-        The checks of A and B; empty if they were not wanted.
-    floors
-        Seconds that the problem takes A's and B's class at least; NaN without a GPU.
-    notes
-        Lines: device, clock, scaling, what could not be done.
+    a, b : the two by name; "(A)" and "(B)" follow where the names are alike.
+    problem, engine, classes : what was run, where, and the precision classes of A and B.
+    threshold : how far from 1 a ratio may be and still be called the same.
+    modes : on a GPU, what each mode gave; the first one is the verdict's.
+    counted : on the simulator, A's and B's counters. They are no times.
+    reports : the checks of A and B; empty if they were not wanted.
+    floors : seconds that the problem takes A's and B's class at least; NaN without a GPU.
+    notes : lines: device, clock, scaling, what could not be done.
     """
 
     a: str
@@ -71,8 +62,6 @@ class AB(Result):
     @property
     def verdicts(self) -> dict[str, str]:
         """The verdict of each mode, "counters" on the simulator; empty if one is wrong."""
-        if not self.ok:
-            return {}
         if self.modes:
             return {mode.mode: mode.ratio.verdict(self.threshold) for mode in self.modes}
         if math.isnan(self.ratio):
@@ -93,9 +82,7 @@ class AB(Result):
         """B's time over A's in the first mode (on the simulator B's bytes over A's), or NaN."""
         if self.modes:
             return self.modes[0].ratio.value
-        if self.counted is None:
-            return math.nan
-        a, b = map(traffic_bytes, self.counted)
+        a, b = map(traffic_bytes, self.counted or (None, None))
         return b / a if a and b is not None else math.nan
 
     @property
@@ -106,25 +93,25 @@ class AB(Result):
     @property
     def frame(self) -> pd.DataFrame:
         """One row for each mode, times in ms; on the simulator one row for each counter."""
+        if not self.modes:
+            counted = {
+                side: {"traffic_bytes": traffic_bytes(counters), **(counters or {})}
+                for side, counters in zip("ab", self.counted or (None, None), strict=True)
+            }
+            rows = pd.DataFrame(counted, index=list(_COUNTERS)).dropna()
+            rows = rows[(rows != 0).any(axis=1)].astype(int).rename_axis("counter").reset_index()
+            return rows.assign(ratio=rows["b"] / rows["a"])
         rows = []
-        if self.counted and not self.modes:
-            for name in ("traffic_bytes", *_COUNTERS):
-                a, b = (_counter(counters, name) for counters in self.counted)
-                if a is not None and b is not None and (a or b or name == "traffic_bytes"):
-                    ratio = b / a if a else 1.0 if a == b else math.inf
-                    rows.append({"counter": name, "a": a, "b": b, "ratio": ratio})
-            return pd.DataFrame(rows, columns=["counter", "a", "b", "ratio"])
-        for mode in self.modes:
-            a, b = (_median(seconds) for seconds in (mode.a_seconds, mode.b_seconds))
-            mhz, least, most = mode.mhz or (None, None, None)
+        for mode, verdict in zip(self.modes, self.verdicts.values(), strict=True):
+            (a, b), (over_a, over_b), ratio = mode.seconds, mode.overheads, mode.ratio
+            mhz = dict(zip(("mhz", "mhz_low", "mhz_high"), mode.mhz or [None] * 3, strict=True))
             rows.append({
-                "mode": mode.mode, "verdict": self.verdicts.get(mode.mode, self.verdict),
-                "ratio": mode.ratio.value, "low": mode.ratio.low, "high": mode.ratio.high,
-                "rounds": mode.ratio.rounds, "discarded": mode.discarded,
+                "mode": mode.mode, "verdict": verdict, "ratio": ratio.value, "low": ratio.low,
+                "high": ratio.high, "rounds": ratio.rounds, "discarded": mode.discarded,
                 "a_ms": 1e3 * a, "b_ms": 1e3 * b,
                 "a_x_floor": a / self.floors[0], "b_x_floor": b / self.floors[1],
-                "a_overhead_us": 1e6 * mode.overheads[0], "b_overhead_us": 1e6 * mode.overheads[1],
-                "mhz": mhz, "mhz_low": least, "mhz_high": most, "method": mode.method,
+                "a_overhead_us": 1e6 * over_a, "b_overhead_us": 1e6 * over_b,
+                **mhz, "method": mode.method,
             })  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -132,7 +119,7 @@ class AB(Result):
     def rounds(self) -> pd.DataFrame:
         """One row for each round that counts: mode, round, a_ms, b_ms, ratio."""
         rows = [
-            {"mode": mode.mode, "round": i, "a_ms": 1e3 * a, "b_ms": 1e3 * b, "ratio": b / a}
+            (mode.mode, i, 1e3 * a, 1e3 * b, b / a)
             for mode in self.modes
             for i, (a, b) in enumerate(zip(mode.a_seconds, mode.b_seconds, strict=True))
         ]
@@ -146,49 +133,41 @@ class AB(Result):
     def _said(self) -> str:
         if not self.ok:
             sides = ["A", "B"] if len(self.reports) == 2 else ["A and B, which are the same,"]
-            bad = [s for s, report in zip(sides, self.reports, strict=False) if not report.ok]
+            bad = [s for s, report in zip(sides, self.reports, strict=True) if not report.ok]
             return f"{' and '.join(bad)} WRONG; nothing was compared"
-        if not self.verdicts:
-            return "nothing to compare"
         if not self.modes:
-            return f"B moves {self.verdict} (simulated; says nothing about speed)"
+            moved = f"B moves {self.verdict} (simulated; says nothing about speed)"
+            return moved if self.verdicts else "nothing to compare"
         said = []
-        for mode in self.modes:
-            change, verdict = 100 * (mode.ratio.value - 1), self.verdicts[mode.mode]
-            if verdict == "same":
-                text = f"the same within {100 * self.threshold:g}%"
-            elif verdict == "undecided":
-                text = "undecided"
-            else:
-                text = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
-            said.append(f"{text} ({mode.mode})")
+        for mode, verdict in self.verdicts.items():
+            change = 100 * (self.modes[len(said)].ratio.value - 1)
+            text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
+            moved = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
+            said.append(f"{text.get(verdict, moved)} ({mode})")
         return "; ".join(said)
 
     @property
     def details(self) -> Sequence[str]:
         """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
-        if self.counted and not self.modes:
-            for row in self.frame.itertuples():
-                ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
-                lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
-        for mode, row in zip(self.modes, self.frame.to_dict("records"), strict=False):
+        for row in self.frame.itertuples() if not self.modes else ():
+            ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
+            lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
+        for mode, verdict in zip(self.modes, self.verdicts.values(), strict=False):
             left_out = f", {mode.discarded} left out" if mode.discarded else ""
-            lines.append(f"  {mode.mode:<5} {row['verdict']:<9} B/A {mode.ratio}{left_out}")
+            lines.append(f"  {mode.mode:<5} {verdict:<9} B/A {mode.ratio}{left_out}")
             times = []
-            for side in "ab":
-                floor = row[f"{side}_x_floor"]
-                over = f" ({floor:.3g}x floor)" if floor >= 0 else ""
-                times.append(f"{side.upper()} {row[f'{side}_ms']:.4g} ms{over}")
+            for side, seconds, floor in zip("AB", mode.seconds, self.floors, strict=True):
+                over = f" ({seconds / floor:.3g}x floor)" if floor > 0 else ""
+                times.append(f"{side} {1e3 * seconds:.4g} ms{over}")
             if min(mode.overheads) >= 0:
                 a, b = (1e6 * seconds for seconds in mode.overheads)
                 times.append(f"launch overhead apart: A {a:.1f} µs, B {b:.1f} µs")
-            clock = "SM clock unknown"
-            if mode.mhz:
-                clock = "SM clock {} MHz ({} to {})".format(*mode.mhz)
+            clock = (
+                "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
+            )
             for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
-                lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 8,
-                                       subsequent_indent=" " * 8)  # fmt: skip
+                lines += [" " * 8 + line for line in textwrap.wrap(text, WIDTH - 8)]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
     @property
@@ -204,19 +183,17 @@ class AB(Result):
     def about(self) -> dict[str, Any]:
         """All of it but the single rounds."""
         rows = self.frame.to_dict("records")
-        if self.modes:
-            rows = [row | {"notes": m.notes} for row, m in zip(rows, self.modes, strict=True)]
+        for row, mode in zip(rows, self.modes, strict=False):  # of counters there are no modes
+            row["notes"] = mode.notes
         names = ("a", "b", "classes", "engine", "problem", "verdict", "verdicts", "ratio",
                  "interval", "threshold", "reports")  # fmt: skip
         return {"rows": rows} | {name: getattr(self, name) for name in names}
 
     @property
     def color(self) -> str:
-        """Of the verdict."""
-        return _COLORS.get(self.verdict, "#777777")
+        return {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}.get(self.verdict, "#777777")
 
     def figure(self) -> Chart:
-        """Draw the ratios with their intervals, and each round."""
         title = f"B = {self.b} against A = {self.a}, {self.problem.label}"
         return charts.ab_chart(self.frame, self.rounds, self.threshold, title, self.notes)
 
@@ -237,21 +214,9 @@ class ABs(Several):
 
     def figure(self) -> Chart:
         """Draw each problem's ratio with its interval."""
-        rows = self.frame
+        rows, first = self.frame, self.results[0]
         if "mode" in rows:
             rows = rows.assign(mode=rows["problem"] + ", " + rows["mode"])
         elif "counter" in rows:
             rows = rows[rows["counter"] == "traffic_bytes"].assign(counter=rows["problem"])
-        rounds = self.results[0].rounds
-        return charts.ab_chart(rows, rounds, self.results[0].threshold, self.sentence, self.notes)
-
-
-def _counter(counters: Counters, name: str) -> int | None:
-    if name == "traffic_bytes":
-        return traffic_bytes(counters)
-    value = (counters or {}).get(name)
-    return None if value is None else int(value)
-
-
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else math.nan
+        return charts.ab_chart(rows, first.rounds, first.threshold, self.sentence, self.notes)

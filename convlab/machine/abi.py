@@ -4,6 +4,7 @@ They are declared in ``kernels/convlab.cuh``. This module needs ctypes alone, fo
 processes that have neither torch nor convlab (the simulator's, compute-sanitizer's).
 """
 
+import contextlib
 import ctypes
 from collections.abc import Sequence
 
@@ -25,61 +26,46 @@ _SIGNATURES = {
 
 
 class Entry:
-    """A library's entry points, for one problem. Loading it runs its static initialisers.
+    """A library's entry points, for the integers of one problem, in the order of `FIELDS`.
 
-    Parameters
-    ----------
-    library : its path.
-    problem : the integers of ConvProblem, in the order of `FIELDS`.
+    Loading it runs its static initialisers.
     """
 
     def __init__(self, library: str, problem: Sequence[int]) -> None:
-        self._library = ctypes.CDLL(library)
+        loaded = ctypes.CDLL(library)
         self._problem = (ctypes.c_int * len(FIELDS))(*problem)
-        self._found = {name: self._find(name) for name in _SIGNATURES}
-
-    def _find(self, name: str):
-        try:
-            function = self._library[name]  # an object of its own, with a signature of its own
-        except AttributeError:
-            return None
-        function.restype, function.argtypes = _SIGNATURES[name]
-        return function
+        self._found = {}
+        for name, (result, arguments) in _SIGNATURES.items():
+            with contextlib.suppress(AttributeError):  # each an object with a signature of its own
+                function = self._found[name] = loaded[name]
+                function.restype, function.argtypes = result, arguments
 
     def workspace(self, limit: int) -> int:
         """The bytes of workspace wanted; more than `limit` where that is too little to work."""
-        function = self._found["conv2d_workspace"]
+        function = self._found.get("conv2d_workspace")
         return function(self._problem, limit) if function else 0
 
     def plan(self) -> int:
         """The bytes that the filter takes as `prepare` lays it out; 0: conv2d takes it as it is."""
-        function = self._found["conv2d_plan"]
+        function = self._found.get("conv2d_plan")
         return function(self._problem) if function else 0
 
     def prepare(self, w: Address, plan: Address, stream: Address = None) -> str | None:
         """Lay the filter out into `plan`; conv2d gets that in w's place. Return an error's text."""
-        return self._call("conv2d_prepare", self._problem, w, plan, stream)
+        return self._call("conv2d_prepare", w, plan, stream)
 
     def conv2d(
-        self,
-        x: Address,
-        w: Address,
-        bias: Address,
-        y: Address,
-        workspace: Address,
-        workspace_bytes: int,
-        stream: Address = None,
-    ) -> str | None:
+        self, x: Address, w: Address, bias: Address, y: Address,
+        workspace: Address, workspace_bytes: int, stream: Address = None,
+    ) -> str | None:  # fmt: skip
         """Launch the kernel; return an error's text, or None."""
-        return self._call(
-            "conv2d", self._problem, x, w, bias, y, workspace, workspace_bytes, stream
-        )
+        return self._call("conv2d", x, w, bias, y, workspace, workspace_bytes, stream)
 
     def _call(self, name: str, *arguments: object) -> str | None:
-        function, last_error = self._found[name], self._found["convlab_launch_error"]
+        function, last_error = self._found.get(name), self._found.get("convlab_launch_error")
         if function is None:
             return f"the file has conv2d_plan, but no {name}"
-        refused = function(*arguments)
+        refused = function(self._problem, *arguments)
         launched = last_error() if last_error else None  # read even where it refused: else the
         error = refused or launched  # next kernel would be blamed for it
         return error.decode(errors="replace") if error else None

@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from . import toolchain
 
@@ -30,8 +31,7 @@ _LIBRARY, _RECORD, _UNFINISHED = "kernel.so", "made.json", "unfinished-"
 _YOUNG = 3600.0  # seconds for which a build, or an unfinished one, is left alone
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """What a compiler made: the library, the headers it read, the folders it looked for them in.
 
     `known` is false where it did not list what it read: such a build is found by no other process.
@@ -45,18 +45,14 @@ class Made:
 
 @dataclass(frozen=True)
 class Build:
-    """A library in the cache.
-
-    While the `stamp` of what is `watched` stays, it is the build of its source.
-    """
+    """A library in the cache: the build of its source while the `stamp` of what is `watched` stays."""
 
     library: Path
     seconds: float  # that this build took; 0.0 when it was there before
     watched: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One build as `contents` lists it: its folder's name, its bytes, when it was last used."""
 
     name: str
@@ -71,10 +67,7 @@ _known: dict[str, tuple[object, Build]] = {}  # what this process found, with it
 def build(name: str, make: Callable[[Path], Made]) -> Build:
     """Return the build of that name, made in a fresh folder where there is none that still holds.
 
-    Parameters
-    ----------
-    name : says all that decides it but what the compiler reads: "03_smem_tile-sim-<hash>".
-    make : compiles into a folder.
+    The name says all that decides it but what the compiler reads: "03_smem_tile-sim-<hash>".
     """
     with _locks[name]:  # threads of one process wait for each other; processes need not
         seen, found = _known.get(name, (None, None))
@@ -99,11 +92,11 @@ def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
 
 def _find(name: str) -> Build | None:
     """The newest build of that name that is sound, and whose headers are as they were."""
-    for folder in _newest_first(toolchain.cache_dir().glob(f"{glob.escape(name)}-*")):
+    for folder in _newest_first(f"{glob.escape(name)}-*"):
         try:
             record = json.loads((folder / _RECORD).read_text())
             sound = record["library"] == _digest(folder / _LIBRARY)
-            holds = all(_same(path, was) for path, was in record["read"].items())
+            holds = all(_same(path, *was) for path, was in record["read"].items())
             holds = holds and record["searched"] == _visible(record["searched"], record["read"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             sound = holds = False
@@ -118,7 +111,6 @@ def _find(name: str) -> Build | None:
 
 def _make(name: str, make: Callable[[Path], Made]) -> Build:
     root = toolchain.cache_dir()
-    root.mkdir(parents=True, exist_ok=True)
     _tidy(root)
     started, began = time.perf_counter(), time.time_ns()
     folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
@@ -136,9 +128,8 @@ def _make(name: str, make: Callable[[Path], Made]) -> Build:
                 shutil.rmtree(other)
             elif other.name not in (_LIBRARY, _RECORD):
                 other.unlink()
-        key = [*read, *(was[0] for was in read.values()), repr(searched)]
-        key = hashlib.sha256("\0".join(key).encode(errors="surrogateescape")).hexdigest()[:16]
-        final = root / f"{name}-{key}"
+        key = "\0".join([*read, *(was[0] for was in read.values()), repr(searched)])
+        final = root / f"{name}-{_hash(key.encode(errors='surrogateescape'))[:16]}"
         with contextlib.suppress(OSError):  # another process was quicker: theirs will do
             folder.rename(final)
     finally:
@@ -158,12 +149,11 @@ def _seen(path: Path, began: int) -> tuple[str, int, int]:
     return f"changed at {began}" if changed else _digest(path), seen.st_size, seen.st_mtime_ns
 
 
-def _same(path: str, was: tuple[str, int, int]) -> bool:
+def _same(path: str, digest: str, size: int, time_ns: int) -> bool:
     """Whether a header is still what was read."""
     seen = os.stat(path)
-    if (seen.st_size, seen.st_mtime_ns) == tuple(was[1:]) and not was[0].startswith("changed"):
-        return True
-    return _digest(Path(path)) == was[0]
+    untouched = (seen.st_size, seen.st_mtime_ns) == (size, time_ns)
+    return (untouched and not digest.startswith("changed")) or _digest(Path(path)) == digest
 
 
 def _visible(folders: Iterable[str], read: Iterable[str]) -> dict[str, list[str]]:
@@ -188,13 +178,18 @@ def _visible(folders: Iterable[str], read: Iterable[str]) -> dict[str, list[str]
     return found
 
 
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return _hash(path.read_bytes())
 
 
-def _newest_first(folders: Iterable[Path]) -> list[Path]:
+def _newest_first(pattern: str) -> list[Path]:
+    """The folders in the cache, the last used first."""
     aged = []
-    for folder in folders:
+    for folder in toolchain.cache_dir().glob(pattern):
         with contextlib.suppress(OSError):  # removed meanwhile
             aged.append((folder.stat().st_mtime_ns, folder))
     return [folder for _, folder in sorted(aged, reverse=True)]
@@ -206,12 +201,12 @@ def _newest_first(folders: Iterable[Path]) -> list[Path]:
 def contents() -> list[Entry]:
     """Return all builds in the cache, the last used first."""
     found = []
-    for folder in _newest_first(toolchain.cache_dir().glob(f"*/{_RECORD}")):
-        entry = folder.parent
+    for folder in _newest_first("*"):
         with contextlib.suppress(OSError):
-            size = sum(file.stat().st_size for file in entry.iterdir())
-            found.append(Entry(entry.name, size, entry.stat().st_mtime))
-    return sorted(found, key=lambda entry: -entry.used)
+            sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+            if _RECORD in sizes:
+                found.append(Entry(folder.name, sum(sizes.values()), folder.stat().st_mtime))
+    return found
 
 
 def clear() -> int:
@@ -219,12 +214,11 @@ def clear() -> int:
 
     A kernel that is in use is built again by its next call.
     """
-    root, size = toolchain.cache_dir(), sum(entry.bytes for entry in contents())
-    for entry in contents():
-        shutil.rmtree(root / entry.name, ignore_errors=True)
-    for other in [*root.glob(f"{_UNFINISHED}*"), root / "logs"]:
-        shutil.rmtree(other, ignore_errors=True)
-    return size
+    root, builds = toolchain.cache_dir(), contents()
+    names = [entry.name for entry in builds]
+    for folder in [*map(root.joinpath, names), *root.glob(f"{_UNFINISHED}*"), root / "logs"]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return sum(entry.bytes for entry in builds)
 
 
 def _tidy(root: Path) -> None:

@@ -2,7 +2,7 @@
 
 `Child` is a script that serves requests, started when first asked, and again after its end; `run`
 has a program run to its end. Each is in a session of its own, without this process's descriptors,
-and ends with this process, however that ends: its socket closes. Whoever waits for it over there
+and ends with this process, however that ends: its socket hangs up. Whoever waits for it over there
 (`child_process`) adopts what it leaves, so that not even what a second fork detached is left.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import codecs
 import contextlib
+import io
 import os
 import select
 import signal
@@ -27,6 +28,7 @@ from pathlib import Path
 from .child_process import ID_BYTES
 
 START_LIMIT = 180.0  # seconds to start Python, import torch and open the GPU
+STOP_LIMIT = 5.0  # seconds from the end of its socket to its own, an endless kernel's included
 _SHOWN_BYTES = 1 << 20  # of each stream that one request prints
 _LONGEST = 1 << 28  # bytes of a message
 _THERE = str(Path(__file__).with_name("child_process.py"))
@@ -35,10 +37,8 @@ _THERE = str(Path(__file__).with_name("child_process.py"))
 class Died(Exception):
     """The child ended before it answered.
 
-    Attributes
-    ----------
-    status : its exit status, negative for a signal; None if it only closed its socket.
-    begun : whether it had begun with the request.
+    `status` is its exit status, negative for a signal, None if it only closed its socket; `begun`:
+    whether it had begun with the request.
     """
 
     def __init__(self, status: int | None, begun: bool) -> None:
@@ -66,15 +66,11 @@ def describe(status: int | None) -> str:
 
 
 class Child:
-    """A script that serves one request at a time in a process of its own.
+    """A Python file's ``serve(server, *arguments)`` (see `Server`) in a process of its own.
 
-    Parameters
-    ----------
-    script : a Python file with ``serve(server, *arguments)``, see `Server`.
-    arguments : strings.
-    options : of the Python that runs it.
-    kept : whether foreign code runs in the script's own process. Another then stands between, which
-        outlives it. A script that needs none forks for each request, and waits by `outlive`.
+    It runs under `options` of Python's, and serves one request at a time. `kept`: foreign code runs
+    in that very process, so another stands between, which outlives it. A script that needs none
+    forks for each request, and waits by `outlive`.
     """
 
     def __init__(
@@ -93,18 +89,11 @@ class Child:
         self._number = 0  # of the request
 
     def ask(self, message: bytes, limit: float | None) -> bytes:
-        """Send a request, show what is printed meanwhile, and return the reply.
+        """Send a request, show what is printed meanwhile, and return the reply, or raise `Died`.
 
-        Whatever happens here, Ctrl-C included, no process is left that works on a request nobody
-        waits for. The caller holds `lock`.
-
-        Parameters
-        ----------
-        limit : seconds from when the script says that it has begun; None for no limit.
-
-        Raises
-        ------
-        Died, TimedOut
+        The limit, in seconds, counts from when the script says that it has begun; past it, or
+        `START_LIMIT` before, `TimedOut` is raised. Whatever happens here, Ctrl-C included, no
+        process is left that works on a request nobody waits for. The caller holds `lock`.
         """
         try:
             fresh = self._process is None or self._process.poll() is not None
@@ -123,10 +112,13 @@ class Child:
 
     def _start(self) -> None:
         self._connection, theirs = Pipe()
-        passed = [theirs.fileno()]
         reads, writes = zip(os.pipe(), os.pipe(), strict=True)
         self._streams = [_Stream(*pair) for pair in zip(("stdout", "stderr"), reads, strict=True)]
-        command = [sys.executable, *self.options, _THERE, "serve", str(theirs.fileno()),
+        self._poll = select.poll()
+        for end in (self._connection, *self._streams):
+            self._poll.register(end, select.POLLIN)
+        passed = [theirs.fileno()]
+        command = [sys.executable, *self.options, _THERE, "serve", str(passed[0]),
                    str(self.script), *self.arguments]  # fmt: skip
         if self.kept:
             passed.append(os.dup(passed[0]))
@@ -156,17 +148,13 @@ class Child:
 
     def _receive(self, limit: float | None, begun: bool) -> bytes:
         """The next message that answers this request, showing what is printed meanwhile."""
-        poll = select.poll()
-        streams = {stream.descriptor: stream for stream in self._streams}
-        for descriptor in (self._connection.fileno(), *streams):
-            poll.register(descriptor, select.POLLIN)
         end = None if limit is None else time.monotonic() + limit
         while True:
             left = None if end is None else max(0.0, 1000 * (end - time.monotonic()))
-            ready = {descriptor for descriptor, _ in poll.poll(left)}
-            for descriptor in ready & streams.keys():
-                if streams[descriptor].relay() == 0:
-                    poll.unregister(descriptor)
+            ready = {descriptor for descriptor, _ in self._poll.poll(left)}
+            for stream in self._streams:
+                if stream.fileno() in ready and stream.relay() == b"":
+                    self._poll.unregister(stream)
             if self._connection.fileno() in ready:
                 try:
                     reply = self._connection.recv_bytes(_LONGEST)
@@ -181,16 +169,14 @@ class Child:
     def _show_the_rest(self) -> None:
         for stream in self._streams:
             for _ in range(256):  # 16 MiB; all of it is there, unless something still prints
-                if stream.relay() <= 0:
+                if not stream.relay():
                     break
 
     def _died(self, begun: bool) -> Died:
-        try:
-            status = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            status = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=STOP_LIMIT)
         self._show_the_rest()
-        return Died(status, begun)
+        return Died(self._process.returncode, begun)
 
     @property
     def printed(self) -> str:
@@ -202,29 +188,24 @@ class Child:
         process, self._process = self._process, None
         if process is None:
             return
-        self._connection.close()
         try:
-            _wait(process)
+            _end(process, self._connection)
         finally:
             for stream in self._streams:
-                os.close(stream.descriptor)
+                stream.pipe.close()
 
     def interrupt(self) -> None:
         """End the process, from another thread than the one that holds `lock`."""
-        with (
-            contextlib.suppress(OSError, AttributeError),  # it has ended meanwhile
-            socket.socket(fileno=os.dup(self._connection.fileno())) as line,
-        ):
-            line.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError, AttributeError):  # it has ended meanwhile
+            _hang_up(self._connection)
 
     def _forget_in_a_fork(self) -> None:
         """Close a forked process's copies: the child stays its parent's."""
         if self._process is not None:
             self._process.returncode = 0  # not waited for here
-            with contextlib.suppress(OSError):
-                self._connection.close()
-                for stream in self._streams:
-                    os.close(stream.descriptor)
+        for end in (self._connection, *(stream.pipe for stream in self._streams)):
+            if end is not None:
+                end.close()
         self._forget()
 
 
@@ -238,26 +219,22 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and return what it printed; nothing that it started is left.
 
-    Raises
-    ------
-    subprocess.TimeoutExpired
-        If it did not end within so many seconds; it has what was printed by then.
+    Past the limit, in seconds, `subprocess.TimeoutExpired` is raised, with what was printed by then.
     """
     ours, theirs = Pipe()
-    with ours:
-        with theirs:
-            process = subprocess.Popen(
-                _kept(command, theirs.fileno()), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, errors="replace", env=env,
-                pass_fds=[theirs.fileno()], start_new_session=True,
-            )  # fmt: skip
+    with ours, theirs:
+        process = subprocess.Popen(
+            _kept(command, theirs.fileno()), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", env=env,
+            pass_fds=[theirs.fileno()], start_new_session=True,
+        )  # fmt: skip
         try:
             out, err = process.communicate(timeout=limit)
         except BaseException as error:
-            ours.close()
-            out, err = process.communicate()
+            _end(process, ours)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise subprocess.TimeoutExpired(command, limit, out, err) from None
+                error.cmd = command
+                error.stdout, error.stderr = process.communicate(timeout=STOP_LIMIT)
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
@@ -266,33 +243,48 @@ def _kept(command: Sequence[str], line: int) -> list[str]:
     return [sys.executable, "-I", "-S", _THERE, "keep", str(line), *command]
 
 
-def _wait(process: subprocess.Popen) -> None:
-    """Wait for a process whose socket was closed; an endless kernel ends when its process does."""
+def _hang_up(connection: Connection) -> None:
+    """Let the other side see the end of a socket, whoever else has a copy of this one."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def _end(process: subprocess.Popen, connection: Connection) -> None:
+    """Hang up on a process, wait for it, and kill its session where that does not end it in time.
+
+    A script on its own sees the end of its socket only when it next looks there, and one that keeps
+    another sees it at once, but then waits for what a driver's call may hold back even from SIGKILL.
+    """
+    if not connection.closed:
+        with contextlib.suppress(OSError):  # hung up already
+            _hang_up(connection)
+        connection.close()
     try:
-        process.wait(timeout=60)
+        process.wait(timeout=STOP_LIMIT)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(timeout=60)
+        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=STOP_LIMIT)
 
 
 class _Stream:
     """What the child writes to one file descriptor, shown here as it comes."""
 
     def __init__(self, name: str, descriptor: int) -> None:
-        self.name, self.descriptor = name, descriptor
         os.set_blocking(descriptor, False)
+        self.name, self.pipe = name, io.FileIO(descriptor)
+        self.fileno = self.pipe.fileno
         self.begin()
 
     def begin(self) -> None:
         self.seen, self.tail = 0, ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def relay(self) -> int:
-        """Show what there is, up to 64 KiB; return its size: 0 at the end, -1 if nothing waits."""
-        try:
-            data = os.read(self.descriptor, 1 << 16)
-        except BlockingIOError:
-            return -1
+    def relay(self) -> bytes | None:
+        """Show and return what there is, up to 64 KiB: b"" at the end, None if nothing waits."""
+        data = self.pipe.read(1 << 16)
+        if not data:
+            return data
         text = self._decoder.decode(data)
         self.tail = (self.tail + text)[-8192:]
         out = getattr(sys, self.name)
@@ -302,4 +294,4 @@ class _Stream:
                 out.write("\n[the rest of this call's output is not shown]\n")
             out.flush()
         self.seen += len(data)
-        return len(data)
+        return data

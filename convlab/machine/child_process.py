@@ -31,9 +31,7 @@ _PDEATHSIG, _SUBREAPER = 1, 36  # of prctl
 class Server:
     """The script's side of the socket: ``request``, ``begun``, ``reply``, and again.
 
-    Attributes
-    ----------
-    line : the descriptor of the socket, which hangs up when the other side is gone.
+    `line` is the descriptor of the socket, which hangs up when the other side is gone.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -41,8 +39,6 @@ class Server:
         self.line = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
         os.close(descriptor)
         self._connection = Connection(self.line)
-        self._number = b""
-        self._began = False
 
     def request(self) -> bytes:
         """Wait for a request; EOFError when the other side is gone."""
@@ -73,7 +69,7 @@ def adopt() -> None:
 
 
 def outlive(process: int, line: int) -> int | None:
-    """Wait for a child process, or until the socket hangs up; then end all children, adopted too.
+    """Wait for a child, or until the socket hangs up; then end all children, adopted ones too.
 
     Returns its wait status; None where the socket hung up.
     """
@@ -87,23 +83,17 @@ def outlive(process: int, line: int) -> int | None:
     with contextlib.suppress(ChildProcessError):  # raised when there is none any more
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                for child in _offspring():
+                for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(child, signal.SIGKILL)
+                        os.kill(int(child), signal.SIGKILL)
                 os.waitpid(-1, 0)
     return status
-
-
-def _offspring() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as children:
-        return list(map(int, children.read().split()))
 
 
 def keep(line: int, command: Sequence[str]) -> None:
     """Run a program, end what it leaves, and end as it did."""
     adopt()
     os.set_inheritable(line, False)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     process = os.fork()
     if process == 0:
         die_with_parent()
@@ -136,6 +126,7 @@ def load(path: Path) -> ModuleType:
 def main() -> None:
     """Do what the command line says, see above."""
     what, descriptor, *rest = sys.argv[1:]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if what == "keep":
         keep(int(descriptor), rest)
     script, *arguments = rest

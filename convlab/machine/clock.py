@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -34,11 +33,9 @@ class Clock:
     """Reads a GPU's clock; `missing` is why it cannot, or empty."""
 
     def __init__(self, device: torch.device) -> None:
-        self.missing = ""
+        self.missing = "" if device.type == "cuda" else "no GPU"
         self._readings: list[Reading] = []
-        self._handle: Any = None
-        if device.type != "cuda":
-            self.missing = "no GPU"
+        if self.missing:
             return
         try:
             import pynvml  # optional: from nvidia-ml-py
@@ -51,14 +48,13 @@ class Clock:
             # by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's
             uuid = str(torch.cuda.get_device_properties(device).uuid)
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
-            self._readings.append(self._read())
+            self._read()
         except (pynvml.NVMLError, AttributeError) as error:
-            self._handle, self.missing = None, f"NVML does not answer: {error}"
-        self._readings.clear()
+            self.missing = f"NVML does not answer: {error}"
 
     def note(self) -> None:
         """Take a reading, to be called while the GPU works."""
-        if self._handle is not None:
+        if not self.missing:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._readings.append(self._read())
 

@@ -1,12 +1,11 @@
 """Source text to a shared library, through torch's ``load_inline``; the only caller of it.
 
-`load_inline` loads what it built. Here it may not: the library is linked so that dlopen refuses
-it, and looked into as a file. A learner's static initialisers run where the kernel does.
+`load_inline` loads what it built. Of what is built here it may not: a learner's static initialisers
+run where the kernel does.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -15,9 +14,7 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,21 +26,24 @@ import torch
 
 from ..words.catalog import KERNEL_DIR
 from ..words.errors import BuildError
-from . import elf, toolchain
+from . import toolchain
 from .cache import Made
 from .complaints import compile_error
 
 CXX_FLAGS = ["-std=c++17", "-w"]
 # No library of torch's is needed, and none is kept: not even libc10 for the pieces of the C++
 # library that it happens to export.
-LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs", elf.NOT_TO_BE_LOADED]
+LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
+_OURS = "convlab_"  # begins the name of a library that is not loaded
 # What else decides what compilers do.
 _VARIABLES = (
     "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CC", "NVCC_PREPEND_FLAGS",
     "NVCC_APPEND_FLAGS", "NVCC_CCBIN",
 )  # fmt: skip
 _SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/local/cuda")  # the compiler stands for these
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.M)
+_INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Source:
     def headers(self) -> dict[Path, tuple[str, str]]:
         """For each local header that it includes, directly or not: the name used first, the text.
 
-        As written, whatever the preprocessor makes of it: for what must be known before compiling.
+        As written, whatever the preprocessor makes of it.
         """
         found: dict[Path, tuple[str, str]] = {}
         todo = [(self.text, self.folder)]
@@ -114,96 +114,48 @@ def compile_library(
     copies: Mapping[Path, Path] | None = None,
     entry: str | None = None,
 ) -> Made:
-    """Compile and link a library that is not loaded.
+    """Compile and link a library, in a folder, without loading it.
 
-    Parameters
-    ----------
-    source : for messages.
-    folder : where it is made.
-    text : what is compiled: CUDA C++ for nvcc where `cuda` is given, else C++.
-    flags, include : of the compiler.
-    libraries, folders : to link with, as ``-lcublas`` or a path, and where to look for them.
-    copies : headers of which `include` has another version, by that version's path.
-    entry : the C function that it must have.
-
-    Raises
-    ------
-    BuildError
-        The text does not compile or link, or has no such function.
+    The text is CUDA C++ for nvcc where `cuda` is given, else C++; `libraries`, as ``-lcublas`` or a
+    path, are looked for in `folders`; `copies` are headers of which `include` has another version,
+    by that version's path; `entry` is the C function that it must have.
     """
     cpp_extension = _cpp_extension()
     toolchain.require_host_compiler()
     if cuda is not None:
         cpp_extension.CUDA_HOME = str(plain(cuda.home))
-    torch_home = Path(torch.__file__).parent
-    if plain(torch_home) != torch_home:  # load_inline writes these as they are
-        cpp_extension._TORCH_PATH = str(plain(torch_home))
-        cpp_extension.TORCH_LIB_PATH = str(plain(torch_home) / "lib")
+    home = plain(Path(torch.__file__).parent)  # load_inline writes these as they are
+    cpp_extension._TORCH_PATH, cpp_extension.TORCH_LIB_PATH = str(home), str(home / "lib")
     flags = [_quoted(flag) for flag in flags]
+    linking = [*LINK_FLAGS, *(f"-L{plain(path)}" for path in folders), *map(_quoted, libraries)]
     try:
         with ninja_on_path():
             cpp_extension.load_inline(
-                f"convlab_{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
+                f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
                 cpp_sources=["" if cuda else text],
                 cuda_sources=[text] if cuda else None,
                 extra_cflags=[] if cuda else flags,
                 extra_cuda_cflags=flags if cuda else None,
-                extra_ldflags=[
-                    *LINK_FLAGS,
-                    *(f"-L{plain(path)}" for path in folders),
-                    *map(_quoted, libraries),
-                ],
+                extra_ldflags=linking,
                 extra_include_paths=[str(plain(path)) for path in include],
                 build_directory=str(plain(folder)),
                 with_cuda=cuda is not None,
                 is_python_module=False,
                 no_implicit_headers=True,
             )
-    except OSError as error:  # that it may not be loaded; else there is no library
-        reason = str(error)
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         texts = {str(path): text for path, (_, text) in source.headers().items()}
         texts[source.label] = source.text
         raise compile_error(source.name, source.label, real(str(error)), texts) from None
-    library = next(folder.glob("*.so"), None)
-    if library is None:
-        raise BuildError(f"{source.label} did not build: {reason}")
-    if entry and not elf.exports(library, entry):
+    (library,) = folder.glob("*.so")
+    if entry and entry not in exported(library):
         raise BuildError(
             f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
             f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
         )
-    elf.allow_loading(library)
-    return _made(source, folder, library, include, cuda, copies or {})
-
-
-@functools.cache
-def _cpp_extension() -> ModuleType:
-    """torch's builder, slow to import and not needed for a cached build, without its warning.
-
-    A CUDA build of torch says at its import that there is no GPU, wherever it looks for nvcc.
-    """
-    logger = logging.getLogger("torch.utils.cpp_extension")
-    logger.addFilter(lambda record: "No CUDA runtime" not in record.getMessage())
-    return importlib.import_module("torch.utils.cpp_extension")
-
-
-def _made(
-    source: Source,
-    folder: Path,
-    library: Path,
-    include: Sequence[Path],
-    cuda: toolchain.Cuda | None,
-    copies: Mapping[Path, Path],
-) -> Made:
-    """The library and what the compiler read for it, as ninja keeps it."""
-    ninja = str(toolchain.find("ninja"))
-    listed = subprocess.run([ninja, "-t", "deps"], cwd=folder, capture_output=True, text=True)
-    paths = [Path(os.path.normpath(folder / real(line.strip())))
-             for line in listed.stdout.splitlines() if line.startswith("    ")]  # fmt: skip
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
-    headers = [copies.get(path, path) for path in paths
+    headers = [(copies or {}).get(path, path) for path in _listed(folder)
                if path.parent != folder and path not in own]  # fmt: skip
     system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
     read = [path for path in headers if not str(path).startswith(system)]
@@ -213,7 +165,42 @@ def _made(
     return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(headers))
 
 
+@functools.cache
+def _cpp_extension() -> ModuleType:
+    """torch's builder, which loads nothing of ours, slow to import and not needed for a cached build.
+
+    A CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc.
+    """
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.addFilter(lambda record: "No CUDA runtime" not in record.getMessage())
+    builder = importlib.import_module("torch.utils.cpp_extension")
+    load = builder._import_module_from_library
+    builder._import_module_from_library = lambda name, *rest: (
+        None if name.startswith(_OURS) else load(name, *rest)
+    )
+    return builder
+
+
+def exported(library: Path) -> set[str]:
+    """The symbols that a library defines for others to call, without loading it."""
+    command = [str(toolchain.find("nm")), "-D", "--defined-only", "--format=posix", str(library)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in listed.splitlines()}
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The headers that the compiler read, as ninja keeps them."""
+    command = [str(toolchain.find("ninja")), "-t", "deps"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    return [Path(os.path.normpath(folder / real(line))) for line in lines]
+
+
 # ---- names that every tool can read ------------------------------------------------------------
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=,./-]*")
+_linked: dict[str, str] = {}  # what each link stands for
 
 
 def _quoted(flag: str) -> str:
@@ -223,7 +210,7 @@ def _quoted(flag: str) -> str:
 
 def plain(path: Path) -> Path:
     """The path, or a link to it where a shell, ninja or nvcc would misread it."""
-    if re.fullmatch(r"[A-Za-z0-9_@%+=,./-]*", str(path)):
+    if _PLAIN.fullmatch(str(path)):
         return path
     link = _links() / hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     with contextlib.suppress(FileExistsError):
@@ -239,50 +226,33 @@ def real(text: str) -> str:
     return text
 
 
-_linked: dict[str, str] = {}
-
-
 @functools.cache
 def _links() -> Path:
-    folder = tempfile.mkdtemp(prefix="convlab-", dir=None if _is_plain_tmp() else "/tmp")
-    atexit.register(_forget, folder, os.getpid())
-    return Path(folder)
-
-
-def _is_plain_tmp() -> bool:
-    return re.fullmatch(r"[A-Za-z0-9_./-]*", tempfile.gettempdir()) is not None
-
-
-def _forget(folder: str, owner: int) -> None:
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+    return toolchain.temporary(None if _PLAIN.fullmatch(tempfile.gettempdir()) else "/tmp")
 
 
 # ---- what load_inline changes of the process ---------------------------------------------------
 
 _lock = threading.Lock()
-_before: list[tuple[str, int]] = []  # PATH and the flags of dlopen, for each build now running
+_before: list[str] = []  # PATH, for each build now running
 
 
 @contextlib.contextmanager
 def ninja_on_path() -> Iterator[None]:
-    """Ninja of the running environment, which need not be activated, and the same dlopen after.
+    """Ninja of the running environment, which need not be activated.
 
-    For any number of threads at once: the last to leave puts PATH and the flags back.
+    For any number of threads at once: the last to leave puts PATH back.
     """
     ninja = toolchain.find("ninja")
     if ninja is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
     with _lock:
-        _before.append(
-            _before[0] if _before else (os.environ.get("PATH", ""), sys.getdlopenflags())
-        )
-        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0][0]}"
+        _before.append(_before[0] if _before else os.environ.get("PATH", ""))
+        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0]}"
     try:
         yield
     finally:
         with _lock:
-            path, flags = _before.pop()
+            path = _before.pop()
             if not _before:
                 os.environ["PATH"] = path
-                sys.setdlopenflags(flags)

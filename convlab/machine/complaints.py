@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..words.catalog import KERNEL_DIR
@@ -12,30 +12,36 @@ from ..words.errors import BuildError
 from . import toolchain
 
 _SHOWN = 2  # errors
+# g++'s ``file:1:2: error: text``, or nvcc's ``file(1): error: text`` and what it quotes below.
+_ERROR = re.compile(
+    r"^(.+?)(?::(\d+):(\d+)|\((\d+)\)): (?:fatal |catastrophic )?error:? (.*)", re.MULTILINE
+)
+_QUOTED = re.compile(r"(?:\n.*){0,4}?\n(.*)\n( *)\^ *$", re.MULTILINE)
 
 
 def compile_error(name: str, label: str, log: str, texts: Mapping[str, str]) -> BuildError:
     """The first errors in a compiler's log with the lines they are about, and where all of it is.
 
-    Parameters
-    ----------
-    name, label : of the kernel, and of its file.
-    texts : what each file holds, by the name that the compiler knows it by.
+    `name` is the kernel's, and `label` its file's; `texts` are what each file holds, by the name
+    that the compiler knows it by.
     """
-    logs = toolchain.cache_dir() / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    path = logs / f"{name[:80]}.log"
+    path = toolchain.cache_dir() / "logs" / f"{name[:80]}.log"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(log, errors="replace")
-    found = _errors(log)
+    found = list(dict.fromkeys(_errors(log)))
     undefined = re.search(r"undefined reference to .*", log)
-    if undefined and not found:
-        first, shown = f"{label} does not link: {undefined[0]}", []
-    elif not found:
-        first, shown = f"{label} did not build", [s for s in log.splitlines() if s.strip()][-6:]
+    shown = []
+    if found:
+        first = f"{label} did not compile"
+    elif undefined:
+        first = f"{label} does not link: {undefined[0]}"
     else:
-        first, shown = f"{label} did not compile", []
+        first, shown = f"{label} did not build", [s for s in log.splitlines() if s.strip()][-6:]
     for file, line, place, message in found[:_SHOWN]:
-        shown += [f"{_short(file)}:{line}: {message}", *_quote(texts.get(file), line, place)]
+        short = file
+        with contextlib.suppress(ValueError):
+            short = Path(file).relative_to(KERNEL_DIR.parent)
+        shown += [f"{short}:{line}: {message}", *_quote(texts.get(file), line, place)]
     if len(found) > _SHOWN:
         shown.append(f"and {len(found) - _SHOWN} more")
     return BuildError("\n".join([first, *shown, f"full log: {path}"]))
@@ -46,34 +52,16 @@ def compile_error(name: str, label: str, log: str, texts: Mapping[str, str]) -> 
 _Place = int | tuple[str, int] | None
 
 
-def _errors(log: str) -> list[tuple[str, int, _Place, str]]:
-    """(file, line, place, message) of each error of g++ (``f:1:2: error:``) or nvcc (``f(1)``)."""
-    found, lines = [], log.splitlines()
-    for at, text in enumerate(lines):
-        match = re.match(r"(.+?):(\d+):(\d+): (?:fatal )?error: (.*)", text)
-        if match:
-            place = int(match[3])
-        else:
-            match = re.match(r"(.+?)\((\d+)\): (?:catastrophic )?error:? (.*)", text)
-            place = None
-            near = lines[at + 1 : at + 6] if match else []
-            for quoted, below in zip(near, near[1:]):
-                if below.strip() == "^":
-                    start = below.index("^")
-                    word = re.match(r"\w+|.?", quoted[start:])[0]
-                    place = (word, len(re.findall(_whole(word), quoted[:start])))
-                    break
-        if match:
-            error = (match[1], int(match[2]), place, match.groups()[-1])
-            if error not in found:
-                found.append(error)
-    return found
-
-
-def _short(file: str) -> str:
-    with contextlib.suppress(ValueError):
-        return str(Path(file).relative_to(KERNEL_DIR.parent))
-    return file
+def _errors(log: str) -> Iterator[tuple[str, int, _Place, str]]:
+    """(file, line, place, message) of each error."""
+    for error in _ERROR.finditer(log):
+        file, line, column, nvcc_line, message = error.groups()
+        place: _Place = int(column) if column else None
+        if nvcc_line and (below := _QUOTED.match(log, error.end())):
+            quoted, start = below[1], len(below[2])
+            word = re.match(r"\w+|.?", quoted[start:])[0]
+            place = word, len(re.findall(_whole(word), quoted[:start]))
+        yield file, int(line or nvcc_line), place, message
 
 
 def _whole(word: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..words.arguments import text
+from ..words.arguments import choice, text
 from ..words.errors import LaunchError, ProblemError
 from . import toolchain
 
@@ -28,21 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Datasheet:
-    """What the vendor states for a GPU: dense TFLOP/s and GB/s at boost clock.
-
-    `tf32_tflops` is None for GPUs without TF32 tensor cores. Sources are NVIDIA's: "T4 Tensor
-    Core GPU datasheet" (2019), "A100 Tensor Core GPU datasheet" (2021), "L4 Tensor Core GPU
-    datasheet" (2023), "Ada GPU architecture whitepaper" (RTX 4090, 2022), "H100 Tensor Core GPU
-    datasheet" (SXM5, 2023), "H200 Tensor Core GPU datasheet" (2024). Where a datasheet quotes
-    tensor cores with sparsity, half of it is written here.
-    """
+    """What the vendor states for a GPU: dense TFLOP/s and GB/s at boost clock."""
 
     fp32_tflops: float
-    tf32_tflops: float | None
+    tf32_tflops: float | None  # None: no TF32 tensor cores
     memory_gb_per_s: float
 
 
-# The first pattern found in the name counts; the variants of a GPU come before it.
+# The first pattern found in the name counts; the variants of a GPU come before it. Sources are
+# NVIDIA's datasheets (T4 2019, A100 2021, L4 and H100 SXM5 2023, H200 2024) and the "Ada GPU
+# architecture whitepaper" (2022); where one quotes tensor cores with sparsity, this is half of it.
 _DATASHEETS: tuple[tuple[str, Datasheet], ...] = (
     (r"\bT4\b", Datasheet(8.1, None, 320)),
     (r"A100-PCIE-40GB", Datasheet(19.5, 156, 1555)),
@@ -97,17 +91,14 @@ LIMITS: dict[int, Limits] = {  # by compute capability: 9.0 is 90
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a kernel is judged on it: size, clock (GHz, boost), caches, bandwidth.
-
-    `driver_name` is the name that the driver gives it, by which `datasheet` knows it.
-    """
+    """A GPU as a kernel is judged on it."""
 
     name: str
-    driver_name: str
+    driver_name: str  # that the driver gives it, by which `datasheet` knows it
     sm: int
     sms: int
     l2_bytes: int
-    ghz: float
+    ghz: float  # boost clock
 
     @property
     def limits(self) -> Limits:
@@ -143,28 +134,25 @@ GPUS: dict[str, Gpu] = {
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU and the software that drives it.
+    """A GPU that is there; in words, with the software that drives it."""
 
-    `sm` is the compute capability as one number (9.0 is 90); `smem_optin_bytes` is the most shared
-    memory a block may opt into; `cuda_version` is the one torch was built for.
-    """
-
-    index: int
     name: str
-    sm: int
+    sm: int  # compute capability: 9.0 is 90
     sm_count: int
     l2_bytes: int
-    smem_optin_bytes: int
+    smem_optin_bytes: int  # the most shared memory that a block may opt into
     memory_bytes: int
-    torch_version: str
-    cuda_version: str
-    driver_version: str
-    datasheet: Datasheet | None
+
+    @property
+    def datasheet(self) -> Datasheet | None:
+        """What its vendor states."""
+        return datasheet(self.name)
 
     def __str__(self) -> str:
         return (
             f"{self.name}, {self.sm_count} SMs, sm_{self.sm}, {self.memory_bytes / 2**30:.0f} GiB, "
-            f"torch {self.torch_version}, CUDA {self.cuda_version}, driver {self.driver_version}"
+            f"torch {torch.__version__}, CUDA {torch.version.cuda}, "
+            f"driver {driver_version() or 'unknown'}"
         )
 
 
@@ -181,13 +169,9 @@ class Ceilings:
         return f"copy {copy:.2f} TB/s, GEMM fp32 {fp32:.0f} and TF32 {tf32:.0f} TFLOP/s"
 
     def flops(self, precision: str) -> float:
-        """Return the peak of the unit that a precision class uses, in flops a second.
-
-        Raises ValueError for a class other than "fp32" and "tf32".
-        """
-        if precision not in ("fp32", "tf32"):
-            raise ValueError(f"no ceiling is measured for precision {precision!r}: fp32 or tf32")
-        return self.fp32_flops if precision == "fp32" else self.tf32_flops
+        """Return the peak of the unit that a precision class uses, in flops a second."""
+        peaks = {"fp32": self.fp32_flops, "tf32": self.tf32_flops}
+        return peaks[choice(precision, "precision class", peaks)]
 
 
 def datasheet(name: str) -> Datasheet | None:
@@ -202,39 +186,24 @@ def describe(device: torch.device | str | int | None = None) -> Device | None:
         return None
     seen = torch.cuda.get_device_properties(index)
     return Device(
-        index=index,
-        name=seen.name,
-        sm=10 * seen.major + seen.minor,
-        sm_count=seen.multi_processor_count,
-        l2_bytes=seen.L2_cache_size,
-        smem_optin_bytes=seen.shared_memory_per_block_optin,
-        memory_bytes=seen.total_memory,
-        torch_version=torch.__version__,
-        cuda_version=torch.version.cuda or "none",
-        driver_version=driver_version() or "unknown",
-        datasheet=datasheet(seen.name),
-    )
+        seen.name, 10 * seen.major + seen.minor, seen.multi_processor_count, seen.L2_cache_size,
+        seen.shared_memory_per_block_optin, seen.total_memory,
+    )  # fmt: skip
 
 
 def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
-    """Return a GPU by name; without one, the GPU that is there, else an H200.
-
-    Raises
-    ------
-    ProblemError
-        No such GPU is known here; the message names those that are.
-    """
+    """Return a GPU by name; without one, the GPU that is there, else an H200."""
     if isinstance(wanted, Gpu):
         return wanted
     if wanted is None:
         here = describe()
         return GPUS["H200"] if here is None else _from_device(here)
-    wanted = text(wanted, "gpu")
-    by_key = {_key(name): gpu for name, gpu in GPUS.items()}
-    if _key(wanted) in by_key:
-        return by_key[_key(wanted)]
-    near = difflib.get_close_matches(_key(wanted), by_key, n=1)
-    hint = f"did you mean {by_key[near[0]].name}? " if near else ""
+    by_key = {_key(name): name for name in GPUS}
+    key = _key(text(wanted, "gpu"))
+    if key in by_key:
+        return GPUS[by_key[key]]
+    near = difflib.get_close_matches(key, by_key, n=1)
+    hint = f"did you mean {by_key[near[0]]}? " if near else ""
     raise ProblemError(f"no GPU {wanted!r} is known; {hint}There are {', '.join(GPUS)}")
 
 
@@ -245,29 +214,25 @@ def _key(name: str) -> str:
 def _from_device(device: Device) -> Gpu:
     """The GPU that is there: as the table has it, or with its capability's limits."""
     sm = max((known for known in LIMITS if known <= device.sm), default=min(LIMITS))
-    known = next((gpu for gpu in GPUS.values() if gpu.driver_name == device.name), None)
-    sheet, lanes = device.datasheet, LIMITS[sm].fp32_lanes
-    stated = sheet.fp32_tflops * 1e3 / (2 * lanes * device.sm_count) if sheet else 1.7
-    ghz = known.ghz if known else stated
-    name = known.name if known else device.name.removeprefix("NVIDIA ")
+    rate = device.datasheet.fp32_tflops * 1e3 if device.datasheet else 0.0
+    ghz = rate / (2 * LIMITS[sm].fp32_lanes * device.sm_count) or 1.7
+    stated = {gpu.driver_name: (gpu.name, gpu.ghz) for gpu in GPUS.values()}
+    name, ghz = stated.get(device.name, (device.name.removeprefix("NVIDIA "), ghz))
     return Gpu(name, device.name, sm, device.sm_count, device.l2_bytes, ghz)
 
 
 @functools.cache
 def driver_version() -> str | None:
     """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if there is none."""
-    stated = Path("/proc/driver/nvidia/version")
+    stated, tool = Path("/proc/driver/nvidia/version"), toolchain.find("nvidia-smi")
     if stated.exists():
         found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated.read_text(errors="replace"))
         if found:
             return found[1]
-    tool = toolchain.find("nvidia-smi")
-    if tool is None:
-        return None
+    query = [tool or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        query = [str(tool), "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # as where there is no such tool
         return None
     return answer.stdout.split("\n")[0].strip() or None
 
@@ -276,18 +241,13 @@ def available_bytes(device: torch.device | str | None = None) -> int:
     """Return the memory that can still be had on a device, in bytes.
 
     On a GPU that is the free memory and what torch's allocator holds without using it; on the CPU
-    what Linux calls MemAvailable (elsewhere the whole of the physical memory).
+    what Linux calls MemAvailable.
     """
     index = _cuda_index(device)
-    if index is not None and torch.device(device or "cuda").type == "cuda":
+    if index is not None:
         free, _ = torch.cuda.mem_get_info(index)
         return free + torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
-    stated = Path("/proc/meminfo")
-    if stated.exists():
-        found = re.search(r"MemAvailable:\s+(\d+) kB", stated.read_text())
-        if found:
-            return 1024 * int(found[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 1024 * int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
 
 
 def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
@@ -296,8 +256,6 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
     Copy: a device-to-device copy far larger than the L2, counting the bytes read and those
     written. Arithmetic: an 8192 x 8192 x 8192 GEMM of torch's (cuBLAS), smaller if memory is
     short, with TF32 off and on. The best of several.
-
-    Raises LaunchError if there is no GPU or not even a small copy fits its memory.
     """
     index = _cuda_index(device)
     if index is None:
@@ -311,9 +269,9 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
 def floor_seconds(problem: Problem, precision: str, ceilings: Ceilings) -> float:
     """Return the least time that a problem can take on a GPU, in seconds.
 
-    The larger of least bytes over copy bandwidth and flops over the peak of the class's unit: the
-    roofline (Williams, Waterman, Patterson, CACM 2009) at the problem's own intensity. Algorithms
-    that need fewer multiplications, such as Winograd's, can go below its second part.
+    That is its roofline (Williams, Waterman, Patterson, CACM 2009): the larger of least bytes over
+    copy bandwidth and flops over the peak of the class's unit. Algorithms that need fewer
+    multiplications, such as Winograd's, can go below its second part.
     """
     memory = problem.min_bytes / ceilings.copy_bytes_per_s
     return max(memory, problem.flops / ceilings.flops(precision))
@@ -342,17 +300,12 @@ def _measured_ceilings(index: int) -> Ceilings:
                 f"no room to measure ceilings: {free / 2**20:.0f} MiB free on cuda:{index}, "
                 "256 MiB needed; end other programs that use this GPU"
             )
-        source = torch.empty(copied, dtype=torch.uint8, device=f"cuda:{index}").random_()
-        target = torch.empty_like(source)
-        copy_seconds = _least_seconds(lambda: target.copy_(source), samples=25)
-        del source, target
-
-        a = torch.randn(size, size, device=f"cuda:{index}")
-        b = torch.randn(size, size, device=f"cuda:{index}")
-        c = torch.empty_like(a)
-        settings = torch.backends.cuda.matmul
+        source, target = torch.empty(2, copied, dtype=torch.uint8, device="cuda").random_()
+        copy_seconds = _least_seconds(functools.partial(target.copy_, source), samples=25)
+        del source, target  # the matrices need their room
+        a, b, c = torch.randn(3, size, size, device="cuda")
+        flops, settings = {}, torch.backends.cuda.matmul
         before = settings.fp32_precision
-        flops = {}
         try:
             for precision in ("ieee", "tf32"):
                 settings.fp32_precision = precision
@@ -363,10 +316,9 @@ def _measured_ceilings(index: int) -> Ceilings:
 
 
 def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:
-    """Time a call on the current stream after two calls of warm-up: the least, in seconds.
+    """Time a call after two calls of warm-up, on the current stream: the least, in seconds.
 
-    A ceiling is the best that was seen: a median moves with what else the GPU did, and every
-    multiple of the floor with it.
+    A median moves with what else the GPU did, and every multiple of the floor with it.
     """
     times = []
     for taken in range(samples + 2):

@@ -16,6 +16,7 @@ def bar(
     iterable: Iterable[Any] | None = None,
     desc: str | None = None,
     total: int | None = None,
+    disable: bool = False,
     **options: Any,
 ) -> tqdm:
     """Return a bar as `tqdm.tqdm` does, of the kind that suits where it will be seen.
@@ -23,30 +24,27 @@ def bar(
     Where nobody sees it, in a log or a pipe, it is disabled. ``tqdm.auto`` would want ipywidgets in
     a notebook, and warn where it is missing.
     """
-    if _in_notebook():
-        return _CellBar(iterable, desc, total, **options)
-    seen = sys.stderr is not None and sys.stderr.isatty()
-    disable = options.pop("disable", False) or not seen
-    return tqdm(iterable, desc, total, disable=disable, **options)
-
-
-def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
+    if getattr(ipython and ipython.get_ipython(), "kernel", None) is not None:
+        return _CellBar(iterable, desc, total, disable=disable, **options)
+    seen = sys.stderr is not None and sys.stderr.isatty()
+    return tqdm(iterable, desc, total, disable=disable or not seen, **options)
 
 
 class _CellBar(tqdm):
     """A bar in an output of its own, which is empty once the bar is closed."""
 
+    _shown: Any = None
+
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._shown: Any = None
         super().__init__(*args, **options | {"gui": True})  # so that tqdm itself writes nothing
         if not self.disable:
             self.display()
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Show the bar as it stands, or the text given, and nothing if that is empty."""
+        from IPython.display import display  # there is a notebook: IPython is there
+
         about = self.format_dict
         text = str(self) if msg is None else msg
         page = ""
@@ -60,8 +58,6 @@ class _CellBar(tqdm):
                 f"<code>{html.escape(f'{what} {beside}'.strip())}</code>"
             )
         data = {"text/plain": text, "text/html": page}
-        from IPython.display import display  # there is a notebook: IPython is there
-
         if self._shown is None:
             self._shown = display(data, raw=True, display_id=True)
         else:

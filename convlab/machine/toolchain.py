@@ -1,6 +1,6 @@
 """The tools that convlab uses: where they are, and which they are; and where builds are kept.
 
-Needs the standard library only. A toolkit is looked for once in a process.
+A toolkit is looked for once in a process.
 """
 
 import atexit
@@ -19,20 +19,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ..words.errors import BuildError
 
 INSTALL = "pip install -r requirements.txt"
 CACHE = "CONVLAB_CACHE"
 OLDEST_GCC = 11
-_VARIABLES = {"c++": "CXX"}  # that name a tool
 _CUDA_TOOLS = ("nvcc", "nvdisasm", "cuobjdump", "cu++filt", "ncu", "compute-sanitizer")
 # Where NVIDIA's own installers put ncu, apart from the toolkit; the newest goes first.
 _NCU = (
-    ("/usr/local", "cuda*/bin"),
-    ("/usr/local", "cuda*/nsight-compute-*"),
-    ("/opt/nvidia/nsight-compute", "*"),
-    ("/usr/lib", "nsight-compute*"),
-)
+    "usr/local/cuda*/bin", "usr/local/cuda*/nsight-compute-*", "opt/nvidia/nsight-compute/*",
+    "usr/lib/nsight-compute*",
+)  # fmt: skip
 
 
 # ---- one finder of tools ----------------------------------------------------------------------
@@ -51,12 +50,11 @@ def find(name: str) -> Path | None:
         homes = [toolkit.home for toolkit in [cuda()] if toolkit] + [Path("/usr/local/cuda")]
         places = [*(str(home / "bin") for home in homes), *places]
         places += [str(root / "cu13" / "bin") for root in _wheels()]
-        if name == "ncu":
-            places += [str(f) for root, pattern in _NCU
-                       for f in sorted(Path(root).glob(pattern), reverse=True)]  # fmt: skip
+        for pattern in _NCU if name == "ncu" else ():
+            places += map(str, sorted(Path("/").glob(pattern), reverse=True))
     else:
         places.append(sysconfig.get_path("scripts") or "")
-    wanted = os.environ.get(_VARIABLES.get(name, ""), name)
+    wanted = os.environ.get("CXX", name) if name == "c++" else name
     found = shutil.which(wanted, path=os.pathsep.join(filter(None, places)))
     return Path(found) if found else None
 
@@ -83,14 +81,12 @@ def identity(tool: Path) -> str:
 def version(tool: Path) -> str:
     """The version that a tool prints of itself, in one line."""
     try:
-        out = subprocess.run(
-            [str(tool), "--version"], capture_output=True, text=True, timeout=20
-        ).stdout
+        command = [str(tool), "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    lines = [line for line in out.splitlines() if line.strip()]
-    release = [line for line in lines if "release" in line]
-    return (release or lines or ["unknown"])[0].strip()
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return next((line for line in lines if "release" in line), (lines or ["unknown"])[0])
 
 
 def gcc_release(compiler: Path) -> int | None:
@@ -118,15 +114,17 @@ class Cuda:
     @property
     def release(self) -> tuple[int, int] | None:
         """Its release, (13, 0), as its headers state it; None where they do not."""
-        for header in self.home.glob("include/cuda_runtime_api.h"):
-            found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", header.read_text("utf-8", "replace"))
-            if found:
-                return int(found[1]) // 1000, int(found[1]) % 1000 // 10
-        return None
+        header = self.home / "include" / "cuda_runtime_api.h"
+        text = header.read_text("utf-8", "replace") if header.exists() else ""
+        found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+        return (int(found[1]) // 1000, int(found[1]) % 1000 // 10) if found else None
 
     def __str__(self) -> str:
-        release = ".".join(map(str, self.release or ("?",)))
-        return f"{release} ({self.nvcc}, from {self.origin})"
+        return f"{_dotted(self.release or ('?',))} ({self.nvcc}, from {self.origin})"
+
+
+def _dotted(release: tuple[object, ...]) -> str:
+    return ".".join(map(str, release))
 
 
 @functools.cache
@@ -137,12 +135,10 @@ def cuda() -> Cuda | None:
     one CUDA runtime, so the major releases must be the same; where torch has none, any does.
     """
     wanted = torch_cuda()
-    return next((found for found in toolkits() if wanted is None or fits(found, wanted)), None)
-
-
-def fits(toolkit: Cuda, wanted: tuple[int, int]) -> bool:
-    """Whether a toolkit's kernels run beside a torch of this CUDA release."""
-    return toolkit.release is not None and toolkit.release[0] == wanted[0]
+    for found in toolkits():
+        if wanted is None or (found.release or (0,))[0] == wanted[0]:
+            return found
+    return None
 
 
 def require_cuda() -> Cuda:
@@ -155,49 +151,37 @@ def require_cuda() -> Cuda:
 
 def without_cuda() -> str:
     """Why there is no nvcc to build with, and which to install."""
-    wanted, there = torch_cuda(), list(toolkits())
-    if wanted is None or wanted[0] == 13:
+    wanted, other = torch_cuda() or (13, 0), next(toolkits(), None)
+    release = _dotted(wanted)
+    if wanted[0] == 13:
         advice = f"`{INSTALL}` brings one, or set CUDA_HOME to a CUDA 13 toolkit"
     else:
-        release = ".".join(map(str, wanted))
         advice = (
             f"install CUDA toolkit {release}, or another {wanted[0]}.x (NVIDIA's packages for "
             f"Debian and Ubuntu: cuda-toolkit-{release.replace('.', '-')}), and set CUDA_HOME to it"
         )
-    if not there:
-        return f"no nvcc: {advice}"
-    return f"no nvcc that fits torch's CUDA {'.'.join(map(str, wanted))}, only {there[0]}: {advice}"
+    but = f" that fits torch's CUDA {release}, only {other}" if other else ""
+    return f"no nvcc{but}: {advice}"
 
 
 def toolkits() -> Iterator[Cuda]:
     """All CUDA toolkits that are there, in the order in which they are preferred."""
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if home := os.environ.get(variable):
-            yield from _toolkit(Path(home), "CUDA_HOME")
+    homes = [(Path(os.environ[key]), "CUDA_HOME") for key in ("CUDA_HOME", "CUDA_PATH")
+             if os.environ.get(key)]  # fmt: skip
     if found := shutil.which("nvcc"):
         home = Path(found).resolve().parent.parent
         if (home / "include" / "cuda_runtime.h").exists():  # else a script that calls the real one
-            yield from _toolkit(home, "PATH")
+            homes.append((home, "PATH"))
     for home in sorted(Path("/usr/local").glob("cuda*"), key=lambda p: (p.name != "cuda", p)):
-        yield from _toolkit(home, "PATH" if found and home.name == "cuda" else "/usr/local")
-    for root in _wheels():
-        yield from _toolkit(root / "cu13", "wheels")
+        homes.append((home, "PATH" if found and home.name == "cuda" else "/usr/local"))
+    homes += [(root / "cu13", "wheels") for root in _wheels()]
+    return (Cuda(*each) for each in homes if (each[0] / "bin" / "nvcc").exists())
 
 
-def _toolkit(home: Path, origin: str) -> Iterator[Cuda]:
-    if (home / "bin" / "nvcc").exists():
-        yield Cuda(home, origin)
-
-
-@functools.cache
 def torch_cuda() -> tuple[int, int] | None:
-    """The CUDA release that torch was built for, (13, 0), read without importing it, or None."""
-    found = importlib.util.find_spec("torch")
-    stated = Path(found.origin).with_name("version.py") if found and found.origin else None
-    if stated is None or not stated.exists():
-        return None
-    release = re.search(r"^cuda\b[^=]*= *'(\d+)\.(\d+)'", stated.read_text(), re.M)
-    return (int(release[1]), int(release[2])) if release else None
+    """The CUDA release that torch was built for, (13, 0), or None."""
+    major, minor = (torch.version.cuda or "0.0").split(".")[:2]
+    return (int(major), int(minor)) if int(major) else None
 
 
 def _wheels() -> list[Path]:
@@ -208,24 +192,21 @@ def _wheels() -> list[Path]:
 
 def _library_homes() -> list[Path]:
     """Where CUDA's libraries and headers may be: torch's own wheels go before the toolkit."""
-    release = torch_cuda()
-    parts = ["cu13"] if release is None or release[0] >= 13 else ["cuda_runtime", "cublas"]
+    parts = ["cu13"] if (torch_cuda() or (13,))[0] >= 13 else ["cuda_runtime", "cublas"]
     homes = [root / part for root in _wheels() for part in parts]
     return homes + [found.home for found in [cuda()] if found]
 
 
 def cublas_include() -> Path | None:
     """The folder of cublas_v2.h: the toolkit's, else the wheel's that torch brings; or None."""
-    for home in reversed(_library_homes()):
-        if (home / "include" / "cublas_v2.h").exists():
-            return home / "include"
-    return None
+    folders = [home / "include" for home in reversed(_library_homes())]
+    return next((folder for folder in folders if (folder / "cublas_v2.h").exists()), None)
 
 
 @functools.cache
 def link_dir() -> Path:
     """A folder of plain `libX.so` names for the linker: the wheels carry only `libX.so.13`."""
-    major = (torch_cuda() or (13, 0))[0]
+    major = (torch_cuda() or (13,))[0]
     links = {}
     for name in ("cudart", "cublas"):
         found = [library for home in _library_homes()
@@ -235,7 +216,6 @@ def link_dir() -> Path:
     digest = hashlib.sha256(repr(sorted(links.items())).encode()).hexdigest()[:16]
     final = cache_dir() / f"lib-{digest}"
     if not final.is_dir():
-        final.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="unfinished-", dir=final.parent))
         for name, library in links.items():
             (made / name).symlink_to(library)
@@ -255,54 +235,37 @@ def cache_dir() -> Path:
     What is found there is loaded and run, so the folder must be the user's own. Where it is not,
     or cannot be written, a private temporary one is used instead, with a warning.
     """
-    asked = os.environ.get(CACHE)
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        if asked:
-            folder = Path(asked).expanduser()
-        else:
-            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "convlab"
-    except RuntimeError:  # no home directory
+        folder = Path(os.environ.get(CACHE) or f"{caches}/convlab").expanduser().absolute()
+    except RuntimeError:
         return _private("there is no home directory")
-    folder = Path(os.path.abspath(folder))
     reason = _unusable(folder)
     return _private(f"{folder} {reason}") if reason else folder
 
 
 def _unusable(folder: Path) -> str | None:
     """Why builds cannot be kept in a folder, or None; it is made where it is not there."""
-    for place in (folder, *folder.parents):
-        try:
-            seen = place.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            return f"cannot be used ({error.strerror})"
-        if not stat.S_ISDIR(seen.st_mode):
-            return f"cannot be used ({place} is a file)"
-        if not os.access(place, os.W_OK | os.X_OK):
-            return "cannot be written"
-        if place == folder and seen.st_uid != os.geteuid():
-            return "belongs to another user"
-        if place == folder and seen.st_mode & (stat.S_IWOTH | stat.S_IWGRP) and not _alone(seen):
-            return "can be written by others"
-        break
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:  # as below /proc, where even root makes nothing
+    except (FileExistsError, NotADirectoryError):
+        return "is a file, or lies below one"
+    except OSError as error:
         return f"cannot be made ({error.strerror})"
-    return None
-
-
-def _alone(seen: os.stat_result) -> bool:
-    """Whether only the user's own group may write, which distributions make the default."""
-    return not seen.st_mode & stat.S_IWOTH and seen.st_gid == os.getegid()
+    seen = folder.stat()
+    if seen.st_uid != os.geteuid():
+        return "belongs to another user"
+    # the user's own group may write, which distributions make the default
+    others = stat.S_IWOTH if seen.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
+    if seen.st_mode & others:
+        return "can be written by others"
+    return None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
 
 
 @functools.cache
 def _private(reason: str) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="convlab-"))
+    folder = temporary()
     os.environ[CACHE] = str(folder)  # of this process and those that it starts
-    atexit.register(_forget, folder, os.getpid())
     warnings.warn(
         f"{reason}: builds are kept in {folder} until Python ends; set {CACHE} to a folder of your "
         "own that can be written",
@@ -311,6 +274,13 @@ def _private(reason: str) -> Path:
     return folder
 
 
-def _forget(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+def temporary(parent: str | None = None) -> Path:
+    """Make a private folder that goes when this process, no fork of it, ends."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="convlab-", dir=parent)), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder

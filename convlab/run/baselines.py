@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ..words.errors import LaunchError, ProblemError
-from ..words.problem import Problem
-from .data import Device, chunks, full_precision, match, padded
+from ..words.problem import Pair, Problem
+from .data import Device, chunks, full_precision, match, padded, require
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 IM2COL_BYTES = 1 << 30  # workspace of the torch:im2col baseline
+# The title, the class, and the kind of device it runs on if only one does.
+_KNOWN = {
+    "cudnn:fp32": ("cuDNN, TF32 off", "fp32", "cuda"),
+    "cudnn:tf32": ("cuDNN, TF32 on", "tf32", "cuda"),
+    "cudnn:tf32:channels_last": ("cuDNN, TF32 on, inputs already channels_last", "tf32", "cuda"),
+    "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
+    "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
+}
+BASELINES = tuple(_KNOWN)
 
 
 @dataclass(frozen=True)
 class Baseline(Runnable):
-    """A library's convolution, run and timed as a kernel is.
+    """A library's convolution, run and timed as a kernel is; made by `baseline`.
 
-    `precision` is its class, pinned whatever torch's global settings are; `engine` is "cuda" or,
-    on a CPU, "torch". Made by `baseline(name)`.
+    `precision` is its class, pinned whatever torch's global settings are.
     """
 
     name: str
@@ -30,97 +40,53 @@ class Baseline(Runnable):
     library = True
 
     def prepare(
-        self,
-        problem: Problem,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None = None,
+        self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,
         allocate: Allocate = empty,
-    ) -> Launch:
-        """Return what computes y when it is called; conversions of the inputs are done here.
-
-        Raises
-        ------
-        ProblemError
-            Tensors that do not fit the problem, or lie on another device.
-        """
+    ) -> Launch:  # fmt: skip
+        """Return what computes y; the inputs are laid out here, and ProblemError raised of them."""
+        require(self, x, w, bias)
         match(problem, x, w, bias)
-        for name, tensor in (("x", x), ("w", w), ("bias", bias)):
-            if tensor is not None and tensor.device.type != self.device.type:
-                raise ProblemError(
-                    f"{name} is on {tensor.device} but {self.name} runs on {self.device}; "
-                    f"move it with .to({str(self.device)!r})"
-                )
-        x, w, bias = x.detach(), w.detach(), None if bias is None else bias.detach()
-        if self.name == "torch:im2col":
-            return Im2colLaunch(self, problem, (x.contiguous(), w.contiguous(), bias))
-        layout = torch.contiguous_format
-        if self.name.endswith("channels_last"):
-            layout = torch.channels_last
-        x, w = x.contiguous(memory_format=layout), w.contiguous(memory_format=layout)
-        return ConvLaunch(self, problem, (x, w, bias))
+        last = self.name.endswith("channels_last")
+        layout = torch.channels_last if last else torch.contiguous_format
+        x, w = (t.detach().contiguous(memory_format=layout) for t in (x, w))
+        kind = Im2colLaunch if self.name == "torch:im2col" else ConvLaunch
+        return kind(self, problem, (x, w, None if bias is None else bias.detach()))
 
     def __call__(
-        self,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] | str = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-    ) -> torch.Tensor:
+        self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
+        padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
         """Return y, (N, K, P, Q), with the arguments of `F.conv2d` except padding="same"."""
-        bias_shape = None if bias is None else bias.shape
-        problem = Problem.from_shapes(
-            x.shape, w.shape, bias_shape, stride, padding, dilation, groups
-        )
+        shapes = x.shape, w.shape, None if bias is None else bias.shape
+        problem = Problem.from_shapes(*shapes, stride, padding, dilation, groups)
         launch = self.prepare(problem, x, w, bias)
         launch()
         return launch.y
 
 
-_TITLES = {
-    "cudnn:fp32": ("cuDNN, TF32 off", "fp32"),
-    "cudnn:tf32": ("cuDNN, TF32 on", "tf32"),
-    "cudnn:tf32:channels_last": ("cuDNN, TF32 on, inputs already channels_last", "tf32"),
-    "torch:im2col": ("pad, im2col, torch.matmul", "fp32"),
-    "torch:cpu": ("torch on the CPU", "fp32"),
-}
-BASELINES = tuple(_TITLES)
-
-
 def baseline(name: str, device: Device | None = None) -> Baseline:
     """Return the baseline of that name; `BASELINES` lists them.
 
-    Parameters
-    ----------
-    device
-        Where it runs: a CUDA device for cuDNN's, the CPU for torch:cpu, any for torch:im2col.
-        None takes the GPU if there is one and it can.
-
-    Raises
-    ------
-    ProblemError
-        No baseline of that name, or one that does not run on that kind of device.
-    LaunchError
-        It needs a GPU and there is none.
+    `device` is where it runs: a CUDA device for cuDNN's, the CPU for torch:cpu, any for
+    torch:im2col; None takes the GPU if there is one and it can. Raises ProblemError where there is
+    no such baseline or not on that kind of device, LaunchError where it needs a GPU.
     """
-    if name not in _TITLES:
+    if name not in _KNOWN:
         raise ProblemError(f"no baseline is named {name!r}; there are {', '.join(BASELINES)}")
+    title, precision, only = _KNOWN[name]
     gpu = torch.cuda.is_available()
-    only = {"cudnn": "cuda", "torch:cpu": "cpu"}.get(name if name == "torch:cpu" else name[:5])
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):
         raise ProblemError(f"{name} runs on {only} only, not on {where}; leave device out")
-    if where.type == "cuda" and not gpu:
+    if where.type != "cuda":
+        return Baseline(name, title, precision, "torch", where)
+    if not gpu:
         raise LaunchError(
             f"{name} needs an NVIDIA GPU and torch sees none; take torch:im2col or torch:cpu"
         )
-    if where.type == "cuda" and where.index is None:
+    if where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
-    title, precision = _TITLES[name]
-    return Baseline(name, title, precision, "cuda" if where.type == "cuda" else "torch", where)
+    return Baseline(name, title, precision, "cuda", where)
 
 
 class ConvLaunch(Launch):
@@ -133,19 +99,18 @@ class ConvLaunch(Launch):
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
-        self._options = (problem.stride, problem.padding, problem.dilation)
-        # not transposed, no output padding; then benchmark, not deterministic, with cuDNN
-        self._flags = (False, (0, 0), problem.groups, True, False, True)
         self.y = inputs[0].new_empty(problem.y_shape)
+        # not transposed, no output padding; then benchmark, not deterministic, with cuDNN, TF32
+        flags = (True, False, True, runnable.precision == "tf32")
+        pairs = problem.stride, problem.padding, problem.dilation
+        self._options = (*pairs, False, (0, 0), problem.groups, *flags)
+        on_cpu = runnable.device.type == "cpu"
+        self._pinned = full_precision if on_cpu else contextlib.nullcontext
 
     def __call__(self) -> None:
         self.y = None  # so that its memory serves again
-        flags = (*self._options, *self._flags, self.runnable.precision == "tf32")
-        if self.runnable.device.type == "cpu":
-            with full_precision():
-                self.y = torch._convolution(*self.inputs, *flags)
-        else:
-            self.y = torch._convolution(*self.inputs, *flags)
+        with self._pinned():
+            self.y = torch._convolution(*self.inputs, *self._options)
 
 
 class Im2colLaunch(Launch):
@@ -157,37 +122,33 @@ class Im2colLaunch(Launch):
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
         x, w, _ = inputs
-        groups = problem.groups
-        self._w = w.reshape(groups, problem.K // groups, problem.gemm_k)
-        self._columns = problem.C * problem.R * problem.S
-        limit = IM2COL_BYTES // (x.element_size() * (self._columns + problem.K))
+        self._w = w.reshape(problem.groups, problem.K // problem.groups, problem.gemm_k)
+        columns = problem.C * problem.R * problem.S
+        limit = IM2COL_BYTES // (x.element_size() * (columns + problem.K))
         self._steps = list(chunks(problem, limit))
-        pixels = max(
-            ((n.stop - n.start) * (p.stop - p.start) * problem.Q for n, p in self._steps), default=0
-        )
-        self.workspace = x.new_empty(pixels * self._columns)
+        rows = [(n.stop - n.start) * (p.stop - p.start) for n, p in self._steps]
+        self.workspace = x.new_empty(max(rows, default=0) * problem.Q * columns)
         self.y = x.new_empty(problem.y_shape)
 
     def __call__(self) -> None:
         problem, (x, _, bias) = self.problem, self.inputs
-        groups = problem.groups
         for images, rows in self._steps:
             patches = _patches(problem, padded(problem, x, images, rows))
             matrix = self.workspace[: patches.numel()].view(patches.shape)  # (n, C, R, S, p, Q)
             matrix.copy_(patches)
             n, pixels = patches.shape[0], patches.shape[4] * problem.Q
-            matrix = matrix.view(n, groups, problem.gemm_k, pixels)
+            matrix = matrix.view(n, problem.groups, problem.gemm_k, pixels)
             y = self.y[images, :, rows]
             with full_precision():  # (n, groups, K/groups, p*Q)
                 if y.is_contiguous():
-                    torch.matmul(self._w, matrix, out=y.view(n, groups, -1, pixels))
+                    torch.matmul(self._w, matrix, out=y.view(n, problem.groups, -1, pixels))
                 else:
                     y.copy_(torch.matmul(self._w, matrix).view(y.shape))
         if bias is not None:
             self.y += bias.view(1, -1, 1, 1)
 
 
-def _patches(problem: Problem, padded: torch.Tensor) -> torch.Tensor:
+def _patches(problem: Problem, padded: Tensor) -> Tensor:
     """Return a view (n, C, R, S, rows, Q) of padded x: the im2col matrix, not yet in memory."""
     n, c, h, w = padded.stride()
     rows = padded.shape[2] - problem.dilation[0] * (problem.R - 1) - 1

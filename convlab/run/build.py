@@ -19,20 +19,20 @@ from ..sim import library as simulated
 from ..words.catalog import KERNEL_DIR, parse_header
 from ..words.errors import BuildError
 
-ENTRY = "conv2d"
 NO_GPU = (
     'engine="cuda" needs an NVIDIA GPU and a CUDA build of torch, and torch sees none; '
     'engine="sim" runs the same file on the CPU (`python -m convlab doctor` tells more)'
 )
-NVCC_FLAGS = [
+_NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
     "-lineinfo",
     "-Xcompiler=-fno-gnu-unique",  # two versions of a file keep static variables of their own
     # torch turns the operators of half types off for its own sake; kernels want them
-    *(f"-U__CUDA_NO_{what}__" for what in (
-        "HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS"
-    )),
+    "-U__CUDA_NO_HALF_OPERATORS__",
+    "-U__CUDA_NO_HALF_CONVERSIONS__",
+    "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "-U__CUDA_NO_HALF2_OPERATORS__",
 ]
 # Ends each CUDA source: lets the caller see a launch error that the kernel file did not look for.
 _FOOTER = """
@@ -49,18 +49,10 @@ def build(
 ) -> Build:
     """Compile a kernel file for an engine, or find it built before.
 
-    Parameters
-    ----------
-    source : the kernel.
-    engine : "cuda" (for the current GPU) or "sim".
-    defines : tunables, passed as ``-DNAME=VALUE``.
-    trace : on the simulator, with the hooks that count and diagnose.
-
-    Raises
-    ------
-    BuildError
-        If there is no compiler, the source does not compile, or it has no entry point. The
-        message quotes the compiler's first errors and the lines they are about.
+    The engine is "cuda" (for the current GPU) or "sim", there with the hooks that count and
+    diagnose if `trace`; `defines` are tunables, passed as ``-DNAME=VALUE``. Raises BuildError if
+    there is no compiler, the source does not compile, or it has no entry point; it quotes the
+    compiler's first errors and the lines they are about.
     """
     flags = [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
     if engine == "sim":
@@ -70,47 +62,32 @@ def build(
 
 def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
     cuda = toolchain.require_cuda()
-    flags = [*NVCC_FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", *defines]
-    parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
+    flags = [*_flags(arch), *defines]
 
     def make(folder: Path) -> Made:
         return compile_library(
-            source,
-            folder,
-            source.marked + _FOOTER,
-            flags=flags,
-            include=_cuda_includes(source),
+            source, folder, source.marked + _FOOTER, flags=flags, include=_includes(source),
             libraries=["-lcublas"] if _uses_cublas(source) else [],
-            folders=[toolchain.link_dir()],
-            cuda=cuda,
-            entry=ENTRY,
-        )
+            folders=[toolchain.link_dir()], cuda=cuda, entry="conv2d",
+        )  # fmt: skip
 
+    parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
     return cache.build(name_of(source, f"sm_{arch}", parts), make)
 
 
 def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None):
-    """Compile a kernel's device code for an architecture; needs nvcc, but neither GPU nor torch.
+    """Compile a kernel's device code into a folder; needs nvcc, but neither GPU nor torch.
 
-    Parameters
-    ----------
-    arch : as in ``sm_90a``, without the prefix: "80", "90a".
-    folder : where the cubin is written.
-
-    Returns
-    -------
-    tuple of (Path, str)
-        The cubin, and what ``ptxas -v`` said: registers, shared memory, spills.
+    `arch` is as in ``sm_90a``, without the prefix: "80", "90a". Returns the cubin's path, and what
+    ``ptxas -v`` said: registers, shared memory, spills.
     """
-    cuda = toolchain.require_cuda()
     text, out = folder / "kernel.cu", folder / f"{source.name}-sm_{arch}.cubin"
     text.write_text(source.marked)
     within = plain(folder)  # nvcc misreads some names
     command = [
-        str(cuda.nvcc), "-cubin", *NVCC_FLAGS, "-Xptxas", "-v",
-        f"-gencode=arch=compute_{arch},code=sm_{arch}",
+        str(toolchain.require_cuda().nvcc), "-cubin", *_flags(arch), "-Xptxas", "-v",
         *(f"-D{name}={value}" for name, value in (defines or {}).items()),
-        *(f"-I{plain(path)}" for path in _cuda_includes(source)),
+        *(f"-I{plain(path)}" for path in _includes(source)),
         str(within / text.name), "-o", str(within / "kernel.cubin"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
@@ -122,7 +99,11 @@ def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object]
     return (folder / "kernel.cubin").rename(out), done.stderr
 
 
-def _cuda_includes(source: Source) -> list[Path]:
+def _flags(arch: str) -> list[str]:
+    return [*_NVCC_FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}"]
+
+
+def _includes(source: Source) -> list[Path]:
     includes = [source.folder, KERNEL_DIR]
     if _uses_cublas(source):
         includes.append(toolchain.cublas_include() or _cublas_declarations())

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..words.errors import ProblemError
 from ..words.format import FLOAT32, Format
@@ -15,15 +16,14 @@ from ..words.problem import Problem
 from .runnable import Inputs, Runnable
 
 Device = str | torch.device
+# What makes a tensor of another dtype one that a runnable takes.
+_CASTS = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16"}
 
 
 def inputs(
-    problem: Problem,
-    seed: int = 0,
-    device: Device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    problem: Problem, seed: int = 0, device: Device = "cpu", dtype: torch.dtype = torch.float32,
     format: Format = FLOAT32,
-) -> Inputs:
+) -> Inputs:  # fmt: skip
     """Return x, w and bias (or None) of normal data, the same for the same seed and device kind.
 
     x and bias are standard normal, w is divided by sqrt(gemm_k), so that y is of order 1. In
@@ -31,7 +31,7 @@ def inputs(
     """
     generator = torch.Generator(device).manual_seed(seed)
 
-    def normal(*shape: int) -> torch.Tensor:
+    def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
     w = normal(*problem.w_shape) / math.sqrt(problem.gemm_k)
@@ -53,9 +53,8 @@ def full_precision() -> Iterator[None]:
     `torch.backends.cudnn.flags` after the newer settings were used. Not for threads that
     change the same settings at once.
     """
-    backends = torch.backends
-    cpu = backends.mkldnn
-    settings = (backends.cuda.matmul, backends.cudnn.conv, cpu.matmul, cpu.conv)
+    gpu, cpu = torch.backends, torch.backends.mkldnn
+    settings = (gpu.cuda.matmul, gpu.cudnn.conv, cpu.matmul, cpu.conv)
     before = [setting.fp32_precision for setting in settings]
     try:
         for setting in settings:
@@ -66,68 +65,65 @@ def full_precision() -> Iterator[None]:
             setting.fp32_precision = value
 
 
-def match(
-    problem: Problem, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None
-) -> None:
-    """Raise ProblemError unless the tensors have the problem's shapes and one device."""
-    shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
-    wanted = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
-    for name, shape, want in zip(("x", "w", "bias"), shapes, wanted):
-        if shape != want:
-            raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {want}")
-    for name, tensor in (("w", w), ("bias", bias)):
-        if tensor is not None and tensor.device != x.device:
-            raise ProblemError(f"{name} is on {tensor.device} and x on {x.device}; move one")
-
-
 def chunks(problem: Problem, pixels: int) -> Iterator[tuple[slice, slice]]:
     """Yield (images, output rows) that cover the output, each of at most `pixels` if it can."""
     rows = max(1, min(problem.P, pixels // problem.Q))
     images = max(1, pixels // (problem.P * problem.Q)) if rows == problem.P else 1
     for n in range(0, problem.N, images):
         for p in range(0, problem.P, rows):
-            yield (
-                slice(n, min(n + images, problem.N)),
-                slice(p, min(p + rows, problem.P)),
-            )
+            yield slice(n, min(n + images, problem.N)), slice(p, min(p + rows, problem.P))
 
 
-def padded(problem: Problem, x: torch.Tensor, images: slice, rows: slice) -> torch.Tensor:
+def padded(problem: Problem, x: Tensor, images: slice, rows: slice) -> Tensor:
     """Return the rows of padded x that those output rows read: (n, C, rows, W + 2 pad_w)."""
     pad_h, pad_w = problem.padding
     first = rows.start * problem.stride[0] - pad_h
     last = (rows.stop - 1) * problem.stride[0] - pad_h + problem.dilation[0] * (problem.R - 1)
     top, bottom = min(max(first, 0), problem.H), min(max(last + 1, 0), problem.H)
-    above, below = min(max(-first, 0), last - first + 1), 0
+    above = min(max(-first, 0), last - first + 1)
     below = last - first + 1 - above - (bottom - top)
     return F.pad(x[images, :, top:bottom], (pad_w, pad_w, above, below))
 
 
-# What makes a tensor of another dtype one that a runnable takes.
-_CASTS = {"f32": "float", "f16": "half", "bf16": "bfloat16"}
+# ---- tensors that fit --------------------------------------------------------------------------
+
+
+def given(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
+    """Return those that are given, with their names; raise ProblemError unless they are dense."""
+    named = [("x", x), ("w", w)] + ([] if bias is None else [("bias", bias)])
+    for name, tensor in named:
+        if not isinstance(tensor, Tensor):
+            raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+        if tensor.layout != torch.strided:
+            raise ProblemError(f"{name} is {tensor.layout}: pass {name}.to_dense()")
+    return named
+
+
+def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+    """Raise ProblemError unless the tensors have the problem's shapes and one device."""
+    wanted = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
+    for name, tensor, want in zip(("x", "w", "bias"), (x, w, bias), wanted, strict=True):
+        shape = None if tensor is None else tuple(tensor.shape)
+        if shape != want:
+            raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {want}")
+        if tensor is not None and tensor.device != x.device:
+            raise ProblemError(f"{name} is on {tensor.device} and x on {x.device}; move one")
 
 
 def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
-    """Raise ProblemError unless these are tensors that a kernel can take: dtype, layout, device."""
+    """Raise ProblemError unless these are tensors that a runnable takes: dtype, kind of device."""
     stored = dict(runnable.format)
-    for name, tensor in (("x", x), ("w", w), ("bias", bias)):
-        if tensor is None and name == "bias":
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
-        if tensor.dtype != stored[name].torch_dtype:
+    for name, tensor in given(x, w, bias):
+        dtype = stored[name].torch_dtype
+        if tensor.dtype != dtype:
             raise ProblemError(
-                f"{name} is {tensor.dtype}, and {runnable.name} takes {stored[name].torch_dtype}: "
-                f"pass {name}.{_CASTS[stored[name].dtype]}()"
+                f"{name} is {tensor.dtype}, and {runnable.name} takes {dtype}: "
+                f"pass {name}.{_CASTS[dtype]}()"
             )
-        if tensor.layout != torch.strided:
-            raise ProblemError(f"{name} is {tensor.layout}: pass {name}.to_dense()")
         if tensor.device.type != runnable.device.type:
             other = "cuda" if runnable.simulated else "sim"
+            load = "" if runnable.library else f', or load it with engine="{other}"'
             raise ProblemError(
                 f"{name} is on {tensor.device}, and {runnable.name} runs on the engine "
-                f'"{runnable.engine}": pass {name}.to("{runnable.device.type}"), '
-                f'or load it with engine="{other}"'
+                f'"{runnable.engine}": pass {name}.to("{runnable.device.type}"){load}'
             )
-        if tensor.device != x.device:
-            raise ProblemError(f"x is on {x.device} and {name} on {tensor.device}: use one GPU")

@@ -1,6 +1,6 @@
 """What went wrong with a kernel on the GPU: its kind, what it means, and what finds the line.
 
-The page for the reader is ``faults.md``; a test keeps the two in step.
+What a kind means, and what to do next, is what ``faults.md`` says of it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..sim import Finding
@@ -20,86 +20,37 @@ from .runnable import Runnable
 
 EXPLAIN_MACS = 2_000_000  # what a problem is scaled down to where a line is looked for
 _SIMULATOR_SECONDS = 6.0
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of fault: what it means, what to try, and how CUDA's error texts name it."""
-
-    meaning: str
-    advice: str
-    phrases: tuple[str, ...] = ()
-
-
-# Of several phrases in one text, the one that stands first here counts.
-KINDS: dict[str, Kind] = {
-    "illegal address": Kind(
-        "a thread read or wrote memory that belongs to no buffer",
-        "compare every index with the size of its array, at the borders and in 64 bits",
-        ("illegal memory access", "illegal address"),
+# The kinds on a GPU and how CUDA's error texts name each; of several in one text, the first counts.
+KINDS: dict[str, tuple[str, ...]] = {
+    "illegal address": ("illegal memory access", "illegal address"),
+    "misaligned address": ("misaligned address",),
+    "device assert": ("device-side assert",),
+    "endless loop": ("launch timed out", "launchtimeout"),
+    "launch configuration": (
+        "invalid configuration argument", "too many resources requested",
+        "too many blocks in cooperative launch", "invalid argument", "invalid device function",
+        "no kernel image is available", "invalid device symbol",
     ),
-    "misaligned address": Kind(
-        "an address is not a multiple of the size of the access",
-        "use float4 and float2 only where the offset is known to be a multiple of 4 or 2 elements",
-        ("misaligned address",),
+    "out of memory": ("out of memory", "not enough gpu memory", "memory ran out"),
+    "invalid worker state": (
+        "busy or unavailable", "initialization error", "no cuda-capable device",
     ),
-    "device assert": Kind(
-        "an assert() in the kernel failed",
-        "look at the assertion: it is quoted above where the GPU said which it was",
-        ("device-side assert",),
+    "launch failure": (
+        "unspecified launch failure", "illegal instruction", "hardware stack error",
+        "invalid program counter", "operation not supported on global/shared address space",
+        "invalid address space", "execution_failed", "cuda error",
     ),
-    "endless loop": Kind(
-        "it did not end",
-        "look for a loop that does not end and for a barrier that not every thread reaches; if it "
-        "is only slow, allow more: time_limit=SECONDS",
-        ("launch timed out", "launchtimeout"),
-    ),
-    "launch configuration": Kind(
-        "the GPU refused the launch, and no thread ran",
-        "at most 1024 threads a block and 65535 blocks in y and z; more than 48 KB of dynamic "
-        "shared memory needs cudaFuncSetAttribute; too many registers need __launch_bounds__",
-        (
-            "invalid configuration argument",
-            "too many resources requested",
-            "too many blocks in cooperative launch",
-            "invalid argument",
-            "invalid device function",
-            "no kernel image is available",
-            "invalid device symbol",
-        ),
-    ),
-    "out of memory": Kind(
-        "the GPU's memory did not suffice",
-        "take a smaller problem (Problem.scaled) or load(..., workspace_limit=BYTES), or end what "
-        "else uses the GPU (nvidia-smi)",
-        ("out of memory", "not enough gpu memory", "memory ran out"),
-    ),
-    "invalid worker state": Kind(
-        "the worker process could not do its part",
-        "call again: a fresh worker starts; if that fails too, read what it printed, and run "
-        "without isolation (isolate=False) to see the error itself",
-        ("busy or unavailable", "initialization error", "no cuda-capable device"),
-    ),
-    "launch failure": Kind(
-        "the kernel was stopped by the GPU",
-        "look for shared memory out of bounds, __trap() and a broken stack",
-        (
-            "unspecified launch failure",
-            "illegal instruction",
-            "hardware stack error",
-            "invalid program counter",
-            "operation not supported on global/shared address space",
-            "invalid address space",
-            "execution_failed",
-            "cuda error",
-        ),
-    ),
-    "host crash": Kind(
-        "its host code ended the process",
-        "look at the entry point: null and stale pointers, arrays on the stack, abort() and exit()",
-    ),
-}
+    "host crash": (),
+}  # fmt: skip
 _WITHOUT_LINE = ("out of memory", "invalid worker state")  # no run of the kernel explains these
+
+
+def on_page(kind: str) -> tuple[str, str]:
+    """Return what ``faults.md`` says a kind of fault is, and what to do next."""
+    page = Path(__file__).with_name("faults.md").read_text()
+    said = re.search(rf"^## {kind}\n(.+?)\.\s.*?^Next: (.+?)\.?\n(\n|\Z)", page, re.M | re.S)
+    meaning, advice = (" ".join(said[i].split()) for i in (1, 2))
+    return meaning[0].lower() + meaning[1:], advice
 
 
 def classify(error: BaseException) -> tuple[str, str] | None:
@@ -108,78 +59,53 @@ def classify(error: BaseException) -> tuple[str, str] | None:
     Faults are CUDA's errors as torch raises them (by their text, which has stayed the same while
     the types have not: torch 2.11 to 2.13) or as a kernel's entry point returns them.
     """
-    if isinstance(error, LaunchError):
-        if error.kind:
-            return None
-    elif isinstance(error, ConvlabError) or not isinstance(error, RuntimeError):
-        return None
     text = re.sub(r"Compile with `TORCH_USE_CUDA_DSA`.*", "", str(error))  # advice, not the fault
-    if not isinstance(error, LaunchError) and not re.search("cuda|cublas|cudnn", text, re.I):
+    ours = isinstance(error, ConvlabError)
+    by_torch = isinstance(error, RuntimeError) and re.search("cuda|cublas|cudnn", text, re.I)
+    if not (isinstance(error, LaunchError) and not error.kind or by_torch and not ours):
         return None
-    for name, kind in KINDS.items():
-        for phrase in kind.phrases:
-            if phrase in text.lower():
-                line = next(line for line in text.splitlines() if phrase in line.lower())
-                return name, line.strip().partition(" (")[0]  # without advice for another case
+    for kind, phrases in KINDS.items():
+        for phrase in phrases:
+            for line in text.splitlines():
+                if phrase in line.lower():
+                    return kind, line.strip().partition(" (")[0]  # without advice for another case
     return None
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What was being run: names of kernels and a problem, for messages."""
+def error(
+    kind: str, text: str, function: Callable[..., Any], values: Sequence[Any], printed: str = ""
+) -> LaunchError:
+    """Return the exception for a fault in a call, with what can be found out about it.
 
-    function: str
-    kernels: tuple[Runnable, ...]
-    problem: Problem | None
-
-    @classmethod
-    def of(cls, function: Callable[..., Any], values: Iterable[Any]) -> Subject:
-        """Find the kernels and the problem among a call's arguments."""
-        values = list(values)
-        kernels = tuple(value for value in values if isinstance(value, Runnable))
-        problem = next((v for v in values if isinstance(v, Problem)), None)
-        return cls(getattr(function, "__qualname__", repr(function)), kernels, problem)
-
-    def __str__(self) -> str:
-        who = " or ".join(kernel.name for kernel in self.kernels) or self.function
-        return f"{who} on {self.problem.label}" if self.problem is not None else who
-
-    def error(self, kind: str, text: str, printed: str = "") -> LaunchError:
-        """Return the exception for a fault, with what can be found out about it.
-
-        Parameters
-        ----------
-        text : what was seen of it, in words.
-        printed : what the process wrote to stderr; an assertion is quoted from it.
-        """
-        lines = [f"{self}: {kind}: {KINDS[kind].meaning} ({text})"]
-        assertion = re.search(r"^.*\bAssertion `.*$", printed, re.M)
-        if assertion:
-            lines.append(assertion[0].strip())
-        elif kind == "invalid worker state":
-            lines += printed.strip().splitlines()[-4:]
-        findings: list[Finding] = []
-        if self.problem is not None and kind not in _WITHOUT_LINE:
-            for kernel in self.kernels:
-                if kernel.engine == "cuda":
-                    text, found = _explained(kernel, self.problem)
-                    lines += text.splitlines()
-                    findings += found
-        lines.append(f"try: {KINDS[kind].advice}")
-        return LaunchError("\n  ".join(lines), kind, findings)
+    `text` is what was seen of it, in words; `printed`, what the process wrote to stderr: an
+    assertion is quoted from it. `values` are the call's arguments, the kernels and the problem.
+    """
+    kernels = [value for value in values if isinstance(value, Runnable)]
+    problem = next((value for value in values if isinstance(value, Problem)), None)
+    who = " or ".join(kernel.name for kernel in kernels)
+    who = who or getattr(function, "__qualname__", repr(function))
+    where = f" on {problem.label}" if problem is not None else ""
+    meaning, advice = on_page(kind)
+    lines = [f"{who}{where}: {kind}: {meaning} ({text})"]
+    assertion = re.search(r"^.*\bAssertion `.*$", printed, re.M)
+    if assertion:
+        lines.append(assertion[0].strip())
+    elif kind == "invalid worker state":
+        lines += printed.strip().splitlines()[-4:]
+    findings: list[Finding] = []
+    for kernel in kernels:
+        if problem is not None and kernel.engine == "cuda" and kind not in _WITHOUT_LINE:
+            said, found = _explained(kernel, problem)
+            lines += said.splitlines()
+            findings += found
+    return LaunchError("\n  ".join([*lines, f"try: {advice}"]), kind, findings)
 
 
-def explain(kernel: Any, problem: Problem) -> str:
-    """Look for the line at fault: run the kernel on the simulator.
+def explain(kernel: Runnable, problem: Problem) -> str:
+    """Look for the line at fault: run the kernel on the simulator, on a small problem like it.
 
-    It runs the problem scaled down to about `EXPLAIN_MACS` multiply-adds. That takes a few
-    seconds, and raises nothing.
-
-    Returns
-    -------
-    str
-        What it found, or why it could not run; empty for what has no source, such as a library's
-        baseline.
+    Takes a few seconds, and raises nothing: returns what it found, or why it could not run; an
+    empty text for what has no source, such as a library's baseline.
     """
     return _explained(kernel, problem)[0]
 

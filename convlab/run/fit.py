@@ -28,34 +28,30 @@ def fit(
     free = available_bytes(device)
     # x, w, y once each; x and w again, to see them unchanged; workspace and comparison in chunks
     size = FLOAT32.bytes(problem)
-    extra = size["x"] + size["w"]
-    image = size["y"] // max(problem.N, 1)
-    extra += max(min(SPARE_BYTES, 4 * problem.min_bytes), 3 * image)
-    needed = problem.min_bytes + extra
-    if scale is not None:
-        choice(scale, "scale", ("auto",))  # or None: never
-    else:
+    chunk = max(min(SPARE_BYTES, 4 * problem.min_bytes), 3 * size["y"] // max(problem.N, 1))
+    needed = problem.min_bytes + size["x"] + size["w"] + chunk
+    if scale is None:
         if needed > free:
             raise LaunchError(
                 f"{problem.label} needs about {needed / 1e9:.1f} GB on {device}, where "
                 f'{free / 1e9:.1f} GB are free; let scale="auto" shrink it, or take a smaller one'
             )
         return problem, None
+    choice(scale, "scale", ("auto",))  # or None: never
     simulated = any(runnable.simulated for runnable in runnables)
     macs = SIM_MACS if simulated else max(problem.macs, 1)
     limit = free if needed <= free else max(int(free - min(SPARE_BYTES, free // 2)) // 2, 1)
     smaller = problem.scaled(macs, max_bytes=limit)
     if smaller == problem:
         return problem, None
-    if needed > free:
-        why = f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free"
-    else:
-        whole = _duration(problem.macs / _SIM_MACS_PER_SECOND)
-        why = f"all of it would take the simulator {whole}"
+    why = f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free"
+    if needed <= free:
+        why = f"all of it would take the simulator {_duration(problem.macs / _SIM_MACS_PER_SECOND)}"
     return smaller, f"scaled down to {smaller}: {why}"
 
 
 def _duration(seconds: float) -> str:
-    unit, name = next((u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds"))
-                      if seconds >= 2 * u or u == 1)  # fmt: skip
-    return f"about {seconds / unit:.0f} {name}"
+    for unit, name in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"about {seconds / unit:.0f} {name}"
+    return f"about {seconds:.0f} seconds"

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from .. import sim
 from ..machine.cache import Build, stamp
@@ -23,7 +24,6 @@ from ..show.excerpt import Excerpt, excerpt
 from ..words import arguments as valid
 from ..words import catalog
 from ..words.errors import CatalogError, ProblemError, UnsupportedError
-from ..words.format import Format
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import build as builds
@@ -54,23 +54,16 @@ class Kernel(Runnable):
     """
 
     def __init__(
-        self,
-        stem: str,
-        path: Path | None,
-        text: str | None,
-        options: Options,
+        self, stem: str, path: Path | None, text: str | None, options: Options,
         pinned: Build | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`text` stands for the file's where it is given; `pinned` is its build, for good."""
-        self.path, self._stem, self._text, self._options = path, stem, text, options
-        self.engine, self.defines = options.engine, options.defines
-        self.workspace_limit, self.time_limit = options.workspace_limit, options.seconds
-        self.isolate, self.trace, self.sample = options.isolate, options.trace, options.sample
+        self.path, self._stem, self._text = path, stem, text
+        self._options, self._pinned = options, pinned
+        vars(self).update(vars(options))  # engine, defines, ...: each is an attribute
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
-        self._read: tuple[object, str] | None = None  # the file's stamp, and its text
         self._built: tuple[object, Build] | None = None  # the stamp of what it is made of
-        self._pinned = pinned
         known = tunables(self.source) if self.defines else {}
         for key in self.defines:
             if key not in known:
@@ -80,12 +73,7 @@ class Kernel(Runnable):
     @property
     def source(self) -> str:
         """The CUDA C++ text, as it is on disk now."""
-        if self._text is not None:
-            return self._text
-        seen = stamp([self.path])
-        if self._read is None or self._read[0] != seen:
-            self._read = seen, catalog.read(self.path)
-        return self._read[1]
+        return _read(self.path, stamp([self.path])) if self._text is None else self._text
 
     @property
     def header(self) -> catalog.Header:
@@ -97,20 +85,9 @@ class Kernel(Runnable):
         """The header's title, and the tunables."""
         return self.header.title + self.name[len(self._stem) :]
 
-    @property
-    def precision(self) -> str:
-        """The precision class, "fp32" or "tf32"."""
-        return self.header.precision
-
-    @property
-    def format(self) -> Format:
-        """Dtype and layout of its tensors, as the header says."""
-        return self.header.tensors
-
-    @property
-    def atomics(self) -> bool:
-        """Whether the header says that it adds in no fixed order."""
-        return self.header.atomics
+    precision = property(lambda self: self.header.precision)
+    format = property(lambda self: self.header.tensors)
+    atomics = property(lambda self: self.header.atomics)
 
     @property
     def device(self) -> torch.device:
@@ -126,38 +103,41 @@ class Kernel(Runnable):
         files = () if self._text is not None else (self.path,)
         if self._built is None or self._built[0] != stamp((*files, *self._built[1].watched)):
             seen = stamp(files)  # before it is read
-            built = builds.build(self._as_built(), self.engine, self.defines, trace=self.trace)
+            built = self._compiled(self._as_built())
             self._built = (*seen, *stamp(built.watched)), built
         return self._built[1]
 
     def _as_built(self) -> builds.Source:
         return builds.Source(self.source, self._stem, self.path)
 
+    def _compiled(self, source: builds.Source) -> Build:
+        return builds.build(source, self.engine, self.defines, trace=self.trace)
+
     def pinned(self) -> Kernel:
         """This kernel as its source is now: later edits of the file do not reach it."""
         source = self._as_built()
         digest = hashlib.sha256(source.text.encode()).hexdigest()[:6]
-        built = builds.build(source, self.engine, self.defines, trace=self.trace)
+        built = self._compiled(source)
         return Kernel(f"{self._stem}#{digest}", self.path, source.text, self._options, built)
+
+    def _with(self, text: str | None, **options: object) -> Kernel:
+        return Kernel(self._stem, self.path, text, replace(self._options, **options))
 
     def tuned(self, tunables: str | Mapping[str, int]) -> Kernel:
         """This kernel, as its source is now, with more tunables set: "TILE=8,K_TILE=16"."""
         more = parse_tunables(tunables) if isinstance(tunables, str) else valid.tunables(tunables)
-        options = replace(self._options, defines={**self.defines, **more})
-        return Kernel(self._stem, self.path, self.source, options)
+        return self._with(self.source, defines={**self.defines, **more})
 
     def on(self, engine: str, time_limit: float | None = None, sample: int | None = None) -> Kernel:
         """This kernel for another engine; on the simulator perhaps sampled, as by `load`."""
         if sample is None and engine_of(engine) == "sim":  # a GPU runs all blocks
             sample = self.sample
         limit = time_limit or self._options.time_limit
-        options = replace(self._options, engine=engine, time_limit=limit, sample=sample)
-        return Kernel(self._stem, self.path, self._text, options)
+        return self._with(self._text, engine=engine, time_limit=limit, sample=sample)
 
     def limited(self, workspace_limit: int) -> Kernel:
         """This kernel with another limit of workspace, in bytes."""
-        options = replace(self._options, workspace_limit=workspace_limit)
-        return Kernel(self._stem, self.path, self._text, options)
+        return self._with(self._text, workspace_limit=workspace_limit)
 
     def show(self, first: str | int | None = None, last: str | int | None = None) -> Excerpt:
         """A cut of the source, with line numbers; in a notebook as highlighted code.
@@ -169,27 +149,30 @@ class Kernel(Runnable):
             number. Without it `first` is shown alone; without both, all of the source.
         """
         label = self._as_built().label
-        if Path(label).is_absolute():
-            label = Path(label).name
+        label = Path(label).name if Path(label).is_absolute() else label
         return excerpt(self.source, label, first, last)
 
     def unsupported(self, problem: Problem) -> str | None:
         """The first of the header's requirements that a problem does not meet, or None."""
-        problem = named_problem(problem)
-        if self.simulated:
-            return self.header.unsupported(problem, sim.SM, sim.SMEM)
-        device = torch.cuda.get_device_properties(self.device)
-        sm, smem = 10 * device.major + device.minor, device.shared_memory_per_block_optin
-        return self.header.unsupported(problem, sm, smem)
+        sm, smem = sim.SM, sim.SMEM
+        if not self.simulated:
+            device = torch.cuda.get_device_properties(self.device)
+            sm, smem = 10 * device.major + device.minor, device.shared_memory_per_block_optin
+        return self.header.unsupported(named_problem(problem), sm, smem)
+
+    def must_run_whole(self) -> None:
+        """Raise ProblemError if only some of the blocks run: then y is not a result."""
+        if self.sample is not None:
+            raise ProblemError(
+                f"{self.name} was loaded with sample={self.sample}, and {self.sample} blocks do "
+                "not compute all of y: load it without sample= for results; sampled counters are "
+                "those of kernel.prepare(problem, x, w)"
+            )
 
     def prepare(
-        self,
-        problem: Problem,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None = None,
+        self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,
         allocate: Allocate = empty,
-    ) -> Launch:
+    ) -> Launch:  # fmt: skip
         """Validate, allocate the output and the workspace, and return what launches.
 
         See `Runnable.prepare`. Tensors may have any strides; the simulator guards its buffers
@@ -198,8 +181,7 @@ class Kernel(Runnable):
         problem = named_problem(problem)
         require(self, x, w, bias)
         match(problem, x, w, bias)
-        reason = self.unsupported(problem)
-        if reason is not None:
+        if reason := self.unsupported(problem):
             raise UnsupportedError(self._refusal(problem, reason))
         stored = self.format
         bias = None if bias is None else stored.bias.place(bias)
@@ -211,25 +193,16 @@ class Kernel(Runnable):
         return CudaLaunch(self, problem, inputs, allocate)
 
     def __call__(
-        self,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        stride: Pair = 1,
-        padding: Pair | str = 0,
-        dilation: Pair = 1,
-        groups: int = 1,
-    ) -> torch.Tensor:
+        self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: Pair = 1,
+        padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
         """Compute the convolution, with gradients where the inputs ask for them.
 
         Parameters
         ----------
-        x : (N, C, H, W) or (C, H, W), of the dtype of `format`, on `device`; any strides.
-        w : the filter, (K, C/groups, R, S).
-        bias : (K,) or None.
-        stride, padding, dilation : an int, or a pair (height, width).
-            `padding` may be "valid", or "same" where the stride is 1.
-        groups : int.
+        x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
+            dtypes of `format`, on `device`, with any strides.
+        stride, padding, dilation, groups : as `torch.nn.functional.conv2d` takes them.
 
         Returns
         -------
@@ -244,7 +217,10 @@ class Kernel(Runnable):
         BuildError, LaunchError
             The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
         """
-        problem, images = self._problem(x, w, bias, stride, padding, dilation, groups)
+        require(self, x, w, bias)
+        images, around = op.padded(x, w, stride, padding, dilation)
+        shapes = images.shape, w.shape, None if bias is None else bias.shape
+        problem = Problem.from_shapes(*shapes, stride, around, dilation, groups)
         if op.derives(x, w, bias):
             return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
         self.must_run_whole()
@@ -256,33 +232,11 @@ class Kernel(Runnable):
         y = launch.y.clone() if self.simulated else launch.y  # lets the arena go
         return y.squeeze(0) if x.dim() == 3 else y
 
-    def _problem(
-        self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None,
-        stride: Pair, padding: Pair | str, dilation: Pair, groups: int,
-    ) -> tuple[Problem, torch.Tensor]:  # fmt: skip
-        """The problem that a call's arguments describe, and its x: four dimensions, padded."""
-        require(self, x, w, bias)
-        if x.dim() == 3:
-            x = x.unsqueeze(0)
-        if x.dim() == w.dim() == 4:  # else `Problem` says what is wrong
-            x, padding = op.padded(x, w, stride, padding, dilation)
-        shapes = (tuple(x.shape), tuple(w.shape), None if bias is None else tuple(bias.shape))
-        return Problem.from_shapes(*shapes, stride, padding, dilation, groups), x
-
     def _prints(self) -> bool:
         """Whether a call must wait for what the kernel prints on the GPU."""
         if self.simulated or torch.compiler.is_compiling():
             return False
         return _has_printf(self.source) and not torch.cuda.is_current_stream_capturing()
-
-    def must_run_whole(self) -> None:
-        """Raise ProblemError if only some of the blocks run: then y is not a result."""
-        if self.sample is not None:
-            raise ProblemError(
-                f"{self.name} was loaded with sample={self.sample}, and {self.sample} blocks do "
-                "not compute all of y: load it without sample= for results; sampled counters are "
-                "those of kernel.prepare(problem, x, w)"
-            )
 
     def _refusal(self, problem: Problem, reason: str) -> str:
         able = []
@@ -300,6 +254,17 @@ class Kernel(Runnable):
 
     def __reduce__(self) -> tuple:
         return Kernel, (self._stem, self.path, self._text, self._options, self._pinned)
+
+
+@functools.lru_cache(256)
+def _read(path: Path, seen: object) -> str:
+    """The file's text; it is read again where its stamp, `seen`, is another."""
+    return catalog.read(path)
+
+
+@functools.lru_cache(256)
+def _has_printf(source: str) -> bool:
+    return re.search(r"\bprintf\s*\(", source) is not None
 
 
 @op.loader
@@ -383,8 +348,3 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
     if isinstance(thing, str) and ":" in thing:
         return baseline(thing, "cpu" if engine == "sim" else None)
     return load(thing, engine=engine)
-
-
-@functools.lru_cache(256)
-def _has_printf(source: str) -> bool:
-    return re.search(r"\bprintf\s*\(", source) is not None

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from .. import sim
 from ..machine import abi
@@ -43,18 +44,15 @@ class CudaLaunch(Launch):
         x, w, bias = self.inputs
         tensors = (x, w if self.plan is None else self.plan, bias, self.y, self.workspace)
         size = 0 if self.workspace is None else self.workspace.numel()
-        with torch.cuda.device(self.y.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            self._raise(self._entry.conv2d(*map(_address, tensors), size, stream))
+        self._enter(self._entry.conv2d, *map(_address, tensors), size)
 
     def prepare_filter(self) -> None:
-        if self.plan is None:
-            return
-        with torch.cuda.device(self.plan.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            self._raise(self._entry.prepare(_address(self.inputs[1]), _address(self.plan), stream))
+        if self.plan is not None:
+            self._enter(self._entry.prepare, _address(self.inputs[1]), _address(self.plan))
 
-    def _raise(self, error: str | None) -> None:
+    def _enter(self, entry_point, *arguments: int | None) -> None:
+        with torch.cuda.device(self.y.device):
+            error = entry_point(*arguments, torch.cuda.current_stream().cuda_stream)
         if error:
             raise LaunchError(f"{self.runnable.name} failed: {error}")
 
@@ -76,18 +74,16 @@ class CudaLaunch(Launch):
             if plan:
                 self.plan = allocate((plan,), torch.uint8, device)
         except torch.OutOfMemoryError as error:
-            free = torch.cuda.mem_get_info(device)[0]
-            size = stored.itemsize * math.prod(shape)
+            size, free = stored.itemsize * math.prod(shape), torch.cuda.mem_get_info(device)[0]
             raise LaunchError(
-                f"not enough GPU memory: y needs {size / 2**30:.2f} GiB and "
-                f"{self.runnable.name}'s workspace {(need + plan) / 2**30:.2f} GiB, "
-                f"{free / 2**30:.2f} GiB are free; try load(..., workspace_limit=...) with less "
-                f"than {limit / 2**30:.2f} GiB, or Problem.scaled",
+                f"not enough GPU memory: y needs {size / 2**30:.2f} GiB and {self.runnable.name}'s "
+                f"workspace {(need + plan) / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free; try "
+                "load(..., workspace_limit=...) with less, or Problem.scaled",
                 kind="out of memory",
             ) from error
 
 
-def _address(tensor: torch.Tensor | None) -> int | None:
+def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -109,26 +105,22 @@ class SimLaunch(Launch):
         operations in `flops` are scaled too; their error is not told.
     """
 
-    runnable: Kernel
-
     def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs) -> None:
+        self._build, self._trace, self._runs = kernel.build(), None, 0
         self.launches: list[dict[str, object]] = []
-        self._trace: sim.Trace | None = None
-        self._build = kernel.build()
-        self._runs = 0
-        given = dict(zip(("x", "w", "bias"), inputs, strict=True))
-        given = {name: tensor for name, tensor in given.items() if tensor is not None}
+        names = ("x", "w", "bias")
+        given = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
         shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-        sampled = kernel.sample is not None
-        self._arena = sim.Arena(
-            shapes | {"y": problem.y_shape}, ["y"] if sampled else [], kernel.format
-        )
+        shapes["y"] = problem.y_shape
+        # most pages of a sampled y are never touched, and it may exceed the memory
+        sparse = ["y"] if kernel.sample is not None else []
+        self._arena = sim.Arena(shapes, sparse, kernel.format)
+        placed = self._arena.tensors
         for name, tensor in given.items():
-            self._arena.tensors[name].copy_(tensor)
-        seen = tuple(self._arena.tensors.get(name) for name in ("x", "w", "bias"))
-        super().__init__(kernel, problem, seen)
-        self.y = self._arena.tensors["y"]
-        if not sampled:  # else most of its pages are never touched, and it may exceed the memory
+            placed[name].copy_(tensor)
+        super().__init__(kernel, problem, tuple(map(placed.get, names)))
+        self.y = placed["y"]
+        if not sparse:
             self.y.fill_(math.nan)
 
     def __call__(self) -> None:
@@ -136,27 +128,21 @@ class SimLaunch(Launch):
             return
         self.counters = self._trace = self.sampling = None
         self.launches = []
-        schedule, self._runs = self._runs, self._runs + 1  # each run takes another order
-        kernel = self.runnable
+        kernel, schedule = self.runnable, self._runs
+        self._runs += 1
         try:
-            self._trace = sim.simulate(
-                self._build.library,
-                sim.runtime(),
-                integers(self.problem),
-                self._arena,
-                label=kernel.name,
-                source=kernel.path or kernel.source,
-                workspace_limit=kernel.workspace_limit,
-                trace=kernel.trace,
-                time_limit=kernel.time_limit,
-                schedule=schedule,
+            trace = sim.simulate(
+                self._build.library, sim.runtime(), integers(self.problem), self._arena,
+                label=kernel.name, source=kernel.path or kernel.source,
+                workspace_limit=kernel.workspace_limit, trace=kernel.trace,
+                time_limit=kernel.time_limit, schedule=schedule,
                 sample=kernel.sample and (kernel.sample, 0),
-            )
+            )  # fmt: skip
         except LaunchError as error:
             self.findings = error.findings
             raise
-        self.findings, self.launches = self._trace.findings, self._trace.launches
-        self.counters, self.sampling = self._trace.counters, self._trace.sampling
+        self._trace, self.findings, self.launches = trace, trace.findings, trace.launches
+        self.counters, self.sampling = trace.counters, trace.sampling
 
     @property
     def lines(self) -> list[dict[str, object]]:

@@ -1,9 +1,6 @@
 """The op ``convlab::conv2d``: a kernel as torch sees it, with derivatives, batches and shapes.
 
-A kernel computes the forward pass only. What torch derives from it (gradients, forward-mode
-tangents, either of the other) is torch's own convolution, on a GPU in the arithmetic that torch
-chooses for it: cuDNN with TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
-
+A kernel computes the forward pass only; what torch derives from it is torch's own convolution.
 Importing this module registers the op, so that what uses it can be compiled and exported.
 """
 
@@ -11,7 +8,7 @@ import functools
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,17 +20,17 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, make_dual, unpack_d
 from ..words import arguments
 from ..words.errors import ProblemError
 from ..words.problem import Problem, pair, same_padding
+from .data import given
 
 # An op's schema carries tensors, numbers and strings, so a kernel travels through it as a string:
 # a name or path as itself, loaded at the first call; an object as "#<serial> <name>", looked up
 # here. The serial is never used again, so two objects of one name stay apart, and a stale key finds
 # nothing rather than another kernel. Weak: whoever uses the object (a Conv2d, the caller of conv2d)
 # keeps it alive; this table does not.
-_kernels: weakref.WeakValueDictionary[str, Callable] = globals().get(  # %autoreload keeps them
-    "_kernels", weakref.WeakValueDictionary()
-)
-_serials = globals().get("_serials", itertools.count(1))
-_loaders: list[Callable] = globals().get("_loaders", [])
+if "_kernels" not in globals():  # else %autoreload ran this before
+    _kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
+    _serials = itertools.count(1)
+    _loaders: list[Callable] = []
 
 
 def loader(load: Callable) -> Callable:
@@ -74,34 +71,33 @@ def name_of(kernel: Any) -> str:
     return getattr(kernel, "name", type(kernel).__name__)
 
 
-def _find(key: str, device: torch.device) -> Callable:
-    """The kernel behind a key; one given by name runs where the tensors are."""
-    if not key.startswith("#"):
-        return _load(key, "cuda" if device.type == "cuda" else "sim")
-    kernel = _kernels.get(key)
-    if kernel is None:
-        raise ProblemError(
-            f"the kernel {key.split(' ', 1)[1]!r} that this graph was traced with no longer "
-            "exists: keep the object alive, or give the kernel by name"
-        )
-    return kernel
-
-
 @functools.lru_cache(maxsize=256)
 def _load(name: str, engine: str) -> Callable:
     return _loaders[0](name, engine=engine)
 
 
+def _find(key: str, device: torch.device) -> Callable:
+    """The kernel behind a key; one given by name runs where the tensors are."""
+    if not key.startswith("#"):
+        return _load(key, "cuda" if device.type == "cuda" else "sim")
+    if (kernel := _kernels.get(key)) is not None:
+        return kernel
+    raise ProblemError(
+        f"the kernel {key.split(' ', 1)[1]!r} that this graph was traced with no longer exists: "
+        "keep the object alive, or give the kernel by name"
+    )
+
+
 def derives(*tensors: Tensor | None) -> bool:
-    """Whether torch asks for more than y of these: a gradient, a tangent, a `torch.func` transform."""
+    """Whether torch asks for more than y: a gradient, a tangent, a `torch.func` transform."""
     if torch._C._are_functorch_transforms_active():
         return True
-    given = [t for t in tensors if isinstance(t, Tensor) and t.layout == torch.strided]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+    there = [t for t in tensors if t is not None]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in there):
         return True
     if torch.is_inference_mode_enabled() or not torch._C._is_fwd_grad_enabled():
         return False
-    return any(unpack_dual(t, level=0).tangent is not None for t in given if not t.is_inference())
+    return any(unpack_dual(t, level=0).tangent is not None for t in there if not t.is_inference())
 
 
 # --- the op ---------------------------------------------------------------------------------
@@ -211,11 +207,11 @@ for _type in ("cuda", "cpu"):
     torch.library.register_autocast("convlab::conv2d", _type, torch.float32, lib=_library)
 
 
-def _require_float32(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-    for what, tensor in (("x", x), ("w", w), ("bias", bias)):
-        if tensor is not None and tensor.dtype != torch.float32:
+def _require_float32(*tensors: Tensor | None) -> None:
+    for name, tensor in given(*tensors):
+        if tensor.dtype != torch.float32:
             raise ProblemError(
-                f"{what} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
+                f"{name} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
                 "in float32: convert it with .float(), or leave this layer to torch.nn.Conv2d"
             )
 
@@ -224,27 +220,12 @@ def _require_float32(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 
 def convolve(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: int | Sequence[int],
-    padding: int | Sequence[int] | str,
-    dilation: int | Sequence[int],
-    groups: int,
-    key: str,
-) -> Tensor:
+    x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    groups: int, key: str,
+) -> Tensor:  # fmt: skip
     """Call the op as ``torch.nn.functional.conv2d`` is called; the kernel is behind the key."""
-    for what, tensor in (("x", x), ("w", w), ("bias", bias)):
-        if not isinstance(tensor, Tensor) and (what != "bias" or tensor is not None):
-            raise ProblemError(f"{what} is a {type(tensor).__name__}, not a torch.Tensor")
-        if tensor is not None and tensor.layout != torch.strided:
-            raise ProblemError(f"{what} is {tensor.layout}: pass {what}.to_dense()")
-    if x.dim() not in (3, 4) or w.dim() != 4:
-        raise ProblemError(
-            f"x has shape {tuple(x.shape)} and w {tuple(w.shape)}: "
-            "x must be (N, C, H, W) or (C, H, W), w must be (K, C/groups, R, S)"
-        )
-    images, padding = padded(x.unsqueeze(0) if x.dim() == 3 else x, w, stride, padding, dilation)
+    given(x, w, bias)
+    images, padding = padded(x, w, stride, padding, dilation)
     stride, dilation = pair(stride, "stride"), pair(dilation, "dilation")
     if not torch.compiler.is_compiling():  # there, sizes may be symbols
         shapes = images.shape, w.shape, None if bias is None else bias.shape
@@ -257,6 +238,9 @@ def padded(
     x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any
 ) -> tuple[Tensor, tuple[int, int]]:
     """The images (4-D) and the padding in numbers; what is odd of "same" becomes the images'."""
+    x = x.unsqueeze(0) if x.dim() == 3 else x
+    if x.dim() != 4 or w.dim() != 4:
+        Problem.from_shapes(x.shape, w.shape)  # which says so
     if not isinstance(padding, str):
         return x, pair(padding, "padding")
     if padding == "valid":
@@ -267,11 +251,10 @@ def padded(
         )
     if pair(stride, "stride") != (1, 1):
         raise ProblemError(
-            f'padding="same" needs stride 1, and the stride is {stride}: give the padding as numbers'
+            f'padding="same" needs stride 1, not {stride}: give the padding as numbers'
         )
     dilation = Problem(1, 1, 1, 1, 1, 1, 1, dilation=dilation).dilation  # which checks it
     (top, bottom), (left, right) = map(same_padding, w.shape[2:], dilation)
     if (top, left) != (bottom, right):  # an even extent: one more at the end
         x = F.pad(x, (0, right - left, 0, bottom - top))
     return x, (top, left)
-

@@ -12,24 +12,16 @@ from .. import sim
 from ..machine import toolchain
 from ..words import arguments as valid
 from ..words.errors import BuildError, ProblemError
+from . import worker
 from .build import NO_GPU
 
 ENGINES = ("auto", "cuda", "sim")
 WORKSPACE_LIMIT = 1 << 30  # bytes
-TRIAL_SECONDS = 20.0  # that a kernel's first call on a GPU may take, in the worker process
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `load` documents; "auto" is an engine only as an argument.
-
-    Raises
-    ------
-    ProblemError
-        One of them is none, or cannot be had with the others.
-    BuildError
-        The engine is "cuda", and there is no GPU.
-    """
+    """What `load` documents, and raises; "auto" and no time limit become what they stand for."""
 
     engine: str = "auto"
     defines: Mapping[str, int | str] = field(default_factory=dict)
@@ -40,44 +32,34 @@ class Options:
     sample: int | None = None
 
     def __post_init__(self) -> None:
-        seconds = self.time_limit
-        found = {
-            "engine": engine_of(self.engine),
-            "defines": valid.tunables(self.defines),
-            "workspace_limit": valid.whole(self.workspace_limit, "workspace_limit", 0),
-            "time_limit": None if seconds is None else valid.real(seconds, "time_limit", above=0),
-            "isolate": valid.flag(self.isolate, "isolate"),
-            "trace": valid.flag(self.trace, "trace"),
-        }
-        for name, value in found.items():
-            object.__setattr__(self, name, value)  # the way round `frozen`, while it is being made
-        if self.sample is not None:
-            self._check_sample()
-
-    def _check_sample(self) -> None:
-        """Raise unless `sample` is a number of blocks that can be sampled."""
+        engine, seconds = engine_of(self.engine), self.time_limit
+        if seconds is None:
+            seconds = sim.TIME_LIMIT if engine == "sim" else worker.TIME_LIMIT
+        vars(self).update(  # the way round `frozen`, while it is being made
+            engine=engine,
+            defines=valid.tunables(self.defines),
+            workspace_limit=valid.whole(self.workspace_limit, "workspace_limit", 0),
+            time_limit=valid.real(seconds, "time_limit", above=0),
+            isolate=valid.flag(self.isolate, "isolate"),
+            trace=valid.flag(self.trace, "trace"),
+        )
         sample = self.sample
+        if sample is None:
+            return
         if isinstance(sample, bool) or not isinstance(sample, int) or not 2 <= sample < 2**31:
             raise ProblemError(
                 f"sample={valid.shown(sample)}: give a number of blocks, 2 or more (from one, no "
                 "error can be told)"
             )
-        if self.engine != "sim":
+        if engine != "sim":
             raise ProblemError(
-                f'sample={sample} is of the simulator, and the engine is "{self.engine}": a GPU '
-                'runs all blocks; give engine="sim"'
+                f'sample={sample} is of the simulator, and the engine is "{engine}": a GPU runs '
+                'all blocks; give engine="sim"'
             )
         if not self.trace:
             raise ProblemError(
                 f"sample={sample} with trace=False would count nothing: leave one of them out"
             )
-
-    @property
-    def seconds(self) -> float:
-        """The time limit: what was given, or the engine's own."""
-        if self.time_limit is not None:
-            return self.time_limit
-        return sim.TIME_LIMIT if self.engine == "sim" else TRIAL_SECONDS
 
 
 def engine_of(engine: str) -> str:
@@ -105,9 +87,7 @@ def parse_tunables(text: str) -> dict[str, int]:
 
 def tunables(source: str) -> dict[str, str]:
     """Return the tunables of a kernel's source, ``#ifndef NAME`` / ``#define NAME VALUE``."""
-    found = {}
-    for name in re.findall(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", source, re.M):
-        default = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{name}[ \t]+(\S+)", source, re.M)
-        if default:
-            found[name] = default[1]
-    return found
+    names = re.findall(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", source, re.M)
+    defaults = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S+)", source, re.M)
+    first = dict(reversed(defaults))
+    return {name: first[name] for name in names if name in first}

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..words.errors import ConvlabError, LaunchError
 from ..words.format import FLOAT32, Format
@@ -21,44 +22,26 @@ from ..words.problem import Problem
 if TYPE_CHECKING:
     from .build import Build
 
-Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
-Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
+Inputs = tuple[Tensor, Tensor, Tensor | None]
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Allocate a tensor as torch does."""
     return torch.empty(shape, dtype=dtype, device=device)
 
 
 class Launch:
-    """A runnable bound to one problem's tensors; calling it computes y once more.
+    """A runnable bound to one problem's tensors; calling it computes y once more."""
 
-    Attributes
-    ----------
-    runnable, problem
-        What is run, and on what.
-    y : tensor (N, K, P, Q)
-        The output: allocated, but not written before the first call. A library's is a new tensor
-        after each call, and None while it runs.
-    inputs
-        x, w and bias (or None) as the runnable sees them.
-    workspace : uint8 tensor or None
-    plan : uint8 tensor or None
-        The filter as `prepare_filter` laid it out, where the runnable does that.
-    counters : dict or None
-        What the simulator counted in the last call; None where nothing is simulated.
-    findings
-        What the simulator found in the last call (`convlab.sim.Finding`).
-    sampling : dict or None
-        Of a simulated call that ran only some blocks, how many, and the standard errors.
-    """
-
-    y: torch.Tensor | None
-    workspace: torch.Tensor | None = None
-    plan: torch.Tensor | None = None
-    counters: dict[str, float] | None = None
-    findings: Sequence[Any] = ()
-    sampling: dict[str, object] | None = None
+    inputs: Inputs  # x, w and bias (or None) as the runnable sees them
+    # (N, K, P, Q), allocated but not written before the first call; a library's is a new tensor
+    y: Tensor | None  # after each call, and None while it runs
+    workspace: Tensor | None = None  # of bytes
+    plan: Tensor | None = None  # of bytes: the filter laid out, where the runnable does that
+    counters: dict[str, float] | None = None  # what the simulator counted in the last call, and
+    findings: Sequence[Any] = ()  # what it found (`convlab.sim.Finding`)
+    sampling: dict[str, object] | None = None  # how many blocks ran, where only some did; errors
 
     def __init__(self, runnable: Runnable, problem: Problem, inputs: Inputs) -> None:
         self.runnable, self.problem, self.inputs = runnable, problem, inputs
@@ -72,44 +55,20 @@ class Launch:
 
 
 class Runnable:
-    """What computes a problem: `Kernel`, `Baseline` and `Function` derive from it.
+    """What computes a problem: `Kernel`, `Baseline` and `Function` derive from it."""
 
-    Attributes
-    ----------
-    name, title
-        For tables and messages, and for people. A library's name has a colon: "cudnn:fp32".
-    precision
-        The class that it is judged by: "fp32" or "tf32".
-    engine
-        "cuda", "sim", or "torch" for what runs on the CPU without the simulator.
-    device
-        Where its tensors live.
-    format
-        Dtype and layout of its tensors.
-    path, source
-        The file and its text, of a kernel; else None.
-    defines
-        The tunables that were set.
-    atomics
-        Whether two runs may differ in bits, by its own word.
-    library
-        Whether none of a learner's CUDA code runs: such a runnable is never isolated.
-    workspace_limit
-        Bytes of workspace that a call may take; None where that cannot be limited.
-    """
-
-    name: str
-    title: str
-    precision: str
-    engine: str
-    device: torch.device
-    format: Format = FLOAT32
-    path: Path | None = None
-    source: str | None = None
-    defines: Mapping[str, int] = MappingProxyType({})
-    atomics: bool = False
-    library: bool = False
-    workspace_limit: int | None = None
+    name: str  # for tables and messages; a library's has a colon: "cudnn:fp32"
+    title: str  # for people
+    precision: str  # the class that it is judged by: "fp32" or "tf32"
+    engine: str  # "cuda", "sim", or "torch" for what runs on the CPU without the simulator
+    device: torch.device  # where its tensors live
+    format: Format = FLOAT32  # dtype and layout of its tensors
+    path: Path | None = None  # a kernel's file, and
+    source: str | None = None  # its text
+    defines: Mapping[str, int] = MappingProxyType({})  # the tunables that were set
+    atomics: bool = False  # two runs may differ in bits, by its own word
+    library: bool = False  # none of a learner's CUDA code runs: it is never isolated
+    workspace_limit: int | None = None  # bytes that a call may take; None: cannot be limited
 
     @property
     def simulated(self) -> bool:
@@ -128,24 +87,14 @@ class Runnable:
         """Raise ProblemError if its y would be no result, as only some of the blocks run."""
 
     def prepare(
-        self,
-        problem: Problem,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        bias: torch.Tensor | None = None,
+        self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,
         allocate: Allocate = empty,
-    ) -> Launch:
+    ) -> Launch:  # fmt: skip
         """Validate and allocate, and return what launches.
 
-        Parameters
-        ----------
-        problem
-            The problem that the tensors belong to.
-        x, w, bias
-            Tensors of the problem's shapes in `format`, on `device`.
-        allocate
-            Makes y and the workspace from (shape, dtype, device), contiguous; a checker passes its
-            own, with guard zones. What allocates for itself ignores it.
+        x, w and bias are of the problem's shapes in `format`, on `device`. `allocate` makes y and
+        the workspace from (shape, dtype, device), contiguous; a checker passes its own, with guard
+        zones. What allocates for itself ignores it.
         """
         raise NotImplementedError
 
@@ -163,14 +112,13 @@ def explained(name: str) -> Iterator[None]:
     """Turn torch's errors of memory and of the GPU into LaunchErrors that name the runnable."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
         message = str(error).strip().split("\n")[0]
-        raise LaunchError(f"{name}: memory ran out; take a smaller problem. {message}") from error
-    except RuntimeError as error:
-        message = str(error).strip().split("\n")[0]
-        if isinstance(error, ConvlabError) or "CUDA" not in message:
+        if isinstance(error, torch.OutOfMemoryError):
+            text = f": memory ran out; take a smaller problem. {message}"
+        elif isinstance(error, ConvlabError) or "CUDA" not in message:
             raise
-        raise LaunchError(
-            f"{name} failed while it ran: {message} (after this the GPU is lost to this process: "
-            "start Python anew)"
-        ) from error
+        else:
+            text = (f" failed while it ran: {message} (after this the GPU is lost to this process: "
+                    "start Python anew)")  # fmt: skip
+        raise LaunchError(name + text) from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..words.errors import LaunchError
 from ..words.problem import Problem
@@ -29,29 +30,23 @@ _tried: set[tuple[object, ...]] = set()
 def load_first(kernel: Kernel) -> None:
     """Load a kernel's library in the worker, which runs its static initialisers there.
 
-    Raises
-    ------
-    LaunchError
-        They crash, throw, or do not come to an end.
+    Raises LaunchError where they crash, throw, or do not come to an end.
     """
-    library = kernel.build().library
-    if not _is_due(kernel, (library,)):
-        return
-    worker.call(_load, kernel, time_limit=kernel.time_limit)
-    _tried.add((library,))
+    trial = (kernel.build().library,)
+    if _is_due(kernel, trial):
+        worker.call(_load, kernel, time_limit=kernel.time_limit)
+        _tried.add(trial)
 
 
 def _load(kernel: Kernel) -> None:
     ctypes.CDLL(str(kernel.build().library))
 
 
-def run_first(kernel: Kernel, problem: Problem, *tensors: torch.Tensor | None) -> None:
+def run_first(kernel: Kernel, problem: Problem, *tensors: Tensor | None) -> None:
     """Run a kernel in the worker, on other data of the same shapes and alignments.
 
-    Raises
-    ------
-    LaunchError
-        It fails there. What it did to the worker's GPU context is not done to this process's.
+    Raises LaunchError where it fails there; what it did to the worker's GPU context is not done
+    to this process's.
     """
     library = kernel.build().library
     # An access wider than a float, up to 32 bytes, minds where a tensor starts.

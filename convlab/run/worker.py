@@ -8,6 +8,7 @@ Specifications, seeds and reports cross, pickled; tensors do not.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..machine import child
 from ..words.errors import ConvlabError
@@ -33,29 +35,23 @@ _workers: dict[int, child.Child] = {}  # by GPU
 
 
 def call(
-    function: Callable[..., Any],
-    /,
-    *args: Any,
-    time_limit: float | None = TIME_LIMIT,
+    function: Callable[..., Any], /, *args: Any, time_limit: float | None = TIME_LIMIT,
     **kwargs: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return ``function(*args, **kwargs)``, computed in the worker of the current GPU.
 
     What it prints appears here. The first call starts the worker (seconds where there is a GPU);
     later ones cost well under a millisecond. Kernels among the arguments are built here first,
     so that compiling does not count as running. Within the worker itself it is a plain call.
 
-    Parameters
-    ----------
-    function : of a module that can be imported, not of ``__main__``.
-    args, kwargs : what pickles and is small; no tensors.
-    time_limit : seconds that the function may take; None for no limit.
+    The function is of a module that can be imported, not of ``__main__``; the arguments pickle and
+    are small, no tensors; `time_limit` is in seconds, None for none.
 
     Raises
     ------
     LaunchError
         If it crashed, hung, lost the GPU or ran out of memory: `kind` says which, in the words of
-        ``convlab/run/faults.md``; the message names the kernels and the problem among the arguments.
+        ``faults.md``; the message names the kernels and the problem among the arguments.
     pickle.PicklingError
         If an argument cannot cross (`can_cross` tells before).
     Exception
@@ -64,59 +60,42 @@ def call(
     if SERVING in os.environ:
         return function(*args, **kwargs)
     values = [*args, *kwargs.values()]
-    for value in values:
-        if isinstance(value, Runnable):
-            value.build()
+    for kernel in (value for value in values if isinstance(value, Runnable)):
+        kernel.build()
     payload = dumps((function, args, kwargs), _KernelPickler)
-    subject = faults.Subject.of(function, values)
+    request = pickle.dumps((_surroundings(), payload))
     worker = _worker(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
     with worker.lock:
         try:
-            returned, value, lost = _answer(worker, payload, time_limit)
-        except _Fault as fault:
-            raise subject.error(fault.kind, str(fault), worker.printed) from None
+            returned, value, lost = pickle.loads(worker.ask(request, time_limit))
+            fault = None if returned else faults.classify(value)
+        except Exception as error:
+            returned, lost, fault = False, True, _silence(error)
         printed = worker.printed
         if lost:
             worker.stop()
     if returned:
         return value
-    found = faults.classify(value)
-    if found is None:
-        if isinstance(value, ConvlabError):
-            getattr(value, "__notes__", []).clear()  # its text says all
-        raise value
-    raise subject.error(*found, printed) from None
+    if fault is not None:
+        raise faults.error(*fault, function, values, printed) from None
+    if isinstance(value, ConvlabError):
+        getattr(value, "__notes__", []).clear()  # its text says all
+    raise value
 
 
-class _Fault(Exception):
-    """The worker did not answer; `kind` says why."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
-
-
-def _answer(worker: child.Child, payload: bytes, limit: float | None) -> tuple[bool, Any, bool]:
-    """What the worker answers: whether the function returned, its value or exception, `lost`."""
-    state = "invalid worker state"
-    try:
-        reply = worker.ask(pickle.dumps((_surroundings(), payload)), limit)
-    except child.Died as died:
-        if died.begun:
-            raise _Fault("host crash", str(died)) from None
-        raise _Fault(state, f"at its start: {died}") from None
-    except child.TimedOut as late:
-        if late.begun:
-            raise _Fault("endless loop", str(late)) from None
-        raise _Fault(state, f"it did not begin within {late.seconds:g} s") from None
-    except OSError as error:
-        raise _Fault(state, f"it did not start: {error}") from error
-    try:
-        return pickle.loads(reply)
-    except Exception as error:
-        worker.stop()
-        text = f"its answer cannot be read: {type(error).__name__}: {error}"
-        raise _Fault(state, text) from error
+def _silence(error: Exception) -> tuple[str, str]:
+    """The kind of fault for which the worker's answer is missing, and what was seen of it."""
+    state, text = "invalid worker state", str(error)
+    match error:
+        case child.Died():
+            return ("host crash", text) if error.begun else (state, f"at its start: {text}")
+        case child.TimedOut(begun=True):
+            return "endless loop", text
+        case child.TimedOut():
+            return state, f"it did not begin within {error.seconds:g} s"
+        case OSError():
+            return state, f"it did not start: {text}"
+    return state, f"its answer cannot be read: {type(error).__name__}: {text}"
 
 
 def can_cross(*values: object) -> bool:
@@ -142,19 +121,16 @@ def stop() -> None:
 def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
     """Run a kernel once on normal data, and wait for it.
 
-    Parameters
-    ----------
-    offsets : bytes by which the starts of x, w and bias miss an aligned address.
+    `offsets` are the bytes by which the starts of x, w and bias miss an aligned address.
     """
     inputs = data.inputs(problem, 0, kernel.device, format=kernel.format)
-    placed = [t if t is None else _shifted(t, by) for t, by in zip(inputs, offsets, strict=True)]
-    kernel.prepare(problem, *placed)()
+    kernel.prepare(problem, *map(_shifted, inputs, offsets))()
     if kernel.engine == "cuda":
         torch.cuda.synchronize()
 
 
-def _shifted(tensor: torch.Tensor, offset: int) -> torch.Tensor:
-    if not offset:
+def _shifted(tensor: Tensor | None, offset: int) -> Tensor | None:
+    if tensor is None or not offset:
         return tensor
     start = offset // tensor.element_size()
     room = torch.empty(tensor.numel() + start, dtype=tensor.dtype, device=tensor.device)
@@ -171,15 +147,13 @@ class _KernelPickler(Pickler):
 def _worker(device: int) -> child.Child:
     if device not in _workers:
         there = str(device if torch.cuda.is_available() else -1)
-        made = child.Child(_SCRIPT, there, options=["-P"])
-        _workers.setdefault(device, made)
+        _workers.setdefault(device, child.Child(_SCRIPT, there, options=["-P"]))
     return _workers[device]
 
 
 def _surroundings() -> tuple[list[str], str | None, dict[str, str]]:
-    try:
+    directory = None
+    with contextlib.suppress(FileNotFoundError):
         directory = os.getcwd()
-    except FileNotFoundError:
-        directory = None
     variables = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
     return list(sys.path), directory, variables

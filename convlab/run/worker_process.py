@@ -3,13 +3,14 @@
 It imports nothing of convlab's, nor torch, but what the first request names, so that it starts in
 a blink where there is no GPU. A request is a pickled ``(surroundings, payload)``, the payload a
 pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
-``(returned, value or exception, lost)``; `lost`: the GPU is lost to this process, which ends itself.
+``(returned, value or exception, lost)``; `lost`: the GPU is, to this process, which ends itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import io
 import os
@@ -23,13 +24,7 @@ _KEPT_BYTES = 256 << 20  # of GPU memory that torch may hold on to between two r
 
 
 class Pickler(pickle.Pickler):
-    """Refuses what must not, or cannot, cross between the processes.
-
-    Raises
-    ------
-    pickle.PicklingError
-        For a tensor, and for a function or class of ``__main__``, which is another module there.
-    """
+    """Refuses, with PicklingError, what must not or cannot cross between the processes."""
 
     def reducer_override(self, value: object) -> object:
         """Look at each object that pickle has no built-in way for."""
@@ -57,15 +52,7 @@ def dumps(value: object, pickler: type[pickle.Pickler] = Pickler) -> bytes:
 class _Unpickler(pickle.Unpickler):
     """Gives the same kernel object for the same pickle, so that it is not loaded again."""
 
-    kernels: dict[bytes, object] = {}
-
-    def persistent_load(self, key: bytes) -> object:
-        """Return the kernel that a pickle within the pickle stands for."""
-        if key not in self.kernels:
-            while len(self.kernels) >= _KEPT_KERNELS:
-                del self.kernels[next(iter(self.kernels))]
-            self.kernels[key] = pickle.loads(key)
-        return self.kernels[key]
+    persistent_load = staticmethod(functools.lru_cache(_KEPT_KERNELS)(pickle.loads))
 
 
 def _enter(surroundings: tuple[list[str], str | None, dict[str, str]]) -> None:
@@ -88,56 +75,54 @@ def _open_gpu(index: int) -> None:
         torch.ones(1, device="cuda").item()
 
 
-def _cuda():
-    """``torch.cuda`` where it is in use in this process, else None."""
+def _torch_on_gpu():
+    """The module torch where it has used the GPU in this process, else None."""
     torch = sys.modules.get("torch")
     in_use = torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized()
-    return torch.cuda if in_use else None
+    return torch if in_use else None
 
 
 def _gpu_is_lost() -> bool:
     """Whether the GPU no longer works here; takes an error that does not last off the context."""
-    if _cuda() is None:
-        return False
-    import torch
-
+    torch = _torch_on_gpu()
     for _ in range(2):  # the first try may meet the error that is already known
         with contextlib.suppress(Exception):
-            return torch.ones(1, device="cuda").item() != 1
+            return torch is not None and torch.ones(1, device="cuda").item() != 1
     return True
 
 
-def _run(function, args: tuple, kwargs: dict) -> bytes:
-    """Call the function; its value as a pickled reply."""
+def _answer(payload: bytes, server) -> bytes:
+    """Do what a request asks for, and return the reply."""
+    function, args, kwargs = _Unpickler(io.BytesIO(payload)).load()
+    server.begun()
     value = function(*args, **kwargs)
-    if (cuda := _cuda()) is not None:
-        cuda.synchronize()  # flushes device printf, and brings out late errors
+    if (torch := _torch_on_gpu()) is not None:
+        torch.cuda.synchronize()  # flushes device printf, and brings out late errors
     return dumps((True, value, False))
 
 
 def _refusal(error: BaseException, lost: bool) -> bytes:
     """The reply that carries an exception: its type and text, and a note of where it was raised."""
-    where = "".join(traceback.format_exception(error)).rstrip()
+    where = "In the worker process:\n" + "".join(traceback.format_exception(error)).rstrip()
     try:
-        error.add_note(f"In the worker process:\n{where}")
+        error.add_note(where)
         reply = dumps((False, error, lost))
         pickle.loads(reply)
     except Exception:  # an exception that does not survive pickling
         plain = RuntimeError(f"{type(error).__qualname__}: {error}")
-        plain.add_note(f"In the worker process:\n{where}")
+        plain.add_note(where)
         reply = dumps((False, plain, lost))
     return reply
 
 
 def _tidy(failed: bool) -> None:
     """Give back the GPU memory that nothing uses any more: the parent may want it."""
-    cuda = _cuda()
-    if cuda is None:
+    if (torch := _torch_on_gpu()) is None:
         return
-    if failed or cuda.memory_reserved() > _KEPT_BYTES:
-        if failed or cuda.memory_allocated() > _KEPT_BYTES:
+    if failed or torch.cuda.memory_reserved() > _KEPT_BYTES:
+        if failed or torch.cuda.memory_allocated() > _KEPT_BYTES:
             gc.collect()
-        cuda.empty_cache()
+        torch.cuda.empty_cache()
 
 
 def _flush() -> None:
@@ -158,16 +143,13 @@ def serve(server, device: str) -> None:
             if not opened:
                 _open_gpu(int(device))
                 opened = True
-            call = _Unpickler(io.BytesIO(payload)).load()
-            server.begun()
-            reply = _run(*call)
+            reply = _answer(payload, server)
         except SystemExit as error:
             _flush()
             os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
         except BaseException as error:
             failed, lost = True, not opened or _gpu_is_lost()
             reply = _refusal(error, lost)
-        call = None
         if not lost:
             _tidy(failed)
         _flush()

@@ -28,21 +28,21 @@ from ..machine import child
 from ..machine.device import available_bytes
 from ..words.errors import LaunchError
 from ..words.format import FLOAT32, Format
-from . import findings as _findings
-from .findings import INCLUDE, Array, Finding
+from .findings import INCLUDE, Array, Finding, describe, quoted
 from .library import RUNTIME, build, compiler, runtime
 from .rewrite import rewrite
 from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "TIME_LIMIT", "Arena", "Array", "Finding",
-    "Trace", "build", "compiler", "perform", "rewrite", "runtime", "simulate",
+    "Trace", "build", "compiler", "rewrite", "runtime", "simulate",
 ]  # fmt: skip
 
 SM = 90  # the simulated GPU's compute capability, and
 SMEM = 227 << 10  # the bytes of shared memory a block may opt into: an H200's
 TIME_LIMIT = 120.0  # seconds that one simulated launch may take unless told otherwise
 STALL_LIMIT = 20.0  # of them, without one block that comes to its end; more where more are allowed
+_OUT_OF_TIME = 78  # the exit status of a run that took longer
 # Names of the indices of a convolution's tensors, in torch's order; others have none.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
 _host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"], kept=False)
@@ -52,20 +52,9 @@ class Arena:
     """Memory that this process and the simulator's both see: x, w, bias and y of one problem.
 
     Each tensor starts on a page of its own, so that the child can map each with unmapped memory
-    around it. Nothing is written to them: what stays untouched takes no memory, and is zero.
-
-    Parameters
-    ----------
-    shapes : of tensors, as torch has them; a number instead is of bytes.
-    sparse : names of those of which little will be touched: they do not count towards what must
-        fit into memory.
-    format : dtype and layout of x, w, y and bias.
-
-    Attributes
-    ----------
-    tensors : views by name.
-    arrays : how to name their elements.
-    buffers : offset and bytes of each.
+    around it. Nothing is written to them: what stays untouched takes no memory, and is zero; those
+    called `sparse`, of which little will be touched, need not fit into memory. A shape is as torch
+    has it, or a number of bytes.
     """
 
     def __init__(
@@ -74,9 +63,9 @@ class Arena:
         sparse: Collection[str] = (),
         format: Format = FLOAT32,
     ) -> None:
-        self.buffers: dict[str, tuple[int, int]] = {}
-        self.arrays: dict[str, Array] = {}
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.buffers: dict[str, tuple[int, int]] = {}  # offset and bytes of each
+        self.arrays: dict[str, Array] = {}  # how to name their elements
+        self.tensors: dict[str, torch.Tensor] = {}  # views
         stored = dict(format)
         total = needed = 0
         for name, shape in shapes.items():
@@ -92,8 +81,6 @@ class Arena:
             os.ftruncate(self._fd, total)
             memory = mmap.mmap(self._fd, total)
         except (OSError, MemoryError) as error:
-            os.close(self._fd)
-            self._fd = -1
             raise LaunchError(
                 f"not enough memory: the simulator needs {needed / 2**30:.2f} GiB for x, w and y; "
                 "try a smaller problem (Problem.scaled)",
@@ -102,9 +89,8 @@ class Arena:
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
         for name, shape in shapes.items():
             offset, size = self.buffers[name]
-            tensor = torch.frombuffer(memory, dtype=torch.uint8, count=max(size, 1), offset=offset)[
-                :size
-            ]
+            whole = torch.frombuffer(memory, dtype=torch.uint8, count=max(size, 1), offset=offset)
+            tensor = whole[:size]
             if not isinstance(shape, int):
                 lies = stored[name]
                 inner = lies.in_memory(shape)
@@ -114,88 +100,65 @@ class Arena:
             self.tensors[name] = tensor
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
+        if hasattr(self, "_fd"):
             os.close(self._fd)  # the mapping itself lives as long as the tensors
 
 
 def simulate(
     library: Path,
     runtime: Path,
-    problem: Sequence[int],
+    problem: Sequence[int] | None,
     arena: Arena,
     *,
     label: str,
     source: Path | str,
-    workspace_limit: int,
     trace: bool = True,
     schedule: int = 0,
     time_limit: float = TIME_LIMIT,
-    joined: Sequence[tuple[int, int]] = (),
-    sample: tuple[int, int] | None = None,
-    record: tuple[int, int, int, int, int] | None = None,
+    **more: object,
 ) -> Trace:
-    """Run a built kernel's ``conv2d`` once on the tensors of an arena.
+    """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
 
-    Parameters
-    ----------
-    library, runtime : the kernel and the runtime, as built.
-    problem : the integers of ``ConvProblem``, in its order.
-    arena : holds x, w, bias (or not) and y; y is written.
-    label, source : the kernel's name and file, for messages.
-    workspace_limit : bytes.
-    trace : count memory traffic and look for mistakes (slower).
-    schedule : the order in which threads and blocks run. 0: the first to the last, each until it
-        must wait. Any other: they also switch at accesses in between, chosen by the number; odd
-        ones from the last to the first. A result that depends on it is a race.
-    time_limit : seconds; and at most `STALL_LIMIT` of them, or a sixth where that is more, without
-        one block that comes to its end.
-    joined : (code offset, bytes) of instructions whose successive accesses to neighbouring
-        addresses are counted as one of so many bytes: see `Trace.offsets_of` and
-        `tests.instruments.merging`.
-    sample : run only so many blocks of each launch, chosen at random from a seed: (blocks, seed).
-        All counts are scaled to those of all blocks, and ``Trace.sampling`` tells the standard
-        error of that. y is of no use then, nor is the workspace.
-    record : run only one block of each kernel's first launch, and keep the memory requests of one
-        of its warps (-1: of all) for ``Trace.accesses``, up to a limit: (block x, y, z, warp,
-        limit). Counts are of no use then.
+    `problem` are the integers of ``ConvProblem``, in its order (None for `any_kernel`); `label` and
+    `source`, the kernel's name and file, are for messages. Without `trace` nothing is counted nor
+    looked for, several times as fast. Schedule 0 runs threads and blocks from the first to the
+    last, each until it must wait. In any other they also switch at accesses in between, chosen by
+    the number; odd ones run from the last to the first. A result that depends on it is a race.
 
-    Raises
-    ------
-    LaunchError
-        If the kernel refuses the problem, does something that a GPU would not forgive, crashes,
-        or passes the time limit. Its ``findings`` are a list of `Finding`.
+    `more` has workspace_limit, in bytes; and may have
+
+    - joined: (code offset, bytes) of instructions whose successive accesses to neighbouring
+      addresses are counted as one of so many bytes, see `Trace.offsets_of`;
+    - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All counts
+      are scaled to those of all blocks, and ``Trace.sampling`` tells the standard error of that. y
+      is of no use then, nor is the workspace;
+    - record: (block x, y, z, warp, limit), run only one block of each kernel's first launch, and
+      keep up to so many memory requests of one of its warps (-1: of all) for ``Trace.accesses``.
+      Counts are of no use then.
+
+    Raises a LaunchError if the kernel refuses the problem, does something that a GPU would not
+    forgive, crashes, or passes the time limit; or `STALL_LIMIT`, or a sixth of the time limit where
+    that is more, without a block that comes to its end. Its ``findings`` are a list of `Finding`.
     """
-    request = {
-        "library": str(library), "runtime": str(runtime), "problem": list(problem),
-        "workspace_limit": workspace_limit, "trace": trace, "schedule": schedule,
-        "time_limit": time_limit, "joined": list(joined), "sample": sample, "record": record,
-    }  # fmt: skip
-    return perform(request, arena, label, source)
-
-
-def perform(request: dict[str, object], arena: Arena, label: str, source: Path | str) -> Trace:
-    """Have the host carry out a request, see ``host.py``; errors as of `simulate`."""
-    request |= {
-        "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
-        "memory": arena.path,
+    request = more | {
+        "library": str(library), "runtime": str(runtime), "problem": problem, "trace": trace,
+        "schedule": schedule, "time_limit": time_limit,
+        "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6)), "memory": arena.path,
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
-    }
-    limit = request["time_limit"]
-    request["stall_limit"] = min(limit, max(STALL_LIMIT, limit / 6))
+        "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
+    }  # fmt: skip
     started = time.perf_counter()
-    status, report = None, ""
     try:
         with _host.lock:  # the child ends itself in time, and says where it was
-            reply = json.loads(_host.ask(json.dumps(request).encode(), limit + 5))
-        status, report = reply["status"], reply["report"]
+            reply = json.loads(_host.ask(json.dumps(request).encode(), time_limit + 5))
     except child.TimedOut:
-        status = 78
+        reply = {"status": _OUT_OF_TIME, "report": ""}
     except child.Died as died:
         raise _ended(label, str(died)) from None
     except OSError as error:
         raise LaunchError(f"the simulator's process did not start: {error}") from error
-    done = Trace(report, Path(request["library"]), arena.arrays, time.perf_counter() - started)
-    error = _failure(done, status, label, source, request)
+    done = Trace(reply["report"], library, arena.arrays, time.perf_counter() - started)
+    error = _failure(done, reply["status"], label, source, request)
     if error is not None:
         error.findings = done.findings
         raise error
@@ -207,14 +170,12 @@ def _failure(
 ) -> LaunchError | None:
     """What to raise for a run that failed, or None."""
     endless = any(f.kind == "endless loop" for f in done.findings)
-    if status in (78, -14) or endless:
+    if endless or status in (_OUT_OF_TIME, -14):  # SIGALRM
         text = f"{label} did not finish{_how_far(done, request)}"
-        if endless:
-            text += "\n" + _findings.describe(done.findings, label, source)
+        text += "\n" + describe(done.findings, label, source) if endless else ""
         return LaunchError(text, kind="endless loop")
     if any(f.error for f in done.findings):
-        text = _findings.describe(done.findings, label, source)
-        return LaunchError(text, kind=done.findings[0].kind)
+        return LaunchError(describe(done.findings, label, source), kind=done.findings[0].kind)
     limit = request.get("workspace_limit", done.workspace)
     if done.workspace > limit:
         return LaunchError(
@@ -223,7 +184,8 @@ def _failure(
         )
     if done.error:
         note = f" ({done.note})" if done.note else ""
-        where = _findings.refused(done.findings, source)
+        refused = [f for f in done.findings if f.kind == "refused launch"]
+        where = [line for f in refused for line in quoted(f.file, f.line, source)]
         return LaunchError("\n".join([f"{label} failed: {done.error}{note}", *where]))
     if status != 0 or not done.counters:
         return _ended(label, child.describe(status))
@@ -241,17 +203,14 @@ def _ended(label: str, how: str) -> LaunchError:
 def _how_far(done: Trace, request: Mapping[str, object]) -> str:
     """How long it ran, how far it came by then, and what that may mean."""
     limit, stall = request["time_limit"], request["stall_limit"]
+    how_long = f" within {limit:g} s"
     if done.stalled and stall < limit:
-        text = f": no block came to its end for {stall:g} s"
-    else:
-        text = f" within {limit:g} s"
-    text += " on the simulator, and it was stopped "
+        how_long = f": no block came to its end for {stall:g} s"
+    where = "in its host code"
     if done.progress:
         number, ended, blocks, kernel = done.progress
-        text += f"in launch {number}, {kernel}, with {ended:,} of {blocks:,} blocks done"
-    else:
-        text += "in its host code"
+        where = f"in launch {number}, {kernel}, with {ended:,} of {blocks:,} blocks done"
     return (
-        f"{text}: an endless loop, or a problem too large for it; give a smaller problem, or "
-        "load(..., time_limit=SECONDS)"
+        f"{how_long} on the simulator, and it was stopped {where}: an endless loop, or a problem "
+        "too large for it; give a smaller problem, or load(..., time_limit=SECONDS)"
     )

@@ -11,7 +11,7 @@ import torch
 
 from ..machine.compile import Source
 from ..words.errors import ProblemError
-from . import TIME_LIMIT, Arena, Array, Trace, build, perform, runtime
+from . import TIME_LIMIT, Arena, Array, Trace, build, runtime, simulate
 
 
 def run(
@@ -32,15 +32,10 @@ def run(
     source : the text, or the path of a file.
     entry : the kernel's name; of a template with its arguments: ``"scan<float>"``.
     args : a value for each parameter: numpy arrays and torch tensors (on the CPU) for pointers,
-        which the kernel may read and write; None for a null pointer; numbers.
+        which hold afterwards what the kernel left in them; None for a null pointer; numbers.
     grid, block : one to three numbers.
     shared : bytes of dynamic shared memory.
     trace, schedule, time_limit : as for `convlab.sim.simulate`.
-
-    Returns
-    -------
-    Trace
-        Arrays hold what the kernel left in them.
 
     Raises
     ------
@@ -51,29 +46,22 @@ def run(
         are then as they were.
     ProblemError
         If an argument is neither array nor number.
-
-    Examples
-    --------
-    >>> run(text, "add_one", x, len(x), grid=4, block=256).findings  # doctest: +SKIP
     """
     path = Path(source) if isinstance(source, Path) or str(source).endswith(".cu") else None
     text = str(source) if path is None else path.read_text()
-    name = path.stem if path else re.sub(r"\W.*", "", entry)
     wrapper = (
         f'\n#line 1 "sim_entry"\nextern "C" const char* sim_entry(const sim::Argument* a, '
         f'const unsigned* shape) {{ return sim::call({entry}, "{entry}", a, shape); }}\n'
     )
-    whole = Source(text + wrapper, name, path)
+    whole = Source(text + wrapper, path.stem if path else re.sub(r"\W.*", "", entry), path)
     built = build(whole, trace=trace, entry="sim_entry")
     given: list[object] = []
     arrays: dict[str, torch.Tensor] = {}
     known: dict[int, str] = {}  # by what was given: twice the same is one buffer
-    for number, (label, value) in enumerate(
-        zip(_parameters(text, entry, len(args)), args, strict=True)
-    ):
+    for label, value in zip(_parameters(text, entry, len(args)), args, strict=True):
         if isinstance(value, (np.ndarray, torch.Tensor)):
             if id(value) not in known:
-                known[id(value)] = label = label if label not in arrays else f"argument{number}"
+                known[id(value)] = label
                 arrays[label] = torch.as_tensor(value)
             given.append(known[id(value)])
         elif isinstance(value, (float, np.floating)):
@@ -89,12 +77,11 @@ def run(
     for key, tensor in arrays.items():
         arena.arrays[key] = Array(tuple(tensor.shape), tensor.element_size())
         arena.tensors[key].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
-    request = {
-        "library": str(built.library), "runtime": str(runtime()), "arguments": given,
-        "shape": [*_three(grid, "grid"), *_three(block, "block"), int(shared)],
-        "trace": trace, "schedule": schedule, "time_limit": time_limit,
-    }  # fmt: skip
-    done = perform(request, arena, entry, path or text)
+    done = simulate(
+        built.library, runtime(), None, arena, label=entry, source=path or text, trace=trace,
+        schedule=schedule, time_limit=time_limit, arguments=given,
+        shape=[*_three(grid, "grid"), *_three(block, "block"), int(shared)],
+    )  # fmt: skip
     for key, tensor in arrays.items():
         tensor.copy_(arena.tensors[key].view(tensor.dtype).view(tensor.shape))
     return done
@@ -112,4 +99,5 @@ def _parameters(text: str, entry: str, count: int) -> list[str]:
     bare = re.escape(re.sub(r"<.*", "", entry).rpartition("::")[2].strip())
     found = re.search(rf"__global__[^;{{}}]*?\b{bare}\s*\(([^)]*)\)", text)
     names = re.findall(r"(\w+)\s*(?:\[\s*\])?\s*(?:,|$)", found[1].strip()) if found else []
-    return names if len(names) == count else [f"argument{i}" for i in range(count)]
+    plain = len(set(names)) == len(names) == count
+    return names if plain else [f"argument{i}" for i in range(count)]

@@ -9,14 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from ..machine import toolchain
 
 INCLUDE = Path(__file__).parent / "include"
 SCREEN = 24  # lines that a report may have
 # An address in the runtime's words: array, byte and, if shared, bytes of an element, extents.
 _ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
+_LATE = {"race": 1, "uninitialised read": 2}  # which often follow from what stands before them
 
 Triple = tuple[int, int, int]
+Place = tuple[str, int]  # file and line
+_NOWHERE = (None, None)
 
 
 @dataclass(frozen=True)
@@ -71,39 +76,32 @@ def findings(
     ``tried`` are addresses of loads whose value only goes into an atomic of the same place: the
     start of a compare-and-swap loop may read what others change.
     """
-    addresses = [int(f[at], 16) for _, f in reports for at in (1, 5)]
-    place = places(library, base, addresses)
+    place = places(library, base, [int(f[at], 16) for _, f in reports for at in (1, 5)])
     found: dict[tuple, Finding] = {}
-    for number, (error, fields) in enumerate(reports):
+    counts = [*counts, *[1] * len(reports)]  # of a run that was stopped there are none
+    for count, (error, fields) in zip(counts, reports, strict=False):
         kind, pc, in_kernel, block, thread, other_pc, other_block, other_thread, text = fields
-        here, other = place.get(int(pc, 16)), place.get(int(other_pc, 16))
+        pc, other_pc = int(pc, 16), int(other_pc, 16)
+        here, other = place.get(pc), place.get(other_pc)
         if kind == "divergent barrier" and here == other:
             continue  # one line that the compiler has made two of
-        if kind == "race" and "atomic" in text and {int(pc, 16), int(other_pc, 16)} & set(tried):
+        if kind == "race" and "atomic" in text and {pc, other_pc} & set(tried):
             continue
-        finding = Finding(
-            kind,
-            re.sub(_ADDRESS, lambda found: _element(found, arrays), text),
-            error,
-            *(here or (None, None)),
-            *((_triple(block), _triple(thread)) if in_kernel == "1" else (None, None)),
-            count=counts[number] if number < len(counts) else 1,
-        )
-        if int(other_pc, 16):
-            finding = replace(
-                finding,
-                **dict(zip(("other_file", "other_line"), other or (None, None), strict=True)),
-                other_block=_triple(other_block),
-                other_thread=_triple(other_thread),
-            )
+        text = _ADDRESS.sub(lambda address: _element(address, arrays), text)
+        finding = Finding(kind, text, error, *(here or _NOWHERE), count=count)
+        if in_kernel == "1":
+            finding = replace(finding, block=_triple(block), thread=_triple(thread))
+        if other_pc:
+            second = (*(other or _NOWHERE), _triple(other_block), _triple(other_thread))
+            names = ("other_file", "other_line", "other_block", "other_thread")
+            finding = replace(finding, **dict(zip(names, second, strict=True)))
         # a race is one, whichever of its two lines came second
-        lines = frozenset([here, other]) if kind == "race" else (here, None)
-        key = (kind, lines) if here else (kind, pc)
+        lines = frozenset([here, other]) if kind == "race" else here
+        key = (kind, lines if here else pc)
         if key in found:
-            finding = replace(found[key], count=found[key].count + finding.count)
+            finding = replace(found[key], count=found[key].count + count)
         found[key] = finding
-    late = {"race": 1, "uninitialised read": 2}  # which often follow from what stands before them
-    return sorted(found.values(), key=lambda f: (not f.error, late.get(f.kind, 0)))
+    return sorted(found.values(), key=lambda f: (not f.error, _LATE.get(f.kind, 0)))
 
 
 def _triple(text: str) -> Triple:
@@ -112,10 +110,12 @@ def _triple(text: str) -> Triple:
 
 def _element(found: re.Match[str], arrays: Mapping[str, Array]) -> str:
     name, byte, shape = found.groups()
-    if shape is None:
-        return index(name, int(byte), arrays)
-    unit, *extents = map(int, shape.split(","))
-    return index(name, int(byte), {name: Array(tuple(extents), unit)}) if extents else name
+    if shape is not None:
+        unit, *extents = map(int, shape.split(","))
+        if not extents:
+            return name
+        arrays = {name: Array(tuple(extents), unit)}
+    return index(name, int(byte), arrays)
 
 
 def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
@@ -125,33 +125,31 @@ def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
     the last.
     """
     array = arrays.get(name, Array((1,)))
-    element, rest = divmod(byte, array.bytes)
     shape = array.shape or (1,)
-    total, at = math.prod(shape), []
+    element, rest = divmod(byte, array.bytes)
     row = 2 if array.names and len(shape) == 4 else 0  # the index that takes what is over
-    if not -math.prod(shape[row:]) <= element < total + math.prod(shape[row:]):
+    near = math.prod(shape[row:])
+    if not -near <= element < math.prod(shape) + near:
         row = 0
-    left = element
-    for d, extent in reversed(list(enumerate(shape))):
-        outside = not 0 <= element < total
-        if d == row and (outside or row == 0):
-            first = [0] * d if element < 0 else [e - 1 for e in shape[:d]]
-            if element >= total and d:  # counted from the start of the last channel
-                left -= math.prod(shape[d:][:1]) * (math.prod(shape[:d]) - 1)
-            at = [*first, left, *at]
-            break
-        at.insert(0, left % extent)
-        left //= extent
-    names = array.names if len(array.names) == len(shape) else ""
-    words = [f"{n}={i}" for n, i in zip(names, at, strict=True)] if names else map(str, at)
-    inside = ", ".join(words) if names else "][".join(words)
+    planes = math.prod(shape[:row])
+    plane = min(max(element // near, 0), planes - 1) if row else 0
+    at, inner = divmod(element - plane * near, math.prod(shape[row + 1 :]))
+    indices = [*_unravel(plane, shape[:row]), at, *_unravel(inner, shape[row + 1 :])]
+    if len(array.names) == len(shape):
+        inside = ", ".join(f"{n}={i}" for n, i in zip(array.names, indices, strict=True))
+    else:
+        inside = "][".join(map(str, indices))
     return f"{name}[{inside}]" + (f" + {rest} bytes" if rest else "")
 
 
-_known: dict[tuple[str, int], tuple[str, int] | None] = {}
+def _unravel(element: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(np.unravel_index(element, shape)) if shape else ()
 
 
-def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tuple[str, int] | None]:
+_known: dict[tuple[str, int], Place | None] = {}
+
+
+def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Place | None]:
     """File and line of return addresses (hence -1), by binutils' addr2line; empty without it.
 
     What the simulator's own headers inlined there is the line that called them.
@@ -160,14 +158,10 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
     new = sorted({o for o in offsets.values() if (str(library), o) not in _known})
     tool = toolchain.find("addr2line") if new else None
     if tool is not None:
-        found = subprocess.run(
-            [str(tool), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
+        command = [str(tool), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)]
         offset = None
-        for line in found.splitlines():
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        for line in done.stdout.splitlines():
             if line.startswith("0x"):
                 offset = int(line, 16) + 1
                 _known[str(library), offset] = None
@@ -185,48 +179,6 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, tupl
     return {a: _known.get((str(library), o)) for a, o in offsets.items()}
 
 
-def lines(sites: Sequence[list[str]], library: Path, base: int) -> list[dict[str, object]]:
-    """The traffic of each source line, space and kind of access; see `convlab.run.launch.Launch`."""
-    place = places(library, base, [int(s[0], 16) for s in sites])
-    rows: dict[tuple, dict[str, object]] = {}
-    for pc, space, kind, array, requests, units, ideal, lanes, size in sites:
-        file, line = place.get(int(pc, 16)) or ("", 0)
-        key = (file, line, space, kind)
-        row = rows.setdefault(
-            key,
-            {"file": file, "line": line, "space": space, "kind": kind, "array": array}
-            | dict.fromkeys(("requests", "units", "ideal_units", "lanes", "bytes"), 0),
-        )
-        if row["array"] != array:
-            row["array"] = "several"
-        row["requests"] += int(requests)
-        row["units"] += int(units)
-        row["ideal_units"] += int(ideal)
-        row["lanes"] += int(lanes)
-        row["bytes"] += int(lanes) * int(size)
-    return [rows[key] for key in sorted(rows)]
-
-
-def accesses(rows: Sequence[list[str]], library: Path, base: int) -> list[dict[str, object]]:
-    """The recorded requests of a warp: where, of what, and the byte in the array of each lane.
-
-    Each has ``launch`` (from 0), ``file``, ``line``, ``space``, ``kind``, ``array``, ``element``
-    (bytes of an element; None: unknown), ``bytes`` (of each lane), and ``lanes``: a dict from the
-    lane to its byte.
-    """
-    place = places(library, base, [int(row[1], 16) for row in rows])
-    found = []
-    for launch, pc, space, kind, array, element, size, mask, offsets in rows:
-        file, line = place.get(int(pc, 16)) or ("", 0)
-        lanes = [lane for lane in range(32) if int(mask) >> lane & 1]
-        found.append({
-            "launch": int(launch) - 1, "file": file, "line": line, "space": space, "kind": kind,
-            "array": array, "element": int(element) or None, "bytes": int(size),
-            "lanes": dict(zip(lanes, map(int, offsets.split()), strict=True)),
-        })  # fmt: skip
-    return found
-
-
 def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
     """A report of at most a screen, errors first."""
     text: list[str] = []
@@ -235,11 +187,11 @@ def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
         more = f", and {f.count - 1} more threads" if f.count > 1 else ""
         if f.block is not None:
             block.append(f"  block {f.block}, thread {f.thread}{more}")
-        block += _quoted(f.file, f.line, source)
+        block += quoted(f.file, f.line, source)
         if f.other_block is not None:
             block.append(f"  the other: block {f.other_block}, thread {f.other_thread}")
             if (f.other_file, f.other_line) != (f.file, f.line):
-                block += _quoted(f.other_file, f.other_line, source)
+                block += quoted(f.other_file, f.other_line, source)
         if text and len(text) + len(block) >= SCREEN:
             text.append(f"and {len(found) - shown} more: see the error's .findings")
             break
@@ -247,12 +199,8 @@ def describe(found: Sequence[Finding], label: str, source: Path | str) -> str:
     return f"{label}: " + "\n".join(text)
 
 
-def refused(found: Sequence[Finding], source: Path | str) -> list[str]:
-    """The lines of source whose launch, or whose call of a library, was refused."""
-    return [s for f in found if f.kind == "refused launch" for s in _quoted(f.file, f.line, source)]
-
-
-def _quoted(file: str | None, line: int | None, source: Path | str) -> list[str]:
+def quoted(file: str | None, line: int | None, source: Path | str) -> list[str]:
+    """The line of source, in one line of a report; nothing where the line is not known."""
     if file is None:
         return []
     path = Path(file)
@@ -262,5 +210,5 @@ def _quoted(file: str | None, line: int | None, source: Path | str) -> list[str]
         name, text = source.name, source.read_text()
     else:
         name, text = path.name, source  # what the text was called when it was built
-    quoted = text.splitlines()[line - 1 : line]
-    return [f"  {name}:{line}:  {quoted[0].strip() if quoted else ''}"]
+    lines = text.splitlines()[line - 1 : line]
+    return [f"  {name}:{line}:  {lines[0].strip() if lines else ''}"]

@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import json
 import os
+from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 import child_process as child  # ../machine/child_process.py, which runs this
@@ -44,36 +45,37 @@ def serve(server) -> None:
 def _apart(request: dict, report: int) -> None:
     """Carry out a request in this (forked) process, which ends with it."""
     status = 0
+
+    def tell(key: str, value: object) -> None:
+        os.write(report, f"{key}\t{value}\n".encode())
+
     try:
-        _run(request, report)
+        _run(request, report, tell)
         ctypes.CDLL(None).fflush(None)
     except BaseException as error:  # whatever it is, the caller must hear of it
-        os.write(report, f"error\t{type(error).__name__}: {error}\n".encode())
+        tell("error", f"{type(error).__name__}: {error}")
         status = 1
     finally:
         os._exit(status)
 
 
-def _run(request: dict, report: int) -> None:
-    """Run one launch and write its outcome to ``report``."""
+def _run(request: dict, report: int, tell) -> None:
+    """Run one launch; the runtime and `tell` write to the report."""
     runtime = ctypes.CDLL(request["runtime"], mode=ctypes.RTLD_GLOBAL)
-    size, real = ctypes.c_size_t, ctypes.c_double
-    runtime.sim_map.restype = ctypes.c_void_p
-    runtime.sim_map.argtypes = [ctypes.c_char_p, ctypes.c_int, size, size, ctypes.c_int]
+    runtime.sim_map.restype = c_void_p
+    runtime.sim_map.argtypes = [ctypes.c_char_p, c_int, c_size_t, c_size_t, c_int]
+    runtime.cudaGetErrorString.restype = ctypes.c_char_p
     runtime.sim_begin(request["threads"], int(request["trace"]), report)
     runtime.sim_schedule(request["schedule"])
-    runtime.sim_time_limit(real(request["time_limit"]), real(request["stall_limit"]))
+    runtime.sim_time_limit(c_double(request["time_limit"]), c_double(request["stall_limit"]))
     for offset, width in request.get("joined", []):
-        runtime.sim_joined(size(offset), width)
+        runtime.sim_joined(c_size_t(offset), width)
     if request.get("sample"):
-        runtime.sim_sample(*map(ctypes.c_uint64, request["sample"]))
+        runtime.sim_sample(*map(c_uint64, request["sample"]))
     if request.get("record"):
         *place, limit = request["record"]
-        runtime.sim_record(*place, size(limit))
+        runtime.sim_record(*place, c_size_t(limit))
     library = ctypes.CDLL(request["library"])  # static initialisers run here
-
-    def tell(key: str, value: object) -> None:
-        os.write(report, f"{key}\t{value}\n".encode())
 
     def buffer(name: str, access: int) -> int | None:
         """Map one of the caller's buffers; no descriptor of it is left for the kernel to find."""
@@ -85,45 +87,45 @@ def _run(request: dict, report: int) -> None:
         finally:
             os.close(memory)
 
-    tell("base", _base_address(request["library"]))
-    call = _any_kernel if "arguments" in request else _convolution
-    if not call(request, runtime, library, buffer, tell):
-        return
+    with open("/proc/self/maps") as maps:  # code addresses minus this are offsets in the file
+        loaded = [line.split("-")[0] for line in maps if line.rstrip().endswith(request["library"])]
+    tell("base", next(iter(loaded), "0"))
+    if "arguments" in request:
+        error = _any_kernel(request, library, buffer)
+    else:
+        entry = abi.Entry(request["library"], request["problem"])
+        need = entry.workspace(request["workspace_limit"])
+        tell("workspace", need)
+        if need > request["workspace_limit"]:
+            return
+        error = _convolution(entry, need, runtime, buffer)
+    if not error and (code := runtime.cudaPeekAtLastError()):
+        error = runtime.cudaGetErrorString(code).decode()
+    if error:
+        tell("error", error)
     runtime.sim_finish()
-    count = ctypes.c_int()
-    runtime.sim_counters.restype = ctypes.POINTER(ctypes.c_uint64)
-    counters = runtime.sim_counters(ctypes.byref(count))
-    tell("counters", json.dumps([counters[i] for i in range(count.value)]))
 
 
-def _convolution(request: dict, runtime, library, buffer, tell) -> bool:
-    """Call the entry points; False where the workspace would be too large."""
-    entry = abi.Entry(request["library"], request["problem"])
+def _convolution(entry, need: int, runtime, buffer) -> str | None:
+    """Call the entry points; an error's text, or None."""
+
+    def own(name: bytes, size: int) -> int | None:
+        return runtime.sim_map(name, -1, 0, size, 1) if size else None
+
     x, w, bias, y = (buffer(name, name == "y") for name in ("x", "w", "bias", "y"))
-    need, plan = entry.workspace(request["workspace_limit"]), entry.plan()
-    tell("workspace", need)
-    if need > request["workspace_limit"]:
-        return False
-    workspace = runtime.sim_map(b"workspace", -1, 0, need, 1) if need else None
-    error = None
-    if plan:
-        laid_out = runtime.sim_map(b"plan", -1, 0, plan, 1)
+    laid_out, workspace, error = own(b"plan", entry.plan()), own(b"workspace", need), None
+    if laid_out:
         error, w = entry.prepare(w, laid_out), laid_out
-    error = error or entry.conv2d(x, w, bias, y, workspace, need)
-    _tell_error(error, runtime, tell)
-    return True
+    return error or entry.conv2d(x, w, bias, y, workspace, need)
 
 
 class _Argument(ctypes.Structure):  # as sim::Argument in include/sim.h
     _fields_ = (
-        ("pointer", ctypes.c_void_p),
-        ("real", ctypes.c_double),
-        ("whole", ctypes.c_longlong),
-        ("is_real", ctypes.c_int),
-    )
+        ("pointer", c_void_p), ("real", c_double), ("whole", ctypes.c_longlong), ("is_real", c_int),
+    )  # fmt: skip
 
 
-def _any_kernel(request: dict, runtime, library, buffer, tell) -> bool:
+def _any_kernel(request: dict, library, buffer) -> str | None:
     """Call ``sim_entry`` with what was given for each parameter: a buffer's name or a number."""
     given = [
         _Argument(pointer=buffer(a, 2)) if isinstance(a, str)
@@ -134,22 +136,4 @@ def _any_kernel(request: dict, runtime, library, buffer, tell) -> bool:
     shape = (ctypes.c_uint * 8)(*request["shape"], len(given))
     library.sim_entry.restype = ctypes.c_char_p
     error = library.sim_entry((_Argument * len(given))(*given), shape)
-    _tell_error(error and error.decode(errors="replace"), runtime, tell)
-    return True
-
-
-def _tell_error(error: str | None, runtime, tell) -> None:
-    runtime.cudaGetErrorString.restype = ctypes.c_char_p
-    if not error and (code := runtime.cudaPeekAtLastError()):
-        error = runtime.cudaGetErrorString(code).decode()
-    if error:
-        tell("error", error)
-
-
-def _base_address(library: str) -> str:
-    """Where the library was loaded (hex): code addresses minus this are offsets in the file."""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            if line.rstrip().endswith(library):
-                return line.split("-")[0]
-    return "0"
+    return error.decode(errors="replace") if error else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +18,18 @@ from .findings import INCLUDE
 from .rewrite import rewrite
 
 RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
-FLAGS = [
+_EITHER = [
     *CXX_FLAGS,
-    "-O1",
     "-g1",
     "-gdwarf-4",  # of version 5 addr2line takes a header's lines for the first file's
+    "-fno-stack-protector",
+    "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
+    "-ffp-contract=fast",
+    "-D__assert_fail=sim_assert_fail",
+]
+FLAGS = [
+    *_EITHER,
+    "-O1",
     "-fsanitize=thread",  # only for its hooks: the runtime defines them
     "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
     "-fno-reorder-blocks",  # they stay in the order in which they run
@@ -30,29 +37,15 @@ FLAGS = [
     "--param=tsan-distinguish-volatile=1",
     "-fno-tree-sra",  # keeps a float4 access one access
     "-fno-thread-jumps",
-    "-fno-stack-protector",
-    "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
-    "-ffp-contract=fast",
-    "-D__assert_fail=sim_assert_fail",
 ]
 # Without the hooks: several times as fast, and nothing is counted, nor mistakes looked for.
-UNTRACED_FLAGS = [
-    *CXX_FLAGS,
-    "-O2",
-    "-g1",
-    "-gdwarf-4",  # of version 5 addr2line takes a header's lines for the first file's
-    "-fno-stack-protector",
-    "-fstack-clash-protection",
-    "-ffp-contract=fast",
-    "-D__assert_fail=sim_assert_fail",
-]
+UNTRACED_FLAGS = [*_EITHER, "-O2"]
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-pthread"]
 _NO_CUDA_HEADER = re.compile(r"(cu\w*|mma|cooperative_groups\S*|nv\w*)\.h(pp)?: No such file")
-_RUNTIME_LIBRARY = "libconvlab_simulator.so"
 
 
 def compiler() -> Path:
-    """Return the g++ that builds for the simulator, or raise a `BuildError` that says how to get one.
+    """The g++ that builds for the simulator, or a `BuildError` that says how to get one.
 
     clang will not do: it splits a float4 into four accesses and moves basic blocks, so that counts
     would be others than a GPU's.
@@ -72,9 +65,8 @@ def build(
 ) -> Build:
     """Compile a source for the simulator; ``entry`` is the C function it must have."""
     gcc = toolchain.require_host_compiler()  # asked for its release only where it compiles
-    linked = runtime()
+    linked = str(runtime())
     flags = [*(FLAGS if trace else UNTRACED_FLAGS), *flags]
-    parts = [*flags, toolchain.identity(gcc), str(linked)]
 
     def make(folder: Path) -> Made:
         compiler()
@@ -83,15 +75,10 @@ def build(
         plain = replace(source, text=rewrite(source.text, source.label))
         try:
             return compile_library(
-                source,
-                folder,
-                "#include <cuda_runtime.h>\n" + plain.marked,
-                flags=flags,
+                source, folder, "#include <cuda_runtime.h>\n" + plain.marked, flags=flags,
                 include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
-                libraries=[str(linked)],
-                copies=copies,
-                entry=entry,
-            )
+                libraries=[linked], copies=copies, entry=entry,
+            )  # fmt: skip
         except BuildError as error:
             if not _NO_CUDA_HEADER.search(str(error)):
                 raise
@@ -100,7 +87,7 @@ def build(
             text, full_log, path = str(error).rpartition("\nfull log: ")
             raise BuildError(f"{text}\n{note}{full_log}{path}") from None
 
-    return cache.build(name_of(source, "sim", parts), make)
+    return cache.build(name_of(source, "sim", [*flags, toolchain.identity(gcc), linked]), make)
 
 
 def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
@@ -124,26 +111,21 @@ def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
 
 def runtime() -> Path:
     """The simulator's runtime library, built when it is first needed."""
-    name, make = _runtime_recipe()
-    return cache.build(name, make).library
+    return cache.build(*_runtime_recipe()).library
 
 
 @functools.cache
-def _runtime_recipe():
-    gcc = toolchain.require_host_compiler()
+def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
     source = Source(RUNTIME.read_text(), "simulator", RUNTIME)
     rewriting = Path(__file__).with_name("rewrite.py").read_text()  # decides what kernels become
-    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), rewriting]
+    gcc = toolchain.require_host_compiler()
 
     def make(folder: Path) -> Made:
         compiler()
         return compile_library(
-            source,
-            folder,
-            source.marked,
-            flags=_RUNTIME_FLAGS,
-            include=[INCLUDE, RUNTIME.parent],
-            libraries=["-pthread", f"-Wl,-soname,{_RUNTIME_LIBRARY}"],
-        )
+            source, folder, source.marked, flags=_RUNTIME_FLAGS, include=[INCLUDE, RUNTIME.parent],
+            libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
+        )  # fmt: skip
 
+    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), rewriting]
     return name_of(source, "runtime", parts), make

@@ -1,8 +1,7 @@
 """How many floating-point operations ran: blocks of machine code, times what stands in them.
 
 The runtime counts how often threads came to each basic block (``-fsanitize-coverage=trace-pc``
-calls it there). What a block adds and multiplies is read from the library's disassembly, by
-binutils' objdump, when somebody asks.
+calls it there). What a block adds and multiplies objdump's disassembly tells, when somebody asks.
 """
 
 import functools
@@ -23,7 +22,7 @@ _AWAY = re.compile(r"(?:jmpq?|retq?|ret|b|br|ud2|hlt)$")  # what follows is not 
 
 
 def operations_of(mnemonic: str, operands: str) -> int:
-    """Return the floating-point operations of one machine instruction of x86-64 or aarch64.
+    """The floating-point operations of one machine instruction of x86-64 or aarch64.
 
     Additions, subtractions, products, quotients and square roots are one for each element, fused
     multiply-adds two. Comparisons, conversions, minima and changes of sign are none.
@@ -40,12 +39,9 @@ def operations_of(mnemonic: str, operands: str) -> int:
 
 
 def operations_by_block(disassembly: str) -> dict[int, int]:
-    """Read the operations of each basic block out of what ``objdump -d`` printed.
+    """The operations of each basic block in what ``objdump -d`` printed.
 
-    Returns
-    -------
-    dict
-        The keys are return addresses of the hook's calls, by which the runtime knows a block too.
+    The keys are return addresses of the hook's calls, by which the runtime knows a block too.
     """
     blocks: dict[int, int] = {}
     current, opens = None, False
@@ -55,39 +51,33 @@ def operations_by_block(disassembly: str) -> dict[int, int]:
             current = None  # another function
             continue
         if opens:
-            current, opens = int(found[1], 16), False
+            current = int(found[1], 16)
             blocks[current] = 0
-        if _HOOK in found[3]:
-            current, opens = None, True
-            continue
-        if current is None:
-            continue
-        blocks[current] += operations_of(found[2], found[3])
-        if _AWAY.match(found[2]):
+        opens = _HOOK in found[3]
+        if current is not None and not opens:
+            blocks[current] += operations_of(found[2], found[3])
+        if opens or _AWAY.match(found[2]):
             current = None
     return blocks
 
 
 @functools.lru_cache(maxsize=64)
 def _blocks(library: Path) -> dict[int, int] | None:
+    """By a quarter of the address, as the runtime counts; None without binutils."""
     tool = toolchain.find("objdump")
     if tool is None:
         return None
     command = [str(tool), "-d", "--no-show-raw-insn", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return operations_by_block(done.stdout) if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return {at // 4: operations for at, operations in operations_by_block(done.stdout).items()}
 
 
 def count(library: Path, steps: Sequence[tuple[int, int]]) -> int | None:
-    """Return the operations of a run; None without binutils.
+    """The operations of a run; None without binutils.
 
-    Parameters
-    ----------
-    library : the kernel, as built.
-    steps : (a quarter of the offset in the library, how often threads came there) of each block.
+    ``steps`` are (a quarter of the offset in the library, how often threads came there) of blocks.
     """
     blocks = _blocks(library)
-    if blocks is None:
-        return None
-    by_quarter = {address // 4: operations for address, operations in blocks.items()}
-    return sum(times * by_quarter.get(quarter, 0) for quarter, times in steps)
+    return None if blocks is None else sum(n * blocks.get(at, 0) for at, n in steps)

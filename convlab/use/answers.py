@@ -18,7 +18,6 @@ from ..fast.sweep import sweep
 from ..machine import cache, toolchain
 from ..right.check import check
 from ..run.kernel import Kernel, load, resolve, tunables
-from ..run.runnable import Runnable
 from ..show.result import WIDTH
 from ..why import inspect
 from ..words import catalog
@@ -31,20 +30,13 @@ PLURAL = {"check": "reports", "inspect": "inspections"}  # of each kernel that w
 
 @dataclass(frozen=True, repr=False)
 class Told:
-    """An answer that is text: what `list`, `doctor`, `diff` and the benchmarks find.
-
-    Attributes
-    ----------
-    text : what a reader sees.
-    document : the same as what JSON can hold.
-    ok : whether all of it is well.
-    language : of the text, where a notebook can highlight it.
-    """
+    """An answer that is text, and the same as what JSON can hold; a notebook may highlight it."""
 
     text: str
     document: dict[str, Any]
     ok: bool = True
     language: str = ""
+    failure: Exception | None = None  # of one kernel of several, which does not build or run
 
     def __repr__(self) -> str:
         return self.text
@@ -57,30 +49,27 @@ class Told:
         return f"```{self.language}\n{self.text}\n```" if self.language else None
 
 
-@dataclass(frozen=True, repr=False)
-class Failed(Told):
-    """One kernel of several that does not build or run; the others are still asked."""
-
-    error: Exception | None = None
-
-
-def answers(arguments: Namespace) -> Iterator[Any]:
+def answers(asked: Namespace) -> Iterator[Any]:
     """What a command finds, each result as soon as it is known: one, or one for each kernel.
 
     A result has ``ok``, a text and ``to_dict``. Where several kernels are asked for one after the
-    other, one that does not build or run is a `Failed`.
+    other, one that does not build or run is `Told` with a failure.
     """
-    if arguments.command not in PLURAL:
-        yield _ONE[arguments.command](arguments)
+    if asked.command not in PLURAL:
+        yield _answer(asked)
         return
-    one = _checked if arguments.command == "check" else _inspected
-    chosen = arguments.kernels or [path.stem for path in catalog.catalog()]
-    for kernel in [resolve(kernel, arguments.engine) for kernel in chosen]:
+    chosen = asked.kernels or [path.stem for path in catalog.catalog()]
+    for kernel in [resolve(kernel, asked.engine) for kernel in chosen]:
         try:
-            yield one(kernel, arguments)
+            if asked.command == "check":
+                yield check(kernel, asked.problem, count=asked.count, seed=asked.seed)
+            else:
+                if asked.sample is not None:
+                    kernel = kernel.on("sim", sample=asked.sample)
+                yield inspect(kernel, asked.problem, gpu=asked.gpu, engine=asked.engine)
         except (BuildError, LaunchError, UnsupportedError) as error:
             found = {"kernel": kernel.name, "right": False, "failures": [str(error)]}
-            yield Failed(f"convlab: {error}", found, False, error=error)
+            yield Told(f"convlab: {error}", found, False, failure=error)
 
 
 def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
@@ -92,49 +81,43 @@ def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
         yield result.plot().save(where).resolve()
 
 
-def _checked(kernel: Runnable, arguments: Namespace) -> Any:
-    return check(kernel, arguments.problem, count=arguments.count, seed=arguments.seed)
+def _answer(asked: Namespace) -> Any:
+    match asked.command:
+        case "compare":
+            return compare(asked.kernels or None, asked.problem, engine=asked.engine)
+        case "sweep":
+            return sweep(asked.kernel, asked.tunables, asked.problem, engine=asked.engine)
+        case "ab":
+            return ab(
+                asked.a, asked.b, asked.problem, engine=asked.engine, seed=asked.seed,
+                mode=MODES if asked.mode == "both" else asked.mode,
+                threshold=asked.threshold / 100, limit_seconds=asked.limit,
+            )  # fmt: skip
+        case "list":
+            return _listed()
+        case "diff":
+            return _differing(asked.kernel, asked.other)
+        case "cache":
+            return _cached(asked.action == "clear")
+        case "bench":
+            return _benched(asked)
+    return _examined()
 
 
-def _inspected(kernel: Kernel, arguments: Namespace) -> Any:
-    if arguments.sample is not None:
-        kernel = kernel.on("sim", sample=arguments.sample)
-    return inspect(kernel, arguments.problem, gpu=arguments.gpu, engine=arguments.engine)
-
-
-def _compared(arguments: Namespace) -> Any:
-    return compare(arguments.kernels or None, arguments.problem, engine=arguments.engine)
-
-
-def _judged(arguments: Namespace) -> Any:
-    return ab(
-        arguments.a, arguments.b, arguments.problem, engine=arguments.engine,
-        mode=MODES if arguments.mode == "both" else arguments.mode, seed=arguments.seed,
-        threshold=arguments.threshold / 100, limit_seconds=arguments.limit,
-    )  # fmt: skip
-
-
-def _swept(arguments: Namespace) -> Any:
-    return sweep(
-        arguments.kernel, arguments.tunables, arguments.problem, engine=arguments.engine
-    )
-
-
-def _listed(arguments: Namespace) -> Told:
+def _listed() -> Told:
     """The kernels by the folder that they are from, and the problems."""
-    rows, lines = [], []
+    rows, lines, folder = [], [], None
     for path in sorted(catalog.catalog(), key=lambda path: (path.parent, path.stem)):
-        if not rows or rows[-1]["folder"] != str(path.parent):
-            lines.append(f"kernels of {path.parent}:")
+        if folder != path.parent:
+            folder = path.parent
+            lines.append(f"kernels of {folder}:")
         kernel = load(path, engine="sim")
         header, settings = kernel.header, tunables(kernel.source)
-        rows.append(
-            {
-                "kernel": path.stem, "folder": str(path.parent), "path": str(path),
-                "title": header.title, "idea": header.idea, "class": header.precision,
-                "supports": list(header.supports), "tunables": settings,
-            }
-        )  # fmt: skip
+        rows.append({
+            "kernel": path.stem, "folder": str(folder), "path": str(path), "title": header.title,
+            "idea": header.idea, "class": header.precision, "supports": list(header.supports),
+            "tunables": settings,
+        })  # fmt: skip
         lines.append(f"  {path.stem:<26} {header.precision:<5} {header.title}")
         lines += [f"{'':<34} {' '.join(map('='.join, settings.items()))}"] if settings else []
     sets = {name: [p.name for p in problems(name)] for name in PROBLEM_SETS}
@@ -145,44 +128,39 @@ def _listed(arguments: Namespace) -> Told:
     return Told("\n".join(lines), {"kernels": rows, "problems": sets})
 
 
-def _differing(arguments: Namespace) -> Told:
+def _differing(kernel: Kernel | str, other: Kernel | str | None) -> Told:
     """The lines that a kernel changes, and the share of its own that they are."""
-    kernel, other = arguments.kernel, arguments.other
     kernel = kernel if isinstance(kernel, Kernel) else load(kernel, engine="sim")
-    if other is None and kernel.header.parent is None:
+    other = kernel.header.parent if other is None else other
+    if other is None:
         raise CatalogError(
             f"{kernel.name} names no parent in its header: a line of descent begins with it; "
             "name the other kernel"
         )
-    other = kernel.header.parent if other is None else other
     other = other if isinstance(other, Kernel) else load(other, engine="sim")
-    new = kernel.source.splitlines()
-    changes = list(
-        difflib.unified_diff(other.source.splitlines(), new, other.name, kernel.name, lineterm="")
-    )
+    old, new = other.source.splitlines(), kernel.source.splitlines()
+    changes = list(difflib.unified_diff(old, new, other.name, kernel.name, lineterm=""))
     own = sum(line[0] == "+" and line[:3] != "+++" for line in changes)
     said = f"{own} of {len(new)} lines of {kernel.name} are not {other.name}'s"
     document = {"kernel": kernel.name, "parent": other.name, "lines": len(new), "own": own}
     return Told("\n".join([*changes, "", said]), document, language="diff")
 
 
-def _cached(arguments: Namespace) -> Told:
+def _cached(clear: bool) -> Told:
     folder, entries = toolchain.cache_dir(), cache.contents()
     size = sum(entry.bytes for entry in entries)
     document = {"folder": str(folder), "builds": len(entries), "bytes": size}
-    text = f"{folder}: {len(entries)} builds, {size / 1e6:.1f} MB"
-    if arguments.action == "clear":
-        document["removed"] = cache.clear()
-        text = f"{text}, removed"
+    document |= {"removed": cache.clear()} if clear else {}
+    text = f"{folder}: {len(entries)} builds, {size / 1e6:.1f} MB{', removed' if clear else ''}"
     return Told(text, document)
 
 
-def _benched(arguments: Namespace) -> Told:
-    asked, path = arguments.problem, arguments.write
+def _benched(asked: Namespace) -> Told:
+    path = asked.write
     for marker in ("bench", "ladder") if path is not None else ():
         bench.between(path, marker)  # looked for before the work, not after it
-    chosen = asked if asked in PROBLEM_SETS else [asked]
-    results = compare(arguments.kernels or None, chosen, engine=arguments.engine)
+    chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
+    results = compare(asked.kernels or None, chosen, engine=asked.engine)
     table = bench.markdown(results)
     if path is not None:
         bench.write_between(path, "bench", table)
@@ -191,9 +169,8 @@ def _benched(arguments: Namespace) -> Told:
     return Told("\n\n".join([*map(str, results), table]), document, results.ok)
 
 
-def _examined(arguments: Namespace) -> Told:
-    rows = doctor.examine()
-    lines = []
+def _examined() -> Told:
+    rows, lines = doctor.examine(), []
     for row in rows:
         bad = "MISSING" if row["found"] == "none" else "WRONG"
         mark = {True: "ok", False: bad, None: "-"}[row["ok"]]
@@ -201,15 +178,3 @@ def _examined(arguments: Namespace) -> Told:
         lines += [f"{'':<22} {line}" for line in row["advice"].splitlines()]
     ok = all(row["ok"] is not False for row in rows)
     return Told("\n".join(lines), {"ok": ok, "rows": rows}, ok)
-
-
-_ONE = {
-    "list": _listed,
-    "compare": _compared,
-    "ab": _judged,
-    "sweep": _swept,
-    "diff": _differing,
-    "cache": _cached,
-    "bench": _benched,
-    "doctor": _examined,
-}

@@ -7,6 +7,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from ..words.problem import Problem
 _DRIVERS = {12: 525, 13: 580}  # the first driver of each CUDA release (CUDA Compatibility, table 1)
 _TRIED = Problem(1, 2, 9, 8, 3, 3, 2, padding=1, bias=True)
 _KERNEL = "01_direct"
+Row = tuple[str, str, bool | None, str]
 
 
 def examine() -> list[dict[str, object]]:
@@ -30,109 +32,81 @@ def examine() -> list[dict[str, object]]:
     `ok` is None where a thing is missing that the simulator does without. The last rows are a real
     build and a real launch on each engine that there is, compared with torch.
     """
-    things = [_gpu, _driver, _nvcc, _cublas, _compiler, _ninja, _torch, _machine, _cache]
-    return [*(thing() for thing in things), _simulator(), *([_cuda()] if _has_gpu() else [])]
+    rows = [*_cuda(), *_tools(), *_machine(), _tried("simulator", "sim")]
+    if torch.cuda.is_available():
+        rows.append(_tried("GPU kernels", "cuda"))
+    return [dict(zip(("what", "found", "ok", "advice"), row, strict=True)) for row in rows]
 
 
-def _row(what: str, found: object, ok: bool | None = True, advice: str = "") -> dict[str, object]:
-    return {"what": what, "found": str(found), "ok": ok, "advice": advice}
-
-
-def _has_gpu() -> bool:
-    return torch.cuda.is_available()
-
-
-def _gpu() -> dict[str, object]:
-    found = device.describe()
-    if found is not None:
-        return _row("GPU", found)
+def _cuda() -> Iterator[Row]:
+    gpu = device.describe()
+    why = "torch sees no NVIDIA GPU (try nvidia-smi)"
     if torch.version.cuda is None:
-        advice = "this torch is a CPU build; kernels run on the simulator"
-    else:
-        advice = "torch sees no NVIDIA GPU (try nvidia-smi); kernels run on the simulator"
-    return _row("GPU", "none", None, advice)
-
-
-def _driver() -> dict[str, object]:
-    found, release = device.driver_version(), toolchain.torch_cuda()
-    if found is None:
-        return _row("driver", "none", None, "only a GPU needs it")
+        why = "this torch is a CPU build"
+    yield ("GPU", str(gpu), True, "") if gpu else (
+        "GPU", "none", None, f"{why}; kernels run on the simulator"
+    )  # fmt: skip
+    driver, release = device.driver_version(), toolchain.torch_cuda()
     needed = _DRIVERS.get((release or (13, 0))[0], 580)
-    ok = int(found.split(".")[0]) >= needed
-    return _row("driver", found, ok, "" if ok else f"torch's CUDA needs driver {needed} or later")
+    if driver is None:
+        yield "driver", "none", None, "only a GPU needs it"
+    else:
+        ok = int(driver.split(".")[0]) >= needed
+        yield "driver", driver, ok, "" if ok else f"torch's CUDA needs driver {needed} or later"
+    yield _nvcc()
+    cublas = toolchain.cublas_include()
+    yield ("cuBLAS", str(cublas), True, "") if cublas else (
+        "cuBLAS", "none", None,
+        "a CUDA build of torch or a CUDA toolkit brings it; the simulator has its own",
+    )  # fmt: skip
 
 
-def _nvcc() -> dict[str, object]:
+def _nvcc() -> Row:
     """Whether nvcc is there, fits torch, and compiles a kernel; that needs no GPU."""
     found = toolchain.cuda()
     if found is None:
-        return _row("nvcc", "none", False if _has_gpu() else None, toolchain.without_cuda())
+        ok = False if torch.cuda.is_available() else None
+        return "nvcc", "none", ok, toolchain.without_cuda()
     source = load(_KERNEL, engine="sim")
     try:
         with tempfile.TemporaryDirectory() as folder:
             build.cubin(build.Source(source.source, _KERNEL, source.path), "80", Path(folder))
     except (ConvlabError, OSError) as error:
-        return _row("nvcc", found, False, f"it does not compile {_KERNEL}: {error}")
-    return _row("nvcc", f"{found}, compiles {_KERNEL}")
+        return "nvcc", str(found), False, f"it does not compile {_KERNEL}: {error}"
+    return "nvcc", f"{found}, compiles {_KERNEL}", True, ""
 
 
-def _cublas() -> dict[str, object]:
-    found = toolchain.cublas_include()
-    if found is None:
-        advice = "a CUDA build of torch or a CUDA toolkit brings it; the simulator has its own"
-        return _row("cuBLAS", "none", None, advice)
-    return _row("cuBLAS", found)
-
-
-def _compiler() -> dict[str, object]:
-    compiler = toolchain.find("c++")
-    found = f"{toolchain.version(compiler)} ({compiler})" if compiler else "none"
+def _tools() -> Iterator[Row]:
+    compiler, ninja = toolchain.find("c++"), toolchain.find("ninja")
+    told = f"{toolchain.version(compiler)} ({compiler})" if compiler else "none"
+    advice = ""
     try:
         sim.compiler()
     except BuildError as error:
-        return _row("C++ compiler", found, False, str(error))
-    return _row("C++ compiler", found)
+        advice = str(error)
+    yield "C++ compiler", told, not advice, advice
+    told = f"{toolchain.version(ninja)} ({ninja})" if ninja else "none"
+    yield "ninja", told, bool(ninja), "" if ninja else toolchain.INSTALL
 
 
-def _ninja() -> dict[str, object]:
-    ninja = toolchain.find("ninja")
-    if ninja is None:
-        return _row("ninja", "none", False, toolchain.INSTALL)
-    return _row("ninja", f"{toolchain.version(ninja)} ({ninja})")
-
-
-def _torch() -> dict[str, object]:
+def _machine() -> Iterator[Row]:
     parts = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     ok = (2, 11) <= parts <= (2, 13)
     advice = "" if ok else f"convlab is tested with torch 2.11 to 2.13: {toolchain.INSTALL}"
-    return _row("torch", f"{torch.__version__}, CUDA {torch.version.cuda}", ok, advice)
-
-
-def _machine() -> dict[str, object]:
+    yield "torch", f"{torch.__version__}, CUDA {torch.version.cuda}", ok, advice
     linux = sys.platform == "linux"
-    known = platform.machine() in ("x86_64", "aarch64")
-    advice = "" if linux and known else "Linux on x86-64 or aarch64 is needed; a container does"
+    ok = linux and platform.machine() in ("x86_64", "aarch64")
     cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count()
     system = f"{platform.system()} {platform.machine()}, {cores} cores"
-    return _row("machine", f"{system}, Python {platform.python_version()}", linux and known, advice)
-
-
-def _cache() -> dict[str, object]:
+    advice = "" if ok else "Linux on x86-64 or aarch64 is needed; a container does"
+    yield "machine", f"{system}, Python {platform.python_version()}", ok, advice
     folder = toolchain.cache_dir()
     files = (path for path in folder.rglob("*.*") if path.is_file() and not path.is_symlink())
     size = sum(path.stat().st_size for path in files)
-    return _row("build cache", f"{folder}, {size / 1e6:.0f} MB ({toolchain.CACHE} moves it)")
+    yield "build cache", f"{folder}, {size / 1e6:.0f} MB ({toolchain.CACHE} moves it)", True, ""
 
 
-def _simulator() -> dict[str, object]:
-    return _tried("simulator", "sim")
-
-
-def _cuda() -> dict[str, object]:
-    return _tried("GPU kernels", "cuda")
-
-
-def _tried(what: str, engine: str) -> dict[str, object]:
+def _tried(what: str, engine: str) -> Row:
     """Build a kernel anew, launch it, and compare what it computes."""
     text = load(_KERNEL, engine="sim").source
     fresh = f"{text}\n// doctor, {datetime.datetime.now().isoformat()}\n"
@@ -144,9 +118,9 @@ def _tried(what: str, engine: str) -> dict[str, object]:
         expected = reference.truth(_TRIED, x, w, bias)
         error = float((y.double() - expected).norm() / expected.norm())
     except (ConvlabError, OSError, RuntimeError) as error:
-        return _row(what, f"{_KERNEL} failed", False, str(error))
+        return what, f"{_KERNEL} failed", False, str(error)
     took = f"{_KERNEL} built and launched in {time.perf_counter() - started:.1f} s"
     if math.isnan(error) or error > reference.tolerance("fp32", _TRIED.gemm_k):
-        return _row(what, f"{took}, and wrong: error {error:.1e}", False,
-                    "this machine computes wrong results: please report it")  # fmt: skip
-    return _row(what, f"{took}, and right")
+        wrong = "this machine computes wrong results: please report it"
+        return what, f"{took}, and wrong: error {error:.1e}", False, wrong
+    return what, f"{took}, and right", True, ""

@@ -25,6 +25,7 @@ from ..words.problem import PROBLEM_SETS, Problem, problems
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
             "inspect": "square", "bench": "headline"}  # fmt: skip
+_SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,10 +55,7 @@ class Parser(argparse.ArgumentParser):
 def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> Parser:
     """The parser of all commands; what it returns has the command's name as ``command``.
 
-    Parameters
-    ----------
-    kind : the class of it and of its commands' parsers.
-    prog : what the user typed; for "%convlab" without the benchmarks and JSON.
+    ``prog`` is what the user typed; for "%convlab" it is without the benchmarks and JSON.
     """
     words: list[str] = []
     top = kind(words, prog=prog, description="A microscope for CUDA convolution kernels.")
@@ -66,18 +64,19 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     )
     notebook = prog.startswith("%")
 
-    def add(name: str, text: str, *, kernels: str = "", plot: bool = True) -> Callable[..., Any]:
+    def add(name: str, text: str, *, kernels: bool = False, plot: bool = True) -> Callable:
         words.append(name)
         command = top.commands[name] = group.add_parser(name, help=text, description=text)
         command.set_defaults(command=name)
         option = command.add_argument
         if kernels:
-            option("kernels", nargs="*", metavar="KERNEL", help=kernels)
+            option("kernels", nargs="*", metavar="KERNEL", help=f"{named}; all kernels if none is "
+                   "given; the problem may stand among them")  # fmt: skip
             option("--kernel", action="append", default=[], metavar="KERNEL", help="repeatable")
         if name in PROBLEMS:
             default = PROBLEMS[name] or "awkward, and generated ones"
             option("--problem", metavar="P", help=f"a name, a set ({', '.join(PROBLEM_SETS)}), or a "
-                   f'spec such as "N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"; default: {default}')
+                   f"spec like {_SPEC}; default: {default}")  # fmt: skip
             option("--engine", choices=ENGINES, default="auto")
         if plot:
             option("--plot", metavar="PNG", type=Path, help="draw it to this file; of several "
@@ -87,14 +86,13 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         return option
 
     named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
-    several = f"{named}; all kernels if none is given; the problem may stand among them"
+    one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
-    option = add("check", "Is it right?", kernels=several)
-    option("--count", metavar="N", type=int, default=COUNT,
+    option = add("check", "Is it right?", kernels=True)
+    option("--count", **number, default=COUNT,
            help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
-    option("--seed", metavar="N", type=int, default=0,
-           help="of the data and of the generated problems (0)")  # fmt: skip
-    add("compare", "Several kernels side by side: error, cost, floor.", kernels=several)
+    option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
+    add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("a", metavar="A", help=named)
     option("b", metavar="B", help=named)
@@ -105,25 +103,25 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
            help="called the same; default: %(default)g")  # fmt: skip
     option("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
            help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
-    option("--seed", type=int, default=0)
+    option("--seed", **number, default=0)
     option = add("sweep", "A kernel over a grid of tunables.")
-    option("kernel", metavar="KERNEL", help="name or path")
+    option("kernel", **one)
     option("tunables", metavar="NAME=VALUE,VALUE", nargs="+",
            help="the problem may stand among them")  # fmt: skip
     option = add("inspect", "Why: registers, occupancy, cost by line, a model's time.",
-                 kernels=several)  # fmt: skip
+                 kernels=True)  # fmt: skip
     option("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
     option("--listing", action="store_true", help="the source, line by line")
-    option("--sample", metavar="N", type=int,
+    option("--sample", **number,
            help="simulate N blocks of the problem itself, not a small one; scaled")  # fmt: skip
     option = add("diff", "What a kernel changes of the one that it descends from.", plot=False)
-    option("kernel", metavar="KERNEL", help="name or path")
+    option("kernel", **one)
     option("other", metavar="OTHER", nargs="?", help="another than its parent")
     option = add("cache", "The builds that are kept, and their size.", plot=False)
     option("action", nargs="?", choices=("show", "clear"), default="show")
     if not notebook:
         option = add("bench", "Kernels over several problems, as README's table has it.",
-                     kernels=several, plot=False)  # fmt: skip
+                     kernels=True, plot=False)  # fmt: skip
         option("--write", metavar="FILE", type=Path,
                help="write the tables between this file's markers")  # fmt: skip
     add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
@@ -135,48 +133,33 @@ def understood(
 ) -> argparse.Namespace:
     """Tell the problem from the kernels among a command's words, and words from variables.
 
-    Parameters
-    ----------
-    arguments : what the `parser` returned; the same object is returned, changed: ``kernels``,
-        ``kernel``, ``a``, ``b`` are texts or runnables, ``problem`` a text, a Problem or None,
-        ``tunables`` (of sweep) a dict of lists.
-    values : variables that a word may name: kernels, baselines, callables (for ab), problems.
-
-    Raises
-    ------
-    ProblemError
-        Two problems, a tunable that cannot be read, or a picture of no kind that is known.
-    CatalogError
-        A word that is none of these, but near to a problem's or a variable's name.
-    OSError
-        A file to be written at the end has no folder that can be written to.
+    What the `parser` returned is changed and returned: ``kernels``, ``kernel``, ``other``, ``a``,
+    ``b`` are texts or runnables, ``problem`` a text, a Problem or None, ``tunables`` (of sweep) a
+    dict of lists. `values` are variables that a word may name: kernels, baselines, callables (for
+    ab), problems. CatalogError is also raised for a word that is only near to such a name.
     """
-    values = values or {}
-    given = [arguments.problem] if getattr(arguments, "problem", None) is not None else []
-    take = functools.partial(_kernel, values=values, engine=getattr(arguments, "engine", "auto"))
-    if arguments.command == "sweep":
-        words = arguments.tunables
+    values, asked = values or {}, vars(arguments)
+    take = functools.partial(_kernel, values=values, engine=asked.get("engine", "auto"))
+    given = [asked[name] for name in ("problem", "on") if asked.get(name) is not None]
+    if "tunables" in asked:
+        words = asked["tunables"]
         given += [word for word in words if word.count("=") != 1 or word in values]
-        arguments.tunables = _grid([word for word in words if word not in given])
-        arguments.kernel = take(arguments.kernel)
-    elif arguments.command == "ab":
-        given += [] if arguments.on is None else [arguments.on]
-        arguments.a, arguments.b = take(arguments.a), take(arguments.b)
-    elif arguments.command == "diff":
-        arguments.kernel = take(arguments.kernel)
-        arguments.other = None if arguments.other is None else take(arguments.other)
-    elif hasattr(arguments, "kernels"):
-        words = [*arguments.kernels, *arguments.kernel]
+        asked["tunables"] = _grid([word for word in words if word not in given])
+    if "kernels" in asked:
+        words = asked["kernels"] + asked["kernel"]
         given += [word for word in words if _is_problem(word, values)]
-        arguments.kernels = [take(word) for word in words if not _is_problem(word, values)]
+        asked["kernels"] = [take(word) for word in words if not _is_problem(word, values)]
+    for name in ("kernel", "other", "a", "b"):
+        if isinstance(asked.get(name), str):
+            asked[name] = take(asked[name])
     if len(given) > 1:
         raise ProblemError(f"one problem at a time, not {' and '.join(given)}")
     if given:
         value = values.get(given[0])
-        arguments.problem = value if isinstance(value, Problem) else given[0]
+        asked["problem"] = value if isinstance(value, Problem) else given[0]
     elif arguments.command in PROBLEMS:
-        arguments.problem = PROBLEMS[arguments.command]
-    path = getattr(arguments, "plot", None)
+        asked["problem"] = PROBLEMS[arguments.command]
+    path = asked.get("plot")
     if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):  # known before the work
         raise NotADirectoryError(f"--plot {path}: {path.parent} is no folder to write to")
     if path is not None and path.suffix.lower() not in ENDINGS:
@@ -204,20 +187,19 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
     if isinstance(value, Kernel):
         value = value.tuned(tuned) if tuned else value
         return value if engine in ("auto", value.engine) else value.on(engine)
-    if word in values and (isinstance(value, Runnable) or callable(value)):
-        return value
+    if isinstance(values.get(word), Runnable) or callable(values.get(word)):
+        return values[word]
     try:
         if ":" not in name and "\n" not in name:
             catalog.find(name)
     except CatalogError:
-        kernels = [path.stem for path in catalog.catalog()]
         own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
         others = difflib.get_close_matches(name, [*own, *problem_names()], 1)
-        if others and "/" not in name and not difflib.get_close_matches(name, kernels, 1):
-            raise CatalogError(
-                f"no kernel and no problem is named {name!r}; did you mean {others[0]}?"
-            ) from None
-        raise
+        kernels = difflib.get_close_matches(name, [path.stem for path in catalog.catalog()], 1)
+        if not others or kernels or "/" in name:
+            raise
+        text = f"no kernel and no problem is named {name!r}; did you mean {others[0]}?"
+        raise CatalogError(text) from None
     return word
 
 

@@ -31,22 +31,20 @@ from ..words import catalog
 from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
 from . import grammar
-from .answers import Failed, Told, answers, drawn
+from .answers import Told, answers, drawn
 from .grammar import Parser
 
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
-_KERNEL_OPTIONS = ("-D", "--engine")
 
 
 def register(shell: InteractiveShell) -> None:
     """Add the magics, their completion and short errors to a shell; twice changes nothing."""
-    found = shell.magics_manager.registry.get(ConvlabMagics.__name__)
-    if found is None:
-        shell.register_magics(ConvlabMagics)
-        own = shell.magics_manager.registry[ConvlabMagics.__name__]
-        if hasattr(completer, "context_matcher"):  # IPython 8.6; before that nothing is completed
-            shell.Completer.custom_matchers.append(_matcher(own))
-        shell.set_custom_exc((OSError, KeyboardInterrupt), _briefly)
+    if ConvlabMagics.__name__ in shell.magics_manager.registry:
+        return
+    shell.register_magics(ConvlabMagics)
+    if hasattr(completer, "context_matcher"):  # IPython 8.6; before that nothing is completed
+        shell.Completer.custom_matchers.append(_matcher(shell))
+    shell.set_custom_exc((OSError, KeyboardInterrupt), _briefly)
 
 
 class Results(tuple):
@@ -67,11 +65,9 @@ class _CellParser(Parser):
     """Raises UsageError where the command line's parser ends the process."""
 
     def error(self, message: str) -> None:
-        """Raise the message, with the nearest word and the usage."""
         raise UsageError(f"{self.hinted(message)}\n{self.format_usage().strip()}")
 
-    def exit(self, status: int = 0, message: str | None = None) -> None:
-        """Argparse calls it after help was shown."""
+    def exit(self, status: int = 0, message: str | None = None) -> None:  # after help was shown
         raise _Shown
 
 
@@ -93,30 +89,29 @@ class ConvlabMagics(Magics):
         if cell is None:
             raise UsageError(f"%%kernel stands on a cell's first line\n{parser.format_usage()}")
         with contextlib.suppress(_Shown):
-            arguments = parser.parse_args(_split(line))
-            name = arguments.name
+            asked = parser.parse_args(_split(line))
+            name = asked.name
             if not name.isidentifier() or keyword.iskeyword(name):
                 near = re.sub(r"\W|^(?=\d)", "_", name)
                 raise UsageError(
                     f"{name!r} cannot be the name of a Python variable; try `%%kernel {near}`"
                 )
-            self._compile(arguments, "\n" * self._lines_above(cell) + cell)
+            self._compile(asked, "\n" * self._lines_above(cell) + cell)
 
-    def _compile(self, arguments: Namespace, source: str) -> None:
-        self.shell.user_ns.pop(arguments.name, None)
-        defines = dict(map(_define, arguments.defines))
-        in_notebook = hasattr(self.shell, "kernel")
+    def _compile(self, asked: Namespace, source: str) -> None:
+        self.shell.user_ns.pop(asked.name, None)
+        defines = dict(map(_define, asked.defines))
         note = None
-        if in_notebook:
-            note = display(Told(f"compiling {arguments.name} ...", {}), display_id=True)
+        if hasattr(self.shell, "kernel"):  # a notebook's
+            note = display(Told(f"compiling {asked.name} ...", {}), display_id=True)
         try:
-            made = compile(source, name=arguments.name, engine=arguments.engine, defines=defines)
+            made = compile(source, name=asked.name, engine=asked.engine, defines=defines)
             made.header  # noqa: B018  (a header that cannot be read is an error of the cell's)
         except BaseException:
-            if in_notebook:
+            if note is not None:
                 clear_output()
             raise
-        self.shell.user_ns[arguments.name] = made
+        self.shell.user_ns[asked.name] = made
         seconds = made.build().seconds
         how = f"built in {seconds:.1f} s" if seconds else "built before"
         done = Told(f"{made.name}: {made.engine}, {how}", {})
@@ -126,10 +121,8 @@ class ConvlabMagics(Magics):
         """Lines of the cell above its body: the magic's own, and blank ones before that."""
         history = self.shell.history_manager.input_hist_raw if self.shell.history_manager else []
         raw = history[-1] if history else ""
-        if not raw.rstrip().endswith(cell.rstrip()):
-            return 1
-        head = raw[: len(raw) - len(raw.lstrip())]
-        return 1 + head.count("\n")
+        blank = raw[: len(raw) - len(raw.lstrip())]
+        return 1 + blank.count("\n") if raw.rstrip().endswith(cell.rstrip()) else 1
 
     @line_magic("convlab")
     def convlab(self, line: str) -> Any:
@@ -150,25 +143,25 @@ class ConvlabMagics(Magics):
                 f"%convlab knows {', '.join(parser.commands)}"
             )
         with contextlib.suppress(_Shown):
-            arguments = parser.parse_args(words)
-            return _answered(grammar.understood(arguments, self.shell.user_ns))
+            asked = parser.parse_args(words)
+            return _answered(grammar.understood(asked, self.shell.user_ns))
 
 
-def _answered(arguments: Namespace) -> Any:
+def _answered(asked: Namespace) -> Any:
     """What a command finds; of several kernels, those that fail are told, the others still run."""
     found, failed = [], []
-    for answer in answers(arguments):
-        if isinstance(answer, Failed):
+    for answer in answers(asked):
+        if isinstance(answer, Told) and answer.failure:
             failed.append(answer)
             continue
         found.append(answer)
-        if getattr(arguments, "listing", False):
+        if getattr(asked, "listing", False):
             display(answer.listing())
     if failed and not found:
-        raise failed[-1].error
+        raise failed[-1].failure
     for answer in failed:
         print(answer, file=sys.stderr)
-    for path in drawn(found, getattr(arguments, "plot", None)):
+    for path in drawn(found, getattr(asked, "plot", None)):
         print(f"plot: {path}")
     return found[0] if len(found) == 1 and not failed else Results(found)
 
@@ -210,70 +203,66 @@ def _define(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def _matcher(magics: ConvlabMagics) -> Callable[[completer.CompletionContext], completer.SimpleMatcherResult]:
+def _matcher(shell: InteractiveShell) -> Callable:
     """Completes what stands behind %convlab and %%kernel, in place of Python's completion."""
 
     @completer.context_matcher(identifier="convlab", priority=100)
     def match(context: completer.CompletionContext) -> completer.SimpleMatcherResult:
-        own = _OWN.search(context.full_text[: _position(context)])
+        lines = context.full_text.split("\n")[: context.cursor_line + 1]
+        lines[-1] = lines[-1][: context.cursor_position]
+        own = _OWN.search("\n".join(lines))
         if own is None:
             return completer.SimpleMatcherResult(completions=[], suppress=False)
         before, _, word = own[2].rpartition(" ")
-        known = before.split()
         if own[1] == "%%kernel":
-            candidates = ENGINES if known[-1:] == ["--engine"] else _KERNEL_OPTIONS
+            candidates = _words(_kernel_parser(), before.split(), "-", {})
         else:
-            candidates = _candidates(known, word, magics.shell.user_ns)
+            candidates = _candidates(before.split(), word, shell.user_ns)
         found = [each for each in candidates if each.startswith(word)]
         return completer.SimpleMatcherResult(
             completions=[completer.SimpleCompletion(text=text, type="convlab") for text in found],
-            matched_fragment=word,
-            suppress=True,
-            ordered=True,
-        )
+            matched_fragment=word, suppress=True, ordered=True,
+        )  # fmt: skip
 
     return match
 
 
-def _position(context: completer.CompletionContext) -> int:
-    """How many characters of the whole text stand before the cursor."""
-    lines = context.full_text.split("\n")
-    return sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
-
-
 def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[str]:
     """The words that may come after those that are known; the best guesses stand first."""
-    parser = _parser()
+    commands = _parser().commands
     if not known:
-        return list(parser.commands)
-    command = parser.commands.get(known[0])
-    if command is None:
+        return list(commands)
+    if known[0] not in commands:
         return []
-    options = {name: a for a in command._actions for name in a.option_strings}
-    action = options.get(known[-1])
-    held = {
-        kind: [key for key, value in values.items() if isinstance(value, kind) and key[0] != "_"]
-        for kind in (Kernel, Problem)
-    }
-    problems = [*held[Problem], *grammar.problem_names()]
-    kernels = [*held[Kernel], *(path.stem for path in catalog.catalog())]
-    if action is not None and action.nargs != 0:
-        if action.dest == "problem":
-            return problems
-        return kernels if action.dest == "kernel" else list(action.choices or ())
-    if word.startswith("-"):
-        return list(options)
     name, at, _ = word.partition("@")
     if at:
         return [f"{name}@{tunable}=" for tunable in _tunables(name, values)]
-    if known[0] == "sweep" and len(known) > 1:
-        return [*(f"{tunable}=" for tunable in _tunables(known[1], values)), *problems]
-    if known[0] == "ab":
-        places = [[*kernels, *BASELINES]] * 2 + [problems]
-        return places[len(known) - 1] if len(known) <= len(places) else list(options)
-    if known[0] in ("list", "doctor"):
-        return list(options)
-    return kernels if known[0] in ("sweep", "diff") else [*kernels, *problems]
+    own = {
+        kind: [key for key, value in values.items() if isinstance(value, kind) and key[0] != "_"]
+        for kind in (Kernel, Problem)
+    }
+    problems = [*own[Problem], *grammar.problem_names()]
+    kernels = [*own[Kernel], *(path.stem for path in catalog.catalog())]
+    swept = _tunables(known[1], values) if len(known) > 1 else []
+    return _words(commands[known[0]], known[1:], word, {
+        "problem": problems, "on": problems, "kernel": kernels, "other": kernels,
+        "kernels": [*kernels, *problems], "a": [*kernels, *BASELINES], "b": [*kernels, *BASELINES],
+        "tunables": [*(f"{tunable}=" for tunable in swept), *problems],
+    })  # fmt: skip
+
+
+def _words(
+    command: Parser, known: list[str], word: str, by_place: Mapping[str, list[str]]
+) -> list[str]:
+    """What a command may have next: an option's value, options, or what its next place takes."""
+    options = {name: action for action in command._actions for name in action.option_strings}
+    action = options.get(known[-1]) if known else None
+    if action is None or action.nargs == 0:
+        places = [action for action in command._actions if not action.option_strings]
+        if word.startswith("-") or not places:
+            return list(options)
+        action = places[min(len(known), len(places) - 1)]
+    return by_place.get(action.dest) or list(action.choices or ())
 
 
 def _tunables(name: str, values: Mapping[str, Any]) -> list[str]:

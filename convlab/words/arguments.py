@@ -5,12 +5,12 @@ A message begins with the argument's name and what was given, and says what may 
 
 from __future__ import annotations
 
-import math
 import numbers
 import operator
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from math import inf, isfinite, nan
 from pathlib import Path
 
 from .errors import ProblemError
@@ -44,22 +44,18 @@ def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT
 
 
 def real(
-    value: object,
-    name: str,
-    least: float = -math.inf,
-    most: float = math.inf,
-    above: float = -math.inf,
+    value: object, name: str, least: float = -inf, most: float = inf, above: float = -inf
 ) -> float:
     """Return a finite number of a range: from `least`, above `above`, to `most`."""
     try:
-        number = float(value) if isinstance(value, numbers.Real) else math.nan
+        number = float(value) if isinstance(value, numbers.Real) else nan
     except OverflowError:
-        number = math.inf
-    if isinstance(value, bool) or not math.isfinite(number):
+        number = inf
+    if isinstance(value, bool) or not isfinite(number):
         raise ProblemError(f"{name} must be a finite number, not {shown(value)}")
     if number < least or number <= above or number > most:
         bounds = {"at least": least, "more than": above, "at most": most}
-        wanted = [f"{words} {bound:g}" for words, bound in bounds.items() if math.isfinite(bound)]
+        wanted = [f"{words} {bound:g}" for words, bound in bounds.items() if isfinite(bound)]
         raise ProblemError(f"{name} is {shown(value)}; it must be {' and '.join(wanted)}")
     return number
 

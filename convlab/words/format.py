@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from .errors import ProblemError
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     from .problem import Problem
 
-_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-_TORCH = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_DTYPES = {"f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2)}  # torch's, bytes
 # For each tensor the layouts there are, the first torch's own: the order of its dimensions' names.
 LAYOUTS = {"x": ("NCHW", "NHWC"), "w": ("KCRS", "KRSC"), "y": ("NCHW", "NHWC"), "bias": ("K",)}
 POISON_BYTE = 0xFF  # filled with it, an element of any of these dtypes is NaN
@@ -29,33 +27,23 @@ POISON_BYTE = 0xFF  # filled with it, an element of any of these dtypes is NaN
 
 @dataclass(frozen=True)
 class Storage:
-    """One tensor in memory: its dtype, and its dimensions from the slowest to the fastest.
+    """One tensor in memory: its dtype, and its dimensions from the slowest to the fastest."""
 
-    Parameters
-    ----------
-    dtype
-        "f32", "f16" or "bf16".
-    layout
-        One of its `LAYOUTS`.
-    order
-        The same as positions in torch's shape: NHWC is (0, 2, 3, 1).
-    """
-
-    dtype: str
-    layout: str
-    order: tuple[int, ...]
+    dtype: str  # "f32", "f16" or "bf16"
+    layout: str  # one of its `LAYOUTS`
+    order: tuple[int, ...]  # the same as positions in torch's shape: NHWC is (0, 2, 3, 1)
 
     @property
     def itemsize(self) -> int:
         """Bytes of an element."""
-        return _BYTES[self.dtype]
+        return _DTYPES[self.dtype][1]
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype in torch."""
         import torch  # slow to import, and problems are read without it
 
-        return getattr(torch, _TORCH[self.dtype])
+        return getattr(torch, _DTYPES[self.dtype][0])
 
     def in_memory(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return a shape with its dimensions in the order of memory: (N, H, W, C) for NHWC."""
@@ -69,16 +57,12 @@ class Storage:
 
     def logical(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the view in torch's order of a tensor whose shape is in the order of memory."""
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return tensor.permute(back)
+        return tensor.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
 
 
 @dataclass(frozen=True)
 class Format:
-    """The storage of all tensors of a problem; `FLOAT32` is what a kernel has unless it says more.
-
-    Its text is that of a header's ``tensors:`` line, which `parse_format` reads.
-    """
+    """The storage of all tensors of a problem, by default `FLOAT32`; `parse_format` reads its text."""
 
     x: Storage
     w: Storage
@@ -89,32 +73,31 @@ class Format:
         """Yield (name, storage) of x, w, y and bias."""
         return iter((name, getattr(self, name)) for name in LAYOUTS)
 
-    def bytes(self, problem: Problem) -> dict[str, int]:
-        """Return the bytes of each of a problem's tensors; of a bias that it has not, 0."""
-        return {name: math.prod(self._shape(problem, name)) * each.itemsize for name, each in self}
-
     def in_memory(self, problem: Problem) -> dict[str, tuple[int, ...]]:
         """Return the shape of each of a problem's tensors in the order of memory."""
-        return {name: each.in_memory(self._shape(problem, name)) for name, each in self}
+        shapes = {
+            "x": problem.x_shape,
+            "w": problem.w_shape,
+            "y": problem.y_shape,
+            "bias": (problem.K * problem.bias,),
+        }
+        return {name: each.in_memory(shapes[name]) for name, each in self}
+
+    def bytes(self, problem: Problem) -> dict[str, int]:
+        """Return the bytes of each of a problem's tensors; of a bias that it has not, 0."""
+        shapes = self.in_memory(problem)
+        return {name: math.prod(shapes[name]) * each.itemsize for name, each in self}
 
     def min_bytes(self, problem: Problem) -> int:
         """Return the bytes that must move at least: x, w, bias and y once each."""
         return sum(self.bytes(problem).values())
 
-    @staticmethod
-    def _shape(problem: Problem, name: str) -> tuple[int, ...]:
-        if name == "bias":
-            return (problem.K * problem.bias,)
-        return getattr(problem, f"{name}_shape")
-
     def __str__(self) -> str:
         return ", ".join(f"{name} {each.dtype} {each.layout}" for name, each in self)
 
 
-@cache
 def _storage(name: str, dtype: str, layout: str) -> Storage:
-    plain = LAYOUTS[name][0]
-    return Storage(dtype, layout, tuple(plain.index(dimension) for dimension in layout))
+    return Storage(dtype, layout, tuple(map(LAYOUTS[name][0].index, layout)))
 
 
 FLOAT32 = Format(*(_storage(name, "f32", layouts[0]) for name, layouts in LAYOUTS.items()))
@@ -124,23 +107,18 @@ def parse_format(text: str) -> Format:
     """Return the format that a line such as "x f16 NHWC, w f16 KRSC, y f16 NHWC" spells.
 
     What is left out, a tensor or its layout, is as in `FLOAT32`.
-
-    Raises
-    ------
-    ProblemError
-        A tensor, dtype or layout that is not known, or a tensor given twice.
     """
     found: dict[str, Storage] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, _, stored = part.partition(" ")
-        dtype, _, layout = stored.strip().partition(" ")
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, dtype, layout = (*part.split(None, 2), "", "")[:3]
         allowed = LAYOUTS.get(name, ())
-        layout = layout.strip() or "".join(allowed[:1])
-        if name in found or dtype not in _BYTES or layout not in allowed:
+        layout = layout or "".join(allowed[:1])
+        if name in found or dtype not in _DTYPES or layout not in allowed:
             layouts = "; ".join(f"{key} {' or '.join(each)}" for key, each in LAYOUTS.items())
             raise ProblemError(
-                f"cannot read {part!r}; write each tensor once, with a dtype ({', '.join(_BYTES)}) "
-                f"and a layout ({layouts}), as in 'x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32'"
+                f"cannot read {part!r}; write each tensor once, with a dtype "
+                f"({', '.join(_DTYPES)}) and a layout ({layouts}), as in "
+                "'x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32'"
             )
         found[name] = _storage(name, dtype, layout)
-    return Format(*(found.get(name, default) for name, default in FLOAT32))
+    return Format(**dict(FLOAT32) | found)

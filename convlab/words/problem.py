@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
-from .arguments import flag, several, shown, text, whole
+from .arguments import choice, flag, several, shown, text, whole
 from .errors import ProblemError
 from .format import FLOAT32
 from .scaled import scaled
 
 INT32_MAX = 2**31 - 1
-_MOST = INT32_MAX**7  # more than any problem costs
+_DIMENSIONS = "NCHWKRS"
 PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward")
 
 Pair = tuple[int, int]
@@ -65,15 +65,16 @@ class Problem:
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for key in "NCHWKRS":
-            least = 0 if key == "N" else 1
-            _set(self, key, whole(getattr(self, key), key, least))
+        def assign(key: str, value: object) -> None:
+            object.__setattr__(self, key, value)  # the way round `frozen`, while it is being made
+
+        for key in _DIMENSIONS:
+            assign(key, whole(getattr(self, key), key, least=int(key != "N")))
         for key, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
-            sizes = pair(getattr(self, key), key)
-            _set(self, key, sizes)
+            assign(key, sizes := pair(getattr(self, key), key))
             if min(sizes) < least:
                 raise ProblemError(f"{key} is {sizes}; both parts must be at least {least}")
-        _set(self, "groups", whole(self.groups, "groups", 1))
+        assign("groups", whole(self.groups, "groups", 1))
         flag(self.bias, "bias")
         text(self.name, "name")
         for key in "CK":
@@ -82,10 +83,9 @@ class Problem:
                     f"{key}={getattr(self, key)} is not a multiple of groups={self.groups}; "
                     f"change groups to a divisor of it"
                 )
-        sides = (("height", self.H, self.R, 0), ("width", self.W, self.S, 1))
-        for side, size, filter_size, i in sides:
-            padded = size + 2 * self.padding[i]
-            extent = self.dilation[i] * (filter_size - 1) + 1
+        sides = (("height", self.H, self.R), ("width", self.W, self.S))
+        for i, (side, size, filter_size) in enumerate(sides):
+            padded, extent = self._side(i)
             if extent > padded:
                 raise ProblemError(
                     f"the filter is larger than the padded input: {side} {extent} "
@@ -121,19 +121,16 @@ class Problem:
             (see `same_padding`), because it may be unequal on the two sides.
         """
         x_shape, w_shape = tuple(several(x_shape, "x_shape")), tuple(several(w_shape, "w_shape"))
-        bias_shape = None if bias_shape is None else tuple(several(bias_shape, "bias_shape"))
         if len(x_shape) != 4:
             hint = "; for one image, x.unsqueeze(0)" if len(x_shape) == 3 else ""
             raise ProblemError(f"x must have 4 dimensions (N, C, H, W), not shape {x_shape}{hint}")
         if len(w_shape) != 4:
             raise ProblemError(f"w must have 4 dimensions (K, C/groups, R, S), not shape {w_shape}")
-        if isinstance(padding, str):
-            if padding != "valid":
-                raise ProblemError(
-                    f"padding is {shown(padding)} here; give numbers or 'valid' ('same' in "
-                    "numbers: convlab.words.problem.same_padding, one dimension at a time)"
-                )
-            padding = 0
+        if isinstance(padding, str) and padding != "valid":
+            raise ProblemError(
+                f"padding is {shown(padding)} here; give numbers or 'valid' ('same' in "
+                "numbers: convlab.words.problem.same_padding, one dimension at a time)"
+            )
         N, C, H, W = (whole(size, "a size of x") for size in x_shape)
         K, per_group, R, S = (whole(size, "a size of w") for size in w_shape)
         groups = whole(groups, "groups")
@@ -142,28 +139,32 @@ class Problem:
                 f"x has C={C} channels in groups={groups}, so w must be (K, {C // groups}, R, S); "
                 f"its shape is {w_shape}"
             )
-        if bias_shape is not None and bias_shape != (K,):
+        bias = bias_shape is not None
+        if bias and (given := tuple(several(bias_shape, "bias_shape"))) != (K,):
             raise ProblemError(
-                f"bias must have shape ({K},), one number for each of w's K={K} filters, "
-                f"not {bias_shape}"
+                f"bias must have shape ({K},), one number for each of w's K={K} filters, not {given}"
             )
-        return cls(
-            N, C, H, W, K, R, S, stride, padding, dilation, groups, bias_shape is not None, name
-        )
+        padding = 0 if padding == "valid" else padding
+        return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, name)
 
     @property
     def P(self) -> int:
         """Output height."""
-        return self._outputs(self.H, self.R, 0)
+        return self._outputs(0)
 
     @property
     def Q(self) -> int:
         """Output width."""
-        return self._outputs(self.W, self.S, 1)
+        return self._outputs(1)
 
-    def _outputs(self, size: int, filter_size: int, i: int) -> int:
-        extent = self.dilation[i] * (filter_size - 1) + 1
-        return (size + 2 * self.padding[i] - extent) // self.stride[i] + 1
+    def _side(self, i: int) -> tuple[int, int]:
+        """A side (0: height) of the padded input, and of the dilated filter."""
+        size, filter_size = ((self.H, self.R), (self.W, self.S))[i]
+        return size + 2 * self.padding[i], self.dilation[i] * (filter_size - 1) + 1
+
+    def _outputs(self, i: int) -> int:
+        padded, extent = self._side(i)
+        return (padded - extent) // self.stride[i] + 1
 
     @property
     def x_shape(self) -> tuple[int, int, int, int]:
@@ -222,26 +223,17 @@ class Problem:
 
     def variables(self) -> dict[str, int]:
         """Return every number of the problem by the name that a kernel's header uses for it."""
-        return {
-            **{key: getattr(self, key) for key in ("N", "C", "H", "W", "K", "R", "S", "P", "Q")},
-            "stride_h": self.stride[0],
-            "stride_w": self.stride[1],
-            "pad_h": self.padding[0],
-            "pad_w": self.padding[1],
-            "dilation_h": self.dilation[0],
-            "dilation_w": self.dilation[1],
-            "groups": self.groups,
-        }
+        found = {key: getattr(self, key) for key in (*_DIMENSIONS, "P", "Q")}
+        pairs = {"stride": self.stride, "pad": self.padding, "dilation": self.dilation}
+        for key, (height, width) in pairs.items():
+            found |= {f"{key}_h": height, f"{key}_w": width}
+        return found | {"groups": self.groups}
 
     def __str__(self) -> str:
-        def short(pair: Pair) -> str:
-            return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}x{pair[1]}"
-
-        sizes = " ".join(f"{key}{getattr(self, key)}" for key in "NCHWKRS")
-        return (
-            f"{sizes} s{short(self.stride)} p{short(self.padding)} d{short(self.dilation)} "
-            f"g{self.groups}{' bias' if self.bias else ''}"
-        )
+        sizes = [f"{key}{getattr(self, key)}" for key in _DIMENSIONS]
+        for key, (height, width) in zip("spd", (self.stride, self.padding, self.dilation)):
+            sizes.append(f"{key}{height}" if height == width else f"{key}{height}x{width}")
+        return " ".join([*sizes, f"g{self.groups}", *(["bias"] if self.bias else [])])
 
     def scaled(self, max_macs: int, max_bytes: int | None = None) -> Problem:
         """Return this problem shrunk until it costs at most that much, and says so in its name.
@@ -259,17 +251,14 @@ class Problem:
         max_bytes
             Limit on `min_bytes`, if any.
         """
-        whole(max_macs, "max_macs", 0, _MOST)
-        if max_bytes is not None:
-            whole(max_bytes, "max_bytes", 0, _MOST)
-        return scaled(self, max_macs, max_bytes)
+        least_bytes = None if max_bytes is None else whole(max_bytes, "max_bytes", 0)
+        return scaled(self, whole(max_macs, "max_macs", 0), least_bytes)
 
 
 def same_padding(filter_size: int, dilation: int) -> tuple[int, int]:
-    """Return the padding before and after one dimension for which `padding="same"` stands.
+    """Return the padding before and after one dimension for which torch's `padding="same"` stands.
 
-    As in torch (stride 1 only): the total is dilation * (filter_size - 1), and an odd one puts
-    the extra zero after.
+    It is for stride 1 only, and an odd total puts the extra zero after.
     """
     total = dilation * (filter_size - 1)
     return total // 2, total - total // 2
@@ -315,21 +304,11 @@ def problems(set_name: str) -> list[Problem]:
     ProblemError
         There is no set of that name.
     """
-    if not isinstance(set_name, str) or set_name not in PROBLEM_SETS:
-        raise ProblemError(
-            f"no set of problems is named {shown(set_name)}; there are {', '.join(PROBLEM_SETS)}"
-        )
-    return list(_sets()[set_name])
+    return list(_sets()[choice(set_name, "set of problems", PROBLEM_SETS)])
 
 
 def members(asked: Problem | str | Iterable[Problem | str]) -> list[Problem] | None:
-    """Return the problems that a set's name, or an iterable, means; None if it means just one.
-
-    Raises
-    ------
-    ProblemError
-        One of an iterable's is not known.
-    """
+    """Return the problems that a set's name, or an iterable, means; None if it means just one."""
     if isinstance(asked, str):
         return problems(asked) if asked in PROBLEM_SETS else None
     if isinstance(asked, Problem) or not isinstance(asked, Iterable):
@@ -337,17 +316,14 @@ def members(asked: Problem | str | Iterable[Problem | str]) -> list[Problem] | N
     return [problem(each) for each in several(asked, "problem")]
 
 
-def _set(instance: Problem, key: str, value: object) -> None:
-    object.__setattr__(instance, key, value)  # the way round `frozen`, while it is being made
-
-
 def pair(value: object, key: str) -> Pair:
     """Return what one int or a (height, width) pair means; `key` names it in the message."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         parts = several(value, key)
         if len(parts) not in (1, 2):
-            given = shown(value)
-            raise ProblemError(f"{key} must be an integer or a pair (height, width), not {given}")
+            raise ProblemError(
+                f"{key} must be an integer or a pair (height, width), not {shown(value)}"
+            )
         return whole(parts[0], key), whole(parts[-1], key)
     return (whole(value, key),) * 2
 
@@ -361,19 +337,19 @@ def _parse(spec: str, name: str = "") -> Problem:
     found: dict[str, object] = {}
     for token in filter(None, re.split(r"[,\s]+", spec)):
         match = re.fullmatch(r"([A-Za-z]+)(?:=?(-?\d{1,18})(?:x(-?\d{1,18}))?)?", token)
-        key = _SPEC_KEYS.get(match[1], match[1]) if match else token
-        if match is None or key not in known or (match[2] is None and key != "bias"):
+        key, *given = filter(None, match.groups()) if match else [token]
+        key = _SPEC_KEYS.get(key, key)
+        if key not in known or not (given or key == "bias"):
             raise ProblemError(
                 f"cannot read {shown(token)} in {shown(spec)}; write key=number with keys "
                 f"{', '.join(known)}; stride, padding and dilation also as 2x3"
             )
         if key in found:
             raise ProblemError(f"{key} is given twice in {shown(spec)}")
-        first = 1 if match[2] is None else int(match[2])
-        found[key] = first if match[3] is None else (first, int(match[3]))
-        if key == "bias":
-            found[key] = bool(first)
-    missing = [key for key in "NCHWKRS" if key not in found]
+        numbers = tuple(map(int, given)) or (1,)
+        found[key] = numbers if numbers[1:] else numbers[0]
+    found["bias"] = bool(found.get("bias", 0))
+    missing = [key for key in _DIMENSIONS if key not in found]
     if missing:
         raise ProblemError(
             f"{shown(spec)} lacks {', '.join(missing)}; all of N,C,H,W,K,R,S are needed"

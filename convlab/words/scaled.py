@@ -7,16 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .arguments import whole
-
 if TYPE_CHECKING:
     from .problem import Problem
 
 
 def scaled(problem: Problem, max_macs: int, max_bytes: int | None) -> Problem:
     """Return the problem shrunk until it costs at most that much; itself where it does not more."""
-    max_macs = whole(max_macs, "max_macs")
-    max_bytes = None if max_bytes is None else whole(max_bytes, "max_bytes")
 
     def fits(small: Problem) -> bool:
         light = max_bytes is None or small.min_bytes <= max_bytes
@@ -37,12 +33,8 @@ def scaled(problem: Problem, max_macs: int, max_bytes: int | None) -> Problem:
         return replace(problem, N=images, H=H, W=W, **channels)
 
     def depth(step: int) -> Problem:
-        groups = problem.groups
-        C, K = (
-            groups * max(1, channels // groups * step // deepest)
-            for channels in (problem.C, problem.K)
-        )
-        return image(telling, 0, few, C=C, K=K)
+        each = {key: getattr(problem, key) // problem.groups * step // deepest for key in "CK"}
+        return image(telling, 0, few, **{k: problem.groups * max(1, n) for k, n in each.items()})
 
     # Each: a range, and the problem that one of its numbers makes, dearer as it grows.
     stages: list[tuple[range, Callable[[int], Problem]]] = [
@@ -59,17 +51,16 @@ def scaled(problem: Problem, max_macs: int, max_bytes: int | None) -> Problem:
         if fitting:
             small = make(numbers[fitting - 1])
             break
+    changed = [key for key in one if getattr(small, key) != getattr(problem, key)]
     changes = [f"N={small.N}", f"{small.H}x{small.W}"]
-    changes += [f"{key}={getattr(small, key)}" for key in one
-                if getattr(small, key) != getattr(problem, key)]  # fmt: skip
+    changes += [f"{key}={getattr(small, key)}" for key in changed]
     label = problem.label.split(" (scaled to ")[0]
     return replace(small, name=f"{label} (scaled to {', '.join(changes)})")
 
 
 def _least_sizes(problem: Problem, i: int) -> tuple[int, int]:
     """One side (0: height) of the smallest telling image, and of the smallest one that is valid."""
-    size, filter_size = ((problem.H, problem.R), (problem.W, problem.S))[i]
-    extent = problem.dilation[i] * (filter_size - 1) + 1
-    valid = max(1, extent - 2 * problem.padding[i])
-    telling = max(4 * extent, 17 * problem.stride[i] + extent - 2 * problem.padding[i])
+    size, (padded, extent) = (problem.H, problem.W)[i], problem._side(i)
+    valid = max(1, extent - (padded - size))
+    telling = max(4 * extent, 17 * problem.stride[i] + extent - (padded - size))
     return min(size, telling), valid

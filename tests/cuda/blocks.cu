@@ -1,6 +1,8 @@
-// Cases of the suite "blocks" of ../test_sim.py: after "// case NAME:" its launch, then its kernels.
+#include "convlab.cuh"
 
 // case reverse: reverse<<<3, arg, 4 * arg, stream>>>(x, y);
+// args: 1, 32, 33, 64, 100, 256, 500, 1024; x: 3 * arg
+// expect: x.reshape(3, arg).flip(1)
 __global__ void reverse(const float* x, float* y) {
     extern __shared__ float s_x[];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -10,6 +12,9 @@ __global__ void reverse(const float* x, float* y) {
 }
 
 // case index_3d: index_3d<<<dim3(2, 2, 2), dim3(5, 3, 4), 0, stream>>>(y);
+// x: 480
+// expect: [1000 * tz + 100 * ty + tx + 10000 * b
+//     for b in range(8) for tz in range(4) for ty in range(3) for tx in range(5)]
 __global__ void index_3d(float* y) {
     int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -19,12 +24,17 @@ __global__ void index_3d(float* y) {
 }
 
 // case block_2d: block_2d<<<1, dim3(8, 8), 0, stream>>>(y);
+// note: the warps of a 2-D block are cut from its threads end to end
+// expect: [0] * 32 + [32] * 32
 __global__ void block_2d(float* y) {
     int thread = threadIdx.y * blockDim.x + threadIdx.x;
     y[thread] = __shfl_sync(0xffffffff, thread, 0);
 }
 
 // case votes: votes<<<n / 50, 50, 0, stream>>>(x, y);
+// x: 400
+// expect: [(b > 0).sum() * 4 + (b > -45).all() * 2 + (b > 47).any()
+//     for b in x.reshape(-1, 50) for _ in range(50)]
 __global__ void votes(const float* x, float* y) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     int count = __syncthreads_count(x[i] > 0);
@@ -33,6 +43,8 @@ __global__ void votes(const float* x, float* y) {
 }
 
 // case early_exit: early_exit<<<1, 128, 0, stream>>>(x, y, n);
+// note: who has left is not waited for, at barriers and in warps
+// x: 70; expect: x.flip(0) + len(x)
 __global__ void early_exit(const float* x, float* y, int n) {
     __shared__ float s_x[128];
     int i = threadIdx.x;
@@ -45,6 +57,8 @@ __global__ void early_exit(const float* x, float* y, int n) {
 }
 
 // case many_barriers: many_barriers<<<n / 256, 256, 0, stream>>>(x, y);
+// note: a tree, half of the threads each time
+// x: 1024; expect: x.reshape(-1, 256).sum(1)
 __global__ void many_barriers(const float* x, float* y) {
     __shared__ float s_sum[256];
     s_sum[threadIdx.x] = x[blockIdx.x * 256 + threadIdx.x];
@@ -56,6 +70,7 @@ __global__ void many_barriers(const float* x, float* y) {
 }
 
 // case warp_and_block: warp_and_block<<<n / 512, 512, 0, stream>>>(x, y);
+// x: 2048; expect: x.reshape(-1, 512).sum(1)
 __device__ float warp_sum(float v) {
     for (int d = 16; d > 0; d >>= 1) v += __shfl_down_sync(0xffffffffu, v, d);
     return v;
@@ -76,6 +91,8 @@ __global__ void warp_and_block(const float* __restrict__ x, float* __restrict__ 
 //     int bytes = arg * 1024;
 //     cudaFuncSetAttribute(big_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 //     big_shared<<<1, 64, bytes, stream>>>(x, y, bytes / 4);
+// note: more than 48 KB, opted into
+// args: 48, 64, 227; expect: x + 256 * arg - 1 - torch.arange(64)
 __global__ void big_shared(const float* x, float* y, int words) {
     extern __shared__ float s_x[];
     for (int i = threadIdx.x; i < words; i += blockDim.x) s_x[i] = i;
@@ -87,6 +104,8 @@ __global__ void big_shared(const float* x, float* y, int words) {
 //     cudaMemsetAsync(y, 0, 4 * n, stream);
 //     for (int i = 1; i <= 4; ++i) add<<<1, 64, 0, stream>>>(y, float(i), n);
 //     add<<<1, 32>>>(y, 100, n);
+// note: one after the other, each sees what the one before wrote
+// expect: [110] * 32 + [10] * 32
 __global__ void add(float* y, float v, int n) {
     if (threadIdx.x < n) y[threadIdx.x] += v;
 }

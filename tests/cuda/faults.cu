@@ -1,68 +1,173 @@
-// Cases of the suite "faults" of ../test_sim.py: after "// case NAME:" its launch, then its kernels.
+#include "convlab.cuh"
 
 // case workspace: scratch_after<<<1, 1, 0, stream>>>((float*)workspace);
+// fault: store of 4 bytes at workspace\[64\], which has 64 elements
 __global__ void scratch_after(float* scratch) {
-    scratch[64] = 1;  // here: scratch_after
+    scratch[64] = 1;  // here
 }
 
 // case helper: helper<<<1, 1, 0, stream>>>(x, y);
+// fault: load of 4 bytes at x\[-1\]
 template <typename T> __device__ T read(const T* p) {
-    return *p;  // here: read
+    return *p;  // here
 }
 __global__ void helper(const float* x, float* y) { y[0] = read(x - 1); }
 
 // case shared_after: shared_after<<<1, 9, 0, stream>>>(y);
+// fault: store of 4 bytes at byte 32 of s_first, which has 32
 __global__ void shared_after(float* y) {
     __shared__ float s_first[8], s_second[8];
     s_second[0] = 1;
-    s_first[threadIdx.x] = y[threadIdx.x];  // here: shared_after
+    s_first[threadIdx.x] = y[threadIdx.x];  // here
     y[threadIdx.x] = s_second[0] + s_first[0];
 }
 
 // case shared_before: shared_before<<<1, 1, 0, stream>>>(y);
+// fault: load of 4 bytes at byte -4 of s_only, which has 32
 __global__ void shared_before(float* y) {
     __shared__ float s_only[8];
     s_only[0] = 1;
-    y[0] = s_only[int(threadIdx.x) - 1];  // here: shared_before
+    y[0] = s_only[int(threadIdx.x) - 1];  // here
 }
 
 // case dynamic_after: dynamic_after<<<1, 33, 128, stream>>>(y);
+// fault: store of 4 bytes at byte 128 of extern __shared__, which has 128
 __global__ void dynamic_after(float* y) {
     extern __shared__ float s_dynamic[];
-    s_dynamic[threadIdx.x] = 1;  // here: dynamic_after
+    s_dynamic[threadIdx.x] = 1;  // here
 }
 
 // case dynamic_none: dynamic_none<<<1, 33, 0, stream>>>(y);
+// fault: shared out of bounds: store, though the block has no array
 __global__ void dynamic_none(float* y) {
     extern __shared__ float s_none[];
-    s_none[threadIdx.x] = 1;  // here: dynamic_none
+    s_none[threadIdx.x] = 1;  // here
 }
 
 // case half_barrier: half_barrier<<<1, 64, 0, stream>>>(y);
+// note: lanes 0..15 wait for the others, which wait for them
+// fault: 48 threads wait at __syncthreads and 16 in warp operations; one of mask 0xffffffff waits
+//     for lanes 0xffff0000, which never come
 __global__ void half_barrier(float* y) {
     int v = 0;
     if (threadIdx.x < 16) {
-        v = __shfl_sync(0xffffffff, 1, 0);  // here: half_barrier
+        v = __shfl_sync(0xffffffff, 1, 0);  // here
     }
     __syncthreads();
     y[threadIdx.x] = v;
 }
 
 // case mask_without_me: mask_without_me<<<1, 32, 0, stream>>>(y);
+// fault: lane 16 calls a warp operation with mask 0x0000ffff
 __global__ void mask_without_me(float* y) {
-    y[threadIdx.x] = __shfl_sync(0xffff, 1, 0);  // here: mask_without_me
+    y[threadIdx.x] = __shfl_sync(0xffff, 1, 0);  // here
 }
 
 // case masks_overlap: masks_overlap<<<1, 32, 0, stream>>>(y);
+// fault: 24 threads .* one of mask 0x0000ffff waits for lanes 0x0000ff00
 __global__ void masks_overlap(float* y) {
     unsigned mask = threadIdx.x < 8 ? 0x0000ffff : 0xffffff00;
-    __syncwarp(mask);  // here: masks_overlap
+    __syncwarp(mask);  // here
     __syncthreads();
     y[threadIdx.x] = 1;
 }
 
 // case different_operations: different_operations<<<1, 32, 0, stream>>>(y);
+// fault: another warp operation
 __global__ void different_operations(float* y) {
     if (threadIdx.x < 8) __syncwarp();
-    else y[0] = __ballot_sync(0xffffffff, 1);  // here: different_operations
+    else y[0] = __ballot_sync(0xffffffff, 1);  // here
 }
+
+// case static_too_big: static_too_big<<<1, 32, 0, stream>>>(y);
+// fault: static __shared__ arrays take 49156 bytes, over the limit of 49152
+__global__ void static_too_big(float* y) {
+    __shared__ float s_big[12 * 1024 + 1];
+    s_big[0] = 1;
+}
+
+// case both_too_big: both_too_big<<<1, 32, 40 * 1024, stream>>>(y);
+// fault: 12288 bytes and 40960 dynamic ones are over the limit of 49152
+__global__ void both_too_big(float* y) {
+    __shared__ float s_part[3 * 1024];
+    s_part[0] = 1;
+}
+
+// case stack: stack<<<1, 32, 0, stream>>>(y, n);
+// fault: stack overflow
+__global__ void stack(float* y, int n) {
+    volatile float r_big[50000];
+    r_big[n] = 1;
+    y[0] = r_big[n];
+}
+
+#define FIVE(kernel) kernel<<<dim3(1, 2), 40, 0, stream>>>(x, w, y, n)
+#define IN_THREAD_5(name, ...)                                                 \
+    __global__ void name(const float* x, const float* w, float* y, int n) {    \
+        int i = threadIdx.x;                                                   \
+        if (i == 5) { __VA_ARGS__; }                                           \
+    }
+
+// case x_before: FIVE(at_x_before);
+// fault: load of 4 bytes at x\[-1\], which has 64 elements
+IN_THREAD_5(at_x_before, y[i] = x[i - 6])  // here
+
+// case x_after: FIVE(at_x_after);
+// fault: load of 4 bytes at x\[64\], which has 64 elements
+IN_THREAD_5(at_x_after, y[i] = x[n + i - 5])  // here
+
+// case x_float4: FIVE(at_x_float4);
+// fault: at x\[6[45]\], which has 64 elements
+IN_THREAD_5(at_x_float4, y[i] = ((const float4*)x)[n / 4].y)  // here
+
+// case w_before: FIVE(at_w_before);
+// fault: load of 4 bytes at w\[-1\], which has 1 elements
+IN_THREAD_5(at_w_before, y[i] = w[-1])  // here
+
+// case w_after: FIVE(at_w_after);
+// fault: load of 4 bytes at w\[1\], which has 1 elements
+IN_THREAD_5(at_w_after, y[i] = __ldg(w + 1))  // here
+
+// case y_before: FIVE(at_y_before);
+// fault: store of 4 bytes at y\[-1\], which has 64 elements
+IN_THREAD_5(at_y_before, y[-1] = x[i])  // here
+
+// case y_after: FIVE(at_y_after);
+// fault: store of 4 bytes at y\[64\], which has 64 elements
+IN_THREAD_5(at_y_after, y[n] = x[i])  // here
+
+// case y_atomic: FIVE(at_y_atomic);
+// fault: store of 4 bytes at y\[64\], which has 64 elements
+IN_THREAD_5(at_y_atomic, atomicAdd(y + n, x[i]))  // here
+
+// case y_far: FIVE(at_y_far);
+// fault: global out of bounds: store far outside every buffer
+IN_THREAD_5(at_y_far, y[1000000000ll * i] = x[i])  // here
+
+// case x_far: FIVE(at_x_far);
+// fault: load of 4 bytes at x\[100000000\]
+IN_THREAD_5(at_x_far, y[i] = x[100000000ll])  // here
+
+// case x_store: FIVE(at_x_store);
+// fault: store to x, which is an input
+IN_THREAD_5(at_x_store, const_cast<float*>(x)[3] = 1)  // here
+
+// case null: FIVE(at_null);
+// fault: null pointer
+IN_THREAD_5(at_null, y[i] = *(const float*)nullptr)  // here
+
+// case misaligned: FIVE(at_misaligned);
+// fault: misaligned access: store of 16 bytes
+IN_THREAD_5(at_misaligned, *(float4*)(y + 1) = make_float4(1, 2, 3, x[i]))  // here
+
+// case division: FIVE(at_division);
+// fault: integer division by zero
+IN_THREAD_5(at_division, y[i] = 7 / (n - 64))  // here
+
+// case trap: FIVE(at_trap);
+// fault: __trap\(\) was called
+IN_THREAD_5(at_trap, __trap())  // here
+
+// case assertion: FIVE(at_assertion);
+// fault: assert\(n == 3\) failed
+IN_THREAD_5(at_assertion, assert(n == 3))  // here

@@ -1,12 +1,18 @@
-// Cases of the suite "language" of ../test_sim.py: after "// case NAME:" its launch, then its kernels.
+#include "convlab.cuh"
 
-// case deduced: float* other = y; cudaMemcpyAsync(y, x, 4 * n, cudaMemcpyDeviceToDevice, stream);deduced<<<1, 64, 0, stream>>>(other, y, n, 3.0f);
+// case deduced:
+//     float* other = y;
+//     cudaMemcpyAsync(y, x, 4 * n, cudaMemcpyDeviceToDevice, stream);
+//     deduced<<<1, 64, 0, stream>>>(other, y, n, 3.0f);
+// note: float* for const T*, int for size_t, as in any call
+// expect: x + 3
 template <typename T>
 __global__ void deduced(const T* x, T* y, size_t n, T add) {
     if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] + add;
 }
 
 // case partly_deduced: partly<2, (3 > 2)><<<1, 64, 0, stream>>>(x, y, Shift{4});
+// expect: -2 * x + 4
 template <int factor, bool negate, typename T, typename F>
 __global__ void partly(const T* x, T* y, F f) {
     y[threadIdx.x] = f(negate ? -factor * x[threadIdx.x] : factor * x[threadIdx.x]);
@@ -17,6 +23,7 @@ struct Shift {
 };
 
 // case functor_type: functor<Twice, 64><<<1, 64, 0, stream>>>(x, y);
+// expect: 2 * x.flip(0) + 1
 struct Twice { __device__ static float apply(float v) { return 2 * v; } };
 template <typename F, int n>
 __global__ void functor(const float* x, float* y) {
@@ -34,6 +41,7 @@ __global__ void functor(const float* x, float* y) {
 //         >>>(
 //            y   /* the output, (64,) */
 //         );
+// expect: [5] * 64
 namespace outer { namespace inner {
 template <typename T, int n> __global__ void fill(T* y) { y[threadIdx.x] = n; }
 } }
@@ -47,12 +55,15 @@ template <typename T> struct Kernels { static constexpr int size = 64; };
 //     one<<<1, 64, 0, stream>>>(y, nullptr);
 //     (*one)<<<1, 64, 0, stream>>>(y, NULL);
 //     if (n > 0) (n > 1 ? times : plus)<<<1, 64, 0, stream>>>(y, {});
+// note: a table of kernels, a pointer to one, one in parentheses
+// expect: ((x + 1) * 3 + 2) * 3
 __global__ void plus(float* y, const float* null) { y[threadIdx.x] += null ? 1000 : 1; }
 __global__ void times(float* y, const float* null) {
     y[threadIdx.x] *= null ? 1000 : 3;
 }
 
 // case macro: switch (arg) { FILL(3); FILL(4); }
+// args: 3, 4; expect: [arg] * 64
 template <int n> __global__ void fill_n(float* y) { y[threadIdx.x] = n; }
 #define FILL(n) \
     case n:     \
@@ -62,11 +73,14 @@ template <int n> __global__ void fill_n(float* y) { y[threadIdx.x] = n; }
 // case local_static:
 //     fill_n<42><<<1, 64, 0, stream>>>(y);
 //     if (made_by() < 42) return "a static is wrong";
+// note: a guard in host code
+// expect: [42] * 64
 #include <cassert>
 #include <memory>
 static int made_by() { static auto p = std::make_shared<int>(41); return ++*p; }
 
 // case math: math<<<1, 64, 0, stream>>>(x, y);
+// expect: (lambda v: 51 + 3.5 * v + v.clamp(min=3))(x.abs() + 1)
 __global__ void math(const float* x, float* y) {
     float v = fabsf(x[threadIdx.x]) + 1;
     float r = rsqrtf(v) * sqrtf(v) + fmaf(v, 2.0f, 1.0f) + max(v, 3.0f) + min(2, 5);
@@ -76,6 +90,8 @@ __global__ void math(const float* x, float* y) {
 }
 
 // case gemm: gemm<<<dim3(4, 4), dim3(16, 16), 0, stream>>>(x, x + 4096, y, 64);
+// note: 64 x 64 x 64, 16 x 16 tiles, double buffered
+// x: 8192; expect: x[:4096].reshape(64, 64) @ x[4096:].reshape(64, 64)
 __global__ void gemm(const float* a, const float* b, float* c, int size) {
     __shared__ float s_a[2][16][16], s_b[2][16][17];
     int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;

@@ -1,6 +1,8 @@
-// Cases of the suite "memory" of ../test_sim.py: after "// case NAME:" its launch, then its kernels.
+#include "convlab.cuh"
 
 // case lock: lock<<<1, 64, 0, stream>>>(y);
+// note: a spin lock held across a barrier of the warp
+// expect: [64 * 63 / 2] * 64
 __global__ void lock(float* y) {
     __shared__ int s_lock;
     __shared__ volatile float s_sum;
@@ -20,6 +22,8 @@ __global__ void lock(float* y) {
 }
 
 // case flag: flag<<<1, 64, 0, stream>>>(x, y);
+// note: one warp waits for another by looking, not at a barrier
+// expect: x[32:].flip(0)
 __global__ void flag(const float* x, float* y) {
     __shared__ volatile int s_ready;
     __shared__ volatile float s_x[32];
@@ -36,6 +40,7 @@ __global__ void flag(const float* x, float* y) {
 }
 
 // case float4: vectors<<<1, n / 4, 0, stream>>>(x, y);
+// expect: torch.stack([x[3::4], -x[2::4], 2 * x[1::4], x[::4] + 1], dim=1)
 __global__ void vectors(const float* x, float* y) {
     float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];
     v.x += 1, v.y *= 2, v.z = -v.z;
@@ -43,6 +48,7 @@ __global__ void vectors(const float* x, float* y) {
 }
 
 // case float2_shared: vectors_2<<<1, 32, 0, stream>>>(x, y);
+// expect: x.flip(0)
 __global__ void vectors_2(const float* x, float* y) {
     __shared__ alignas(16) float s_x[64];
     *reinterpret_cast<float2*>(s_x + 2 * threadIdx.x) =
@@ -53,12 +59,15 @@ __global__ void vectors_2(const float* x, float* y) {
 }
 
 // case float3: vectors_3<<<1, 20, 0, stream>>>((const float3*)x, (float3*)y);
+// note: twelve bytes, aligned to four
+// x: 60; expect: x.reshape(20, 3).flip(1)
 __global__ void vectors_3(const float3* x, float3* y) {
     float3 v = x[threadIdx.x];
     y[threadIdx.x] = make_float3(v.z, v.y, v.x);
 }
 
 // case ldg: ldg<<<1, 32, 0, stream>>>(x, y);
+// expect: torch.stack([x.flip(0)[::2] + x[1::2], x[0] + x[::2]], dim=1)
 __global__ void ldg(const float* x, float* y) {
     float2 v = __ldg((const float2*)x + threadIdx.x);
     __stcs(y + 2 * threadIdx.x, __ldg(x + 63 - 2 * threadIdx.x) + v.y);
@@ -72,6 +81,7 @@ __global__ void ldg(const float* x, float* y) {
 //     cudaMemcpyToSymbolAsync(c_filter, table, 32, 32, cudaMemcpyHostToDevice, stream);
 //     cudaMemcpyToSymbolAsync(c_both, &both, sizeof both, 0, cudaMemcpyHostToDevice, stream);
 //     constant<<<1, 64, 0, stream>>>(y);
+// expect: 2 * (torch.arange(64) % 8) + 100
 __constant__ float c_filter[16];
 __constant__ struct { int a; float b; } c_both;
 __global__ void constant(float* y) {
@@ -83,6 +93,7 @@ __global__ void constant(float* y) {
 //     cudaMemcpyToSymbol(d_count, &zero, sizeof zero);
 //     count<<<3, 40, 0, stream>>>();
 //     use_global<<<1, 64, 0, stream>>>(y);
+// expect: 120 + 10.0 ** (torch.arange(64) % 4)
 __device__ int d_count;
 __device__ float d_table[4] = {1, 10, 100, 1000};
 __global__ void count() { atomicAdd(&d_count, 1); }
@@ -93,6 +104,7 @@ __global__ void use_global(float* y) {
 // case struct_parameter:
 //     Scale s{{1, 2, 3}, 5};
 //     scale<<<1, 64, 0, stream>>>(s, x, y);
+// expect: x.roll(-5) * (torch.arange(64) % 3 + 1)
 struct Scale { float factor[3]; int shift; };
 __global__ void scale(Scale s, const float* x, float* y) {
     y[threadIdx.x] = x[(threadIdx.x + s.shift) % 64] * s.factor[threadIdx.x % 3];
@@ -100,6 +112,7 @@ __global__ void scale(Scale s, const float* x, float* y) {
 }
 
 // case file_scope_shared: file_scope<<<1, 64, 256, stream>>>(x, y);
+// expect: x + x.flip(0)
 extern __shared__ float s_file[];
 __global__ void file_scope(const float* x, float* y) {
     float4* s_four = reinterpret_cast<float4*>(s_file);
@@ -109,6 +122,8 @@ __global__ void file_scope(const float* x, float* y) {
 }
 
 // case two_instances: two_instances<<<1, 32, 0, stream>>>(x, y);
+// note: one declaration, two instances of its function: two arrays
+// expect: x[:32].flip(0) + 1000
 template <int which>
 __device__ float* scratch() {
     __shared__ float s_mine[32];
@@ -122,6 +137,7 @@ __global__ void two_instances(const float* x, float* y) {
 }
 
 // case shared_struct: shared_struct<<<1, 32, 0, stream>>>(x, y);
+// x: 32; expect: (x + 2.5 + torch.arange(32)).flip(0)
 struct alignas(16) Cell { float v[3]; int tag; };
 __global__ void shared_struct(const float* x, float* y) {
     __shared__ Cell s_cell[2][16], *s_pointer;
@@ -133,3 +149,94 @@ __global__ void shared_struct(const float* x, float* y) {
     Cell c = s_pointer[15 - int(threadIdx.x)];
     y[threadIdx.x] = c.v[0] + c.v[2] + c.tag + s_double;
 }
+
+// Every thread of many blocks applies an operation to four words.
+template <typename T>
+__global__ void fill(T* y, T start) { y[threadIdx.x] = start; }
+template <typename T>
+void all_apply(void (*kernel)(const float*, T*, int), T start, const float* x, float* y, int n,
+               cudaStream_t stream) {
+    fill<<<1, 4, 0, stream>>>((T*)y, start);
+    kernel<<<8, 64, 0, stream>>>(x, (T*)y, n);
+}
+#define ATOMIC(name, T, ...)                                                   \
+    __global__ void name(const float* x, T* a, int n) {                        \
+        int i = blockIdx.x * blockDim.x + threadIdx.x;                         \
+        if (i >= n) return;                                                    \
+        T v = (T)(int(x[i]) + 50);                                             \
+        (void)v;                                                               \
+        __VA_ARGS__;                                                           \
+    }
+
+// case atomic_add_int: all_apply(all_add_int, 0, x, y, n, stream);
+// x: 512; view: int32; expect: fours(x, torch.sum)
+ATOMIC(all_add_int, int, atomicAdd(a + i % 4, v))
+
+// case atomic_add_float: all_apply(all_add_float, 0.f, x, y, n, stream);
+// x: 512; expect: fours(x, torch.sum)
+ATOMIC(all_add_float, float, atomicAdd(&a[i % 4], v))
+
+// case atomic_add_double: all_apply(all_add_double, 0.5, x, y, n, stream);
+// x: 512; view: float64; expect: fours(x, lambda v: v.sum() + 0.5)
+ATOMIC(all_add_double, double, atomicAdd(&a[i % 4], v))
+
+// case atomic_add_ulonglong: all_apply(all_add_ulonglong, 1ull << 40, x, y, n, stream);
+// x: 512; view: int64; expect: fours(x, lambda v: v.sum() + 2**40)
+ATOMIC(all_add_ulonglong, unsigned long long, atomicAdd(&a[i % 4], v))
+
+// case atomic_sub: all_apply(all_sub, 7, x, y, n, stream);
+// x: 512; view: int32; expect: fours(x, lambda v: 7 - v.sum())
+ATOMIC(all_sub, int, atomicSub(&a[i % 4], v))
+
+// case atomic_min: all_apply(all_min, 40, x, y, n, stream);
+// x: 512; view: int32; expect: fours(x, lambda v: v.min().clamp(max=40))
+ATOMIC(all_min, int, atomicMin(&a[i % 4], v))
+
+// case atomic_max: all_apply(all_max, 5u, x, y, n, stream);
+// x: 512; view: int32; expect: fours(x, torch.max)
+ATOMIC(all_max, unsigned, atomicMax(&a[i % 4], v))
+
+// case atomic_or: all_apply(all_or, 0u, x, y, n, stream);
+// x: 512; view: int32; expect: fours(x, lambda v: sum(1 << b for b in {int(e) % 31 for e in v}))
+ATOMIC(all_or, unsigned, atomicOr(&a[i % 4], 1u << (v % 31)))
+
+// case atomic_exch: all_apply(all_exch, 1, x, y, n, stream);
+// x: 512; view: int32; expect: [9] * 4
+ATOMIC(all_exch, int, atomicExch(&a[i % 4], 9))
+
+// case atomic_inc: all_apply(all_inc, 0u, x, y, n, stream);
+// x: 512; view: int32; expect: fours(x, lambda v: len(v) % 10)
+ATOMIC(all_inc, unsigned, atomicInc(&a[i % 4], 9))
+
+// case atomic_dec: all_apply(all_dec, 3u, x, y, n, stream);
+// x: 512; view: int32; expect: fours(x, lambda v: (3 - len(v)) % 10)
+ATOMIC(all_dec, unsigned, atomicDec(&a[i % 4], 9))
+
+// case atomic_cas: all_apply(all_cas, 0, x, y, n, stream);
+// note: an addition by compare and swap
+// x: 512; view: int32; expect: fours(x, torch.sum)
+ATOMIC(all_cas, int, int old = a[i % 4], seen;
+       do { seen = old; old = atomicCAS(&a[i % 4], seen, seen + v); } while (old != seen))
+
+template <typename T, bool larger>
+__global__ void on_shared(const float* x, T* y, T start) {
+    __shared__ T s_a[4];
+    if (threadIdx.x < 4) s_a[threadIdx.x] = start;
+    __syncthreads();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    T v = (T)(int(x[i]) + 50), *a = s_a + i % 4;
+    if constexpr (larger) atomicMax(a, v);
+    else atomicAdd(a, v);
+    __syncthreads();
+    if (threadIdx.x < 4) y[blockIdx.x * 4 + threadIdx.x] = s_a[threadIdx.x];
+}
+
+// case shared_add_int: on_shared<int, false><<<8, 64, 0, stream>>>(x, (int*)y, 0);
+// x: 512; view: int32; expect: [fours(block, torch.sum) for block in x.reshape(8, 64)]
+
+// case shared_add_float: on_shared<float, false><<<8, 64, 0, stream>>>(x, y, 0.0f);
+// x: 512; expect: [fours(block, torch.sum) for block in x.reshape(8, 64)]
+
+// case shared_max: on_shared<int, true><<<8, 64, 0, stream>>>(x, (int*)y, 3);
+// x: 512; view: int32
+// expect: [fours(block, lambda v: v.max().clamp(min=3)) for block in x.reshape(8, 64)]

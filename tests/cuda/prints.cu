@@ -1,4 +1,4 @@
-// Cases of the suite "prints" of ../test_sim.py: after "// case NAME:" its launch, then its kernels.
+#include "convlab.cuh"
 
 // case all: hello<<<1, 32, 0, stream>>>(x);
 __global__ void hello(const float* x) {

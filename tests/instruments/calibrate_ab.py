@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import statistics
 import sys
@@ -21,16 +22,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 import convlab
 from convlab.fast import paired
 from convlab.fast.bench import write_between
-from convlab.fast.paired import MODES
+from convlab.fast.paired import MODES, Until
 from convlab.fast.ratio import THRESHOLD
 from convlab.machine.clock import Clock
 from convlab.run.kernel import resolve
 from convlab.run.runnable import Allocate, Launch, Runnable, empty
+from convlab.show.result import Table
 from convlab.words.problem import Problem
 
 CASES = (
@@ -85,52 +88,44 @@ class SpunLaunch(Launch):
 
 def a_against_a(seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each mode of each run, going round the cases until time is up."""
-    end, seed = time.monotonic() + seconds, 0
-    while True:
-        for kernel, problem in CASES:
-            if time.monotonic() > end:
-                return
-            seed += 1
-            result = convlab.ab(
-                kernel, kernel, problem, seed=seed, limit_seconds=LIMIT_SECONDS, check=False
-            )
-            for mode in result.modes:
-                yield row(kernel, problem, mode, 0.0)
+    end = time.monotonic() + seconds
+    for seed, (kernel, problem) in enumerate(itertools.cycle(CASES), 1):
+        if time.monotonic() > end:
+            return
+        result = convlab.ab(
+            kernel, kernel, problem, seed=seed, limit_seconds=LIMIT_SECONDS, check=False
+        )
+        for mode in result.modes:
+            yield row(kernel, problem, mode, 0.0)
 
 
 def slowed(seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row for each planted slow-down, going round the cases until time is up."""
-    end, seed = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
     alone: dict[tuple[str, str, str], float] = {}
-    while True:
-        for kernel, problem in CASES:
-            base = Spun(resolve(kernel), SPIN)
-            for mode in MODES:
-                where = (kernel, problem, mode)
-                if where not in alone:
-                    found = compared(base, base, problem, mode, seed)
-                    alone[where] = statistics.median(found.a_seconds)
-                for planted in PLANTED:
-                    if time.monotonic() > end:
-                        return
-                    seed += 1
-                    extra = round(planted * alone[where] / seconds_per_cycle())
-                    slow = Spun(base.runnable, SPIN + extra)
-                    found = compared(base, slow, problem, mode, seed)
-                    yield row(kernel, problem, found, planted)
+    places = [(kernel, problem, mode) for kernel, problem in CASES for mode in MODES]
+    for seed, (where, planted) in enumerate(itertools.cycle(itertools.product(places, PLANTED))):
+        if time.monotonic() > end:
+            return
+        kernel, problem, mode = where
+        base = Spun(resolve(kernel), SPIN)
+        if where not in alone:
+            alone[where], _ = compared(base, base, problem, mode, seed).seconds
+        extra = round(planted * alone[where] / seconds_per_cycle())
+        found = compared(base, Spun(base.runnable, SPIN + extra), problem, mode, seed + 1)
+        yield row(kernel, problem, found, planted)
 
 
 def compared(a: Any, b: Any, problem: str, mode: str, seed: int) -> paired.Paired:
     """Time two in this process: a closure does not travel to a worker."""
-    (found,) = paired.measure_pair(
-        a, b, convlab.problem(problem), seed=seed, modes=[mode], target=TARGET,
-        limit_seconds=LIMIT_SECONDS,
-    )  # fmt: skip
+    until = Until(TARGET, LIMIT_SECONDS, seed)
+    (found,) = paired.measure_pair(a, b, convlab.problem(problem), [mode], until)
     return found
 
 
 def seconds_per_cycle() -> float:
     """Measure how long a cycle of the spinning kernel is now: two long spins, their difference."""
+
     def spun(cycles: int) -> float:
         taken = []
         for _ in range(5):
@@ -152,48 +147,41 @@ def row(kernel: str, problem: str, found: paired.Paired, planted: float) -> dict
         "kernel": kernel, "problem": problem, "mode": found.mode, "planted": planted,
         "verdict": ratio.verdict(), "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
         "holds": ratio.low <= 1 + planted <= ratio.high, "rounds": ratio.rounds,
-        "discarded": found.discarded, "seconds": statistics.median(found.a_seconds),
+        "discarded": found.discarded, "seconds": found.seconds[0],
         "mhz": found.mhz, "method": found.method, "notes": list(found.notes),
     }  # fmt: skip
 
 
 def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
     """Return Markdown lines, and whether what is asked of A/B holds."""
-    lines = [
-        "| planted | runs | same | slower | faster | undecided | interval holds it | "
-        "ratio, median (least to most) | rounds, median |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    good = True
-    for planted in sorted({each["planted"] for each in rows}):
-        some = [each for each in rows if each["planted"] == planted]
-        shares = {
-            name: sum(each["verdict"] == name for each in some) / len(some)
-            for name in ("same", "slower", "faster", "undecided")
-        }
-        good &= planted != 0 or shares["same"] >= 0.95
-        good &= planted < 0.02 or shares["slower"] >= 0.95
-        ratios = [each["ratio"] for each in some]
-        cells = [
-            f"{planted:.1%}" if planted else "A against A", len(some),
-            *(f"{share:.1%}" for share in shares.values()),
-            f"{sum(each['holds'] for each in some) / len(some):.1%}",
-            f"{statistics.median(ratios):.4f} ({min(ratios):.4f} to {max(ratios):.4f})",
-            f"{statistics.median(each['rounds'] for each in some):.0f}",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines += ["", "| kernel | problem | mode | time, µs | A against A same | 2% seen | "
-              "ratio at 2%, median |", "|---|---|---|---|---|---|---|"]  # fmt: skip
-    for key in dict.fromkeys((r["kernel"], r["problem"], r["mode"]) for r in rows):
-        mine = [r for r in rows if (r["kernel"], r["problem"], r["mode"]) == key]
-        same = [r["verdict"] == "same" for r in mine if r["planted"] == 0]
-        two = [r for r in mine if r["planted"] == 0.02]
-        seconds = statistics.median(r["seconds"] for r in mine if r["planted"] == 0 or not same)
-        seen = sum(r["verdict"] == "slower" for r in two)
-        ratio = f"{statistics.median(r['ratio'] for r in two):.4f}" if two else "-"
-        cells = [f"{1e6 * seconds:.4g}", f"{sum(same)} of {len(same)}", f"{seen} of {len(two)}"]
-        lines.append(f"| {' | '.join([*key, *cells, ratio])} |")
-    return lines, good and bool(rows)
+    runs = pd.DataFrame(rows)
+    said = ["same", "slower", "faster", "undecided"]
+    shares, lines, good = [], [], True
+    for planted, some in runs.groupby("planted"):
+        share = {word: (some.verdict == word).mean() for word in said}
+        good &= planted != 0 or share["same"] >= 0.95
+        good &= planted < 0.02 or share["slower"] >= 0.95
+        ratio = some.ratio
+        shares.append({
+            "planted": f"{planted:.1%}" if planted else "A against A", "runs": str(len(some)),
+            **{word: f"{part:.1%}" for word, part in share.items()},
+            "interval holds it": f"{some.holds.mean():.1%}",
+            "ratio, median (least to most)":
+                f"{ratio.median():.4f} ({ratio.min():.4f} to {ratio.max():.4f})",
+            "rounds, median": f"{some.rounds.median():.0f}",
+        })  # fmt: skip
+    for (kernel, problem, mode), mine in runs.groupby(["kernel", "problem", "mode"], sort=False):
+        same, two = mine[mine.planted == 0], mine[mine.planted == 0.02]
+        alone = same if len(same) else mine
+        lines.append({
+            "kernel": kernel, "problem": problem, "mode": mode,
+            "time, µs": f"{1e6 * alone.seconds.median():.4g}",
+            "A against A same": f"{(same.verdict == 'same').sum()} of {len(same)}",
+            "2% seen": f"{(two.verdict == 'slower').sum()} of {len(two)}",
+            "ratio at 2%, median": f"{two.ratio.median():.4f}" if len(two) else "-",
+        })  # fmt: skip
+    first, second = (Table(pd.DataFrame(each)).markdown() for each in (shares, lines))
+    return [*first.split("\n"), "", *second.split("\n")], good
 
 
 def main() -> int:
@@ -216,6 +204,8 @@ def main() -> int:
         for each in part(arguments.seconds / 2):
             rows.append(each)
             arguments.json.write_text(json.dumps({**facts, "runs": rows}, indent=1))
+    if not rows:
+        parser.error(f"in {arguments.seconds:g} seconds not one run ended")
     lines, good = tables(rows)
     print(f"{facts['gpu']}; Python {facts['python']}; NVML: {facts['nvml']}; {facts['date']}\n")
     print("\n".join(lines))
@@ -223,7 +213,7 @@ def main() -> int:
           "each in at least 95% of the runs")  # fmt: skip
     if arguments.write is not None:
         where = f"{facts['gpu']}; {facts['date']}."
-        first = lines[: lines.index("")] if "" in lines else lines
+        first = lines[: lines.index("")]
         write_between(arguments.write, "calibration", "\n".join([*first, "", where]))
     return 0 if good else 1
 

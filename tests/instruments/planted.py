@@ -70,11 +70,14 @@ class Mutant:
     @property
     def right(self) -> str:
         """The rung's text before the mistake."""
-        text = (KERNELS / f"{self.rung}.cu").read_text()
-        if self.inline:
-            header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
-            text = replace(text, f'#include "{self.inline}"\n', header, 1, self.name)
-        return text
+        return self.pasted((KERNELS / f"{self.rung}.cu").read_text())
+
+    def pasted(self, text: str) -> str:
+        """Return a text of the rung with ``inline`` in it."""
+        if not self.inline:
+            return text
+        header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
+        return replace(text, f'#include "{self.inline}"\n', header, 1, self.name)
 
     @property
     def source(self) -> str:
@@ -826,19 +829,32 @@ MMA = _of(
        at=("round_tf32(s_x", "round_tf32(w_rows", "s_tap[", "const Tap tap =", "memcpy_async(&s_")),
 )  # fmt: skip
 
+_SHARED = {"inline": "wgmma_roles.cuh", **_BEFORE_ROLES}
+
 WGMMA = _of(
     "11_wgmma_tf32",
     _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
-       at=(*_ROLES, "bulk_load("), **_BEFORE_ROLES),
+       at=(*_ROLES, "bulk_load("), **_SHARED),
 )  # fmt: skip
 
 VECTOR = _of(
     "12_wgmma_vector_reads",
     _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
-       at=(*_ROLES, "s_x[i] = {}", "s_quad[r_to["), **_BEFORE_ROLES),
+       at=(*_ROLES, "s_x[i] = {}", "s_quad[r_to["), **_SHARED),
+)  # fmt: skip
+
+PARTS = _of(
+    "13_wgmma_3xtf32",
+    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+       at=(*_ROLES, "bulk_load("), **_SHARED),
+    _m("low_dropped", "what rounding leaves of x is not multiplied",
+       ("                    product(w_high, x_low, tap, true);\n", "")),
+    _m("sums_stay", "the sums of all periods but the last are dropped",
+       ("                since = 0;\n",
+        "                since = 0;\n                for (float& sum : r_sum) sum = 0;\n")),
 )  # fmt: skip
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR,
+    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS,
 )  # fmt: skip

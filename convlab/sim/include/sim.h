@@ -122,7 +122,7 @@ T& shared(const char* name, const void* declaration) {
                                        shape<T>(std::make_index_sequence<std::rank_v<T>>())));
 }
 
-// What `convlab.sim.run` brings for a parameter of whatever type.
+// What `any_kernel.run` brings for a parameter of whatever type.
 struct Argument {
     void* pointer;
     double real;

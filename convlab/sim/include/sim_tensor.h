@@ -101,3 +101,6 @@ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t 
                                           int accumulate) {
     sim_wgmma(d, a, b, 256, accumulate);
 }
+__forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+    sim_wgmma(d, a, b, 128, accumulate);
+}

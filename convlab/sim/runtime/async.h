@@ -26,7 +26,7 @@ void Worker::examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, cons
     examine(address, bytes, Kind::load, pc);
     if (!g_trace) return;
     for (uintptr_t at = address; at < address + bytes; at += 4) {
-        const Mark& w = shared_cells[(at - uintptr_t(shared)) / 4].writer;
+        const Mark& w = cell_of(at).writer;
         if (!w.launch || w.bulk || w.block != uint32_t(block) || w.launch != launch->number)
             continue;
         const Fiber& f = fibers[w.thread];
@@ -113,7 +113,7 @@ void Worker::settle(Mbarrier& barrier) {
     if (barrier.missing || barrier.bytes) return;
     for (const Span& span : barrier.copies)
         for (uintptr_t at = span.from; at < span.to; at += 4)
-            shared_cells[(at - uintptr_t(shared)) / 4].in_flight = 0;
+            cell_of(at).in_flight = 0;
     barrier.copies.clear();
     ++barrier.phase;
     barrier.missing = barrier.arrivals;
@@ -161,7 +161,7 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     uint16_t index;
     site(pc - 1, 4, Kind::store, index);
     for (uintptr_t at = uintptr_t(to); g_trace && at < uintptr_t(to) + unsigned(bytes); at += 4) {
-        Cell& cell = shared_cells[(at - uintptr_t(shared)) / 4];
+        Cell& cell = cell_of(at);
         cell.writer.bulk = 1, cell.in_flight = index;
     }
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + unsigned(bytes), pc});

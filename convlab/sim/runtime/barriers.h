@@ -3,14 +3,10 @@
 #include "findings.h"
 
 namespace {
-int Worker::barrier(int predicate, int* how_many, uintptr_t pc) {
-    fibers[current].state = State::at_barrier;
+void Worker::wait_as(State state, uintptr_t pc) {
+    fibers[current].state = state;
     fibers[current].waits_at = pc;
-    ++waiting;
-    votes += predicate;
     yield();
-    if (how_many) *how_many = last_votes;
-    return last_arrived;
 }
 
 void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* argument,
@@ -30,17 +26,7 @@ void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* arg
     warp.arguments[lane] = argument;
     warp.gathering[g].arrived |= 1u << lane;
     if (warp.gathering[g].arrived == mask) return complete(w, g);
-    fibers[current].state = State::at_warp;
-    fibers[current].waits_at = pc;
-    yield();
-}
-
-unsigned Worker::active(uintptr_t pc) {
-    Fiber& f = fibers[current];
-    f.waits_at = pc;
-    f.state = State::asks_active;
-    yield();
-    return fibers[current].active;
+    wait_as(State::at_warp, pc);
 }
 
 // No fiber can run: what are they waiting for, and is it complete?
@@ -194,3 +180,21 @@ void Worker::deadlock(int from) {
     abandoned = true;
 }
 }  // namespace
+
+extern "C" {
+int sim_barrier(int predicate, int* how_many) {
+    Worker& w = *t_worker;
+    ++w.waiting;
+    w.votes += predicate;
+    w.wait_as(State::at_barrier, CALLER);
+    if (how_many) *how_many = w.last_votes;
+    return w.last_arrived;
+}
+void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argument) {
+    t_worker->collective(mask, step, argument, CALLER);
+}
+unsigned sim_active_lanes() {
+    t_worker->wait_as(State::asks_active, CALLER);
+    return t_worker->fibers[t_worker->current].active;
+}
+}

@@ -63,38 +63,19 @@ void sim_fiber_start() {
     t_worker->leave(false);
 }
 
-void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape) {
-    return t_worker->array(name, declaration, bytes, shape);
-}
 void sim_fence() {
     if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
 }
-void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
-    t_worker->copy(static_cast<char*>(to), static_cast<char*>(const_cast<void*>(from)),
-                   unsigned(bytes), unsigned(zeros), CALLER);
-}
-void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
-void sim_copy_wait(unsigned newest) { t_worker->wait(newest); }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
-int sim_barrier(int predicate, int* how_many) {
-    return t_worker->barrier(predicate, how_many, CALLER);
-}
-void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argument) {
-    t_worker->collective(mask, step, argument, CALLER);
-}
 void sim_stray_shuffle(int source, unsigned came) {
     report(false, "shuffle outside the mask", CALLER, {},
            "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a GPU",
            t_worker->current % 32, source, came);
 }
-unsigned sim_active_lanes() { return t_worker->active(CALLER); }
 void sim_spin() {
     if (t_worker) t_worker->spin();
 }
 unsigned sim_lane() { return unsigned(t_worker->current % 32); }
-void sim_atomic(const volatile void* address, unsigned bytes) {
-    if (t_worker) t_worker->atomic(uintptr_t(address), bytes, CALLER);
-}
 void sim_trap() { fault("trap", CALLER, "__trap() was called"); }
 void sim_assert_fail(const char* expression, const char*, unsigned line, const char*) noexcept {
     fault("assert", CALLER, "assert(%s) failed on line %u", expression, line);

@@ -13,28 +13,6 @@ char* Worker::allot(const char* name, const void* declaration, size_t bytes,
     return base;
 }
 
-void* Worker::array(const char* name, const void* declaration, size_t bytes,
-                    const unsigned* shape) {
-    size_t fixed = bytes;
-    for (auto& a : arrays) {
-        if (a.declaration == declaration) return a.base;
-        if (a.base != dynamic) fixed += a.bytes;
-    }
-    if (fixed > kSharedDefault)
-        fault("shared memory", 0,
-              "static __shared__ arrays take %zu bytes, over the limit of %d; use dynamic "
-              "shared memory and cudaFuncSetAttribute",
-              fixed, kSharedDefault);
-    if (fixed + launch->shared_bytes > size_t(launch->shared_limit))
-        fault("shared memory", 0,
-              "static __shared__ arrays of %zu bytes and %zu dynamic ones are over the limit "
-              "of %d; ask for more with cudaFuncSetAttribute",
-              fixed, launch->shared_bytes, launch->shared_limit);
-    for (size_t seen = launch->static_bytes;
-         seen < fixed && !launch->static_bytes.compare_exchange_weak(seen, fixed);) {}
-    return allot(name, declaration, bytes, shape);
-}
-
 // The buffer that an address is in, or not far from.
 const Buffer* buffer_near(uintptr_t address) {
     for (auto& b : g_buffers)
@@ -66,3 +44,24 @@ std::string Worker::place(uintptr_t address) const {
     return text("\x01%s:%ld:%s\x02", a->name, byte, shape);
 }
 }  // namespace
+
+extern "C" void* sim_shared(const char* name, const void* declaration, size_t bytes,
+                            const unsigned* shape) {
+    Worker& w = *t_worker;
+    Launch& launch = *w.launch;
+    size_t fixed = bytes;
+    for (auto& a : w.arrays) {
+        if (a.declaration == declaration) return a.base;
+        if (a.base != w.dynamic) fixed += a.bytes;
+    }
+    if (fixed > kSharedDefault)
+        fault("shared memory", 0, "static __shared__ arrays take %zu bytes, over the limit of %d; "
+              "use dynamic shared memory and cudaFuncSetAttribute", fixed, kSharedDefault);
+    if (fixed + launch.shared_bytes > size_t(launch.shared_limit))
+        fault("shared memory", 0, "static __shared__ arrays of %zu bytes and %zu dynamic ones are "
+              "over the limit of %d; ask for more with cudaFuncSetAttribute", fixed,
+              launch.shared_bytes, launch.shared_limit);
+    for (size_t seen = launch.static_bytes;
+         seen < fixed && !launch.static_bytes.compare_exchange_weak(seen, fixed);) {}
+    return w.allot(name, declaration, bytes, shape);
+}

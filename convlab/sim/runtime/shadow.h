@@ -138,48 +138,57 @@ inline void Worker::settle() {
                pending.what);
 }
 
-void Worker::atomic(uintptr_t address, unsigned bytes, uintptr_t pc) {
-    ++counters.atomics;
-    access(address, bytes, Kind::atomic, pc);
-    Fiber& f = fibers[current];
-    if (f.loaded == address) sites[f.loaded_by].before_atomic = true;
-    f.acquires = atomics = true;  // once it is done, which is when this thread is back
+}  // namespace
+
+extern "C" {
+void sim_atomic(const volatile void* address, unsigned bytes) {
+    if (!t_worker) return;
+    Worker& w = *t_worker;
+    ++w.counters.atomics;
+    w.access(uintptr_t(address), bytes, Kind::atomic, CALLER);
+    Fiber& f = w.fibers[w.current];
+    if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
+    f.acquires = w.atomics = true;  // once it is done, which is when this thread is back
     if (!f.fenced) return;
     f.released = ++g_clock;
-    std::lock_guard<std::mutex> hold(launch->lock);
-    launch->released[uint32_t(block)] = f.released;
+    std::lock_guard<std::mutex> hold(w.launch->lock);
+    w.launch->released[uint32_t(w.block)] = f.released;
 }
 
-void Worker::copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc) {
-    if (bytes > zeros) access(uintptr_t(from), bytes - zeros, Kind::load, pc);
-    access(uintptr_t(to), bytes, Kind::store, pc - 1);
-    if (copies.empty()) copies.resize(threads);
-    copies[current].push_back({to, from, bytes, zeros, fibers[current].batch, pc});
+void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
+    Worker& w = *t_worker;
+    uintptr_t pc = CALLER, at = uintptr_t(to);
+    unsigned size = unsigned(bytes), batch = w.fibers[w.current].batch;
+    if (bytes > zeros) w.access(uintptr_t(from), size - unsigned(zeros), Kind::load, pc);
+    w.access(at, size, Kind::store, pc - 1);
+    if (w.copies.empty()) w.copies.resize(w.threads);
+    w.copies[w.current].push_back(
+        {static_cast<char*>(to), static_cast<const char*>(from), size, unsigned(zeros), batch, pc});
     uint16_t index;
-    site(pc - 1, bytes, Kind::store, index);
-    for (unsigned at = 0; at < bytes; at += 4)
-        shared_cells[(to - shared + at) / 4].in_flight = index;  // its store made it not quiet
+    w.site(pc - 1, size, Kind::store, index);
+    for (unsigned i = 0; i < size; i += 4)
+        w.cell_of(at + i).in_flight = index;  // its store made it not quiet
 }
 
-void Worker::wait(unsigned newest) {
-    if (copies.empty()) return;
-    auto& mine = copies[current];
-    size_t kept = 0;
+void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
+
+void sim_copy_wait(unsigned newest) {
+    Worker& w = *t_worker;
+    if (w.copies.empty()) return;
+    auto& mine = w.copies[w.current];
+    auto due = [&](const Copy& c) { return c.batch + newest < w.fibers[w.current].batch; };
     for (Copy& c : mine) {
-        if (c.batch + newest >= fibers[current].batch) {
-            mine[kept++] = c;
-            continue;
-        }
+        if (!due(c)) continue;
         std::memcpy(c.to, c.from, c.bytes - c.zeros);
         std::memset(c.to + c.bytes - c.zeros, 0, c.zeros);
         uint16_t index;
-        site(c.pc - 1, c.bytes, Kind::store, index);
+        w.site(c.pc - 1, c.bytes, Kind::store, index);
         for (unsigned at = 0; at < c.bytes; at += 4) {
-            Cell& cell = shared_cells[(c.to - shared + at) / 4];
+            Cell& cell = w.cell_of(uintptr_t(c.to) + at);
             cell.in_flight = 0;
-            cell.writer = mark(15, false, index);
+            cell.writer = w.mark(15, false, index);
         }
     }
-    mine.resize(kept);
+    mine.erase(std::remove_if(mine.begin(), mine.end(), due), mine.end());
 }
-}  // namespace
+}

@@ -150,7 +150,8 @@ struct Look {  // one access, as the shadow is asked about it
 };
 
 struct Copy {  // an asynchronous one, of one thread
-    char *to, *from;
+    char* to;
+    const char* from;
     unsigned bytes, zeros, batch;
     uintptr_t pc;
 };

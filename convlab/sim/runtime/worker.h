@@ -73,9 +73,10 @@ struct Worker {
 
     static constexpr size_t kSites = 1 << 13;
 
+    Cell& cell_of(uintptr_t at) { return shared_cells[(at - uintptr_t(shared)) / 4]; }
+
     // memory.h
     char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
-    void* array(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
     const Array* array_near(uintptr_t address) const;
     std::string place(uintptr_t address) const;
 
@@ -93,9 +94,8 @@ struct Worker {
     void run_block(uint64_t number);
 
     // barriers.h
-    int barrier(int predicate, int* how_many, uintptr_t pc);
+    void wait_as(State state, uintptr_t pc);
     void collective(unsigned mask, void (*step)(void**, unsigned), void* argument, uintptr_t pc);
-    unsigned active(uintptr_t pc);
     bool release();
     int lanes_of(int w) const;
     unsigned lanes_present(int w) const;
@@ -133,9 +133,6 @@ struct Worker {
     void in_flight(Cell& cell, const Look& look, uintptr_t address);
     void race(const Mark& m, const Look& look, uintptr_t address);
     void settle();
-    void atomic(uintptr_t address, unsigned bytes, uintptr_t pc);
-    void copy(char* to, char* from, unsigned bytes, unsigned zeros, uintptr_t pc);
-    void wait(unsigned newest);
 
     // meeting.h
     void flush(int w);

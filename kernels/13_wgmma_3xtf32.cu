@@ -1,0 +1,177 @@
+// title: fp32 accuracy on Hopper's tensor cores
+// idea: A number is the sum of two that tensor cores take whole: itself rounded to 11 bits, high,
+//       and what that left, low. Three products, high high + high low + low high, have all that
+//       fp32 keeps. But a tensor core's sum is cut off after every product, always towards zero,
+//       so it may not run for long: after 9 taps it is added to one in ordinary registers.
+// change: Against 11: both parts of x and of the filter are staged, and three products made of
+//       them, the small ones first, while the sum is small and little is cut off. Two sets of sums
+//       in registers leave room for 128 positions of a consumer.
+// mapping: as 11; two consumer warpgroups -> 64 channels x 128 positions of the tile each.
+// precision: fp32
+// arch: sm_90a
+// supports: sm >= 90,
+//       132 * (256 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
+//             + (R - 1) * dilation_h * (128 * stride_w + (S - 1) * dilation_w))
+//       + 8192 + 4 * R * S + 10496 <= smem
+//       or Q < 128 and 132 * (256 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
+//             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
+//       + 8192 + 4 * R * S + 10496 <= smem
+// limits: three products where TF32 has one, for twice the staging: the tensor cores, and what they
+//       read from shared memory, 96 of its 128 bytes a cycle. With one tap there are few products
+//       for what is staged, and x is waited for. An infinity times an infinity is NaN.
+#include "convlab.cuh"
+#include "tensor.cuh"
+#include "wgmma_tile.cuh"
+#include "wgmma_roles.cuh"
+
+constexpr int kPositions = 128;
+constexpr int kPeriod = 9;   // taps, after which sums leave the tensor cores
+constexpr int kBatch = 6;    // pixels that a loader has under way at a time
+constexpr Style kStyle = {kPositions, 2, kPeriod, false};
+
+// A loader: pixel by pixel to [high, low][quad][pixel].
+__device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
+                                     const float* g_x) {
+    const int C_group = conv.C / conv.groups, quad = tiling.quad;
+    const int64_t HW = int64_t(conv.H) * conv.W;
+    float r_x[kBatch][kChunk];
+    int stage = 0, parity = 0;
+    for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
+        const Tile tile = tile_at(tiling, number);
+        const float* x_c0 = g_x + (int64_t(tile.n) * conv.C + b.group * C_group) * HW;
+        for (int c0 = 0; c0 < C_group; c0 += kChunk) {
+            float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at) + stage * 4 * quad;
+            #pragma unroll 1
+            for (int first = threadIdx.x - 256; first < quad; first += 32 * kLoaders * kBatch) {
+                #pragma unroll
+                for (int i = 0; i < kBatch; ++i) {
+                    const Pixel pixel =
+                        pixel_at(conv, tiling, b, tile, first + i * 32 * kLoaders);
+                    const float* x = x_c0 + pixel.at;
+                    #pragma unroll
+                    for (int c = 0; c < kChunk; ++c) {
+                        r_x[i][c] = pixel.inside && c0 + c < C_group ? *x : 0.0f;
+                        x += HW;
+                    }
+                }
+                if (first < 32 * kLoaders) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+                #pragma unroll
+                for (int i = 0; i < kBatch; ++i) {
+                    const int pixel = first + i * 32 * kLoaders;
+                    if (pixel >= quad) break;
+                    #pragma unroll
+                    for (int q = 0; q < 2; ++q) {
+                        Parts x[4];
+                        #pragma unroll
+                        for (int c = 0; c < 4; ++c) x[c] = parts_of(r_x[i][4 * q + c]);
+                        s_x[q * quad + pixel] =
+                            make_float4(x[0].high, x[1].high, x[2].high, x[3].high);
+                        s_x[(2 + q) * quad + pixel] =
+                            make_float4(x[0].low, x[1].low, x[2].low, x[3].low);
+                    }
+                }
+            }
+            fence_proxy_async();
+            __syncwarp();
+            if (b.lane == 0) mbarrier_arrive(&b.x_full[stage]);
+            if (++stage == tiling.stages) stage = 0, parity ^= 1;
+            x_c0 += kChunk * HW;
+        }
+    }
+}
+
+// A consumer. While it moves its sums, the other keeps the tensor cores busy.
+__device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const Tiling& tiling,
+                                                  const Block& b, const float* g_bias,
+                                                  float* g_y) {
+    const int consumer = b.warp / 4, taps = conv.R * conv.S;
+    const uint64_t x_first = wgmma_moved(
+        wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
+    const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
+    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
+
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        float r_sum[kPositions / 2] = {};   // as wgmma's d: 64 channels x 128 positions
+        float r_acc[kPositions / 2] = {};   // wgmma's own, of `since` taps
+        int since = 0;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            mbarrier_wait(&b.x_full[stage], stage_parity);
+            const uint64_t x_high = wgmma_moved(x_first, stage * 4 * tiling.quad);
+            const uint64_t x_low = wgmma_moved(x_high, 2 * tiling.quad);
+            for (int first = 0; first < taps; first += tiling.taps) {
+                const int count = min_of(tiling.taps, taps - first);
+                const uint64_t w_high =
+                    wgmma_moved(w_first, slot * tiling.taps * (2 * kTapBytes / 16));
+                const uint64_t w_low = wgmma_moved(w_high, kTapBytes / 16);
+                auto product = [&](uint64_t w, uint64_t x, int tap, int accumulate) {
+                    wgmma_m64n128k8_tf32(r_acc, wgmma_moved(w, tap * (2 * kTapBytes / 16)),
+                                         wgmma_moved(x, b.s_tap[first + tap]), accumulate);
+                };
+                auto small = [&](int tap, int accumulate) {
+                    product(w_low, x_high, tap, accumulate);
+                    product(w_high, x_low, tap, true);
+                };
+                auto large = [&](int tap) { product(w_high, x_high, tap, true); };
+                mbarrier_wait(&b.w_full[slot], slot_parity);
+                wgmma_fence();
+                if (count == kPeriod) {   // without a jump, which keeps the tensor cores busier
+                    #pragma unroll
+                    for (int tap = 0; tap < kPeriod; ++tap) small(tap, tap > 0);
+                    #pragma unroll
+                    for (int tap = 0; tap < kPeriod; ++tap) large(tap);
+                } else {
+                    #pragma unroll 1
+                    for (int tap = 0; tap < count; ++tap) small(tap, since + tap > 0);
+                    #pragma unroll 1
+                    for (int tap = 0; tap < count; ++tap) large(tap);
+                }
+                wgmma_commit();
+                wgmma_wait<0>();
+                if (b.lane == 0) mbarrier_arrive(&b.w_empty[slot]);
+                if (++slot == tiling.slots) slot = 0, slot_parity ^= 1;
+                since += count;
+                if (since + tiling.taps <= kPeriod) continue;
+                #pragma unroll
+                for (int i = 0; i < kPositions / 2; ++i) r_sum[i] += r_acc[i];
+                since = 0;
+            }
+            if (b.lane == 0) mbarrier_arrive(&b.x_empty[stage]);
+            if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
+        }
+        if (since > 0) {
+            #pragma unroll
+            for (int i = 0; i < kPositions / 2; ++i) r_sum[i] += r_acc[i];
+        }
+        store_tile<kPositions>(conv, tiling, b, tile, channels_of(b, g_bias), r_sum, g_y);
+    }
+    bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+conv2d_wgmma_3xtf32(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
+                    const float* __restrict__ g_packed, const float* __restrict__ g_bias,
+                    float* __restrict__ g_y) {
+    extern __shared__ float4 s_mem[];
+    const Block b = block_of(conv, tiling, s_mem);
+    set_up(conv, tiling, b);
+    find_pixels(conv, tiling, b);
+    __syncthreads();
+    if (b.warp == 11) {
+        load_filter(conv, tiling, b, g_packed, kStyle.terms);
+    } else if (b.warp >= 8) {
+        load(conv, tiling, b, g_x);
+    } else {
+        multiply_in_parts(conv, tiling, b, g_bias, g_y);
+    }
+}
+
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit*/) {
+    return size_t(packed_bytes(*problem, kStyle));
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    return launch_wgmma(conv2d_wgmma_3xtf32, kThreads, kStyle, *problem, x, w, bias, y, workspace,
+                        workspace_bytes, stream);
+}

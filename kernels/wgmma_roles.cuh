@@ -1,0 +1,277 @@
+// What the warps of a block on wgmma do, in the rungs from 11 on: two warpgroups multiply and store
+// y, three warps stage x, one has the filter fetched. They hand stages of x and slots of the filter
+// on through mbarriers. Included after wgmma_tile.cuh.
+#pragma once
+
+constexpr int kLoaders = 3;     // warps that stage x
+constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
+
+// A block's shared memory, and its place in the work.
+struct Block {
+    char* s_bytes;
+    uint64_t *x_full, *x_empty;   // by stage
+    uint64_t *w_full, *w_empty;   // by slot
+    unsigned *s_tap, *s_where;    // where each tap is in the staged tile; and the loaders' table
+    int* s_k;                     // the block's first output channel; and how many it has
+    int warp, lane;
+    int k_tile, group;            // k_tile: of all groups
+    int first_tile;
+};
+
+__device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling& tiling,
+                                          float4* s_mem) {
+    Block b;
+    b.s_bytes = reinterpret_cast<char*>(s_mem);
+    b.x_full = reinterpret_cast<uint64_t*>(s_mem);
+    b.x_empty = b.x_full + tiling.stages;
+    b.w_full = b.x_empty + tiling.stages;
+    b.w_empty = b.w_full + tiling.slots;
+    b.s_k = reinterpret_cast<int*>(b.s_bytes + tiling.x_at) - 2;
+    b.s_tap = reinterpret_cast<unsigned*>(b.s_bytes + tiling.table_at);
+    b.s_where = b.s_tap + conv.R * conv.S;
+    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
+    b.lane = threadIdx.x % 32;
+    b.k_tile = blockIdx.x / tiling.lanes;
+    b.group = b.k_tile / tiling.k_tiles;
+    b.first_tile = blockIdx.x % tiling.lanes;
+    return b;
+}
+
+// What is made before the barrier that all warps of a block pass.
+__device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& tiling,
+                                       const Block& b) {
+    for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads)
+        b.s_tap[i] = tap_at(conv, tiling, i / conv.S, i % conv.S);
+    if (threadIdx.x != 0) return;
+    const int K_group = conv.K / conv.groups, k0 = b.k_tile % tiling.k_tiles * kKTile;
+    b.s_k[0] = b.group * K_group + k0;
+    b.s_k[1] = K_group - k0;
+    for (int i = 0; i < tiling.stages; ++i) {
+        mbarrier_init(&b.x_full[i], kLoaders);
+        mbarrier_init(&b.x_empty[i], 8);                     // the consumers' warps
+    }
+    for (int i = 0; i < tiling.slots; ++i) {
+        mbarrier_init(&b.w_full[i], 1);
+        mbarrier_init(&b.w_empty[i], 8);
+    }
+    mbarrier_fence_init();
+}
+
+// Four channels of a pixel, for a tensor core to truncate.
+__device__ __forceinline__ float4 ready(float x, float y, float z, float w) {
+    return make_float4(before_truncation(x), before_truncation(y), before_truncation(z),
+                       before_truncation(w));
+}
+
+// For loaders that take x pixel by pixel: where each pixel of the staged tile is in x, from the
+// tile's first: rows down, columns on.
+__device__ __forceinline__ void find_pixels(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b) {
+    for (int i = threadIdx.x; i < tiling.quad; i += kThreads) {
+        const int plane = i / tiling.plane, row = i % tiling.plane / tiling.pitch;
+        const int column = i % tiling.plane % tiling.pitch;
+        const bool used = plane < conv.stride_h * conv.stride_w;   // else nobody minds the value
+        b.s_where[i] = used ? unsigned(row * conv.stride_h + plane / conv.stride_w) << 16 |
+                                  unsigned(column * conv.stride_w + plane % conv.stride_w)
+                            : 0;
+    }
+}
+struct Pixel {
+    int64_t at;    // from the tile's first image on, in one channel
+    bool inside;   // of x
+};
+__device__ __forceinline__ Pixel pixel_at(const ConvProblem& conv, const Tiling& tiling,
+                                          const Block& b, const Tile& tile, int i) {
+    const unsigned where = b.s_where[min_of(i, tiling.quad - 1)];
+    const int image = divide(int(where >> 16), tiling.by_image_span);
+    const int h = tile.p * conv.stride_h - conv.pad_h + int(where >> 16) -   // may be negative
+                  image * tiling.image_rows * conv.stride_h;
+    const int w = tile.q * conv.stride_w - conv.pad_w + int(where & 0xffff);
+    return {(int64_t(image) * conv.C * conv.H + h) * conv.W + w,
+            unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W) &&
+                tile.n + image < conv.N};
+}
+
+// The filter's warp: slice by slice, [tap][term][quad][64 channels][4].
+__device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_packed, int terms) {
+    if (b.lane != 0) return;
+    const int taps = conv.R * conv.S, tap_bytes = terms * kTapBytes;
+    const char* packed = reinterpret_cast<const char*>(g_packed) +
+                         int64_t(b.k_tile) * tiling.chunks * taps * tap_bytes;
+    int slot = 0, parity = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        const char* from = packed;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            for (int first = 0; first < taps; first += tiling.taps) {
+                const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
+                mbarrier_wait(&b.w_empty[slot], parity ^ 1);
+                mbarrier_arrive_expect(&b.w_full[slot], bytes);
+                bulk_load(b.s_bytes + tiling.w_at + slot * tiling.taps * tap_bytes, from, bytes,
+                          &b.w_full[slot]);
+                from += bytes;
+                if (++slot == tiling.slots) slot = 0, parity ^= 1;
+            }
+        }
+    }
+}
+
+// The 16 output channels of a consumer's warp, or as many as there are. Of the bias a lane has that
+// of its two rows in d.
+struct Channels {
+    int first, count;
+    float bias[2];
+};
+__device__ __forceinline__ Channels channels_of(const Block& b, const float* g_bias) {
+    Channels mine = {b.s_k[0] + b.warp % 4 * 16, b.s_k[1] - b.warp % 4 * 16, {}};
+    for (int half = 0; half < 2; ++half) {
+        const int k = 8 * half + b.lane / 4;
+        mine.bias[half] = g_bias && k < mine.count ? g_bias[mine.first + k] : 0.0f;
+    }
+    return mine;
+}
+
+// A consumer's sums, laid out as wgmma's d, to y.
+template <int positions>
+__device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling& tiling,
+                                           const Block& b, int tile, const Channels& mine,
+                                           const float (&r_sum)[positions / 2], float* g_y) {
+    const int consumer = b.warp / 4, lane = b.lane, g = lane / 4, t = lane % 4;
+    const Tile at = tile_at(tiling, tile);
+    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    float* s_y = reinterpret_cast<float*>(b.s_bytes + tiling.y_at) +
+                 b.warp * 8 * (tiling.rows_out ? row_pitch(positions) : kPitch);
+    float* y_k = g_y + (int64_t(at.n) * conv.K + mine.first) * PQ;
+    if (tiling.rows_out) {
+        // Each consumer has one row of the tile. The copy engine moves its 16-byte multiples;
+        // what remains at the two ends, up to 3 floats, is stored by hand.
+        const int p = at.p + consumer;
+        const int length = p < conv.P ? min_of(tiling.columns, conv.Q - at.q) : 0;
+        float* y_row = y_k + int64_t(p) * conv.Q + at.q;
+        auto shift_of = [&](int k) {   // of a row in s_y, as in y: floats past a multiple of 16
+            return int(reinterpret_cast<uintptr_t>(y_row + k * PQ) / 4 % 4);
+        };
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            bulk_wait_read<0>();           // of what this lane had stored from here
+            __syncwarp();
+            const int shift = shift_of(8 * half + g);
+            float* s_row = s_y + g * row_pitch(positions) + shift + 2 * t;
+            #pragma unroll
+            for (int j = 0; j < positions / 8; ++j) {
+                const float2 pair = {r_sum[4 * j + 2 * half] + mine.bias[half],
+                                     r_sum[4 * j + 2 * half + 1] + mine.bias[half]};
+                if (shift % 2 == 0) {
+                    *reinterpret_cast<float2*>(s_row + 8 * j) = pair;
+                } else {
+                    s_row[8 * j] = pair.x;
+                    s_row[8 * j + 1] = pair.y;
+                }
+            }
+            fence_proxy_async();
+            __syncwarp();
+            const int k = 8 * half + lane % 8, part = lane / 8;   // four lanes for a row
+            if (k < mine.count) {
+                const int row_shift = shift_of(k);
+                const int head = min_of((4 - row_shift) % 4, length);
+                const int body = (length - head) / 4 * 4, tail = head + body + part;
+                float* to = y_row + k * PQ;
+                const float* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
+                if (part == 0 && body > 0) bulk_store(to + head, from + head, 4 * body);
+                if (part < head) to[part] = from[part];
+                if (tail < length) to[tail] = from[tail];
+            }
+            bulk_commit();
+        }
+        return;
+    }
+    #pragma unroll
+    for (int part = 0; part < positions / 32; ++part) {
+        const int position = consumer * tiling.step + 32 * part + lane;
+        const int row = divide(position, tiling.by_pitch);
+        const int column = position - row * tiling.pitch;
+        const int image = divide(row, tiling.by_image_rows);
+        const int p = at.p + row - image * tiling.image_rows;
+        const bool inside = row < tiling.rows && p < conv.P && at.n + image < conv.N &&
+                            column < tiling.columns && at.q + column < conv.Q;
+        float* y_pixel =
+            y_k + int64_t(image) * conv.K * PQ + int64_t(p) * conv.Q + at.q + column;
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            __syncwarp();                  // all have read what was there
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const float* d = &r_sum[4 * (4 * part + j) + 2 * half];
+                *reinterpret_cast<float2*>(s_y + g * kPitch + 8 * j + 2 * t) =
+                    make_float2(d[0] + mine.bias[half], d[1] + mine.bias[half]);
+            }
+            __syncwarp();
+            #pragma unroll 4
+            for (int k = 0; k < 8; ++k) {
+                if (inside && 8 * half + k < mine.count) __stcs(y_pixel, s_y[k * kPitch + lane]);
+                y_pixel += PQ;
+            }
+        }
+    }
+}
+
+// A consumer of the TF32 rungs. Both share the stages; each has 64 channels x 256 positions.
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, const float* g_bias, float* g_y) {
+    const int consumer = b.warp / 4, taps = conv.R * conv.S;
+    const uint64_t x_first = wgmma_moved(
+        wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
+    const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
+    float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
+    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
+
+    auto before = [](int place, int places) { return (place == 0 ? places : place) - 1; };
+    auto release = [&](bool whole_chunk) {   // the slice before this one has been read
+        if (b.lane != 0) return;
+        mbarrier_arrive(&b.w_empty[before(slot, tiling.slots)]);
+        if (whole_chunk) mbarrier_arrive(&b.x_empty[before(stage, tiling.stages)]);
+    };
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            mbarrier_wait(&b.x_full[stage], stage_parity);
+            const uint64_t x_stage = wgmma_moved(x_first, stage * 2 * tiling.quad);
+            for (int first = 0; first < taps; first += tiling.taps) {
+                mbarrier_wait(&b.w_full[slot], slot_parity);
+                const uint64_t w_slot = wgmma_moved(w_first, slot * tiling.taps * (kTapBytes / 16));
+                const int count = min_of(tiling.taps, taps - first);
+                auto tap = [&](int i) {
+                    wgmma_m64n256k8_tf32(r_acc, wgmma_moved(w_slot, i * (kTapBytes / 16)),
+                                         wgmma_moved(x_stage, b.s_tap[first + i]),
+                                         chunk + first + i > 0);
+                };
+                // One group of products runs while the next is issued. Groups of three keep the
+                // tensor cores busier than single ones.
+                #pragma unroll 1
+                for (int i = 0; i < count;) {
+                    if (i + 3 <= count) {
+                        wgmma_fence();
+                        tap(i), tap(i + 1), tap(i + 2);
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (i == 0 && chunk + first > 0) release(first == 0);
+                        i += 3;
+                    } else {
+                        wgmma_fence();
+                        tap(i);
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (i == 0 && chunk + first > 0) release(first == 0);
+                        i += 1;
+                    }
+                }
+                if (++slot == tiling.slots) slot = 0, slot_parity ^= 1;
+            }
+            if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
+        }
+        const Channels mine = channels_of(b, g_bias);
+        wgmma_wait<0>();
+        release(true);
+        store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);
+    }
+    bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
+}
