@@ -18,6 +18,7 @@ from ..words.problem import Problem
 
 MACS = 25_000_000  # multiply-adds that are simulated in a moment
 _PROBE, _LEAST = 2, 8  # blocks: of each launch, to see how many there are; of all, that are to run
+_PROBE_SECONDS = 6.0  # that two blocks of a grid that shares its work out take at most
 
 
 def count(kernel: Kernel, problem: Problem, seed: int = 0) -> sim.Trace:
@@ -30,7 +31,8 @@ def count(kernel: Kernel, problem: Problem, seed: int = 0) -> sim.Trace:
         return simulate(kernel, problem, sample=kernel.sample)
     if problem.macs <= MACS:
         return simulate(kernel, problem, seed=seed)
-    probe = simulate(kernel, problem, sample=_PROBE)
+    limit = min(kernel.time_limit, _PROBE_SECONDS)
+    probe = simulate(kernel, problem, sample=_PROBE, time_limit=limit)
     # of launches that are alike each does its share; those of many small blocks are cheap
     fewest = min((math.prod(launch["grid"]) for launch in probe.launches), default=0)
     blocks = max(_LEAST // max(1, len(probe.launches)), MACS * fewest // problem.macs)
@@ -48,8 +50,9 @@ def simulate(
     """Run a kernel once on the simulator: on data of a seed, or else on zeros.
 
     Of each launch `sample` blocks run, all of them unless told; `options` are those of
-    `convlab.sim.simulate`: record, joined.
+    `convlab.sim.simulate`: record, joined, and the kernel's own time_limit unless told.
     """
+    options = {"time_limit": kernel.time_limit} | options
     shapes = {"x": problem.x_shape, "w": problem.w_shape}
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
     arena = sim.Arena(shapes | {"y": problem.y_shape}, [*shapes, "y"], kernel.format)
@@ -60,7 +63,7 @@ def simulate(
         return sim.simulate(
             kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
             source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
-            time_limit=kernel.time_limit, trace=kernel.trace, sample=sample and (sample, 0),
+            trace=kernel.trace, sample=sample and (sample, 0),
             **options,
         )  # fmt: skip
     except LaunchError as error:
