@@ -11,8 +11,8 @@ from test_problem import arguments
 
 from convlab.right import reference
 from convlab.right.reference import (
-    BASELINES,
-    baseline,
+
+
     full_precision,
     inputs,
     sample,

@@ -19,10 +19,42 @@ from ..words.problem import Problem
 
 MAX_MACS = 600_000  # of a generated problem: some 20 ms of the simulator's
 _CHANNELS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 37, 63, 64, 65, 97, 129)
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
-_UNEVEN = ((1, 2), (2, 1), (2, 2), (3, 2), (1, 4))
-
-_Draw = dict[str, Any]
+_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
+_UNEVEN = ((1, 2), (2, 1), (2, 2), (3, 2), (1, 4), (2, 3))
+_SEAMS = [tiles + 2 + by for tiles in (4, 8, 12, 16, 16, 24, 32, 32) for by in (-1, 0, 1)]
+_PADS = [*itertools.product(range(4), repeat=2)]
+_STEPS = [*itertools.product((1, 2, 3), repeat=2)]
+# The choices for each of a problem's numbers, C and K being those of one group; ...
+_ANY: dict[str, Sequence[Any]] = {
+    "N": (1, 2, 2, 3), "H": range(1, 41), "W": range(1, 41), "R": (1, 2, 3, 3, 3, 4, 5, 7),
+    "S": (1, 2, 3, 3, 3, 4, 5, 7), "C": _CHANNELS, "K": _CHANNELS,
+    "stride": [(1, 1)] * 18 + _STEPS, "padding": [(0, 0)] * 16 + _PADS,
+    "dilation": [(1, 1)] * 27 + _STEPS, "groups": [1] * 17 + [2, 3, 5],
+    "bias": (True, True, False, False, False),
+}  # fmt: skip
+_FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (  # ... and what a kernel may have forgotten
+    {},
+    {"H": _SEAMS, "W": _SEAMS, "R": (2, 3, 3, 4), "S": (2, 3, 3, 4), "padding": [(0, 0)],
+     "stride": [(1, 1)], "dilation": [(1, 1)]},  # outputs just short of whole tiles, or past them
+    {"N": [1]},
+    {"C": [1], "groups": [1]},
+    {"K": [1], "groups": [1]},
+    {"H": _PRIMES, "W": _PRIMES, "C": (2, 3, *_PRIMES[:6]), "K": (2, 3, *_PRIMES)},
+    {"stride": _UNEVEN},
+    {"dilation": _UNEVEN, "R": (2, 3, 4, 5), "S": (2, 3, 4, 5), "padding": _PADS},
+    {"R": (1, 2, 3, 5), "S": (1, 2, 3, 5), "padding": [(5, 5), (5, 7), (8, 5), (6, 8)]},
+    {"groups": (2, 3, 4, 6), "C": (1, 2, 3), "K": (1, 2, 3, 5)},
+    {"groups": (2, 7, 16, 19, 33), "C": [1], "K": (1, 2)},  # depthwise
+    {"R": [1], "S": [1], "dilation": [(1, 1)]},
+    {"R": [5], "S": [9], "H": range(5, 30), "W": range(9, 34)},
+    {"R": [9], "S": [5], "H": range(9, 34), "W": range(5, 30)},
+    {"R": [11], "S": [11], "H": range(11, 36), "W": range(11, 36)},
+    {"W": [1], "S": [1], "dilation": [(1, 1)]},
+    {"H": [1], "R": [1], "dilation": [(1, 1)]},
+    {"H": range(1, 5), "W": range(200, 1201), "R": [1]},
+    {"W": range(1, 5), "H": range(200, 1201), "S": [1]},
+    {"stride": _UNEVEN, "dilation": _UNEVEN, "H": range(8, 41), "W": range(8, 41)},
+)  # fmt: skip
 
 
 def generated(count: int, seed: int = 0) -> Iterator[Problem]:
@@ -34,94 +66,21 @@ def generated(count: int, seed: int = 0) -> Iterator[Problem]:
     rng = random.Random(seed)
     seen: set[Problem] = set()
     while len(seen) < count:
-        made = _make(rng, _FLAVOURS[len(seen) % len(_FLAVOURS)])
-        if made is not None and made not in seen:
+        choices = _ANY | _FLAVOURS[len(seen) % len(_FLAVOURS)]
+        drawn = {name: rng.choice(some) for name, some in choices.items()}
+        groups = drawn["groups"]
+        try:  # with the fewest channels, to see how many there may be
+            room = MAX_MACS // Problem(**drawn | {"C": groups, "K": groups}).macs
+        except ProblemError:
+            continue
+        for name in rng.sample("CK", 2):
+            few = [channels for channels in choices[name] if channels <= room] or [1]
+            drawn[name] = rng.choice(few)
+            room //= drawn[name]
+        made = Problem(**drawn | {"C": drawn["C"] * groups, "K": drawn["K"] * groups})
+        if made not in seen and made.macs <= MAX_MACS:
             seen.add(made)
             yield made
-
-
-def _make(rng: random.Random, flavour: Callable[[random.Random], _Draw]) -> Problem | None:
-    """Return one problem, or None where what was drawn is no convolution or too large."""
-    drawn = {
-        "N": rng.choice((1, 2, 2, 3)),
-        "H": rng.randint(1, 40),
-        "W": rng.randint(1, 40),
-        "R": rng.choice((1, 2, 3, 3, 3, 4, 5, 7)),
-        "S": rng.choice((1, 2, 3, 3, 3, 4, 5, 7)),
-        "stride": _pair(rng, 1, 3) if rng.random() < 0.3 else (1, 1),
-        "padding": _pair(rng, 0, 3) if rng.random() < 0.5 else (0, 0),
-        "dilation": _pair(rng, 1, 3) if rng.random() < 0.25 else (1, 1),
-        "groups": rng.choice((2, 3, 5)) if rng.random() < 0.15 else 1,
-        "bias": rng.random() < 0.4,
-        "C": _CHANNELS,
-        "K": _CHANNELS,
-    }
-    drawn |= flavour(rng)
-    groups = drawn["groups"]
-    try:  # with the fewest channels, to see how many there may be
-        room = MAX_MACS // max(Problem(**drawn | {"C": groups, "K": groups}).macs, 1)
-    except ProblemError:
-        return None
-    for key in rng.sample("CK", 2):
-        choices = [c for c in drawn[key] if c <= room]
-        if not choices:
-            return None
-        drawn[key] = rng.choice(choices)
-        room //= drawn[key]
-    return Problem(**drawn | {"C": drawn["C"] * groups, "K": drawn["K"] * groups})
-
-
-def _pair(rng: random.Random, low: int, high: int) -> tuple[int, int]:
-    return rng.randint(low, high), rng.randint(low, high)
-
-
-def _seams(rng: random.Random) -> _Draw:
-    """Outputs one short of whole tiles, whole tiles, and one past them, in p and q; no options."""
-    drawn: _Draw = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
-    for size, taps in ("HR", "WS"):
-        tile = rng.choice((4, 8, 16, 32))
-        outputs = tile * rng.randint(1, 40 // tile) + rng.choice((-1, 0, 1))
-        drawn[taps] = rng.choice((1, 2, 3, 5))
-        drawn[size] = outputs + drawn[taps] - 1
-    return drawn
-
-
-def _past_filter(rng: random.Random) -> _Draw:
-    R, S = rng.choice((1, 2, 3, 5)), rng.choice((1, 2, 3, 5))
-    return {"R": R, "S": S, "padding": (R + rng.randint(0, 3), S + rng.randint(0, 3))}
-
-
-def _large_filter(R: int, S: int) -> Callable[[random.Random], _Draw]:
-    return lambda rng: {"R": R, "S": S, "H": rng.randint(R, R + 24), "W": rng.randint(S, S + 24)}
-
-
-# What a kernel may have forgotten. C and K are the choices for one group.
-_FLAVOURS: tuple[Callable[[random.Random], _Draw], ...] = (
-    lambda rng: {},
-    _seams,
-    lambda rng: {"N": 1},
-    lambda rng: {"C": (1,), "groups": 1},
-    lambda rng: {"K": (1,), "groups": 1},
-    lambda rng: {"H": rng.choice(_PRIMES[2:]), "W": rng.choice(_PRIMES[2:]), "C": _PRIMES[:8],
-                 "K": _PRIMES[:12]},
-    lambda rng: {"stride": rng.choice(_UNEVEN)},
-    lambda rng: {"dilation": rng.choice(_UNEVEN), "R": rng.randint(2, 5), "S": rng.randint(2, 5),
-                 "padding": _pair(rng, 0, 4)},
-    _past_filter,
-    lambda rng: {"groups": rng.choice((2, 3, 4, 6)), "C": (1, 2, 3), "K": (1, 2, 3, 5)},
-    lambda rng: {"groups": rng.choice((2, 7, 16, 19, 33)), "C": (1,), "K": (1, 2)},  # depthwise
-    lambda rng: {"R": 1, "S": 1, "dilation": (1, 1)},
-    _large_filter(5, 9),
-    _large_filter(9, 5),
-    _large_filter(11, 11),
-    lambda rng: {"W": 1, "S": 1, "dilation": (1, 1)},
-    lambda rng: {"H": 1, "R": 1, "dilation": (1, 1)},
-    lambda rng: {"H": rng.randint(1, 4), "W": rng.randint(200, 1200), "R": 1},
-    lambda rng: {"W": rng.randint(1, 4), "H": rng.randint(200, 1200), "S": 1},
-    lambda rng: {"stride": rng.choice(((2, 3), (3, 2), (2, 1), (1, 3))),
-                 "dilation": rng.choice(((2, 3), (3, 2), (1, 2), (2, 1))),
-                 "H": rng.randint(8, 40), "W": rng.randint(8, 40)},
-)  # fmt: skip
 
 
 # The smallest ---------------------------------------------------------------------------------
@@ -148,7 +107,9 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
     """Yield simpler problems, those with the most taken away first; perhaps itself, too."""
     groups = problem.groups
     c, k = problem.C // groups, problem.K // groups
-    changes: list[_Draw] = [{"groups": n, "C": c * n, "K": k * n} for n in _less(groups, 1)]
+    changes: list[dict[str, Any]] = [
+        {"groups": n, "C": c * n, "K": k * n} for n in _less(groups, 1)
+    ]
     changes += [{"groups": 1}, {"bias": False}]
     for option, least in (("dilation", 1), ("stride", 1), ("padding", 0)):
         high, wide = getattr(problem, option)
@@ -191,7 +152,7 @@ def across(outcomes: Sequence[tuple[Problem, bool]]) -> list[str]:
     right = [problem for problem, good in outcomes if good]
     if len(wrong) < 2 or len(right) < 3:
         return []
-    sizes = pd.DataFrame([_sizes(problem) for problem in [*wrong, *right]])
+    sizes = pd.DataFrame([_numbers(problem) for problem in [*wrong, *right]])[_SIZES]
     least = sizes[: len(wrong)].min()  # the one bound of each that could tell them apart
     bounds = (sizes >= least).rename(columns=lambda name: f"{name} >= {least[name]}")
     facts = pd.DataFrame([_facts(problem) for problem in [*wrong, *right]]).join(bounds)
@@ -213,38 +174,41 @@ def across(outcomes: Sequence[tuple[Problem, bool]]) -> list[str]:
     ]
 
 
+_SIZES = ["N", "C/groups", "K/groups", "P", "Q", "R", "S", "R*S", "P*Q", "C/groups*R*S", "groups"]
+
+
+def _numbers(p: Problem) -> dict[str, int]:
+    return p.variables() | {
+        "C/groups": p.C // p.groups, "K/groups": p.K // p.groups, "R*S": p.R * p.S,
+        "P*Q": p.P * p.Q, "N*P*Q": p.gemm_m, "C/groups*R*S": p.gemm_k,
+    }  # fmt: skip
+
+
 def _facts(p: Problem) -> dict[str, bool]:
     """What may be said of a problem, and whether it holds; what says more of it first."""
-    facts, numbers = {}, p.variables()
-    for option, any_of_it, least in (
-        ("stride", "the stride is not 1", 1),
-        ("dilation", "the dilation is not 1", 1),
-        ("pad", "there is padding", 0),
-    ):
-        high, wide = numbers[f"{option}_h"], numbers[f"{option}_w"]
-        facts |= {
-            any_of_it: (high, wide) != (least, least),
-            f"{option}_h is not {least}": high != least,
-            f"{option}_w is not {least}": wide != least,
-            f"{option}_h is not {option}_w": high != wide,
-        }
-    facts |= {
-        "there is a bias": p.bias, "groups is not 1": p.groups != 1, "R is not S": p.R != p.S,
-        "R is not 3 or S is not 3": (p.R, p.S) != (3, 3), "H is not W": p.H != p.W,
-        "P is not Q": p.P != p.Q, "N > 1": p.N > 1, "C/groups > 1": p.C > p.groups,
-        "K/groups > 1": p.K > p.groups, "K is not C": p.K != p.C,
+    numbers = _numbers(p)
+    facts = {
+        "the stride is not 1": p.stride != (1, 1), "the dilation is not 1": p.dilation != (1, 1),
+        "there is padding": p.padding != (0, 0), "there is a bias": p.bias,
     }  # fmt: skip
-    tiled = {"P": p.P, "Q": p.Q, "K": p.K, "C": p.C, "P*Q": p.P * p.Q, "N*P*Q": p.gemm_m,
-             "C/groups*R*S": p.gemm_k}  # fmt: skip
-    for name, size in tiled.items():
+    for name in ("stride_h", "stride_w", "dilation_h", "dilation_w", "groups"):
+        facts[f"{name} is not 1"] = numbers[name] != 1
+    for name in ("pad_h", "pad_w"):
+        facts[f"{name} is not 0"] = numbers[name] != 0
+    pairs = (
+        "stride_h stride_w",
+        "dilation_h dilation_w",
+        "pad_h pad_w",
+        "R S",
+        "H W",
+        "P Q",
+        "K C",
+    )
+    for one, other in map(str.split, pairs):
+        facts[f"{one} is not {other}"] = numbers[one] != numbers[other]
+    facts["R is not 3 or S is not 3"] = (p.R, p.S) != (3, 3)
+    facts |= {f"{name} > 1": numbers[name] > 1 for name in ("N", "C/groups", "K/groups")}
+    for name in ("P", "Q", "K", "C", "P*Q", "N*P*Q", "C/groups*R*S"):
         for tile in (2, 4, 8, 16, 32, 64, 128):
-            facts[f"{name} is not a multiple of {tile}"] = size % tile != 0
+            facts[f"{name} is not a multiple of {tile}"] = numbers[name] % tile != 0
     return facts
-
-
-def _sizes(p: Problem) -> dict[str, int]:
-    return {
-        "N": p.N, "C/groups": p.C // p.groups, "K/groups": p.K // p.groups, "P": p.P, "Q": p.Q,
-        "R": p.R, "S": p.S, "R*S": p.R * p.S, "P*Q": p.P * p.Q, "C/groups*R*S": p.gemm_k,
-        "groups": p.groups,
-    }  # fmt: skip
