@@ -116,6 +116,8 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
         changes.append({option: (least, least)})
         changes += [{option: (value, wide)} for value in _less(high, least)]
         changes += [{option: (high, value)} for value in _less(wide, least)]
+    # and the padding as a part of the image
+    changes.append({"padding": (0, 0), "H": problem.H + 2 * high, "W": problem.W + 2 * wide})
     changes += [{"N": value} for value in _less(problem.N, 1)]
     changes += [{"C": value * groups} for value in _less(c, 1)]
     changes += [{"K": value * groups} for value in _less(k, 1)]
