@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..run.runnable import Launch, Runnable
 from ..words.problem import Problem
@@ -176,10 +177,10 @@ class Guards:
     """The guarded buffers of one run; `violations` says which of them were written around."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []  # all of it, the middle
+        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
         self._names: dict[int, str] = {}  # by the middle's address
 
-    def place(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    def place(self, name: str, tensor: Tensor | None) -> Tensor | None:
         """Return a copy of a tensor without gaps (of None: None) between two zones."""
         if tensor is None:
             return None
@@ -194,9 +195,7 @@ class Guards:
             if tensor is not None:
                 self._names.setdefault(tensor.data_ptr(), name)
 
-    def allocate(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
         zone, size = ZONE[device.type], math.prod(shape) * dtype.itemsize
         whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
@@ -228,7 +227,7 @@ class Guards:
         return lines
 
 
-def _zones(whole: torch.Tensor) -> tuple[tuple[slice, torch.Tensor], tuple[slice, torch.Tensor]]:
+def _zones(whole: Tensor) -> tuple[tuple[slice, Tensor], tuple[slice, Tensor]]:
     """Where the two zones of a buffer are, and what stands there: a tensor's odd end cuts it."""
     zone, size = ZONE[whole.device.type], whole.numel()
     pattern = _pattern(whole.device)
@@ -237,7 +236,7 @@ def _zones(whole: torch.Tensor) -> tuple[tuple[slice, torch.Tensor], tuple[slice
 
 
 @functools.cache
-def _pattern(device: torch.device) -> torch.Tensor:
+def _pattern(device: torch.device) -> Tensor:
     """The canary's bytes, over and over: a zone's, and four more."""
     once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
     return once.repeat(ZONE[device.type] // 4 + 1)

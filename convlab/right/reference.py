@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..machine.device import available_bytes
 from ..run.baselines import baseline
@@ -30,12 +31,8 @@ UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10}  # tf32: the operands', tru
 
 
 def truth(
-    problem: Problem,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    where: torch.Tensor | None = None,
-) -> torch.Tensor:
+    problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None, where: Tensor | None = None
+) -> Tensor:
     """Return the output computed in float64, on x's device, in bounded memory.
 
     All of it, (N, K, P, Q), is torch's own float64 convolution. At positions `where`, an integer
@@ -56,13 +53,7 @@ def truth(
     return y if bias is None else y.add_(bias.view(1, -1, 1, 1))
 
 
-def _truth_at(
-    problem: Problem,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    where: torch.Tensor,
-) -> torch.Tensor:
+def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where: Tensor) -> Tensor:
     per_group = problem.C // problem.groups
     x, w = x.contiguous().view(-1), w.reshape(problem.K, -1)
     c, r, s = (torch.arange(size, device=x.device) for size in (per_group, problem.R, problem.S))
@@ -84,7 +75,7 @@ def _truth_at(
     return values
 
 
-def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") -> torch.Tensor:
+def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") -> Tensor:
     """Return output positions worth checking: at least `count` of them, or all that there are.
 
     Half of them are drawn where mistakes gather: the first and last elements in memory, the
@@ -100,13 +91,13 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
     shape, total = problem.y_shape, math.prod(problem.y_shape)
     generator = torch.Generator().manual_seed(seed)
 
-    def draw(high: int, size: int) -> torch.Tensor:
+    def draw(high: int, size: int) -> Tensor:
         return torch.randint(high, (size,), generator=generator)
 
-    def ends(high: int, size: int) -> torch.Tensor:
+    def ends(high: int, size: int) -> Tensor:
         return draw(2, size) * (high - 1)
 
-    def seams(high: int, size: int) -> torch.Tensor:
+    def seams(high: int, size: int) -> Tensor:
         return (draw(high // 16 + 1, size) * 16 - draw(2, size)).clamp_(0, high - 1)
 
     if total <= 2 * count:  # drawing blindly would meet the same ones over and over
@@ -178,7 +169,7 @@ class Reference:
         kind, outputs = inputs[0].device.type, math.prod(problem.y_shape)
         self.whole = problem.macs <= TRUTH_MACS[kind] and outputs <= TRUTH_OUTPUTS[kind]
         self.rms, self.constant = 0.0, False
-        self.pieces: list[tuple[int, torch.Tensor]] = []
+        self.pieces: list[tuple[int, Tensor]] = []
         if not outputs:
             return
         if self.whole:
@@ -191,16 +182,16 @@ class Reference:
         self.constant = outputs > 1 and all(bool((piece == first).all()) for piece in known)
 
     @functools.cached_property
-    def where(self) -> torch.Tensor:
+    def where(self) -> Tensor:
         """Positions of a sample of the outputs."""
         return sample(self.problem, self._count, self._seed, self.inputs[0].device)
 
     @functools.cached_property
-    def values(self) -> torch.Tensor:
+    def values(self) -> Tensor:
         """What is right at `where`."""
         return self.at(self.where)
 
-    def at(self, where: torch.Tensor) -> torch.Tensor:
+    def at(self, where: Tensor) -> Tensor:
         """Return what is right at some positions (M, 4)."""
         return truth(self.problem, *self.inputs, where=where)
 
@@ -209,7 +200,7 @@ class Reference:
         """The baseline that `approximate` takes."""
         return "cudnn:fp32" if self.inputs[0].device.type == "cuda" else "torch:cpu"
 
-    def approximate(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def approximate(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (first image, outputs in fp32), piece by piece."""
         rival = baseline(self.rival, self.inputs[0].device)
         for first, part, given in self._parts():

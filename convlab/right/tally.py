@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..machine.device import available_bytes
 from ..run.runnable import Launch
@@ -26,7 +27,7 @@ _SHOWN = 4  # wrong outputs listed
 _MAP = 256  # rows and columns of a map of the error, at most
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def _bits(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
 
 
@@ -42,9 +43,7 @@ def poison(launch: Launch) -> bool:
     return launch.y is not None
 
 
-def changed_inputs(
-    inputs: Sequence[torch.Tensor | None], pristine: Sequence[torch.Tensor | None]
-) -> list[str]:
+def changed_inputs(inputs: Sequence[Tensor | None], pristine: Sequence[Tensor | None]) -> list[str]:
     """Compare x, w and bias with their copies bit for bit; say what changed, and put it right."""
     lines = []
     for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):
@@ -54,7 +53,7 @@ def changed_inputs(
     return lines
 
 
-def keep(y: torch.Tensor) -> torch.Tensor:
+def keep(y: Tensor) -> Tensor:
     """Copy as much of an output as memory easily allows, from its start, flat."""
     room = (available_bytes(y.device) - (1 << 30)) // y.element_size()
     try:
@@ -63,7 +62,7 @@ def keep(y: torch.Tensor) -> torch.Tensor:
         return y.flatten()[:0].clone()
 
 
-def moved(y: torch.Tensor, first: torch.Tensor) -> tuple[int, int]:
+def moved(y: Tensor, first: Tensor) -> tuple[int, int]:
     """Count the outputs whose bits differ from those kept; return that and the first's index."""
     size = CHUNK[y.device.type]
     count, index = 0, -1
@@ -94,7 +93,7 @@ class Tally:
         (N, K), each pooled to at most 256 x 256; NaN where an output is not a number.
     """
 
-    def __init__(self, reference: Reference, y: torch.Tensor, bound: float, poisoned: bool) -> None:
+    def __init__(self, reference: Reference, y: Tensor, bound: float, poisoned: bool) -> None:
         self.reference, self.y, self.bound = reference, y, bound
         self.problem = reference.problem
         self.wrong = self.unwritten = 0
@@ -149,9 +148,7 @@ class Tally:
             return 0.0 if square == 0 else math.inf
         return math.sqrt(square) / norm if math.isfinite(square) else math.inf
 
-    def _errors(
-        self, y: torch.Tensor, truth: torch.Tensor, bound: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _errors(self, y: Tensor, truth: Tensor, bound: float) -> tuple[Tensor, Tensor]:
         """Return the absolute errors, 0 where both are the same inf or NaN, and their limits."""
         errors = (y - truth).abs_()
         strange = ~torch.isfinite(truth)
@@ -161,7 +158,7 @@ class Tally:
             truth = torch.where(strange, 0.0, truth)
         return errors, truth.abs().add_(self.reference.rms).mul_(ELEMENTWISE * bound)
 
-    def _add(self, first: int, truth: torch.Tensor, bound: float) -> float:
+    def _add(self, first: int, truth: Tensor, bound: float) -> float:
         """Compare the images from `first` on, some channels at once; sum their squared errors."""
         square, images = 0.0, slice(first, first + len(truth))
         planes = max(1, CHUNK[truth.device.type] // (len(truth) * self.problem.P * self.problem.Q))
@@ -185,7 +182,7 @@ class Tally:
             square += float(errors.square().sum(dtype=torch.float64))
         return square
 
-    def _nearest(self, errors: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
+    def _nearest(self, errors: Tensor, limits: Tensor) -> Tensor:
         """Keep the error that is largest against its limit, NaN being larger; return the ratios."""
         ratios = errors / limits.clamp(min=torch.finfo(limits.dtype).tiny)
         index = int(ratios.nan_to_num(nan=math.inf).argmax())
@@ -239,7 +236,7 @@ class Tally:
         ))  # fmt: skip
 
 
-def _pooled(errors: torch.Tensor) -> np.ndarray:
+def _pooled(errors: Tensor) -> np.ndarray:
     """Shrink by the largest value of each block, so that one wrong pixel stays to be seen."""
     pooled = errors.cpu().numpy()
     for axis in (0, 1):

@@ -247,6 +247,7 @@ def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
                       ha="center", fontsize=8)  # fmt: skip
     axes.set_yticks(range(len(modes)), list(modes["mode"]))
     axes.set_ylim(len(modes) - 0.4, -0.7)
+    axes.margins(x=0.35)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel("time of B over time of A, 95% interval (grey: the same)")
 
