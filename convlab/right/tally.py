@@ -16,7 +16,7 @@ from torch import Tensor
 from ..machine.device import available_bytes
 from ..run.runnable import Launch
 from . import patterns
-from .reference import CHUNK, Reference, tolerance
+from .reference import CHUNK, Reference, sample, tolerance
 
 # No output may be further off than this many class bounds times (rms of the truth + its own size).
 ELEMENTWISE = 6
@@ -212,11 +212,11 @@ class Tally:
             return []
         whole = reference.whole and self.y.numel() <= LOOKED_AT
         if whole:
-            y, right = self.y.flatten(), torch.cat([t.flatten() for _, t in reference.pieces])
-            where = np.indices(problem.y_shape, dtype=np.int64).reshape(4, -1).T
+            where = sample(problem, self.y.numel(), device=self.y.device)  # all of them
+            right = torch.cat([piece.flatten() for _, piece in reference.pieces])
         else:
-            y, right = self.y[tuple(reference.where.unbind(1))], reference.values
-            where = reference.where.cpu().numpy()
+            where, right = reference.where, reference.values
+        y = self.y[tuple(where.unbind(1))]
         errors, limits = self._errors(y.double(), right, self.bound)
         unwritten = _bits(y) == _POISON[y.dtype]
         bias, known = reference.inputs[2], right.cpu().numpy()
@@ -227,7 +227,7 @@ class Tally:
             return reference.at(torch.from_numpy(places)).cpu().numpy()
 
         return patterns.words(patterns.Evidence(
-            problem=problem, precision=precision, where=where,
+            problem=problem, precision=precision, where=where.cpu().numpy(),
             got=y.double().cpu().numpy(), truth=known,
             wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
             unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,

@@ -6,6 +6,7 @@ One `Table` lays rows out, in a terminal (100 columns at most), a notebook, and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import math
 import textwrap
@@ -161,7 +162,7 @@ class Table:
     left: tuple[str, ...] = ()
     title: str = ""
 
-    @property
+    @functools.cached_property
     def cells(self) -> dict[str, list[str]]:
         """Each column's heading, and its cells as text."""
         shown = {}
@@ -171,10 +172,8 @@ class Table:
                 shown[heading] = [number(value, form) for value in self.rows[key]]
         return shown
 
-    @property
-    def _lefts(self) -> set[str]:
-        """Headings of the columns that lie to the left."""
-        return {*list(self.cells)[:1], *self.left}
+    def _side(self, heading: str) -> str:
+        return "left" if heading in (next(iter(self.cells)), *self.left) else "right"
 
     def lines(self) -> list[str]:
         """Lay it out as text; columns beyond the width go below, after the first one again."""
@@ -183,7 +182,7 @@ class Table:
             return []
         widths = {name: max(map(len, [name, *cells[name]])) for name in cells}
         # a kernel's name is whole, so that it can be copied
-        names = self._lefts & set(cells) - {"kernel"}
+        names = [n for n in cells if self._side(n) == "left" and n != "kernel"]
         while names and sum(widths.values()) + 2 * (len(widths) - 1) > WIDTH:
             widest = max(names, key=lambda name: widths[name])
             if widths[widest] <= _NARROWEST:
@@ -200,7 +199,7 @@ class Table:
             columns = []
             for name in block:
                 texts = [_cut(text, widths[name]) for text in (name, *cells[name])]
-                side = "<" if name in self._lefts else ">"
+                side = "<" if self._side(name) == "left" else ">"
                 columns.append([f"{text:{side}{widths[name]}}" for text in texts])
             laid = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
             lines += [laid[0], "-" * max(map(len, laid)), *laid[1:]]
@@ -213,8 +212,8 @@ class Table:
             return ""
 
         def cell(text: str, name: str) -> str:
-            side = "left" if name in self._lefts else "right"
-            return f'<div style="text-align:{side};white-space:pre">{html.escape(text)}</div>'
+            style = f"text-align:{self._side(name)};white-space:pre"
+            return f'<div style="{style}">{html.escape(text)}</div>'
 
         shown = {cell(name, name): [cell(t, name) for t in cells[name]] for name in cells}
         title = f"<div>{html.escape(self.title)}</div>" if self.title else ""
