@@ -31,6 +31,7 @@ from convlab.words.errors import (
     WrongResult,
 )
 from convlab.words.problem import Problem, problems
+from tests.instruments import planted
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
 
@@ -478,54 +479,32 @@ def test_build_that_passes_all_is_known_to_be_good_until_it_is_edited(few, tmp_p
     assert not builds.is_good(kernel.build())
 
 
-SOURCE = """
-#include "convlab.cuh"
-__global__ void sums(ConvProblem conv, const float* x, const float* w, const float* b, float* y) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= OUTPUTS) return;
-    int q = i % conv.Q, p = i / conv.Q % conv.P, k = i / conv.Q / conv.P % conv.K;
-    int n = i / conv.Q / conv.P / conv.K, per = conv.C / conv.groups;
-    float sum = b ? b[k] : 0.0f;
-    for (int c = 0; c < per; ++c)
-        for (int r = 0; r < conv.R; ++r)
-            for (int s = 0; s < conv.S; ++s) {
-                int h = p * conv.stride_h - conv.pad_h + r * conv.dilation_h;
-                int v = q * conv.stride_w - conv.pad_w + s * conv.dilation_w;
-                int channel = n * conv.C + k / (conv.K / conv.groups) * per + c;
-                int at = (channel * conv.H + h) * conv.W + v;
-                if (h >= 0 && h < conv.H && v >= 0 && v < conv.W)
-                    sum += x[at] * w[((k * per + c) * conv.R + r) * conv.S + s];
-            }
-    y[i] = sum; AFTER
-}
-CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100; }
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
-                                 const float* b, float* y, void* workspace, size_t bytes,
-                                 cudaStream_t stream) {
-    const ConvProblem conv = *problem;
-    const int outputs = conv.N * conv.K * conv.P * conv.Q;
-    BEFORE
-    sums<<<(outputs + 127) / 128, 128, 0, STREAM>>>(conv, x, w, b, y);
-    return launch_error();
-}
-"""
-
-
+DIRECT = (planted.KERNELS / "01_direct.cu").read_text()
+WORKSPACE = "CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100; }\n"
 LAST = "conv.N * conv.K * conv.P * conv.Q"
 
 
-def made(name, *, engine="sim", outputs=LAST, after="", before="", stream="stream"):
-    """A kernel of the text above, as it is told to be."""
-    text = SOURCE.replace("OUTPUTS", outputs).replace("AFTER", after).replace("BEFORE", before)
-    return convlab.compile(text.replace("STREAM", stream), name=name, engine=engine)
+def made(name, *, engine="sim", missing=0, after="", before="", stream="stream"):
+    """The first rung with a workspace, and changed as it is told to be."""
+    text = DIRECT
+    for old, new in (
+        ("CONVLAB_ENTRY const", f"{WORKSPACE}CONVLAB_ENTRY const"),
+        ("void* /*workspace*/", "void* workspace"),
+        ("* conv.Q) return;", f"* conv.Q - {missing}) return;"),
+        ("g_bias[k] : 0.0f);", f"g_bias[k] : 0.0f); {after}"),
+        ("conv2d_direct<<<", f"{before} conv2d_direct<<<"),
+        ("0, stream>>>", f"0, {stream}>>>"),
+    ):
+        text = planted.replace(text, old, new, 1, name)
+    return convlab.compile(text, name=name, engine=engine)
 
 
 def test_on_the_simulator():
     assert check(made("good"), FULL).ok
-    report = check(made("tail", outputs=f"{LAST} - 3"), FULL)
+    report = check(made("tail", missing=3), FULL)
     assert report.patterns[0] == "never written: all 3 wrong outputs"
     with pytest.raises(LaunchError, match="out of bounds"):
-        check(made("beyond", after=f"if (!i) y[{LAST}] = 0;"), FULL)
+        check(made("beyond", after=f"if (!i) g_y[{LAST}] = 0;"), FULL)
 
 
 def test_command_line(tmp_path, capfd, monkeypatch):
@@ -579,21 +558,21 @@ def test_on_a_gpu(gpu):
 
 FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"
 ON_GPU = {
-    "past_y": (f"if (!i) y[{LAST}] = 0;", "outside of y: 1 element changed after its end"),
-    "before_y": ("if (!i) y[-2] = 0;",
+    "past_y": (f"if (!i) g_y[{LAST}] = 0;", "outside of y: 1 element changed after its end"),
+    "before_y": ("if (!i) g_y[-2] = 0;",
                  "outside of y: 1 element changed before its start, 2 ahead of the first"),
-    "before_x": ("if (!i) ((float*)x)[-1] = 0;", "outside of x: 1 element"),
-    "past_w": (f"if (!i) ((float*)w)[{FILTERS}] = 0;",
+    "before_x": ("if (!i) ((float*)g_x)[-1] = 0;", "outside of x: 1 element"),
+    "past_w": (f"if (!i) ((float*)g_w)[{FILTERS}] = 0;",
                "outside of w: 1 element changed after its end, 1 past the last"),
-    "past_bias": ("if (!i) ((float*)b)[conv.K] = 0;", "outside of bias: 1 element"),
-    "writes_x": ("if (!i) ((float*)x)[0] = 0;", "wrote to its input: 1 elements of x"),
-    "sums_workspace": ("if (!i) y[i] += x[-1];", "got nan"),
+    "past_bias": ("if (!i) ((float*)g_bias)[conv.K] = 0;", "outside of bias: 1 element"),
+    "writes_x": ("if (!i) ((float*)g_x)[0] = 0;", "wrote to its input: 1 elements of x"),
+    "sums_workspace": ("if (!i) g_y[i] += g_x[-1];", "got nan"),
     "past_workspace": ({"before": "cudaMemsetAsync((char*)workspace + 99, 0, 2, stream);"},
                        "outside of workspace: 1 byte changed after its end, 1 past the last"),
     "wrong_stream": ({"stream": "0"}, "it launches on another stream than the one it is given"),
-    "unwritten": ({"outputs": f"{LAST} - 5"}, "never written: all 5 wrong outputs"),
+    "unwritten": ({"missing": 5}, "never written: all 5 wrong outputs"),
     "right": ({}, ""),
-    "reads_outside_and_drops_it": ("if (!i && x[-1] == 7) y[i] = 0;", ""),
+    "reads_outside_and_drops_it": ("if (!i && g_x[-1] == 7) g_y[i] = 0;", ""),
     "synchronises": ({"before": "cudaStreamSynchronize(stream);"}, ""),
 }  # fmt: skip
 
@@ -609,7 +588,7 @@ def test_planted_mistake_is_caught_on_a_gpu(how, text):
 @pytest.mark.gpu
 def test_race_is_suspected_on_a_gpu():
     """Each run writes another number to one output: what differs is 1e-7 of it."""
-    text = "if (!i) y[i] = sum * (1 + 1e-6f * (clock64() % 7));"
+    text = "if (!i) g_y[i] = r_acc * (1 + 1e-6f * (clock64() % 7));"
     kernel = made("race", engine="cuda", after=text)
     reports = [check(kernel, FULL, isolate=False) for _ in range(4)]
     assert any("changed when it ran again" in str(report) for report in reports)
