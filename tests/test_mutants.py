@@ -16,6 +16,7 @@ from convlab.right import reference
 from convlab.run.runnable import Launch
 from convlab.words import catalog
 from convlab.words.errors import LaunchError
+from convlab.words.problem import problems
 from tests.instruments import mutants, planted
 from tests.instruments.planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
 
@@ -75,9 +76,12 @@ def test_caught_on_the_gpu(mutant: Mutant, building: dict[str, Future]) -> None:
 
 @pytest.mark.parametrize("rung", CHUNKING)
 def test_right_rungs_pass_in_chunks(rung: str) -> None:
-    finding = mutants.examine(convlab.load(rung, engine="sim", workspace_limit=CHUNKED))
-    assert finding.kind is None, finding
-    assert finding.checked > 30
+    kernel = convlab.load(rung, engine="sim", workspace_limit=CHUNKED)
+    slow = ("awkward.channels_257", "awkward.images_66000")  # half of the time
+    chosen = [problem for problem in problems("awkward") if problem.name not in slow]
+    reports = convlab.check(kernel, chosen, progress=False)
+    assert reports.ok, reports
+    assert len(reports) > 30
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)

@@ -210,20 +210,19 @@ class Guards:
         lines = []
         for whole, middle in self._kept:
             name = self._names.get(middle.data_ptr(), "memory that it was given")
+            unit = "byte" if middle.dtype == torch.uint8 else "element"
             before, after = (whole[place] != canary for place, canary in _zones(whole))
             for changed, side, beyond in (
                 (before.flip(0), "before its start", "ahead of the first"),
                 (after, "after its end", "past the last"),
             ):
-                if not changed.any():
-                    continue
-                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique()
-                near, far, count = int(away[0]), int(away[-1]), len(away)
-                unit = "byte" if middle.dtype == torch.uint8 else "element"
-                lines.append(
-                    f"the kernel wrote outside of {name}: {count:,} {unit}{'s' * (count > 1)} "
-                    f"changed {side}, {near:,}{f' to {far:,}' * (far > near)} {beyond}"
-                )
+                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique().tolist()
+                if away:
+                    span = f"{away[0]:,} to {away[-1]:,}" if len(away) > 1 else f"{away[0]:,}"
+                    lines.append(
+                        f"the kernel wrote outside of {name}: {len(away):,} {unit}"
+                        f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
+                    )
         return lines
 
 

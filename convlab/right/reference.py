@@ -147,20 +147,9 @@ def tolerance(precision: str, gemm_k: int) -> float:
 class Reference:
     """A problem's data, and what is right on it.
 
-    All outputs in float64 where that takes about a second; beyond that a stratified sample of at
-    least `count` of them (`sample`), and all in fp32, by cuDNN on a GPU and by torch on the CPU
+    All outputs in float64 where that takes about a second (`whole`); beyond that a stratified
+    sample of at least `count` of them, and all in fp32, by cuDNN on a GPU and by torch on the CPU
     (`approximate`).
-
-    Attributes
-    ----------
-    whole
-        Whether all outputs are known in float64.
-    pieces
-        Of a whole one, (first image, its outputs and those of the images after it).
-    rms
-        The root mean square of what is known.
-    constant
-        Whether all of it, of more than one output, is one number.
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, count: int, seed: int) -> None:
@@ -168,8 +157,9 @@ class Reference:
         self._count, self._seed = count, seed
         kind, outputs = inputs[0].device.type, math.prod(problem.y_shape)
         self.whole = problem.macs <= TRUTH_MACS[kind] and outputs <= TRUTH_OUTPUTS[kind]
-        self.rms, self.constant = 0.0, False
-        self.pieces: list[tuple[int, Tensor]] = []
+        self.pieces: list[tuple[int, Tensor]] = []  # of a whole one: the first image, all outputs
+        self.rms = 0.0  # of what is known
+        self.constant = False  # whether all of it, of more than one output, is one number
         if not outputs:
             return
         if self.whole:

@@ -101,7 +101,6 @@ class Report(Result):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The report as one row."""
         return pd.DataFrame([self.cells])
 
     @property
@@ -149,27 +148,13 @@ class Report(Result):
 
 @dataclass(frozen=True, repr=False)
 class Reports(Result):
-    """The reports of one kernel on a set of problems.
-
-    Attributes
-    ----------
-    kernel
-        Its name.
-    reports
-        One for each problem that was checked, in order.
-    skipped
-        Problems that the kernel declines, each with the reason.
-    smallest
-        The report of the smallest problem found on which it is wrong, if it is on any.
-    notes
-        What was checked, and what was left out.
-    """
+    """The reports of one kernel on a set of problems."""
 
     kernel: str
-    reports: tuple[Report, ...]
-    skipped: tuple[tuple[Problem, str], ...] = ()
-    smallest: Report | None = None
-    notes: tuple[str, ...] = ()
+    reports: tuple[Report, ...]  # one for each problem that was checked, in order
+    skipped: tuple[tuple[Problem, str], ...] = ()  # what the kernel declines, and why
+    smallest: Report | None = None  # on the smallest problem found on which it is wrong
+    notes: tuple[str, ...] = ()  # what was checked, and what was left out
 
     @property
     def ok(self) -> bool:
@@ -192,7 +177,6 @@ class Reports(Result):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row for each report."""
         return pd.DataFrame([report.cells for report in self])
 
     @property

@@ -77,20 +77,10 @@ def moved(y: Tensor, first: Tensor) -> tuple[int, int]:
 
 
 class Tally:
-    """Compares one output with its truth, piece by piece, and keeps count.
+    """Compares one output with its truth, piece by piece, and keeps count: `Report`'s numbers.
 
     An output fails by itself beyond `ELEMENTWISE * bound * (rms of the truth + its own size)`,
-    `bound` being the normwise one of the kernel's class; or if it still holds what `poison` wrote.
-
-    Attributes
-    ----------
-    wrong, unwritten
-        Outputs found wrong, and never written.
-    worst, limit, error, compared
-        As in `Report`.
-    pixels, channels
-        Errors in units of what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as
-        (N, K), each pooled to at most 256 x 256; NaN where an output is not a number.
+    `bound` being the normwise one of the kernel's class.
     """
 
     def __init__(self, reference: Reference, y: Tensor, bound: float, poisoned: bool) -> None:

@@ -79,13 +79,11 @@ def _find(lines: list[str], wanted: str | int, start: int, label: str) -> int:
 
 
 def _highlighted(lines: Sequence[str]) -> list[str]:
-    """The lines as HTML, in colours where Pygments is there; it comes with Jupyter."""
-    try:
-        from pygments import highlight
-        from pygments.formatters import HtmlFormatter
-        from pygments.lexers import CppLexer
-    except ImportError:
-        return [html.escape(line) for line in lines]
+    """The lines as HTML, in colours. Only a notebook asks, and Pygments comes with Jupyter."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import CppLexer
+
     # "default" is the style whose colours all keep their contrast on white
     formatter = HtmlFormatter(nowrap=True, noclasses=True, style="default")
     text = highlight("\n".join(lines), CppLexer(stripnl=False, ensurenl=False), formatter)
