@@ -80,13 +80,8 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
 
     Half of them are drawn where mistakes gather: the first and last elements in memory, the
     image's corners and borders, both sides of the seams of tiles of 16, the first and last n
-    and k. The rest are uniform.
-
-    Returns
-    -------
-    torch.Tensor
-        int64 (M, 4) of (n, k, p, q), in memory order, without duplicates; the same for the same
-        seed on any device.
+    and k. The rest are uniform. They are int64 (M, 4) of (n, k, p, q), in memory order, without
+    duplicates; the same for the same seed on any device.
     """
     shape, total = problem.y_shape, math.prod(problem.y_shape)
     generator = torch.Generator().manual_seed(seed)
