@@ -1,7 +1,8 @@
 """Problems made up to be awkward; the smallest that still fails; what failing ones share.
 
 Everything here is a function of its arguments: a seed gives the same problems on every machine.
-(hypothesis would give others with each of its releases, and takes a race that hides for a flaw.)
+hypothesis, which the tests use, draws others with each of its releases, shrinks only what it drew
+itself, and stops at what fails only sometimes, as a race does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _UNEVEN = ((1, 2), (2, 1), (2, 2), (3, 2), (1, 4), (2, 3))
 _SEAMS = [tiles + 2 + by for tiles in (4, 8, 12, 16, 16, 24, 32, 32) for by in (-1, 0, 1)]
 _PADS = [*itertools.product(range(4), repeat=2)]
 _STEPS = [*itertools.product((1, 2, 3), repeat=2)]
-# The choices for each of a problem's numbers, C and K being those of one group; ...
+# The choices for each of a problem's numbers; those for C and K are of one group's.
 _ANY: dict[str, Sequence[Any]] = {
     "N": (1, 2, 2, 3), "H": range(1, 41), "W": range(1, 41), "R": (1, 2, 3, 3, 3, 4, 5, 7),
     "S": (1, 2, 3, 3, 3, 4, 5, 7), "C": _CHANNELS, "K": _CHANNELS,
@@ -32,7 +33,8 @@ _ANY: dict[str, Sequence[Any]] = {
     "dilation": [(1, 1)] * 27 + _STEPS, "groups": [1] * 17 + [2, 3, 5],
     "bias": (True, True, False, False, False),
 }  # fmt: skip
-_FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (  # ... and what a kernel may have forgotten
+# Other choices for some of them: what a kernel may have forgotten.
+_FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (
     {},
     {"H": _SEAMS, "W": _SEAMS, "R": (2, 3, 3, 4), "S": (2, 3, 3, 4), "padding": [(0, 0)],
      "stride": [(1, 1)], "dilation": [(1, 1)]},  # outputs just short of whole tiles, or past them
