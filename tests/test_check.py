@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import sys
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from convlab.words.errors import (
     WrongResult,
 )
 from convlab.words.problem import Problem, problems
+from tests.instruments import planted
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
 
@@ -52,7 +54,7 @@ class Fake(Runnable):
     def __init__(self, spoil=None, *, name="90_fake", precision="fp32", atomics=False, device=CPU):
         self.name, self.title, self.precision, self.engine = name, f"Fake {name}", precision, "sim"
         self.device, self.source, self.path = device, name, f"kernels/{name}.cu"
-        self.atomics, self.spoil, self.runs = atomics, spoil, 0
+        self.atomics, self.spoil, self.runs = atomics, spoil or right, 0
 
     def unsupported(self, problem):
         return "needs R == 3" if problem.R == 1 else None
@@ -66,45 +68,71 @@ class Fake(Runnable):
 class FakeLaunch(Launch):
     def __init__(self, kernel, problem, inputs, allocate):
         super().__init__(kernel, problem, inputs)
-        x = inputs[0]
-        self.y = allocate(problem.y_shape, torch.float32, x.device)
-        self.workspace = allocate((64,), torch.uint8, x.device)
+        device = inputs[0].device
+        self.y = allocate(problem.y_shape, torch.float32, device)
+        self.workspace = allocate((64,), torch.uint8, device)
 
     def __call__(self):
-        p, (x, w, bias) = self.problem, self.inputs
+        p = self.problem
         self.runnable.runs += 1
-        y = F.conv2d(x, w, bias, p.stride, p.padding, p.dilation, p.groups)
-        if self.runnable.spoil is None:
-            self.y.copy_(y)
-        else:
-            self.runnable.spoil(self, y)
+        y = F.conv2d(*self.inputs, p.stride, p.padding, p.dilation, p.groups)
+        self.runnable.spoil(self, y)
         self.counters = {
             "global_load_bytes": 4 * p.macs, "global_store_bytes": 4 * y.numel(),
             "shared_wavefronts": 7, "seconds": 0.01,
         }  # fmt: skip
 
 
-def unwritten_tail(launch, y):
-    launch.y.view(-1)[:-5] = y.view(-1)[:-5]
-
-
-def only_first_image(launch, y):
+def right(launch, y):
     launch.y.copy_(y)
-    launch.y[1:] = y[1:].transpose(1, 0).reshape(y[1:].shape) + 0.5
+
+
+def spoilt(change):
+    """A mistake: all is right, and then `change(launch)` is made."""
+
+    def spoil(launch, y):
+        launch.y.copy_(y)
+        change(launch)
+
+    return spoil
+
+
+def put(at, value):
+    return spoilt(lambda launch: launch.y.__setitem__(at, value))
+
+
+def beside(tensor, offset):
+    """One element before (negative) or after a tensor, in the storage that it is a view of."""
+    at = tensor.storage_offset() + (offset if offset < 0 else tensor.numel() - 1 + offset)
+    return tensor.as_strided((1,), (1,), at)
+
+
+def write(name, *offsets, runs=0):
+    """A write of zeros beside a tensor, once it ran more often than `runs`."""
+
+    def change(launch):
+        x, w, _ = launch.inputs
+        tensor = {"x": x, "w": w, "y": launch.y, "workspace": launch.workspace}[name]
+        for offset in offsets if launch.runnable.runs > runs else ():
+            beside(tensor, offset).fill_(0)
+
+    return spoilt(change)
 
 
 def shifted(launch, y):
     launch.y.copy_(y.roll(1, -1))
 
 
-def nan_somewhere(launch, y):
-    launch.y.copy_(y)
-    launch.y[0, 1, 2, 3] = float("nan")
+def unwritten_tail(launch, y):
+    launch.y.view(-1)[:-5] = y.view(-1)[:-5]
 
 
-def inf_somewhere(launch, y):
-    launch.y.copy_(y)
-    launch.y[0, 0, 0, 0] = float("inf")
+def accumulates(launch, y):
+    launch.y += y
+
+
+def only_first_image(launch):
+    launch.y[1:] = launch.y[1:].transpose(1, 0).reshape(launch.y[1:].shape) + 0.5
 
 
 def tf32(launch, y):
@@ -117,86 +145,45 @@ def tf32(launch, y):
     )
 
 
-def writes_input(launch, y):
-    launch.y.copy_(y)
+def writes_input(launch):
     launch.inputs[0][-1, -1, -1, -1] += 1
 
 
-def moves(launch, y):
-    launch.y.copy_(y)
+def moves(launch):
     launch.y[0, 0, 0, 1] *= 1 + 2**-23 * launch.runnable.runs
 
 
-def one_element(launch, y):
-    launch.y.copy_(y)
+def one_element(launch):
     launch.y[-1, -1, -1, -1] += 1e-3
 
 
-def accumulates(launch, y):
-    launch.y += y
-
-
-def beside(tensor, offset):
-    """One element before (negative) or after a tensor, in the storage that it is a view of."""
-    at = tensor.storage_offset() + (offset if offset < 0 else tensor.numel() - 1 + offset)
-    return tensor.as_strided((1,), (1,), at)
-
-
-def past_y(launch, y):
-    launch.y.copy_(y)
-    beside(launch.y, 1).fill_(0.0)
-
-
-def before_y(launch, y):
-    launch.y.copy_(y)
-    beside(launch.y, -3).fill_(0.0)
-    beside(launch.y, -7).fill_(0.0)
-
-
-def past_workspace(launch, y):
-    launch.y.copy_(y)
-    beside(launch.workspace, 2).fill_(0)
-
-
-def before_x(launch, y):
-    launch.y.copy_(y)
-    beside(launch.inputs[0], -1).fill_(0.0)
-
-
-def past_w_in_second_run(launch, y):
-    launch.y.copy_(y)
-    if launch.runnable.runs > 1:
-        beside(launch.inputs[1], 5).fill_(0.0)
-
-
-def constant(launch, y):
-    launch.y.fill_(0.25)
-
-
-def reads_outside(launch, y):
-    launch.y.copy_(y)
+def reads_outside(launch):
     launch.y[0, 0, 0, 0] += 1e-30 * beside(launch.inputs[0], 1).item()
 
 
 PLANTED = {
-    unwritten_tail: "5 of {total} outputs were never written",
-    only_first_image: "(n, k, p, q) = (1, 0, 0, 0)",
-    shifted: "outputs are wrong",
-    nan_somewhere: "(n, k, p, q) = (0, 1, 2, 3): got nan",
-    inf_somewhere: "got inf",
-    tf32: "fp32 allows",
-    writes_input: "wrote to its input: 1 elements of x",
-    moves: "changed when it ran again",
-    one_element: "1 of {total} outputs are wrong",
-    accumulates: "outputs are wrong",
-    past_y: "wrote outside of y: 1 element changed after its end, 1 past the last",
-    before_y: "wrote outside of y: 2 elements changed before its start, 3 to 7 ahead of the first",
-    past_workspace: "outside of workspace: 1 byte changed after its end, 2 past the last",
-    before_x: "wrote outside of x: 1 element changed before its start, 1 ahead of the first",
-    past_w_in_second_run: "wrote outside of w: 1 element changed after its end, 5 past the last",
-    constant: "every output is 0.25",
-    reads_outside: "got nan",
-}
+    "unwritten_tail": (unwritten_tail, "5 of {total} outputs were never written"),
+    "only_first_image": (spoilt(only_first_image), "(n, k, p, q) = (1, 0, 0, 0)"),
+    "shifted": (shifted, "outputs are wrong"),
+    "nan": (put((0, 1, 2, 3), math.nan), "(n, k, p, q) = (0, 1, 2, 3): got nan"),
+    "inf": (put((0, 0, 0, 0), math.inf), "got inf"),
+    "tf32": (tf32, "fp32 allows"),
+    "writes_input": (spoilt(writes_input), "wrote to its input: 1 elements of x"),
+    "moves": (spoilt(moves), "sums by atomics, of which the header is to say `atomics: yes`"),
+    "one_element": (spoilt(one_element), "1 of {total} outputs are wrong"),
+    "accumulates": (accumulates, "outputs are wrong"),
+    "past_y": (write("y", 1), "outside of y: 1 element changed after its end, 1 past the last"),
+    "before_y": (write("y", -3, -7),
+                 "outside of y: 2 elements changed before its start, 3 to 7 ahead of the first"),
+    "past_workspace": (write("workspace", 2),
+                       "outside of workspace: 1 byte changed after its end, 2 past the last"),
+    "before_x": (write("x", -1),
+                 "outside of x: 1 element changed before its start, 1 ahead of the first"),
+    "past_w_in_second_run": (write("w", 5, runs=1),
+                             "outside of w: 1 element changed after its end, 5 past the last"),
+    "constant": (put(..., 0.25), "every output is 0.25"),
+    "reads_outside": (spoilt(reads_outside), "got nan"),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -214,34 +201,32 @@ def afresh():
 
 
 @pytest.mark.parametrize("problem", [PLAIN, FULL], ids=lambda p: p.name)
-@pytest.mark.parametrize("mistake", PLANTED, ids=lambda f: f.__name__)
-def test_planted_mistake_is_caught(mistake, problem):
+@pytest.mark.parametrize(("mistake", "text"), PLANTED.values(), ids=PLANTED)
+def test_planted_mistake_is_caught(mistake, text, problem):
     report = check(Fake(mistake), problem)
     assert not report.ok
-    total = f"{np.prod(problem.y_shape):,}"
-    assert PLANTED[mistake].format(total=total) in str(report)
+    assert text.format(total=f"{np.prod(problem.y_shape):,}") in str(report)
 
 
-def test_who_adds_with_atomics_is_told_how_to_say_so():
-    assert "the header is to say `atomics: yes`" in str(check(Fake(moves), PLAIN))
-
-
-@pytest.mark.parametrize("mistake", PLANTED, ids=lambda f: f.__name__)
-def test_planted_mistake_is_caught_by_sampling(mistake, sampled):
+@pytest.mark.parametrize(("mistake", "text"), PLANTED.values(), ids=PLANTED)
+def test_planted_mistake_is_caught_by_sampling(mistake, text, sampled):
     report = check(Fake(mistake), FULL, sample=200)
     assert not report.ok
     assert "sampled outputs against float64" in report.compared
 
 
 @pytest.mark.parametrize("problem", [PLAIN, FULL], ids=lambda p: p.name)
-def test_right_kernel_passes(problem):
+def test_right_kernel_passes(problem, monkeypatch):
     kernel = Fake()
     report = check(kernel, problem)
     assert report.ok and not report.failures and report.wrong == report.unwritten == 0
-    assert 0 < report.error < report.bound
+    assert 0 < report.error < report.bound and report.worst < report.limit
     assert report.compared.startswith("all ")
     assert kernel.runs == 2
     assert report.counters["shared_wavefronts"] == 7
+    monkeypatch.setattr(examine, "_SLOW_SECONDS", -1.0)  # what takes long on the simulator
+    report = check(kernel, problem)
+    assert report.ok and kernel.runs == 3 and "not run twice" in str(report)
 
 
 def test_right_kernel_passes_by_sampling(sampled):
@@ -250,15 +235,11 @@ def test_right_kernel_passes_by_sampling(sampled):
     assert "sampled outputs" in report.compared and "torch:cpu" in report.compared
 
 
-def test_tf32_passes_as_tf32():
-    assert check(Fake(tf32, precision="tf32"), PLAIN).ok
-
-
 def test_pieces_give_what_the_whole_gives(monkeypatch):
-    whole = check(Fake(only_first_image), FULL)
+    whole = check(Fake(spoilt(only_first_image)), FULL)
     monkeypatch.setitem(reference.CHUNK, "cpu", 1)
     reference.forget()
-    pieces = check(Fake(only_first_image), FULL)
+    pieces = check(Fake(spoilt(only_first_image)), FULL)
     assert (pieces.wrong, pieces.worst, pieces.failures) == (
         whole.wrong, whole.worst, whole.failures,
     )  # fmt: skip
@@ -279,9 +260,7 @@ def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
     monkeypatch.setattr(reference, "inputs", with_nan)
     assert check(Fake(), PLAIN).ok
 
-    def hides(launch, y):
-        launch.y.copy_(y.nan_to_num(0.0, 0.0, 0.0))
-
+    hides = spoilt(lambda launch: launch.y.nan_to_num_(0.0, 0.0, 0.0))
     assert not check(Fake(hides), PLAIN).ok
 
 
@@ -294,21 +273,17 @@ def test_moving_outputs_are_found_in_any_piece(monkeypatch):
     assert tally.moved(y, first) == (2, 15)
 
 
-def test_atomics_may_move():
-    report = check(Fake(moves, atomics=True), PLAIN)
+def test_what_the_class_or_the_header_allows_passes():
+    assert check(Fake(tf32, precision="tf32"), PLAIN).ok
+    report = check(Fake(spoilt(moves), atomics=True), PLAIN)
     assert report.ok and "atomics" in str(report)
 
 
-def test_slow_simulation_runs_once(monkeypatch):
-    monkeypatch.setattr(examine, "_SLOW_SECONDS", -1.0)
-    kernel = Fake()
-    report = check(kernel, PLAIN)
-    assert report.ok and kernel.runs == 1 and "not run twice" in str(report)
-
-
-def test_empty_batch_passes():
+def test_outputs_that_say_little_are_noted():
     report = check(Fake(), Problem(N=0, C=3, H=8, W=8, K=4, R=3, S=3))
     assert report.ok and report.compared == "no outputs, none compared"
+    report = check(Fake(), Problem(N=1, C=1, H=1, W=1, K=1, R=2, S=2, padding=3, stride=4))
+    assert report.ok and "every output of this problem is the same number" in str(report)
 
 
 def test_declined_problem_raises():
@@ -331,13 +306,8 @@ def test_workspace_holds_no_zeros_by_luck():
     assert not check(Fake(sums_workspace), PLAIN).ok
 
 
-def test_raises_on_demand():
-    with pytest.raises(WrongResult, match="never written"):
-        check(Fake(unwritten_tail), PLAIN, raises=True)
-
-
 def test_report_shows_itself(tmp_path):
-    report = check(Fake(nan_somewhere), PLAIN)
+    report = check(Fake(put((0, 1, 2, 3), math.nan)), PLAIN)
     assert report.frame.shape[0] == 1 and not report.frame.right.item()
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["error"] is None
     assert str(report).startswith("90_fake on plain: WRONG")
@@ -354,20 +324,12 @@ def test_report_pickles_and_stays_small():
     assert copy.plot().axes[0].get_xlim() == (-0.5, 599.5)
 
 
-def test_report_gives_both_errors_beside_their_bounds():
-    right, wrong = check(Fake(), PLAIN), check(Fake(one_element), PLAIN)
-    assert right.error < right.bound and right.worst < right.limit
-    assert wrong.error < 1e-3 and wrong.worst == pytest.approx(1e-3, rel=0.01)
-    assert wrong.worst > wrong.limit
+def test_errors_and_patterns_are_in_the_report():
+    with pytest.raises(WrongResult, match="never written"):
+        check(Fake(unwritten_tail), PLAIN, raises=True)
+    wrong = check(Fake(spoilt(one_element)), PLAIN)
+    assert wrong.error < 1e-3 < 1.01 * wrong.worst and wrong.worst > wrong.limit
     assert f"worst output {wrong.worst:.2g} of at most {wrong.limit:.2g}" in str(wrong)
-
-
-def test_constant_truth_is_noted():
-    report = check(Fake(), Problem(N=1, C=1, H=1, W=1, K=1, R=2, S=2, padding=3, stride=4))
-    assert report.ok and "every output of this problem is the same number" in str(report)
-
-
-def test_pattern_is_in_the_report():
     report = check(Fake(unwritten_tail), PLAIN)
     assert report.patterns[0] == "never written: all 5 wrong outputs"
     assert report.patterns[0] in str(report) and report.patterns[0] in report.summary
@@ -401,21 +363,17 @@ def few(monkeypatch):
     return chosen
 
 
-def test_without_a_problem_fixed_and_generated_ones_are_checked():
-    reports = check(Fake(), count=5, progress=False)
-    fixed = [p for p in problems("awkward") if p.R != 1]
-    assert reports.ok and reports.smallest is None
-    assert f"{AWKWARD} fixed and 5 generated problems, seed 0" in str(reports)
-    assert [r.problem for r in reports][: len(fixed)] == fixed
-    assert len(reports) + len(reports.skipped) == AWKWARD + 5
-
-
-def test_generated_problems_and_data_follow_from_the_seed(few):
+def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     first, again = (check(Fake(), count=25, progress=False) for _ in range(2))
-    assert [r.problem for r in again] == [r.problem for r in first]
-    assert [r.error for r in again] == [r.error for r in first]
+    assert first.ok and first.smallest is None
+    assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
+    fixed = [problem for problem in few if problem.R != 1]
+    assert [report.problem for report in first][: len(fixed)] == fixed
+    assert len(first) + len(first.skipped) == len(few) + 25
+    told = [(report.problem, report.error) for report in first]
+    assert told == [(report.problem, report.error) for report in again]
     other = check(Fake(), count=25, seed=1, progress=False)
-    assert [r.problem for r in other] != [r.problem for r in first]
+    assert [report.problem for report in other] != [problem for problem, _ in told]
 
 
 def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
@@ -426,6 +384,8 @@ def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
     assert sorted(smallest.stride) == [1, 2]
     assert f'--problem "{smallest}"' in str(reports)
     assert reports.plot().axes
+    with pytest.raises(WrongResult, match="wherever the stride is not 1"):
+        check(Fake(wrong_if_strided), count=30, progress=False, raises=True)
 
 
 def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
@@ -440,6 +400,19 @@ def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
     assert reports.smallest.problem.macs <= 2
 
 
+def test_the_smallest_fails_as_the_others_do():
+    """What fails otherwise, as a worker does that another fault took down, is not the smallest."""
+
+    def races(launch, y):
+        launch.y.copy_(y)
+        if launch.problem.C < 2:
+            raise LaunchError("another process", "invalid worker state")
+        raise LaunchError("two threads", "race")
+
+    reports = check(Fake(races), [PLAIN], progress=False)
+    assert reports.smallest.fault == "race" and reports.smallest.problem.C == 2
+
+
 def test_set_is_given_up_when_faults_take_long(monkeypatch):
     monkeypatch.setattr(checking, "_FAULT_SECONDS", -1.0)
 
@@ -450,47 +423,35 @@ def test_set_is_given_up_when_faults_take_long(monkeypatch):
     assert len(reports) == 1 and f"{AWKWARD - 1} problems left out" in str(reports)
 
 
-def test_set_raises_on_demand(few):
-    with pytest.raises(WrongResult, match="wherever the stride is not 1"):
-        check(Fake(wrong_if_strided), count=30, progress=False, raises=True)
-
-
 def test_kernel_that_does_not_build_is_the_callers_to_hear_of():
-    kernel = Fake()
-
-    def build():
-        raise BuildError("kernels/90_fake.cu:3: expected a ;")
-
-    kernel.build = build
-    with pytest.raises(BuildError, match="expected a ;"):
-        check(kernel, PLAIN)
+    with pytest.raises(BuildError, match="did not compile"):
+        check(made("broken", after="no semicolon"), PLAIN)
 
 
+NAN, WHAT = math.nan, {"problem": PLAIN}
 HOSTILE = {
-    "check": ({"time_limit": float("nan")}, {"time_limit": 0}, {"count": -1}, {"count": "2"},
-              {"seed": None}, {"seed": 2.5}, {"sample": -3}, {"raises": "no"}, {"isolate": None},
-              {"problem": 3}, {"problem": [None]}, {"scale": 1}),
-    "compare": ({"limit_seconds": float("inf")}, {"limit_seconds": "3"}, {"engine": "gpu"},
-                {"seed": "0"}, {"progress": 2}, {"baselines": 3}, {"problem": 2.0}),
-    "ab": ({"threshold": float("nan")}, {"threshold": True}, {"target": -1}, {"mode": 3},
-           {"mode": []}, {"limit_seconds": None}, {"seed": []}, {"check": 1}, {"engine": None}),
-    "sweep": ({"tunables": [("A", 1)]}, {"tunables": {"THREADS": 3.5}}, {"executor": 3},
-              {"limit_seconds": -1}, {"seed": {}}, {"problems": 3}, {"engine": "auto "}),
+    "check": ({"kernel": "01"} | WHAT, (
+        {"time_limit": NAN}, {"time_limit": 0}, {"count": -1}, {"count": "2"}, {"seed": None},
+        {"seed": 2.5}, {"sample": -3}, {"raises": "no"}, {"isolate": None}, {"problem": 3},
+        {"problem": [None]}, {"scale": 1})),
+    "compare": ({"kernels": "01"} | WHAT, (
+        {"limit_seconds": math.inf}, {"limit_seconds": "3"}, {"engine": "gpu"}, {"seed": "0"},
+        {"progress": 2}, {"baselines": 3}, {"problem": 2.0})),
+    "ab": ({"a": "01", "b": "01"} | WHAT, (
+        {"threshold": NAN}, {"threshold": True}, {"target": -1}, {"mode": 3}, {"mode": []},
+        {"limit_seconds": None}, {"seed": []}, {"check": 1}, {"engine": None})),
+    "sweep": ({"kernel": "01", "tunables": {"THREADS": [64]}, "problems": PLAIN}, (
+        {"tunables": [("A", 1)]}, {"tunables": {"THREADS": 3.5}}, {"executor": 3},
+        {"limit_seconds": -1}, {"seed": {}}, {"problems": 3}, {"engine": "auto "})),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [(name, each) for name, some in HOSTILE.items() for each in some], ids=str
+    ("name", "options"), [(name, each) for name in HOSTILE for each in HOSTILE[name][1]], ids=str
 )
 def test_arguments_that_make_no_sense_are_problem_errors(name, options):
-    right = {
-        "check": {"kernel": "01", "problem": PLAIN},
-        "compare": {"kernels": "01", "problem": PLAIN},
-        "ab": {"a": "01", "b": "01", "problem": PLAIN},
-        "sweep": {"kernel": "01", "tunables": {"THREADS": [64]}, "problems": PLAIN},
-    }
     with pytest.raises(ProblemError):
-        getattr(convlab, name)(**right[name] | options)
+        getattr(convlab, name)(**HOSTILE[name][0] | options)
 
 
 # Where it runs ---------------------------------------------------------------------------------
@@ -522,95 +483,65 @@ def test_build_that_passes_all_is_known_to_be_good_until_it_is_edited(few, tmp_p
     path = tmp_path / "92_edited.cu"
     path.write_text(made("right").source + f"// {tmp_path}")  # a build of its own
     kernel = convlab.load(path, engine="sim")
-    assert check(kernel, few[0]).ok and not builds.is_good(kernel.build())
+    assert check(kernel, PLAIN).ok and not builds.is_good(kernel.build())
     assert check(kernel, count=1, progress=False).ok and builds.is_good(kernel.build())
     path.write_text(path.read_text() + " edited")
     assert not builds.is_good(kernel.build())
 
 
-SOURCE = """
-#include "convlab.cuh"
-__global__ void sums(ConvProblem conv, const float* x, const float* w, const float* b, float* y) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= OUTPUTS) return;
-    int q = i % conv.Q, p = i / conv.Q % conv.P, k = i / conv.Q / conv.P % conv.K;
-    int n = i / conv.Q / conv.P / conv.K, per = conv.C / conv.groups;
-    float sum = b ? b[k] : 0.0f;
-    for (int c = 0; c < per; ++c)
-        for (int r = 0; r < conv.R; ++r)
-            for (int s = 0; s < conv.S; ++s) {
-                int h = p * conv.stride_h - conv.pad_h + r * conv.dilation_h;
-                int v = q * conv.stride_w - conv.pad_w + s * conv.dilation_w;
-                int channel = n * conv.C + k / (conv.K / conv.groups) * per + c;
-                int at = (channel * conv.H + h) * conv.W + v;
-                if (h >= 0 && h < conv.H && v >= 0 && v < conv.W)
-                    sum += x[at] * w[((k * per + c) * conv.R + r) * conv.S + s];
-            }
-    y[i] = sum; AFTER
-}
-CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100; }
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
-                                 const float* b, float* y, void* workspace, size_t bytes,
-                                 cudaStream_t stream) {
-    const ConvProblem conv = *problem;
-    const int outputs = conv.N * conv.K * conv.P * conv.Q;
-    BEFORE
-    sums<<<(outputs + 127) / 128, 128, 0, STREAM>>>(conv, x, w, b, y);
-    return launch_error();
-}
-"""
-
-
+DIRECT = (planted.KERNELS / "01_direct.cu").read_text()
+WORKSPACE = "CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100; }\n"
 LAST = "conv.N * conv.K * conv.P * conv.Q"
 
 
-def made(name, *, engine="sim", outputs=LAST, after="", before="", stream="stream"):
-    """A kernel of the text above, as it is told to be."""
-    text = SOURCE.replace("OUTPUTS", outputs).replace("AFTER", after).replace("BEFORE", before)
-    return convlab.compile(text.replace("STREAM", stream), name=name, engine=engine)
+def made(name, *, engine="sim", missing=0, after="", before="", stream="stream"):
+    """The first rung with a workspace, and changed as it is told to be."""
+    text = DIRECT
+    for old, new in (
+        ("CONVLAB_ENTRY const", f"{WORKSPACE}CONVLAB_ENTRY const"),
+        ("void* /*workspace*/", "void* workspace"),
+        ("* conv.Q) return;", f"* conv.Q - {missing}) return;"),
+        ("g_bias[k] : 0.0f);", f"g_bias[k] : 0.0f); {after}"),
+        ("conv2d_direct<<<", f"{before} conv2d_direct<<<"),
+        ("0, stream>>>", f"0, {stream}>>>"),
+    ):
+        text = planted.replace(text, old, new, 1, name)
+    return convlab.compile(text, name=name, engine=engine)
 
 
 def test_on_the_simulator():
     assert check(made("good"), FULL).ok
-    report = check(made("tail", outputs=f"{LAST} - 3"), FULL)
+    report = check(made("tail", missing=3), FULL)
     assert report.patterns[0] == "never written: all 3 wrong outputs"
     with pytest.raises(LaunchError, match="out of bounds"):
-        check(made("beyond", after=f"if (!i) y[{LAST}] = 0;"), FULL)
+        check(made("beyond", after=f"if (!i) g_y[{LAST}] = 0;"), FULL)
 
 
-def test_command_line(tmp_path, capfd):
-    path = tmp_path / "91_no_stride.cu"
+def test_command_line(tmp_path, capfd, monkeypatch):
+    path, picture = tmp_path / "91_no_stride.cu", tmp_path / "map.png"
     path.write_text(made("right").source.replace("q * conv.stride_w", "q"))
-    picture = tmp_path / "map.png"
-    small, right = "N1 C1 H5 W9 K2 R1 S1 s1x2", "N1 C1 H5 W9 K2 R1 S1"
-    assert __main__.main(["check", str(path), "--engine", "sim", "--problem", small]) == 1
+    arguments = ["check", str(path), "--engine", "sim"]
+    assert __main__.main([*arguments, "--problem", "N1 C1 H5 W9 K2 R1 S1 s1x2"]) == 1
     assert "91_no_stride on N1 C1 H5 W9 K2 R1 S1 s1x2 p0 d1 g1: WRONG" in capfd.readouterr().out
-    status = __main__.main(["check", str(path), "--engine", "sim", "--problem", right,
-                            "--plot", str(picture), "--json"])  # fmt: skip
+    right = ["--problem", "N1 C1 H5 W9 K2 R1 S1", "--plot", str(picture), "--json"]
+    assert __main__.main([*arguments, *right]) == 0
     document = json.loads(capfd.readouterr().out)
-    assert status == 0 and document["ok"] and len(document["reports"]) == 1
+    assert document["ok"] and len(document["reports"]) == 1
     assert picture.stat().st_size > 5000
 
-
-def test_command_line_checks_generated_problems(capfd, monkeypatch):
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN])
-    arguments = ["check", "01_direct", "--engine", "sim", "--count", "6", "--seed", "3"]
+    arguments = ["check", "01_direct", "--engine", "sim", "--count", "6", "--seed", "3", "--json"]
     assert __main__.main(arguments) == 0
-    assert "1 fixed and 6 generated problems, seed 3" in capfd.readouterr().out
-    assert __main__.main([*arguments, "--json"]) == 0
-    document = json.loads(capfd.readouterr().out)
-    (found,) = document["reports"]
+    (found,) = json.loads(capfd.readouterr().out)["reports"]
     assert len(found["reports"]) == 7 and found["kernel"] == "01_direct"
+    assert found["notes"] == ["1 fixed and 6 generated problems, seed 3"]
 
 
-def test_fit_shrinks_for_the_simulator_and_says_so():
+def test_fit_shrinks_for_the_simulator_or_says_how_much_is_needed(monkeypatch):
     big = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
     small, note = fit(big, [Fake()])
     assert small.macs <= SIM_MACS and "scaled down to" in note and "hours" in note
     assert fit(PLAIN, [Fake()]) == (PLAIN, None)
-
-
-def test_fit_says_how_much_memory_is_needed(monkeypatch):
     monkeypatch.setattr(fitting, "available_bytes", lambda device: 1000)
     with pytest.raises(LaunchError, match=r"needs about .* GB"):
         fit(PLAIN, [Fake()], scale=None)
@@ -637,46 +568,37 @@ def test_on_a_gpu(gpu):
 
 FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"
 ON_GPU = {
-    "past_y": ({"after": f"if (!i) y[{LAST}] = 0;"},
-               "outside of y: 1 element changed after its end"),
-    "before_y": ({"after": "if (!i) y[-2] = 0;"},
+    "past_y": (f"if (!i) g_y[{LAST}] = 0;", "outside of y: 1 element changed after its end"),
+    "before_y": ("if (!i) g_y[-2] = 0;",
                  "outside of y: 1 element changed before its start, 2 ahead of the first"),
-    "before_x": ({"after": "if (!i) ((float*)x)[-1] = 0;"}, "outside of x: 1 element"),
-    "past_w": ({"after": f"if (!i) ((float*)w)[{FILTERS}] = 0;"},
+    "before_x": ("if (!i) ((float*)g_x)[-1] = 0;", "outside of x: 1 element"),
+    "past_w": (f"if (!i) ((float*)g_w)[{FILTERS}] = 0;",
                "outside of w: 1 element changed after its end, 1 past the last"),
-    "past_bias": ({"after": "if (!i) ((float*)b)[conv.K] = 0;"}, "outside of bias: 1 element"),
+    "past_bias": ("if (!i) ((float*)g_bias)[conv.K] = 0;", "outside of bias: 1 element"),
+    "writes_x": ("if (!i) ((float*)g_x)[0] = 0;", "wrote to its input: 1 elements of x"),
+    "sums_workspace": ("if (!i) g_y[i] += g_x[-1];", "got nan"),
     "past_workspace": ({"before": "cudaMemsetAsync((char*)workspace + 99, 0, 2, stream);"},
                        "outside of workspace: 1 byte changed after its end, 1 past the last"),
-    "writes_x": ({"after": "if (!i) ((float*)x)[0] = 0;"}, "wrote to its input: 1 elements of x"),
     "wrong_stream": ({"stream": "0"}, "it launches on another stream than the one it is given"),
-    "unwritten": ({"outputs": f"{LAST} - 5"}, "never written: all 5 wrong outputs"),
-    "sums_workspace": ({"after": "if (!i) y[i] += x[-1];"}, "got nan"),
+    "unwritten": ({"missing": 5}, "never written: all 5 wrong outputs"),
+    "right": ({}, ""),
+    "reads_outside_and_drops_it": ("if (!i && g_x[-1] == 7) g_y[i] = 0;", ""),
+    "synchronises": ({"before": "cudaStreamSynchronize(stream);"}, ""),
 }  # fmt: skip
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("how", "text"), ON_GPU.values(), ids=ON_GPU)
 def test_planted_mistake_is_caught_on_a_gpu(how, text):
+    how = how if isinstance(how, dict) else {"after": how}
     report = check(made("planted", engine="cuda", **how), FULL, isolate=False)
-    assert not report.ok and text in str(report), report
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "how",
-    [{}, {"after": "if (!i && x[-1] == 7) y[i] = 0;"},
-     {"before": "cudaStreamSynchronize(stream);"}],
-    ids=["plain", "reads_outside_and_drops_it", "synchronises"],
-)  # fmt: skip
-def test_right_kernel_passes_on_a_gpu(how):
-    report = check(made("right", engine="cuda", **how), FULL, isolate=False)
-    assert report.ok, report
+    assert report.ok == (not text) and text in str(report), report
 
 
 @pytest.mark.gpu
 def test_race_is_suspected_on_a_gpu():
     """Each run writes another number to one output: what differs is 1e-7 of it."""
-    text = "if (!i) y[i] = sum * (1 + 1e-6f * (clock64() % 7));"
+    text = "if (!i) g_y[i] = r_acc * (1 + 1e-6f * (clock64() % 7));"
     kernel = made("race", engine="cuda", after=text)
     reports = [check(kernel, FULL, isolate=False) for _ in range(4)]
     assert any("changed when it ran again" in str(report) for report in reports)

@@ -1,7 +1,7 @@
 """The reference: truth against torch and a plain loop, tolerances against emulated arithmetic."""
 
+import itertools
 import math
-import time
 
 import pytest
 import torch
@@ -10,16 +10,9 @@ from hypothesis import given, settings
 from test_problem import arguments
 
 from convlab.right import reference
-from convlab.right.reference import (
-    BASELINES,
-    baseline,
-    full_precision,
-    inputs,
-    sample,
-    tolerance,
-    truth,
-)
+from convlab.right.reference import full_precision, inputs, sample, tolerance, truth
 from convlab.run import baselines
+from convlab.run.baselines import BASELINES, baseline
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problem, problems
 
@@ -58,32 +51,29 @@ def test_inputs():
     assert inputs(p, dtype=torch.float64)[0].dtype == torch.float64
 
 
+def assert_alike(y, expected, tolerance=1e-12):
+    torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
+
+
 @given(arguments())
 @settings(deadline=None, max_examples=60)
 def test_truth_is_the_convolution_wherever_it_is_asked(kwargs):
     p = Problem(**kwargs)
     x, w, bias = inputs(p, seed=1)
     whole = truth(p, x, w, bias)
-    expected = conv2d(p, x.double(), w.double(), None if bias is None else bias.double())
-    torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)
+    assert_alike(whole, conv2d(p, x.double(), w.double(), bias if bias is None else bias.double()))
     where = sample(p, 100)
-    torch.testing.assert_close(
-        truth(p, x, w, bias, where), whole[tuple(where.T)], rtol=1e-12, atol=1e-12
-    )
+    assert_alike(truth(p, x, w, bias, where), whole[tuple(where.T)])
 
 
 @pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
 def test_truth_in_small_chunks(p, monkeypatch):
     x, w, bias = inputs(p)
-    whole = truth(p, x, w, bias)
-    where = sample(p, 500)
+    whole, where = truth(p, x, w, bias), sample(p, 500)
     monkeypatch.setattr(reference, "CHUNK_BYTES", 1 << 18)
     x = x.contiguous(memory_format=torch.channels_last)
-    chunked = truth(p, x, w, bias)
-    torch.testing.assert_close(chunked, whole, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(
-        truth(p, x, w, bias, where), whole[tuple(where.T)], rtol=1e-12, atol=1e-12
-    )
+    assert_alike(truth(p, x, w, bias), whole)
+    assert_alike(truth(p, x, w, bias, where), whole[tuple(where.T)])
 
 
 def test_truth_by_the_definition():
@@ -92,12 +82,10 @@ def test_truth_by_the_definition():
     y = truth(p, x, w, bias)
     for n, k, i, j in sample(p, 10**6).tolist():
         total = float(bias[k])
-        for c in range(2):
-            for r in range(p.R):
-                for s in range(p.S):
-                    h, col = 2 * i - 1 + r, j - 2 + 2 * s
-                    if 0 <= h < p.H and 0 <= col < p.W:
-                        total += float(x[n, k // 3 * 2 + c, h, col]) * float(w[k, c, r, s])
+        for c, r, s in itertools.product(range(2), range(p.R), range(p.S)):
+            h, col = 2 * i - 1 + r, j - 2 + 2 * s
+            if 0 <= h < p.H and 0 <= col < p.W:
+                total += float(x[n, k // 3 * 2 + c, h, col]) * float(w[k, c, r, s])
         assert y[n, k, i, j].item() == pytest.approx(total, abs=1e-12)
 
 
@@ -140,12 +128,7 @@ def test_sample(p, count):
 
 def test_sample_of_two_billion_outputs():
     p = problem("square")
-    seconds = []
-    for _ in range(3):  # the machine may be busy: the best of three
-        start = time.perf_counter()
-        where = sample(p, 200_000)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1
+    where = sample(p, 200_000)
     assert len(where) >= 200_000
     n, k, row, col = where.T
     corner = ((row == 0) | (row == p.P - 1)) & ((col == 0) | (col == p.Q - 1))
@@ -235,16 +218,15 @@ def test_baseline_is_called_as_conv2d_is(name):
 
 
 def test_baseline_names():
-    assert {name: baseline(name, "cpu").precision for name in BASELINES[3:]} == {
-        "torch:im2col": "fp32",
-        "torch:cpu": "fp32",
-    }
-    with pytest.raises(ProblemError, match="there are cudnn:fp32"):
-        baseline("cudnn")
-    with pytest.raises(ProblemError, match="runs on cpu only"):
-        baseline("torch:cpu", "cuda")
-    with pytest.raises(ProblemError, match="runs on cuda only"):
-        baseline("cudnn:fp32", "cpu")
+    told = {name: baseline(name, "cpu").precision for name in BASELINES[3:]}
+    assert told == {"torch:im2col": "fp32", "torch:cpu": "fp32"}
+    for asked, message in (
+        (("cudnn",), "there are cudnn:fp32"),
+        (("torch:cpu", "cuda"), "runs on cpu only"),
+        (("cudnn:fp32", "cpu"), "runs on cuda only"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            baseline(*asked)
     with pytest.raises(ProblemError, match="x is on meta"):
         baseline("torch:cpu").prepare(SMALL, *(t.to("meta") for t in inputs(SMALL)))
 
@@ -290,19 +272,14 @@ def test_classes_are_pinned_on_a_gpu():
     x, w, _ = inputs(p, device="cuda")
     expected = truth(p, x, w)
     where = sample(p, 10_000, device="cuda")
-    torch.testing.assert_close(
-        truth(p, x, w, where=where), expected[tuple(where.T)], rtol=1e-11, atol=1e-11
-    )
-    settings_before = torch.backends.cuda.matmul.fp32_precision
+    assert_alike(truth(p, x, w, where=where), expected[tuple(where.T)], 1e-11)
+    matmul = torch.backends.cuda.matmul
+    before, names = matmul.fp32_precision, [name for name in BASELINES if name != "torch:cpu"]
     try:
-        torch.backends.cuda.matmul.fp32_precision = "tf32"  # torch's setting must not matter
-        errors = {
-            name: normwise(baseline(name)(x, w, padding=1), expected)
-            for name in BASELINES
-            if name != "torch:cpu"
-        }
+        matmul.fp32_precision = "tf32"  # torch's setting must not matter
+        errors = {name: normwise(baseline(name)(x, w, padding=1), expected) for name in names}
     finally:
-        torch.backends.cuda.matmul.fp32_precision = settings_before
+        matmul.fp32_precision = before
     for name, error in errors.items():
         if "tf32" in name and torch.cuda.get_device_capability() >= (8, 0):
             assert tolerance("fp32", p.gemm_k) < error < tolerance("tf32", p.gemm_k)

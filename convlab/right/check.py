@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ..machine.progress import bar as progress_bar
@@ -123,17 +124,19 @@ def check(
         problem, note = fit(problem, [kernel], scale)
         return one(problem, notes=(note,) if note else ())
 
+    found: Report | Reports
     asked = None if problem is None else members(problem)
     if problem is None:
         chosen = [*named_problems("awkward"), *shapes.generated(count, seed)]
         what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
-        found: Report | Reports = _check_set(kernel, one, chosen, (what,), progress)
+        found = _check_set(kernel, one, chosen, (what,), progress)
         if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
             small = kernel.limited(_LITTLE_WORKSPACE)
             note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
-            found = _check_set(small, functools.partial(one, kernel=small),
-                               map(named_problem, _IN_CHUNKS), (what, note), progress,
-                               before=found)  # fmt: skip
+            again = _check_set(small, functools.partial(one, kernel=small),
+                               [*map(named_problem, _IN_CHUNKS)], (what, note), progress)  # fmt: skip
+            found = replace(again, reports=found.reports + again.reports,
+                            skipped=found.skipped + again.skipped)  # fmt: skip
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
     elif asked is None:
@@ -149,18 +152,14 @@ def check(
 def _check_set(
     kernel: Runnable,
     one: Callable[[Problem], Report],
-    problems: Iterable[Problem],
+    problems: list[Problem],
     notes: tuple[str, ...],
     progress: bool,
-    before: Reports | None = None,
 ) -> Reports:
-    """Check a kernel on each problem; shrink the smallest of those it is wrong on.
-
-    What an earlier set found, `before`, is part of the result.
-    """
-    reports = list(before.reports) if before else []
-    skipped = list(before.skipped) if before else []
-    smallest, problems = None, list(problems)
+    """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
+    reports: list[Report] = []
+    skipped: list[tuple[Problem, str]] = []
+    smallest = None
     lost = 0.0  # seconds that faults took
 
     def attempt(problem: Problem) -> Report:
@@ -171,6 +170,24 @@ def _check_set(
         except LaunchError as error:
             lost += time.perf_counter() - started
             return failed(kernel, problem, error, error.kind)
+
+    def shrunk(least: Report) -> Report:
+        tried = {least.problem: least}
+
+        def fails(problem: Problem) -> bool:  # in the same way: a worker that died is no race
+            if lost > _FAULT_SECONDS:
+                return False
+            try:
+                tried[problem] = attempt(problem)
+            except UnsupportedError:
+                return False
+            return not tried[problem].ok and tried[problem].fault == least.fault
+
+        smallest = shapes.shrink(least.problem, fails)
+        if len(tried) > 1:
+            nonlocal notes
+            notes += (f"shrunk from {least.problem.label} in {len(tried) - 1} tries",)
+        return tried[smallest]
 
     with progress_bar(problems, desc=kernel.name, disable=not progress, leave=False) as bar:
         for done, problem in enumerate(bar, 1):
@@ -185,38 +202,7 @@ def _check_set(
                 left = len(problems) - done
                 notes += (f"{left} problems left out: faults took {lost:.0f} s",)
                 break
-        wrong = [report for report in reports if not report.ok]
-        if wrong:
+        if wrong := [report for report in reports if not report.ok]:
             bar.set_description(f"{kernel.name}: shrinking")
-            smallest, tries = _smallest(wrong, attempt, lambda: lost > _FAULT_SECONDS)
-            if tries:
-                least = _least(wrong).problem.label
-                notes += (f"shrunk from {least} in {tries} tries",)
+            smallest = shrunk(min(wrong, key=lambda r: (r.problem.macs, r.problem.min_bytes)))
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes)
-
-
-def _least(wrong: list[Report]) -> Report:
-    return min(wrong, key=lambda report: (report.problem.macs, report.problem.min_bytes))
-
-
-def _smallest(
-    wrong: list[Report], attempt: Callable[[Problem], Report], enough: Callable[[], bool]
-) -> tuple[Report, int]:
-    """Shrink the least of the problems that fail; return its report, and how many were tried."""
-    least = _least(wrong)
-    found = {least.problem: least}
-
-    def fails(problem: Problem) -> bool:
-        if enough():
-            return False
-        try:
-            report = attempt(problem)
-        except UnsupportedError:
-            return False
-        found[problem] = report
-        return not report.ok
-
-    if enough():
-        return least, 0
-    problem, tries = shapes.shrink(least.problem, fails)
-    return found[problem], tries

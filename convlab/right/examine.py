@@ -14,8 +14,11 @@ import dataclasses
 import functools
 import math
 import time
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from ..run.runnable import Launch, Runnable
 from ..words.problem import Problem
@@ -61,8 +64,7 @@ def _examine(
 ) -> Report:
     guards, said = Guards(), list(notes)
     right = reference.known(problem, sample, seed, kernel.device, kernel.format)
-    pristine = right.inputs
-    inputs = [guards.place(n, t) for n, t in zip(("x", "w", "bias"), pristine, strict=True)]
+    inputs = [guards.place(n, t) for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
@@ -71,7 +73,7 @@ def _examine(
     poisoned = _run(launch)
     host_seconds = time.perf_counter() - started
     counters = launch.counters
-    failures = tally.changed_inputs(launch.inputs, pristine)
+    failures = tally.changed_inputs(launch.inputs, right.inputs)
 
     found = tally.Tally(right, launch.y, bound, poisoned)
     failures += found.failures()
@@ -83,35 +85,34 @@ def _examine(
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     moving = _moving(kernel, launch, host_seconds, said)
-    failures += moving
-    failures += guards.violations()
-    failures += [
-        line for line in tally.changed_inputs(launch.inputs, pristine) if line not in failures
-    ]
-    report = Report(
-        ok=not failures, problem=problem, kernel=kernel.name, title=kernel.title,
-        precision=kernel.precision, engine=kernel.engine, error=found.error, bound=bound,
-        worst=found.worst, limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong,
-        unwritten=found.unwritten, compared=found.compared, failures=tuple(failures),
-        patterns=tuple(patterns), notes=tuple(said), pixels=found.pixels,
-        channels=found.channels, counters=counters, host_seconds=host_seconds,
+    failures += moving + guards.violations()
+    failures += tally.changed_inputs(launch.inputs, right.inputs)
+    report = _report(
+        kernel, problem, ok=not failures, error=found.error, bound=bound, worst=found.worst,
+        limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
+        compared=found.compared, failures=tuple(dict.fromkeys(failures)), patterns=tuple(patterns),
+        notes=tuple(said), pixels=found.pixels, channels=found.channels, counters=counters,
+        host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
-    if not reference.worth_keeping(right):
-        reference.forget()
+    reference.forget_if_large(right)
     return report
 
 
 def failed(kernel: Runnable, problem: Problem, error: Exception, fault: str = "") -> Report:
     """Return the report of a kernel that did not run to its end."""
-    return Report(
-        ok=False, problem=problem, kernel=kernel.name, title=kernel.title,
-        precision=kernel.precision, engine=kernel.engine, error=math.nan,
+    return _report(
+        kernel, problem, ok=False, error=math.nan,
         bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
         limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
         compared="nothing compared", failures=(str(error),), fault=fault,
     )  # fmt: skip
+
+
+def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
+    return Report(problem=problem, kernel=kernel.name, title=kernel.title,
+                  precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
 
 
 def _run(launch: Launch) -> bool:
@@ -148,14 +149,12 @@ def _moving(kernel: Runnable, launch: Launch, host_seconds: float, notes: list[s
     count, index = tally.moved(launch.y, first)
     if not count:
         return []
-    place = ", ".join(map(str, tally.position(index, launch.problem)))
-    return [
-        (
-            f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, "
-            f"the first at (n, k, p, q) = ({place}): a race, memory read before it was written, or "
-            "sums by atomics, of which the header is to say `atomics: yes`"
-        )
-    ]
+    place = ", ".join(map(str, np.unravel_index(index, launch.problem.y_shape)))
+    return [(
+        f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, "
+        f"the first at (n, k, p, q) = ({place}): a race, memory read before it was written, or "
+        "sums by atomics, of which the header is to say `atomics: yes`"
+    )]  # fmt: skip
 
 
 def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
@@ -167,7 +166,7 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
             torch.cuda.synchronize()
             launch()
             torch.cuda.synchronize()
-            if not tally.Tally(right, launch.y, report.bound, poisoned).right():
+            if not tally.Tally(right, launch.y, report.bound, poisoned).right:
                 return report
     text = ("right when all of it runs on the default stream: it launches on another stream than "
             "the one it is given (conv2d's last argument)")  # fmt: skip
@@ -178,10 +177,10 @@ class Guards:
     """The guarded buffers of one run; `violations` says which of them were written around."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []  # all of it, the middle
+        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
         self._names: dict[int, str] = {}  # by the middle's address
 
-    def place(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    def place(self, name: str, tensor: Tensor | None) -> Tensor | None:
         """Return a copy of a tensor without gaps (of None: None) between two zones."""
         if tensor is None:
             return None
@@ -196,19 +195,12 @@ class Guards:
             if tensor is not None:
                 self._names.setdefault(tensor.data_ptr(), name)
 
-    def allocate(
-        self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-    ) -> torch.Tensor:
-        """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`.
-
-        Raises torch.OutOfMemoryError.
-        """
-        zone = ZONE[device.type]
-        size = math.prod(shape) * dtype.itemsize
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
+        zone, size = ZONE[device.type], math.prod(shape) * dtype.itemsize
         whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
-        pattern = _pattern(device)
-        whole[:zone] = pattern[:zone]
-        whole[zone + size :] = pattern[size % 4 : size % 4 + zone]
+        for place, canary in _zones(whole):
+            whole[place] = canary
         middle = whole[zone : zone + size].view(dtype).view(shape)
         self._kept.append((whole, middle))
         return middle
@@ -218,30 +210,32 @@ class Guards:
         lines = []
         for whole, middle in self._kept:
             name = self._names.get(middle.data_ptr(), "memory that it was given")
-            zone = ZONE[whole.device.type]
-            size = middle.numel() * middle.element_size()
-            pattern = _pattern(whole.device)
-            before = whole[:zone] != pattern[:zone]
-            after = whole[zone + size :] != pattern[size % 4 : size % 4 + zone]
-            sides = ((before.flip(0), "before its start", "ahead of the first"),
-                     (after, "after its end", "past the last"))  # fmt: skip
-            for changed, side, beyond in sides:
-                if not changed.any():
-                    continue
-                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique()
-                near, far, unit = int(away[0]), int(away[-1]), "element"
-                if middle.dtype == torch.uint8:
-                    unit = "byte"
-                span = f"{near:,}" if near == far else f"{near:,} to {far:,}"
-                lines.append(
-                    f"the kernel wrote outside of {name}: {len(away):,} {unit}"
-                    f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
-                )
+            unit = "byte" if middle.dtype == torch.uint8 else "element"
+            before, after = (whole[place] != canary for place, canary in _zones(whole))
+            for changed, side, beyond in (
+                (before.flip(0), "before its start", "ahead of the first"),
+                (after, "after its end", "past the last"),
+            ):
+                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique().tolist()
+                if away:
+                    span = f"{away[0]:,} to {away[-1]:,}" if len(away) > 1 else f"{away[0]:,}"
+                    lines.append(
+                        f"the kernel wrote outside of {name}: {len(away):,} {unit}"
+                        f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
+                    )
         return lines
 
 
+def _zones(whole: Tensor) -> tuple[tuple[slice, Tensor], tuple[slice, Tensor]]:
+    """Where the two zones of a buffer are, and what stands there: a tensor's odd end cuts it."""
+    zone, size = ZONE[whole.device.type], whole.numel()
+    pattern = _pattern(whole.device)
+    end = (size - zone) % 4
+    return (slice(zone), pattern[:zone]), (slice(size - zone, size), pattern[end : end + zone])
+
+
 @functools.cache
-def _pattern(device: torch.device) -> torch.Tensor:
-    """The canary's bytes, over and over: a zone, and what a tensor's odd end cuts off."""
+def _pattern(device: torch.device) -> Tensor:
+    """The canary's bytes, over and over: a zone's, and four more."""
     once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
     return once.repeat(ZONE[device.type] // 4 + 1)

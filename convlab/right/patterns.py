@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -20,16 +21,6 @@ _FEWEST = 4  # outputs that must agree before their values make a sentence
 _FIRST = 64  # outputs tried before all are
 _MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is computed anew
 _LONGEST = 1 << 16  # indices along which tiles are looked for
-_AXES = ("n", "k", "p", "q")
-_NOUNS = {"n": "images", "k": "channels", "p": "rows", "q": "columns"}
-_SHIFTS = sorted(
-    (
-        shift
-        for shift in itertools.product((-1, 0, 1), (-1, 0, 1), range(-2, 3), range(-2, 3))
-        if any(shift) and sum(map(bool, shift[:2])) + any(shift[2:]) == 1
-    ),
-    key=lambda shift: sum(map(abs, shift)),
-)
 # Normwise errors of products of rounded operands on normal data: 2.9e-4 where TF32 or fp16 is
 # rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project).
 _ROUNDINGS = ((2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
@@ -37,40 +28,20 @@ _ROUNDINGS = ((2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
 
 @dataclass(frozen=True)
 class Evidence:
-    """Some or all outputs of one run.
-
-    Attributes
-    ----------
-    problem, precision
-        What was computed, and the class that the kernel declares.
-    where
-        (M, 4), the outputs' n, k, p and q.
-    got, truth
-        (M,) float64.
-    wrong, unwritten
-        (M,) bool; what was never written is wrong.
-    allowed, rms
-        An output may be off by `allowed * (rms + |truth|)`.
-    whole
-        Whether these are all outputs, in memory order.
-    truth_at
-        Returns the truth at other positions (L, 4).
-    bias
-        (K,) or None.
-    """
+    """Some or all outputs of one run, M of them."""
 
     problem: Problem
-    precision: str
-    where: np.ndarray
-    got: np.ndarray
-    truth: np.ndarray
-    wrong: np.ndarray
-    unwritten: np.ndarray
-    allowed: float
+    precision: str  # the class that the kernel declares
+    where: np.ndarray  # (M, 4): n, k, p and q
+    got: np.ndarray  # float64
+    truth: np.ndarray  # float64
+    wrong: np.ndarray  # bool
+    unwritten: np.ndarray  # bool; what was never written is wrong
+    allowed: float  # an output may be off by allowed * (rms + |truth|)
     rms: float
-    whole: bool
-    truth_at: Callable[[np.ndarray], np.ndarray]
-    bias: np.ndarray | None = None
+    whole: bool  # whether these are all outputs, in memory order
+    truth_at: Callable[[np.ndarray], np.ndarray]  # the truth at other positions (L, 4)
+    bias: np.ndarray | None = None  # (K,)
 
     def near(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
         """Which of some values would be right if that were expected of them."""
@@ -91,40 +62,39 @@ def words(evidence: Evidence) -> list[str]:
 
 def _values(e: Evidence) -> Iterator[str]:
     """Say what stands where something else should, unless nothing was written at all."""
-    written = np.flatnonzero(e.wrong & ~e.unwritten)
-    never = int(e.unwritten.sum())
+    never, written = int(e.unwritten.sum()), int((e.wrong & ~e.unwritten).sum())
     if never:
         yield f"never written: {_share(never, int(e.wrong.sum()))}"
     finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
-    strange = len(written) - len(finite)
-    if strange:
+    if strange := written - len(finite):
         yield (
             "NaN or inf, as made of memory that nobody wrote (workspace and surroundings hold "
-            f"NaN): {_share(strange, len(written))}"
+            f"NaN): {_share(strange, written)}"
         )
-    if not len(finite):
-        return
-    sentences = [*_simple(e, finite), *_moved(e, finite)]
-    yield from sentences
-    if not sentences:
-        yield from _rounded(e)
+    if len(finite):
+        sentences = [*_simple(e, finite), *_moved(e, finite)]
+        yield from sentences or _rounded(e)
 
 
 def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
     """One number, a multiple of the truth, or the bias left out or added twice."""
     got, truth = e.got[bad], e.truth[bad]
+
+    def many(hit: np.ndarray) -> bool:
+        return int(hit.sum()) >= max(_FEWEST, len(hit) / 2)
+
     bias = np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
     for times, text in ((-1, "is not added"), (1, "is added twice")) if e.bias is not None else ():
         hit = e.near(got, truth + times * bias)
-        if _many(hit):
-            yield f"the bias {text}: {_share_of(hit)}"
+        if many(hit):
+            yield f"the bias {text}: {_share(hit.sum(), len(bad))}"
             return
     alike = got == np.median(got)
-    if _many(alike) and not (truth == truth[0]).all():
+    if many(alike) and not (truth == truth[0]).all():
         value = got[alike][0] + 0.0  # no -0
         every = (e.got == value).all()
-        shown = f"{value:.6g}"
-        yield f"every output is {shown}" if every else f"all alike, {shown}: {_share_of(alike)}"
+        share = f": {_share(alike.sum(), len(bad))}"
+        yield f"every output is {value:.6g}" if every else f"all alike, {value:.6g}{share}"
         return
     for offset, text in ((0 * bias, ""), (bias, ", before the bias is added")):
         large = np.abs(truth - offset) > e.rms / 10
@@ -132,8 +102,9 @@ def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
             continue
         factor = float(np.median(((got - offset)[large]) / (truth - offset)[large]))
         hit = e.near(got, offset + factor * (truth - offset))
-        if abs(factor) > 0.01 and np.isfinite(factor) and _many(hit[large]):
-            yield f"{_factor(factor)} times what it should be{text}: {_share_of(hit)}"
+        if abs(factor) > 0.01 and np.isfinite(factor) and many(hit[large]):
+            share = _share(hit.sum(), len(bad))
+            yield f"{_factor(factor)} times what it should be{text}: {share}"
             return
 
 
@@ -143,56 +114,57 @@ def _moved(e: Evidence, bad: np.ndarray) -> Iterator[str]:
         bad = bad[:: -(-len(bad) // _MOST_LOOKUPS)]
     shape = np.array(e.problem.y_shape)
 
+    def holding(target: Callable[[np.ndarray], np.ndarray]) -> tuple[int, int]:
+        """Count the wrong outputs that hold what belongs elsewhere (0: few), and where that is."""
+        for part in (bad[:: max(1, len(bad) // _FIRST)], bad):
+            at = target(e.where[part])
+            exists = ((at >= 0) & (at < shape)).all(axis=1)
+            inside = int(exists.sum())
+            hits = int(e.near(e.got[part][exists], e.truth_at(at[exists])).sum()) if inside else 0
+            if hits < max(1, min(_FEWEST, len(bad) - 1), inside / 2):
+                return 0, inside
+        return hits if hits >= _FEWEST else 0, inside
+
     for shift in _SHIFTS:
-        hits, inside = _at(e, bad, lambda at, shift=shift: at + np.array(shift))
-        if hits is not None and 4 * inside >= len(bad):
-            axes = [i for i in range(4) if shift[i]]
-            theirs = ", ".join(f"{_AXES[i]}{shift[i]:+d}" for i in axes)
-            by = f"({-shift[2]}, {-shift[3]})" if axes[0] > 1 else str(-shift[axes[0]])
-            name = "(p, q)" if axes[0] > 1 else _AXES[axes[0]]
-            yield (
-                f"shifted by {by} in {name}: {_share(hits, len(bad))} hold what belongs at {theirs}"
-            )
+        hits, inside = holding(lambda at, shift=shift: at + np.array(shift))
+        if hits and 4 * inside >= len(bad):
+            axes = [axis for axis in range(4) if shift[axis]]
+            theirs = ", ".join(f"{'nkpq'[axis]}{shift[axis]:+d}" for axis in axes)
+            by, name = -shift[axes[0]], "nkpq"[axes[0]]
+            if axes[0] > 1:
+                by, name = (-shift[2], -shift[3]), "(p, q)"
+            yield f"shifted by {by} in {name}: {_share(hits, len(bad))} hold what belongs at {theirs}"
             return
     for order in _ORDERS:
-        permuted = shape[list(order)]
 
-        def reread(at: np.ndarray, order=order, permuted=permuted) -> np.ndarray:
+        def reread(at: np.ndarray, order: tuple[int, ...] = order) -> np.ndarray:
             flat = np.ravel_multi_index(tuple(at.T), tuple(shape))
-            back = np.empty_like(at)
-            back[:, list(order)] = np.stack(np.unravel_index(flat, tuple(permuted)), axis=1)
-            return back
+            back = np.stack(np.unravel_index(flat, tuple(shape[list(order)])), axis=1)
+            return back[:, np.argsort(order)]
 
-        hits, inside = _at(e, bad, reread)
-        if hits is not None:
+        hits, inside = holding(reread)
+        if hits:
             letters = ", ".join("NKPQ"[i] for i in order)
-            yield (
-                f"{_ORDERS[order]}: {_share(hits, inside)} are right if memory is read as "
-                f"({letters})"
-            )
+            share = _share(hits, inside)
+            yield f"{_ORDERS[order]}: {share} are right if memory is read as ({letters})"
             return
 
 
-def _at(
-    e: Evidence, bad: np.ndarray, target: Callable[[np.ndarray], np.ndarray]
-) -> tuple[int | None, int]:
-    """Count the wrong outputs that hold the truth of another place; None if they are few.
-
-    Returns that and the number of those whose other place exists.
-    """
-    shape = np.array(e.problem.y_shape)
-    hits = inside = 0
-    for part in (bad[:: max(1, len(bad) // _FIRST)], bad):
-        at = target(e.where[part])
-        exists = ((at >= 0) & (at < shape)).all(axis=1)
-        inside = int(exists.sum())
-        hit = e.near(e.got[part][exists], e.truth_at(at[exists])) if inside else np.zeros(0, bool)
-        hits = int(hit.sum())
-        if hits < min(_FEWEST, len(bad) - 1) or hits < 1 or 2 * hits < inside:
-            return None, inside
-    if hits < _FEWEST:
-        return None, inside
-    return hits, inside
+_SHIFTS = sorted(
+    (
+        shift
+        for shift in itertools.product((-1, 0, 1), (-1, 0, 1), range(-2, 3), range(-2, 3))
+        if any(shift) and sum(map(bool, shift[:2])) + any(shift[2:]) == 1
+    ),
+    key=lambda shift: sum(map(abs, shift)),
+)
+_ORDERS = {
+    (1, 0, 2, 3): "n and k exchanged in memory, as when (K, N*P*Q) is taken for (N, K, P, Q)",
+    (0, 1, 3, 2): "p and q exchanged in memory (transposed images)",
+    (0, 2, 3, 1): "channels last in memory",
+}
+_, *_OTHERS = itertools.permutations(range(4))  # the first is the right one
+_ORDERS |= {o: "another order of dimensions in memory" for o in _OTHERS if o not in _ORDERS}
 
 
 def _rounded(e: Evidence) -> Iterator[str]:
@@ -201,7 +173,7 @@ def _rounded(e: Evidence) -> Iterator[str]:
         return
     errors = e.got - e.truth
     spread = math.sqrt(float(np.mean(np.square(errors))))
-    if not spread or np.abs(errors).max() > 8 * spread:
+    if np.abs(errors).max() > 8 * spread:
         return
     for low, high, name in _ROUNDINGS:
         if low <= spread / e.rms <= high:
@@ -209,18 +181,6 @@ def _rounded(e: Evidence) -> Iterator[str]:
                 f"as if operands were rounded to {name}, where {e.precision} is declared: errors "
                 f"of {spread / e.rms:.1e} of the outputs' size, alike everywhere"
             )
-
-
-_ORDERS = {
-    (1, 0, 2, 3): "n and k exchanged in memory, as when (K, N*P*Q) is taken for (N, K, P, Q)",
-    (0, 1, 3, 2): "p and q exchanged in memory (transposed images)",
-    (0, 2, 3, 1): "channels last in memory",
-}
-_ORDERS |= {
-    order: "another order of dimensions in memory"
-    for order in itertools.permutations(range(4))
-    if order != (0, 1, 2, 3) and order not in _ORDERS
-}
 
 
 # Where they are -------------------------------------------------------------------------------
@@ -231,35 +191,38 @@ def _places(e: Evidence) -> list[str]:
 
     What holds for all wrong outputs and no others comes alone.
     """
-    if e.wrong.all() or e.wrong.sum() < 2 or len(e.wrong) < 8:
+    wrong = int(e.wrong.sum())
+    if wrong in (1, len(e.wrong)) or len(e.wrong) < 8:
         return []
-    _, K, P, Q = e.problem.y_shape
-    n, k, p, q = (e.where[:, i].astype(np.int64) for i in range(4))
-    found = []
-    border = _in_padding(e)
-    if border.any() and not border.all() and not (e.wrong & ~border).any():
-        found.append((border, "their window reaches into the padding"))
-    for name, index, size in zip(_AXES, (n, k, p, q), e.problem.y_shape, strict=True):
+    N, K, P, Q = e.problem.y_shape
+    n, k, p, q = e.where.T.astype(np.int64)
+    found = [(_in_padding(e), "their window reaches into the padding")]
+    chosen = found[0][0]
+    if not chosen.any() or chosen.all() or (e.wrong & ~chosen).any():
+        found = []
+    for name, index, size in (("n", n, N), ("k", k, K), ("p", p, P), ("q", q, Q)):
         found += _along(e, name, index, size)
-    exact = [(chosen, text) for chosen, text in found if chosen.sum() == e.wrong.sum()]
+    exact = [(chosen, text) for chosen, text in found if chosen.sum() == wrong]
     for name, index, size in (
         ("p*Q + q", p * Q + q, P * Q),
-        ("n*P*Q + p*Q + q", (n * P + p) * Q + q, e.problem.gemm_m),
-        ("the offset in memory", ((n * K + k) * P + p) * Q + q, math.prod(e.problem.y_shape)),
+        ("n*P*Q + p*Q + q", (n * P + p) * Q + q, N * P * Q),
+        ("the offset in memory", ((n * K + k) * P + p) * Q + q, N * K * P * Q),
     ):
-        if exact:
-            break
-        exact = [(chosen, text) for chosen, text in _along(e, name, index, size)
-                 if chosen.sum() == e.wrong.sum()]  # fmt: skip
-    return [_only(e, text, chosen) for chosen, text in exact or found]
+        if not exact:
+            exact = [(c, text) for c, text in _along(e, name, index, size) if c.sum() == wrong]
+    sentences = []
+    for chosen, text in exact or found:
+        there = int(chosen.sum())
+        of = f"all {there:,}" if wrong == there else f"{wrong:,} of {there:,}"
+        sentences.append(f"wrong only where {text}: {of} outputs there")
+    return sentences
 
 
 def _along(
     e: Evidence, name: str, index: np.ndarray, size: int
 ) -> Iterator[tuple[np.ndarray, str]]:
     """Name the values of one index at which outputs are wrong: yield those outputs, or nothing."""
-    hit = np.zeros(size, dtype=bool)
-    seen = np.zeros(size, dtype=bool)
+    hit, seen = np.zeros((2, size), dtype=bool)
     hit[index[e.wrong]] = True
     seen[index] = True
     if size < 2 or hit[seen].all():
@@ -274,12 +237,11 @@ def _rules(
     name: str, size: int, hit: np.ndarray, problem: Problem
 ) -> Iterator[tuple[np.ndarray, str]]:
     """Yield (indices, words) for each set of indices that has a name, the most telling first."""
-    index = np.arange(size)
-    at = np.flatnonzero(hit)
+    index, at = np.arange(size), np.flatnonzero(hit)
     first, last = int(at[0]), int(at[-1])
     if name == "k" and problem.groups > 1:
         per_group = problem.K // problem.groups
-        groups = sorted({int(k) // per_group for k in at})
+        groups = np.unique(at // per_group).tolist()
         which = f"group is {groups[0]}" if len(groups) == 1 else f"group is one of {groups}"
         if len(groups) <= 4:
             yield np.isin(index // per_group, groups), f"the {which} (k // {per_group})"
@@ -297,9 +259,10 @@ def _rules(
     if size >= 4:
         yield index % 2 == 1, f"{name} is odd"
         yield index % 2 == 0, f"{name} is even"
-    noun = _NOUNS.get(name, f"values of {name}")
+    nouns = {"n": "images", "k": "channels", "p": "rows", "q": "columns"}
+    noun = nouns.get(name, f"values of {name}")
     for tile in range(3, min(128, size - 1) + 1) if size <= _LONGEST else ():
-        left = np.flatnonzero(np.bincount(at % tile, minlength=tile))
+        left = np.unique(at % tile)
         low, high, count = int(left[0]), int(left[-1]), len(left)
         if high - low + 1 != count or count == tile or last - first < tile - 1:
             continue
@@ -309,8 +272,7 @@ def _rules(
         elif low == 0:
             text = f"they are in the first {many} of each tile of {tile}"
         else:
-            spread = f"{low} to {high}" if count > 1 else str(low)
-            text = f"{name} % {tile} is {spread}"
+            text = f"{name} % {tile} is {f'{low} to {high}' if count > 1 else low}"
         yield np.isin(index % tile, left), text
     yield (index >= first) & (index <= last), f"{name} is {first} to {last}"
 
@@ -325,21 +287,7 @@ def _in_padding(e: Evidence) -> np.ndarray:
     return outside
 
 
-def _only(e: Evidence, text: str, chosen: np.ndarray) -> str:
-    wrong, there = int(e.wrong.sum()), int(chosen.sum())
-    of = f"all {there:,}" if wrong == there else f"{wrong:,} of {there:,}"
-    return f"wrong only where {text}: {of} outputs there"
-
-
 # Words ----------------------------------------------------------------------------------------
-
-
-def _many(hit: np.ndarray) -> bool:
-    return int(hit.sum()) >= _FEWEST and 2 * int(hit.sum()) >= len(hit)
-
-
-def _share_of(hit: np.ndarray) -> str:
-    return _share(int(hit.sum()), len(hit))
 
 
 def _share(part: int, total: int) -> str:
@@ -349,8 +297,5 @@ def _share(part: int, total: int) -> str:
 
 
 def _factor(value: float) -> str:
-    for whole in range(1, 65):
-        if abs(value * whole - round(value * whole)) < 1e-5 and round(value * whole):
-            top = round(value * whole)
-            return str(top) if whole == 1 else f"{top}/{whole}"
-    return f"{value:.5g}"
+    near = Fraction(value).limit_denominator(64)
+    return str(near) if near and abs(near - value) * near.denominator < 1e-5 else f"{value:.5g}"

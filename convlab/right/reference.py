@@ -1,4 +1,7 @@
-"""What a kernel is compared with: the float64 truth, positions worth checking, tolerances."""
+"""What a kernel is compared with: the float64 truth, positions worth checking, tolerances.
+
+Notebooks look for `full_precision` here, too.
+"""
 
 from __future__ import annotations
 
@@ -9,135 +12,106 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..machine.device import available_bytes
-from ..run.baselines import BASELINES, baseline
-from ..run.data import Device, Inputs, chunks, full_precision, inputs, match, padded
+from ..run.baselines import baseline
+from ..run.data import Device, Inputs, chunks, full_precision, inputs, match, padded  # noqa: F401
 from ..words.errors import ProblemError
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
-
-__all__ = [
-    "BASELINES", "Inputs", "Reference", "baseline", "forget", "full_precision", "inputs", "known",
-    "make_room", "sample", "tolerance", "truth",
-]  # fmt: skip
 
 # What a whole float64 truth may cost: multiply-adds (about a second's) and outputs kept.
 TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
 TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
-LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
 _KEPT_BYTES = 2 << 30  # of the last reference
 CHUNK_BYTES = 256 << 20  # temporaries of one step of the truth
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10}  # tf32: the operands', truncated
 
 
 def truth(
-    problem: Problem,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    where: torch.Tensor | None = None,
-) -> torch.Tensor:
+    problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None, where: Tensor | None = None
+) -> Tensor:
     """Return the output computed in float64, on x's device, in bounded memory.
 
-    Parameters
-    ----------
-    where
-        Positions (n, k, p, q), an integer tensor (M, 4). None means all of them.
-
-    Returns
-    -------
-    torch.Tensor
-        float64: (N, K, P, Q), or (M,) if `where` is given. The whole output is torch's own
-        float64 convolution; single positions are dot products of gathered patches, a second,
-        independent way to compute them.
+    All of it, (N, K, P, Q), is torch's own float64 convolution. At positions `where`, an integer
+    tensor (M, 4) of (n, k, p, q), it is (M,) dot products of gathered patches: a second,
+    independent way to compute them.
     """
     match(problem, x, w, bias)
-    x, w = x.detach(), w.detach()
+    x, w = x.detach(), w.detach().double()
+    bias = None if bias is None else bias.detach().double()
     if where is not None:
         return _truth_at(problem, x, w, bias, where.to(x.device))
     y = torch.empty(problem.y_shape, dtype=torch.float64, device=x.device)
-    w = w.double()
+    options = (None, problem.stride, 0, problem.dilation, problem.groups)
     columns = problem.C * problem.R * problem.S + problem.K  # torch on a CPU goes through im2col
     for images, rows in chunks(problem, CHUNK_BYTES // (8 * columns)):
-        y[images, :, rows] = F.conv2d(
-            padded(problem, x, images, rows).double(),
-            w,
-            stride=problem.stride,
-            dilation=problem.dilation,
-            groups=problem.groups,
-        )
-    return y if bias is None else y.add_(bias.detach().double().view(1, -1, 1, 1))
+        part = padded(problem, x, images, rows).double()
+        y[images, :, rows] = F.conv2d(part, w, *options)
+    return y if bias is None else y.add_(bias.view(1, -1, 1, 1))
 
 
-def sample(
-    problem: Problem, count: int, seed: int = 0, device: Device = "cpu", tile: int = 16
-) -> torch.Tensor:
-    """Return output positions worth checking, at least `count` of them or all that there are.
+def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where: Tensor) -> Tensor:
+    per_group = problem.C // problem.groups
+    x, w = x.contiguous().view(-1), w.reshape(problem.K, -1)
+    c, r, s = (torch.arange(size, device=x.device) for size in (per_group, problem.R, problem.S))
+    c, r = c.view(-1, 1, 1), r.view(-1, 1)
+    values = torch.empty(len(where), dtype=torch.float64, device=x.device)
+    step = max(1, CHUNK_BYTES // (40 * problem.gemm_k))  # 40 bytes of temporaries an element
+    for start in range(0, len(where), step):
+        n, k, p, q = where[start : start + step].long().view(-1, 4, 1, 1, 1).unbind(1)
+        channel = k // (problem.K // problem.groups) * per_group + c
+        h = p * problem.stride[0] - problem.padding[0] + r * problem.dilation[0]
+        column = q * problem.stride[1] - problem.padding[1] + s * problem.dilation[1]
+        inside = ((h >= 0) & (h < problem.H)) & ((column >= 0) & (column < problem.W))
+        h, column = h.clamp(0, problem.H - 1), column.clamp(0, problem.W - 1)
+        index = ((n * problem.C + channel) * problem.H + h) * problem.W + column
+        patch = x[index].double().masked_fill_(~inside, 0)
+        k = k.flatten()
+        dots = patch.flatten(1).mul_(w[k]).sum(1)
+        values[start : start + step] = dots if bias is None else dots + bias[k]
+    return values
+
+
+def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") -> Tensor:
+    """Return output positions worth checking: at least `count` of them, or all that there are.
 
     Half of them are drawn where mistakes gather: the first and last elements in memory, the
-    image's corners and borders, both sides of tile seams, the first and last n and k. The rest
-    are uniform.
-
-    Parameters
-    ----------
-    tile
-        Seams are drawn at multiples of it, in p and q.
-
-    Returns
-    -------
-    torch.Tensor
-        int64 (M, 4) of (n, k, p, q), in memory order, without duplicates; the same for the same
-        seed on any device.
+    image's corners and borders, both sides of the seams of tiles of 16, the first and last n
+    and k. The rest are uniform. They are int64 (M, 4) of (n, k, p, q), in memory order, without
+    duplicates; the same for the same seed on any device.
     """
-    N, K, P, Q = problem.y_shape
-    total = N * K * P * Q
-    if count >= total:
-        return _unravel(torch.arange(total), problem).to(device)
+    shape, total = problem.y_shape, math.prod(problem.y_shape)
     generator = torch.Generator().manual_seed(seed)
 
-    def draw(high: int, size: int) -> torch.Tensor:
+    def draw(high: int, size: int) -> Tensor:
         return torch.randint(high, (size,), generator=generator)
 
-    def ends(high: int, size: int) -> torch.Tensor:
+    def ends(high: int, size: int) -> Tensor:
         return draw(2, size) * (high - 1)
 
-    def seams(high: int, size: int) -> torch.Tensor:
-        return (draw(high // tile + 1, size) * tile - draw(2, size)).clamp_(0, high - 1)
+    def seams(high: int, size: int) -> Tensor:
+        return (draw(high // 16 + 1, size) * 16 - draw(2, size)).clamp_(0, high - 1)
 
-    def flat(n: torch.Tensor, k: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        return ((n * K + k) * P + p) * Q + q
-
-    part = max(1, count // 16)
-
-    def anywhere() -> list[torch.Tensor]:
-        return [draw(high, part) for high in (N, K, P, Q)]
-
-    edge = torch.arange(min(part, total))
-    chosen = [edge, total - 1 - edge]
-    for axes, place in (
-        ((2, 3), ends),  # corners of the image
-        ((2,), ends),  # top and bottom rows
-        ((3,), ends),  # left and right columns
-        ((2,), seams),
-        ((3,), seams),
-        ((0, 1), ends),  # first and last image and filter
-    ):
-        position = anywhere()
-        for axis in axes:
-            position[axis] = place((N, K, P, Q)[axis], part)
-        chosen.append(flat(*position))
-    indices = torch.cat(chosen).unique()
-    if total <= 4 * count:  # dense: drawing blindly would meet the same ones over and over
-        free = torch.ones(total, dtype=torch.bool)
-        free[indices] = False
-        rest = free.nonzero().flatten()
-        order = torch.randperm(len(rest), generator=generator)
-        indices = torch.cat([indices, rest[order[: max(0, count - len(indices))]]])
-    while len(indices) < count:
-        indices = torch.cat([indices, draw(total, count - len(indices))]).unique()
-    return _unravel(indices.sort().values, problem).to(device)
+    if total <= 2 * count:  # drawing blindly would meet the same ones over and over
+        indices = torch.arange(total)
+    else:
+        part = max(1, count // 16)
+        edge = torch.arange(min(part, total))
+        chosen = [edge, total - 1 - edge]
+        # corners of the image, top and bottom, left and right, seams, first and last n and k
+        for axes, place in (((2, 3), ends), ((2,), ends), ((3,), ends), ((2,), seams),
+                            ((3,), seams), ((0, 1), ends)):  # fmt: skip
+            index = torch.zeros(part, dtype=torch.int64)
+            for axis, size in enumerate(shape):
+                index = index * size + (place if axis in axes else draw)(size, part)
+            chosen.append(index)
+        indices = torch.cat(chosen).unique()
+        while len(indices) < count:
+            indices = torch.cat([indices, draw(total, count - len(indices))]).unique()
+    return torch.stack(torch.unravel_index(indices, shape), dim=1).to(device)
 
 
 def tolerance(precision: str, gemm_k: int) -> float:
@@ -155,17 +129,7 @@ def tolerance(precision: str, gemm_k: int) -> float:
     7.7e-4 if both are truncated, as the hardware does with plain fp32 operands; the bound is
     twice the latter, plus the fp32 term for the accumulation. bf16 (2.3e-3) fails it.
 
-    Parameters
-    ----------
-    precision
-        "fp32" or "tf32".
-    gemm_k
-        The number of terms of one output.
-
-    Raises
-    ------
-    ProblemError
-        There is no such precision.
+    Raises ProblemError if there is no such precision.
     """
     accumulation = 4 * 0.29 * math.sqrt(max(gemm_k, 1)) * UNIT_ROUNDOFF["fp32"]
     if precision == "fp32":
@@ -178,28 +142,9 @@ def tolerance(precision: str, gemm_k: int) -> float:
 class Reference:
     """A problem's data, and what is right on it.
 
-    All outputs in float64 where that takes about a second; beyond that a stratified sample of them
-    (`sample`), and all in fp32, by cuDNN on a GPU and by torch on the CPU (`approximate`).
-
-    Parameters
-    ----------
-    problem, inputs
-        What is computed, and from what.
-    count, seed
-        The least number of outputs of a sample, and its seed.
-
-    Attributes
-    ----------
-    whole
-        Whether all outputs are known in float64.
-    pieces
-        Of a whole one, (first image, its outputs and those of the images after it).
-    where, values
-        Of a sample, positions (M, 4) and what is right there.
-    rms
-        The root mean square of what is known.
-    constant
-        Whether all of it, of more than one output, is one number.
+    All outputs in float64 where that takes about a second (`whole`); beyond that a stratified
+    sample of at least `count` of them, and all in fp32, by cuDNN on a GPU and by torch on the CPU
+    (`approximate`).
     """
 
     def __init__(self, problem: Problem, inputs: Inputs, count: int, seed: int) -> None:
@@ -207,48 +152,40 @@ class Reference:
         self._count, self._seed = count, seed
         kind, outputs = inputs[0].device.type, math.prod(problem.y_shape)
         self.whole = problem.macs <= TRUTH_MACS[kind] and outputs <= TRUTH_OUTPUTS[kind]
-        self.rms, self.constant = 0.0, False
-        self.pieces: list[tuple[int, torch.Tensor]] = []
+        self.pieces: list[tuple[int, Tensor]] = []  # of a whole one: the first image, all outputs
+        self.rms = 0.0  # of what is known
+        self.constant = False  # whether all of it, of more than one output, is one number
         if not outputs:
             return
         if self.whole:
             self.pieces = [(n, truth(part, *given)) for n, part, given in self._parts()]
-            known = [piece for _, piece in self.pieces]
-        else:
-            known = [self.values]
+        known = [piece for _, piece in self.pieces] or [self.values]
         finite = [piece[torch.isfinite(piece)] for piece in known]
         square = sum(float(piece.square().sum()) for piece in finite)
-        numbers = sum(piece.numel() for piece in finite)
-        self.rms = math.sqrt(square / numbers) if numbers else 0.0
+        self.rms = math.sqrt(square / max(sum(map(torch.numel, finite)), 1))
         first = known[0].flatten()[0]
         self.constant = outputs > 1 and all(bool((piece == first).all()) for piece in known)
 
     @functools.cached_property
-    def where(self) -> torch.Tensor:
+    def where(self) -> Tensor:
         """Positions of a sample of the outputs."""
         return sample(self.problem, self._count, self._seed, self.inputs[0].device)
 
     @functools.cached_property
-    def values(self) -> torch.Tensor:
+    def values(self) -> Tensor:
         """What is right at `where`."""
         return self.at(self.where)
 
-    def at(self, where: torch.Tensor) -> torch.Tensor:
+    def at(self, where: Tensor) -> Tensor:
         """Return what is right at some positions (M, 4)."""
         return truth(self.problem, *self.inputs, where=where)
-
-    def looked_at(self) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return what patterns are looked for in: None for all positions, or some; their truth."""
-        if self.whole and math.prod(self.problem.y_shape) <= LOOKED_AT:
-            return None, torch.cat([piece for _, piece in self.pieces]).flatten()
-        return self.where, self.values
 
     @property
     def rival(self) -> str:
         """The baseline that `approximate` takes."""
         return "cudnn:fp32" if self.inputs[0].device.type == "cuda" else "torch:cpu"
 
-    def approximate(self) -> Iterator[tuple[int, torch.Tensor]]:
+    def approximate(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (first image, outputs in fp32), piece by piece."""
         rival = baseline(self.rival, self.inputs[0].device)
         for first, part, given in self._parts():
@@ -259,11 +196,10 @@ class Reference:
     def _parts(self) -> Iterator[tuple[int, Problem, Inputs]]:
         """Cut by images: yield the first image, the piece as a problem, its tensors."""
         x, w, bias = self.inputs
-        problem = self.problem
-        images = max(1, CHUNK[x.device.type] // (problem.K * problem.P * problem.Q))
-        for first in range(0, problem.N, images):
+        images = max(1, CHUNK[x.device.type] // math.prod(self.problem.y_shape[1:]))
+        for first in range(0, len(x), images):
             part = x[first : first + images]
-            yield first, dataclasses.replace(problem, N=len(part)), (part, w, bias)
+            yield first, dataclasses.replace(self.problem, N=len(part)), (part, w, bias)
 
 
 @functools.lru_cache(maxsize=1)
@@ -277,50 +213,14 @@ def known(
 forget = known.cache_clear
 
 
+def forget_if_large(reference: Reference) -> None:
+    """Do not keep a reference that takes much memory."""
+    tensors = [*reference.inputs, *(piece for _, piece in reference.pieces)]
+    if sum(tensor.nbytes for tensor in tensors if tensor is not None) > _KEPT_BYTES:
+        forget()
+
+
 def make_room(problem: Problem, device: torch.device) -> None:
     """Forget the last reference if what a problem takes twice over is not free."""
     if available_bytes(device) < 2 * problem.min_bytes:
         forget()
-
-
-def worth_keeping(reference: Reference) -> bool:
-    """Whether it is small enough to be kept."""
-    tensors = [*reference.inputs, *(piece for _, piece in reference.pieces)]
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None) <= _KEPT_BYTES
-
-
-def _truth_at(
-    problem: Problem,
-    x: torch.Tensor,
-    w: torch.Tensor,
-    bias: torch.Tensor | None,
-    where: torch.Tensor,
-) -> torch.Tensor:
-    """Return the float64 outputs at positions (M, 4): gathered patches times their filters."""
-    device, per_group = x.device, problem.C // problem.groups
-    x, w = x.contiguous().view(-1), w.reshape(problem.K, -1).double()
-    c, r, s = (torch.arange(size, device=device) for size in (per_group, problem.R, problem.S))
-    c, r, s = c.view(1, -1, 1, 1), r.view(1, 1, -1, 1), s.view(1, 1, 1, -1)
-    values = torch.empty(len(where), dtype=torch.float64, device=device)
-    step = max(1, CHUNK_BYTES // (40 * problem.gemm_k))  # 40 bytes of temporaries an element
-    for start in range(0, len(where), step):
-        n, k, p, q = where[start : start + step].long().view(-1, 4, 1, 1, 1).unbind(1)
-        channel = k // (problem.K // problem.groups) * per_group + c
-        h = p * problem.stride[0] - problem.padding[0] + r * problem.dilation[0]
-        column = q * problem.stride[1] - problem.padding[1] + s * problem.dilation[1]
-        inside = ((h >= 0) & (h < problem.H)) & ((column >= 0) & (column < problem.W))
-        h, column = h.clamp(0, problem.H - 1), column.clamp(0, problem.W - 1)
-        index = ((n * problem.C + channel) * problem.H + h) * problem.W + column
-        patch = x[index].double().masked_fill_(~inside, 0)
-        filters = w[k.flatten()]
-        dots = patch.view(len(filters), -1).mul_(filters).sum(1)
-        values[start : start + step] = dots if bias is None else dots + bias[k.flatten()].double()
-    return values
-
-
-def _unravel(index: torch.Tensor, problem: Problem) -> torch.Tensor:
-    """Return (M, 4) positions (n, k, p, q) of offsets into the contiguous output."""
-    _, K, P, Q = problem.y_shape
-    row = index // Q
-    image = row // P
-    return torch.stack((image // K, image % K, row % P, index % Q), dim=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +13,15 @@ import pandas as pd
 
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import WIDTH, Result, Table, plain
+from ..show.result import Result, Table, plain, wrapped
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
 from .shapes import across
 
 _LISTED = 6  # problems that get a line of their own
 _SHORT = 12  # problems of a set that is shown as a table
-_COLUMNS = {
-    "problem": "problem",
-    "shown": "result",
-    "error": ("error", "{:.1e}"),
-    "bound": ("at most", "{:.1e}"),
-    "wrong": "wrong",
-    "outputs": "outputs",
-}
+_COLUMNS = {"problem": "problem", "shown": "result", "error": ("error", "{:.1e}"),
+            "bound": ("at most", "{:.1e}"), "wrong": "wrong", "outputs": "outputs"}  # fmt: skip
 
 
 def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
@@ -37,10 +30,8 @@ def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
     Nothing is cached between warp requests; calls of cuBLAS count with their model (tiles of
     128x128).
     """
-    if not counters or "global_load_bytes" not in counters:
-        return None
     parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
-    return sum(int(counters.get(part, 0)) for part in parts) or None  # 0: it was not traced
+    return sum(int((counters or {}).get(part, 0)) for part in parts) or None  # 0: not traced
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,8 +42,6 @@ class Report(Result):
     ----------
     ok
         Whether nothing was wrong.
-    problem, kernel, title, precision, engine
-        What was checked.
     error, bound
         The normwise relative error ||y - truth|| / ||truth||, and the most that the kernel's
         precision class allows on this problem.
@@ -64,8 +53,7 @@ class Report(Result):
     compared
         In words, what was compared with what.
     failures, patterns, notes
-        Lines of text: what is wrong; what the wrong outputs have in common; what was left out and
-        why.
+        Lines: what is wrong; what the wrong outputs have in common; what was left out and why.
     fault
         The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None.
     pixels, channels
@@ -93,10 +81,10 @@ class Report(Result):
     patterns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     fault: str | None = None
-    pixels: np.ndarray | None = field(default=None, repr=False, compare=False)
-    channels: np.ndarray | None = field(default=None, repr=False, compare=False)
-    counters: dict[str, Any] | None = field(default=None, repr=False, compare=False)
-    host_seconds: float = field(default=math.nan, repr=False, compare=False)
+    pixels: np.ndarray | None = field(default=None, compare=False)
+    channels: np.ndarray | None = field(default=None, compare=False)
+    counters: dict[str, Any] | None = field(default=None, compare=False)
+    host_seconds: float = field(default=math.nan, compare=False)
 
     @property
     def traffic_bytes(self) -> int | None:
@@ -104,16 +92,16 @@ class Report(Result):
         return traffic_bytes(self.counters)
 
     @property
+    def cells(self) -> dict[str, Any]:
+        """The row of `frame`."""
+        row = {"kernel": self.kernel, "title": self.title, "class": self.precision,
+               "engine": self.engine, "problem": self.problem.label, "right": self.ok}  # fmt: skip
+        numbers = ("error", "bound", "worst", "limit", "outputs", "wrong", "unwritten", "compared")
+        return row | {name: getattr(self, name) for name in numbers}
+
+    @property
     def frame(self) -> pd.DataFrame:
-        """The report as one row."""
-        row = {
-            "kernel": self.kernel, "title": self.title, "class": self.precision,
-            "engine": self.engine, "problem": self.problem.label, "right": self.ok,
-            "error": self.error, "bound": self.bound, "worst": self.worst, "limit": self.limit,
-            "outputs": self.outputs, "wrong": self.wrong, "unwritten": self.unwritten,
-            "compared": self.compared,
-        }  # fmt: skip
-        return pd.DataFrame([row])
+        return pd.DataFrame([self.cells])
 
     @property
     def summary(self) -> str:
@@ -133,22 +121,19 @@ class Report(Result):
         """The error beside its bound; what is wrong; what the wrong outputs have in common."""
         lines = []
         if not math.isnan(self.error):
-            lines += [
-                (
-                    f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), "
-                    f"worst output {self.worst:.2g} of at most {self.limit:.2g}"
-                ),
-                *textwrap.wrap(self.compared, WIDTH, initial_indent="  ", subsequent_indent="  "),
-            ]
+            lines.append(
+                f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), "
+                f"worst output {self.worst:.2g} of at most {self.limit:.2g}"
+            )
+            lines += wrapped(self.compared)
         lines += [f"  {line}" for text in self.failures for line in text.split("\n")]
         return lines + [f"  pattern: {line}" for line in self.patterns]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as what JSON can hold; a number that is not known is None."""
-        (row,) = self.frame.to_dict("records")
-        about = ("sentence", "failures", "patterns", "notes", "fault")
-        found = {"ok": self.ok, **row, "dimensions": str(self.problem)}
-        return plain(found | {name: getattr(self, name) for name in about})
+        about = ("ok", "sentence", "failures", "patterns", "notes", "fault")
+        found = {name: getattr(self, name) for name in about}
+        return plain(self.cells | found | {"dimensions": str(self.problem)})
 
     def figure(self) -> Chart:
         """Draw where the error is, over (p, q) and over (n, k).
@@ -157,33 +142,19 @@ class Report(Result):
         """
         if self.pixels is None or self.channels is None or not self.outputs:
             raise ConvlabError(f"{self.kernel} on {self.problem.label}: no outputs were compared")
-        shape = self.problem.y_shape
-        return charts.error_map(self.pixels, self.channels, shape, self.sentence, self.patterns)
+        about = self.problem.y_shape, self.sentence, self.patterns
+        return charts.error_map(self.pixels, self.channels, *about)
 
 
 @dataclass(frozen=True, repr=False)
 class Reports(Result):
-    """The reports of one kernel on a set of problems.
-
-    Attributes
-    ----------
-    kernel
-        Its name.
-    reports
-        One for each problem that was checked, in order.
-    skipped
-        Problems that the kernel declines, each with the reason.
-    smallest
-        The report of the smallest problem found on which it is wrong, if it is on any.
-    notes
-        What was checked, and what was left out.
-    """
+    """The reports of one kernel on a set of problems."""
 
     kernel: str
-    reports: tuple[Report, ...]
-    skipped: tuple[tuple[Problem, str], ...] = ()
-    smallest: Report | None = None
-    notes: tuple[str, ...] = ()
+    reports: tuple[Report, ...]  # one for each problem that was checked, in order
+    skipped: tuple[tuple[Problem, str], ...] = ()  # what the kernel declines, and why
+    smallest: Report | None = None  # on the smallest problem found on which it is wrong
+    notes: tuple[str, ...] = ()  # what was checked, and what was left out
 
     @property
     def ok(self) -> bool:
@@ -202,13 +173,11 @@ class Reports(Result):
         told = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
         again = [f"on {many} of {len(wrong)} wrong problems: {text}"
                  for text, many in told.most_common(3) if 3 * many >= len(wrong) > 1]  # fmt: skip
-        return across([(report.problem, report.ok) for report in self.reports]) + again
+        return across([(report.problem, report.ok) for report in self]) + again
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row for each report."""
-        frames = [report.frame for report in self.reports]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        return pd.DataFrame([report.cells for report in self])
 
     @property
     def sentence(self) -> str:
@@ -225,7 +194,7 @@ class Reports(Result):
         """A row for each problem of a short set."""
         if not 1 < len(self) <= _SHORT:
             return ()
-        shown = ["right" if report.ok else "WRONG" for report in self.reports]
+        shown = ["right" if report.ok else "WRONG" for report in self]
         return (Table(self.frame.assign(shown=shown), _COLUMNS),)
 
     @property
@@ -233,10 +202,10 @@ class Reports(Result):
         """How near it came to a bound; what failing problems share, the smallest, the first."""
         lines = []
         if self.ok:
-            closest = max(self.reports, key=lambda r: r.error / r.bound)
+            nearest = max(self, key=lambda report: report.error / report.bound)
             lines.append(
-                f"  nearest to its bound: error {closest.error:.2g} of at most "
-                f"{closest.bound:.2g} on {closest.problem.label}"
+                f"  nearest to its bound: error {nearest.error:.2g} of at most "
+                f"{nearest.bound:.2g} on {nearest.problem.label}"
             )
         lines += [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
@@ -245,9 +214,8 @@ class Reports(Result):
         wrong = [f"wrong on {r.problem.label}: {r.summary}" for r in self.wrong]
         declined = [f"declined {p.label}: {why.split(': ', 1)[-1]}" for p, why in self.skipped]
         for told, rest in ((wrong, "and on {} more"), (declined, "and {} more declined")):
-            more = len(told) - _LISTED
-            shown = told[:_LISTED] + [rest.format(more)] * (more > 0)
-            lines += [f"  {line}" for line in shown]
+            more = [rest.format(len(told) - _LISTED)] if len(told) > _LISTED else []
+            lines += [f"  {line}" for line in told[:_LISTED] + more]
         return lines
 
     @property
@@ -264,11 +232,10 @@ class Reports(Result):
 
         Raises ConvlabError if nothing was compared.
         """
-        drawn = [r for r in (self.smallest, *self.wrong, *self.reports) if r is not None]
-        drawn = [r for r in drawn if r.pixels is not None and r.outputs]
-        if not drawn:
-            raise ConvlabError(f"{self.kernel}: no outputs were compared")
-        return drawn[0].figure()
+        for report in (self.smallest, *self.wrong, *self.reports):
+            if report is not None and report.pixels is not None and report.outputs:
+                return report.figure()
+        raise ConvlabError(f"{self.kernel}: no outputs were compared")
 
     def __iter__(self) -> Iterator[Report]:
         return iter(self.reports)

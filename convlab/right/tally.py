@@ -1,7 +1,7 @@
 """What a run did to its buffers: outputs wrong, unwritten or moving, inputs changed.
 
-`check.py` asks the questions in order and words the answer; here tensors are compared, in pieces
-small enough that a problem which fills a GPU can still be checked on it.
+`examine.py` asks the questions in order; here tensors are compared, in pieces small enough that a
+problem which fills a GPU can still be checked on it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..machine.device import available_bytes
 from ..run.runnable import Launch
-from ..words.problem import Problem
 from . import patterns
-from .reference import CHUNK, Reference, tolerance
+from .reference import CHUNK, Reference, sample, tolerance
 
 # No output may be further off than this many class bounds times (rms of the truth + its own size).
 ELEMENTWISE = 6
+LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
 # Quiet NaNs that no arithmetic makes: what still holds one was never written (or only added to).
 _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7FDA}
 _SHOWN = 4  # wrong outputs listed
 _MAP = 256  # rows and columns of a map of the error, at most
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's bits as whole numbers."""
+def _bits(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
 
 
@@ -38,43 +38,37 @@ def poison(launch: Launch) -> bool:
     """
     if launch.workspace is not None and launch.workspace.numel():
         launch.workspace.view(torch.uint8).fill_(0xFF)
-    if launch.y is None:
-        return False
-    bits(launch.y).fill_(_POISON[launch.y.dtype])
-    return True
+    if launch.y is not None:
+        _bits(launch.y).fill_(_POISON[launch.y.dtype])
+    return launch.y is not None
 
 
-def changed_inputs(
-    inputs: Sequence[torch.Tensor | None], pristine: Sequence[torch.Tensor | None]
-) -> list[str]:
+def changed_inputs(inputs: Sequence[Tensor | None], pristine: Sequence[Tensor | None]) -> list[str]:
     """Compare x, w and bias with their copies bit for bit; say what changed, and put it right."""
     lines = []
     for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):
-        if now is None or then is None:
-            continue
-        moved = int((bits(now) != bits(then)).sum())
-        if moved:
-            lines.append(f"the kernel wrote to its input: {moved:,} elements of {name} changed")
+        if now is not None and (changed := int((_bits(now) != _bits(then)).sum())):
+            lines.append(f"the kernel wrote to its input: {changed:,} elements of {name} changed")
             now.copy_(then)
     return lines
 
 
-def keep(y: torch.Tensor) -> torch.Tensor:
+def keep(y: Tensor) -> Tensor:
     """Copy as much of an output as memory easily allows, from its start, flat."""
     room = (available_bytes(y.device) - (1 << 30)) // y.element_size()
     try:
-        return y.flatten()[: max(min(y.numel(), room), 0)].clone()
+        return y.flatten()[: max(room, 0)].clone()
     except torch.OutOfMemoryError:  # there is room, but in pieces
         return y.flatten()[:0].clone()
 
 
-def moved(y: torch.Tensor, first: torch.Tensor) -> tuple[int, int]:
+def moved(y: Tensor, first: Tensor) -> tuple[int, int]:
     """Count the outputs whose bits differ from those kept; return that and the first's index."""
     size = CHUNK[y.device.type]
     count, index = 0, -1
     parts = zip(y.flatten()[: first.numel()].split(size), first.split(size), strict=True)
     for i, (now, then) in enumerate(parts):
-        differs = bits(now) != bits(then)
+        differs = _bits(now) != _bits(then)
         if found := int(differs.sum()):
             if not count:
                 index = i * size + int(differs.view(torch.uint8).argmax())
@@ -82,69 +76,30 @@ def moved(y: torch.Tensor, first: torch.Tensor) -> tuple[int, int]:
     return count, index
 
 
-def position(index: int, problem: Problem) -> tuple[int, int, int, int]:
-    """Return (n, k, p, q) of an output's flat index."""
-    return tuple(int(i) for i in np.unravel_index(index, problem.y_shape))  # type: ignore
-
-
 class Tally:
-    """Compares one output with its truth, piece by piece, and keeps count.
+    """Compares one output with its truth, piece by piece, and keeps count: `Report`'s numbers.
 
-    Parameters
-    ----------
-    reference
-        What was computed, from what, and what is right.
-    y
-        (N, K, P, Q), the output of the kernel.
-    bound
-        The normwise bound of the kernel's class; an output fails by itself beyond
-        `ELEMENTWISE * bound * (rms of the truth + its own size)`.
-    poisoned
-        Whether `y` was filled by `poison` before the run.
-
-    Attributes
-    ----------
-    wrong, unwritten
-        Outputs found wrong, and never written.
-    worst, limit
-        The absolute error of the output that is nearest to its limit, or the farthest beyond it,
-        and that limit.
-    error
-        Normwise relative error against float64.
-    compared
-        In words, what was compared with what.
-    pixels, channels
-        Errors in units of what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as
-        (N, K), each pooled to at most 256 x 256; NaN where an output is not a number.
+    An output fails by itself beyond `ELEMENTWISE * bound * (rms of the truth + its own size)`,
+    `bound` being the normwise one of the kernel's class.
     """
 
-    def __init__(
-        self, reference: Reference, y: torch.Tensor, bound: float, poisoned: bool
-    ) -> None:
+    def __init__(self, reference: Reference, y: Tensor, bound: float, poisoned: bool) -> None:
         self.reference, self.y, self.bound = reference, y, bound
-        self.problem: Problem = reference.problem
+        self.problem = reference.problem
         self.wrong = self.unwritten = 0
         self.worst, self.limit, self.error = 0.0, 0.0, 0.0
-        self.examples: list[tuple[tuple[int, int, int, int], float, float]] = []
+        self._examples: list[tuple[tuple[int, ...], float, float]] = []
         self._ratio = -1.0  # the largest so far of error over limit
         N, K, P, Q = self.problem.y_shape
         self._pixels = torch.zeros(P, Q, dtype=torch.float64, device=y.device)
         self._channels = torch.zeros(N, K, dtype=torch.float64, device=y.device)
         if poisoned:
-            parts = bits(y).flatten().split(CHUNK[y.device.type])
+            parts = _bits(y).flatten().split(CHUNK[y.device.type])
             self.unwritten = sum(int((part == _POISON[y.dtype]).sum()) for part in parts)
         self.compared = self._compare()
+        self.pixels, self.channels = _pooled(self._pixels), _pooled(self._channels)
 
     @property
-    def pixels(self) -> np.ndarray:
-        """The map over p and q."""
-        return _pooled(self._pixels.cpu().numpy())
-
-    @property
-    def channels(self) -> np.ndarray:
-        """The map over n and k."""
-        return _pooled(self._channels.cpu().numpy())
-
     def right(self) -> bool:
         """Whether every output was written and none is wrong, nor all of them as a whole."""
         return not self.wrong and not self.unwritten and self.error <= self.bound
@@ -156,85 +111,34 @@ class Tally:
             return "no outputs, none compared"
         if reference.whole:
             squares = [self._add(first, piece, self.bound) for first, piece in reference.pieces]
-            self._finish(sum(squares), total)
+            self.error = self._normwise(sum(squares), total)
             return f"all {total:,} outputs against float64"
-        truth = reference.values
-        picked = self.y[tuple(reference.where.unbind(1))].double()
+        where, truth = reference.where, reference.values
+        picked = self.y[tuple(where.unbind(1))].double()
         errors, limits = self._errors(picked, truth, self.bound)
         bad = ~(errors <= limits)
-        self._finish(float(errors.square().sum()), truth.numel())
+        self.error = self._normwise(float(errors.square().sum()), truth.numel())
         self._nearest(errors, limits)
         loose = self.bound + tolerance("fp32", self.problem.gemm_k)
         for first, piece in reference.approximate():
             self._add(first, piece, loose)
         if (among := int(bad.sum())) > self.wrong:  # seen by the sharper eye only
-            self.wrong = among
-            self.examples = [
-                (tuple(reference.where[i].tolist()), float(picked[i]), float(truth[i]))
-                for i in bad.nonzero().flatten()[:_SHOWN].tolist()
-            ]
+            self.wrong, self._examples = among, []
+            for i in bad.nonzero().flatten()[:_SHOWN].tolist():
+                self._examples.append((tuple(where[i].tolist()), float(picked[i]), float(truth[i])))
         return (
             f"{truth.numel():,} sampled outputs against float64 (all of them would take too "
             f"long), all {total:,} against {reference.rival}"
         )
 
-    def failures(self) -> list[str]:
-        """Say in lines of text what is wrong."""
-        total = self.y.numel()
-        lines = []
-        if self.unwritten:
-            lines.append(f"{self.unwritten:,} of {total:,} outputs were never written")
-        if self.wrong:
-            lines.append(f"{self.wrong:,} of {total:,} outputs are wrong, the first of them:")
-            for place, got, expected in self.examples:
-                at = ", ".join(map(str, place))
-                lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
-        return lines
-
-    def words(self, precision: str) -> list[str]:
-        """Say what the wrong outputs have in common (`patterns`)."""
-        if not self.y.numel():
-            return []
-        problem, reference = self.problem, self.reference
-        where, truth = reference.looked_at()
-        whole = where is None
-        y = (self.y if whole else self.y[tuple(where.unbind(1))]).flatten()
-        errors, limits = self._errors(y.double(), truth, self.bound)
-        unwritten = bits(y) == _POISON[y.dtype]
-        bias = reference.inputs[2]
-        flat = truth.cpu().numpy()
-
-        def truth_at(places: np.ndarray) -> np.ndarray:
-            if whole:
-                return flat[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
-            return reference.at(torch.from_numpy(places).to(y.device)).cpu().numpy()
-
-        if whole:
-            places = np.indices(problem.y_shape, dtype=np.int64).reshape(4, -1).T
-        else:
-            places = where.cpu().numpy()
-        return patterns.words(
-            patterns.Evidence(
-                problem=problem, precision=precision, where=places,
-                got=y.double().cpu().numpy(), truth=flat,
-                wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
-                unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,
-                bias=None if bias is None else bias.double().cpu().numpy(),
-                allowed=ELEMENTWISE * self.bound, rms=reference.rms,
-            )
-        )  # fmt: skip
-
-    def _finish(self, square: float, count: int) -> None:
-        """Turn the sum of squared errors over `count` outputs into the normwise error."""
+    def _normwise(self, square: float, count: int) -> float:
+        """The normwise error, from the sum of squared errors over `count` outputs."""
         norm = self.reference.rms * math.sqrt(count)
-        if norm:
-            self.error = math.sqrt(square) / norm if math.isfinite(square) else math.inf
-        else:
-            self.error = 0.0 if square == 0 else math.inf
+        if not norm:
+            return 0.0 if square == 0 else math.inf
+        return math.sqrt(square) / norm if math.isfinite(square) else math.inf
 
-    def _errors(
-        self, y: torch.Tensor, truth: torch.Tensor, bound: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _errors(self, y: Tensor, truth: Tensor, bound: float) -> tuple[Tensor, Tensor]:
         """Return the absolute errors, 0 where both are the same inf or NaN, and their limits."""
         errors = (y - truth).abs_()
         strange = ~torch.isfinite(truth)
@@ -244,53 +148,89 @@ class Tally:
             truth = torch.where(strange, 0.0, truth)
         return errors, truth.abs().add_(self.reference.rms).mul_(ELEMENTWISE * bound)
 
-    def _add(self, first: int, truth: torch.Tensor, bound: float) -> float:
-        """Compare the images from `first` on, in chunks; return their sum of squared errors."""
-        square = 0.0
-        plane = self.problem.P * self.problem.Q
-        step = max(1, CHUNK[truth.device.type] // max(plane, 1))  # planes at once
-        images = 1 if step < self.problem.K else step // self.problem.K
-        for n in range(0, len(truth), images):
-            for k in range(0, self.problem.K, min(step, self.problem.K)):
-                part = truth[n : n + images, k : k + step]
-                square += self._add_block(first + n, k, part, bound)
+    def _add(self, first: int, truth: Tensor, bound: float) -> float:
+        """Compare the images from `first` on, some channels at once; sum their squared errors."""
+        square, images = 0.0, slice(first, first + len(truth))
+        planes = max(1, CHUNK[truth.device.type] // (len(truth) * self.problem.P * self.problem.Q))
+        for k in range(0, self.problem.K, planes):
+            there, part = (images, slice(k, k + planes)), truth[:, k : k + planes]
+            y = self.y[there].to(part.dtype)
+            errors, limits = self._errors(y, part, bound)
+            ratios = self._nearest(errors, limits)
+            self._pixels = torch.maximum(self._pixels, ratios.amax((0, 1)))
+            self._channels[there] = ratios.amax((2, 3)).double()
+            bad = ~(errors <= limits)
+            count = int(bad.sum())
+            self.wrong += count
+            left = bad.flatten().view(torch.uint8)
+            for _ in range(min(count, _SHOWN - len(self._examples))):
+                index = int(left.argmax())
+                left[index] = 0
+                at = tuple(map(int, np.unravel_index(index, bad.shape)))
+                place = (at[0] + first, at[1] + k, *at[2:])
+                self._examples.append((place, float(y[at]), float(part[at])))
+            square += float(errors.square().sum(dtype=torch.float64))
         return square
 
-    def _add_block(self, n: int, k: int, truth: torch.Tensor, bound: float) -> float:
-        planes = (slice(n, n + truth.shape[0]), slice(k, k + truth.shape[1]))
-        y = self.y[planes].to(truth.dtype)
-        errors, limits = self._errors(y, truth, bound)
-        self._nearest(errors, limits)
-        bad = ~(errors <= limits)
-        ratios = errors / limits.clamp_(min=torch.finfo(limits.dtype).tiny)
-        self._pixels = torch.maximum(self._pixels, ratios.amax((0, 1)))
-        self._channels[planes] = ratios.amax((2, 3)).double()
-        count = int(bad.sum())
-        self.wrong += count
-        left = bad.flatten().view(torch.uint8)
-        for _ in range(min(count, _SHOWN - len(self.examples))):
-            index = int(left.argmax())
-            left[index] = 0
-            at = tuple(int(i) for i in np.unravel_index(index, bad.shape))
-            self.examples.append(((at[0] + n, at[1] + k, *at[2:]), float(y[at]), float(truth[at])))
-        return float(errors.square().sum(dtype=torch.float64))
-
-    def _nearest(self, errors: torch.Tensor, limits: torch.Tensor) -> None:
-        """Keep the error that is largest against its limit; NaN is larger than all."""
+    def _nearest(self, errors: Tensor, limits: Tensor) -> Tensor:
+        """Keep the error that is largest against its limit, NaN being larger; return the ratios."""
         ratios = errors / limits.clamp(min=torch.finfo(limits.dtype).tiny)
-        index = int(ratios.nan_to_num_(nan=math.inf).argmax())
+        index = int(ratios.nan_to_num(nan=math.inf).argmax())
         ratio, worst = float(ratios.flatten()[index]), float(errors.flatten()[index])
+        ratio, worst = (math.inf if math.isnan(number) else number for number in (ratio, worst))
         if ratio > self._ratio:
-            self._ratio = ratio
-            self.worst = math.inf if math.isnan(worst) else worst
-            self.limit = float(limits.flatten()[index])
+            self._ratio, self.worst, self.limit = ratio, worst, float(limits.flatten()[index])
+        return ratios
+
+    def failures(self) -> list[str]:
+        """Say in lines of text what is wrong."""
+        total = self.y.numel()
+        lines = []
+        if self.unwritten:
+            lines.append(f"{self.unwritten:,} of {total:,} outputs were never written")
+        if self.wrong:
+            lines.append(f"{self.wrong:,} of {total:,} outputs are wrong, the first of them:")
+            for place, got, expected in self._examples:
+                at = ", ".join(map(str, place))
+                lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
+        return lines
+
+    def words(self, precision: str) -> list[str]:
+        """Say what the wrong outputs have in common (`patterns`); of many, in a sample."""
+        problem, reference = self.problem, self.reference
+        if not self.y.numel():
+            return []
+        whole = reference.whole and self.y.numel() <= LOOKED_AT
+        if whole:
+            where = sample(problem, self.y.numel(), device=self.y.device)  # all of them
+            right = torch.cat([piece.flatten() for _, piece in reference.pieces])
+        else:
+            where, right = reference.where, reference.values
+        y = self.y[tuple(where.unbind(1))]
+        errors, limits = self._errors(y.double(), right, self.bound)
+        unwritten = _bits(y) == _POISON[y.dtype]
+        bias, known = reference.inputs[2], right.cpu().numpy()
+
+        def truth_at(places: np.ndarray) -> np.ndarray:
+            if whole:
+                return known[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
+            return reference.at(torch.from_numpy(places)).cpu().numpy()
+
+        return patterns.words(patterns.Evidence(
+            problem=problem, precision=precision, where=where.cpu().numpy(),
+            got=y.double().cpu().numpy(), truth=known,
+            wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
+            unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,
+            bias=None if bias is None else bias.double().cpu().numpy(),
+            allowed=ELEMENTWISE * self.bound, rms=reference.rms,
+        ))  # fmt: skip
 
 
-def _pooled(errors: np.ndarray) -> np.ndarray:
+def _pooled(errors: Tensor) -> np.ndarray:
     """Shrink by the largest value of each block, so that one wrong pixel stays to be seen."""
+    pooled = errors.cpu().numpy()
     for axis in (0, 1):
-        block = -(-errors.shape[axis] // _MAP)
-        if block > 1:
-            starts = np.arange(0, errors.shape[axis], block)
-            errors = np.maximum.reduceat(errors, starts, axis=axis)  # NaN wins, as it should
-    return errors
+        block = max(1, -(-pooled.shape[axis] // _MAP))
+        starts = np.arange(0, pooled.shape[axis], block)
+        pooled = np.maximum.reduceat(pooled, starts, axis=axis)  # NaN wins, as it should
+    return pooled

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from .plot import COST_LABELS, INK, PALETTE, QUIET, Chart, color_of, colors, styled
 from .result import short
@@ -39,10 +39,11 @@ def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = 
     chart = Chart(8, 1.9 + 0.46 * count + 0.16 * len(notes))
     left, right = chart.subplots(1, 2, sharey=True, width_ratios=(2, 3))
     shade = colors(rows["kernel"])
+    rows["shade"] = [shade[name] for name in rows["kernel"]]
     left.set_yticks(range(len(rows)), _labels(rows))
     left.set_ylim(count - 0.4, -0.6)
-    _draw_errors(left, rows, [shade[name] for name in rows["kernel"]])
-    _draw_costs(right, rows, [shade[name] for name in rows["kernel"]])
+    _draw_errors(left, rows)
+    _draw_costs(right, rows)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x")
@@ -108,15 +109,12 @@ def _labels(rows: pd.DataFrame) -> list[str]:
     return list(titles.where(telling, rows["kernel"].map(cut)))
 
 
-def _draw_errors(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
-    axes.set_xscale("log")
+def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xlabel("error (normwise, against float64)")
     values = [v for v in (*rows["error"], *rows["bound"]) if math.isfinite(v) and v > 0]
     low = 10 ** math.floor(math.log10(min(values, default=1e-8)) - 0.5)
     high = 10 ** math.ceil(math.log10(max(values, default=1e-2)) + 0.7)
-    axes.set_xlim(low, high)
-    axes.xaxis.set_major_locator(LogLocator(numticks=5))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    _logarithmic(axes, low, high, 5)
     for y, row in enumerate(rows.itertuples()):
         if math.isfinite(row.bound):
             axes.plot([row.bound] * 2, [y - 0.33, y + 0.33], color=INK)
@@ -126,16 +124,16 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
             continue
         x = min(max(row.error, low * 1.3), high / 1.3)
         if row.right:
-            axes.plot(x, y, "o", markersize=8, color=shades[y], markeredgecolor=INK)
+            axes.plot(x, y, "o", markersize=8, color=row.shade, markeredgecolor=INK)
             continue
         axes.plot(x, y, "X", markersize=10, color=_WRONG, markeredgecolor=INK)
-        side = -1 if x > math.sqrt(low * high) else 1
-        _note(axes, "wrong>" if row.error > high else "wrong", (x, y), 9 * side, color=_WRONG,
-              ha="right" if side < 0 else "left")  # fmt: skip
+        away, side = (-9, "right") if x > math.sqrt(low * high) else (9, "left")
+        text = "wrong>" if row.error > high else "wrong"
+        _note(axes, text, (x, y), away, color=_WRONG, ha=side)
     _legend(axes, "bound of its class", color=INK, markeredgewidth=1.6)
 
 
-def _draw_costs(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
+def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
     timed = "time_ms" in rows
     cost, floor, unit = ("time_ms", "floor_ms", "ms") if timed else ("traffic_mb", "floor_mb", "MB")
     axes.set_xlabel(COST_LABELS[cost])
@@ -145,34 +143,36 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame, shades: list[str]) -> None:
     largest, least = rows[cost].max(), rows[floor].min()
     room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: it declined
     if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
-        axes.set_xscale("log")
         left = min(least, rows[cost].min()) / 2
-        axes.set_xlim(left, largest * (largest / left) ** room)
+        _logarithmic(axes, left, largest * (largest / left) ** room, 6)
         axes.set_xlabel(f"{COST_LABELS[cost]}, log scale")
-        axes.xaxis.set_major_locator(LogLocator(numticks=6))
-        axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_xlim(0, max(largest, rows[floor].max()) * (1 + room) or 1)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
     for y, row in enumerate(rows.to_dict("records")):
-        if math.isnan(row[cost]):
+        x = row[cost]
+        if math.isnan(x):
             continue
-        wrong = not row["right"]
-        axes.barh(
-            y, row[cost], height=0.62, color="white" if wrong else shades[y], edgecolor=INK,
-            linewidth=0.8, hatch="////" if wrong else None,
-        )  # fmt: skip
+        look = {"color": row["shade"]} if row["right"] else {"color": "white", "hatch": "////"}
+        axes.barh(y, x, height=0.62, edgecolor=INK, linewidth=0.8, **look)
         for color, width in (("black", 2.2), ("white", 0.7)):
             axes.plot([row[floor]] * 2, [y - 0.45, y + 0.45], color=color, linewidth=width)
         if timed:
-            half = row[cost] * row.get("spread_pct", 0) / 200
-            axes.plot([row[cost] - half, row[cost] + half], [y, y], color=INK, linewidth=1.2)
-        text = f"{short(row[cost])} {unit}, {short(row['x_floor'])}x floor"
+            half = x * row.get("spread_pct", 0) / 200
+            axes.plot([x - half, x + half], [y, y], color=INK, linewidth=1.2)
+        text = f"{short(x)} {unit}, {short(row['x_floor'])}x floor"
         # at its bar's end; on paper of its own, should the floor lie beyond
-        _note(axes, text + (" (wrong)" if wrong else ""), (row[cost], y), 5,
+        _note(axes, text + " (wrong)" * (not row["right"]), (x, y), 5,
               bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
     _legend(axes, "floor", color="black", markeredgewidth=2)
+
+
+def _logarithmic(axes: Axes, low: float, high: float, ticks: int) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(LogLocator(numticks=ticks))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _note(axes: Axes, text: str, at: tuple[float, float], right: float, **options: object) -> None:
@@ -237,14 +237,13 @@ def ab_chart(
 def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
     axes.axvspan(1 - threshold, 1 + threshold, color="#DDDDDD", label="the same")
     axes.axvline(1, color=INK, linewidth=1)
-    for y, row in enumerate(modes.to_dict("records")):
+    for y, row in enumerate(modes.itertuples()):
         color, marker = PALETTE[y % 2], "os"[y % 2]
-        edges = [row["low"], row["high"]]
-        if all(map(math.isfinite, edges)):
-            axes.plot(edges, [y, y], color=color, linewidth=2.5, marker="|", markersize=9)
-        axes.plot([row["ratio"]], [y], color=color, marker=marker, markersize=7)
-        text = f"{row['verdict']}, {row['ratio']:.4f}, {row['rounds']} rounds"
-        axes.annotate(text, (row["ratio"], y), xytext=(0, 9), textcoords="offset points",
+        if math.isfinite(row.low) and math.isfinite(row.high):
+            axes.plot([row.low, row.high], [y, y], "|-", color=color, linewidth=2.5, markersize=9)
+        axes.plot(row.ratio, y, marker, color=color, markersize=7)
+        text = f"{row.verdict}, {row.ratio:.4f}, {row.rounds} rounds"
+        axes.annotate(text, (row.ratio, y), xytext=(0, 9), textcoords="offset points",
                       ha="center", fontsize=8)  # fmt: skip
     axes.set_yticks(range(len(modes)), list(modes["mode"]))
     axes.set_ylim(len(modes) - 0.4, -0.7)
@@ -277,28 +276,27 @@ def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ())
     names = list(frame.attrs.get("tunables", ()))
     timed = "time_ms" in frame and frame["time_ms"].notna().any()
     cost, unit = ("time_ms", "ms on the GPU") if timed else ("traffic_mb", "MB moved, simulated")
-    rows = frame[frame[cost].notna()] if cost in frame else frame
+    rows = frame.dropna(subset=cost) if cost in frame else frame
     groups = list(rows.groupby("problem", sort=False)) if len(rows) else []
-    as_map = len(names) == 2
     bars = min(_MOST_BARS, max((len(group) for _, group in groups), default=1))
-    height = (3.4 if as_map else 1.4 + 0.24 * bars) + 0.16 * len(notes)
-    chart = Chart(max(5.0, 4.4 * len(groups)), height)
+    height = 3.4 if len(names) == 2 else 1.4 + 0.24 * bars
+    chart = Chart(max(5.0, 4.4 * len(groups)), height + 0.16 * len(notes))
     panels = chart.subplots(1, max(len(groups), 1), squeeze=False)[0]
     for axes, (problem, group) in zip(panels, groups, strict=False):
-        if as_map:
+        axes.set_title(problem, fontsize=9)
+        if len(names) == 2:
             table = group.pivot_table(index=names[0], columns=names[1], values=cost)
             chart.colorbar(_draw_map(axes, table), ax=axes, label=unit)
-        else:
-            best = group.nsmallest(_MOST_BARS, cost)
-            labels = [name.partition("@")[2] or name for name in best["kernel"]]
-            shades = [color_of(name.partition("@")[0]) for name in best["kernel"]]
-            axes.barh(labels, best[cost], color=shades, edgecolor=INK, linewidth=0.6, height=0.62)
-            axes.invert_yaxis()
-            axes.xaxis.set_major_locator(MaxNLocator(5))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-            axes.set_xlabel(unit)
-            axes.spines[["top", "right"]].set_visible(False)
-        axes.set_title(problem, fontsize=9)
+            continue
+        best = group.nsmallest(_MOST_BARS, cost)
+        labels = [name.partition("@")[2] or name for name in best["kernel"]]
+        shades = [color_of(name.partition("@")[0]) for name in best["kernel"]]
+        axes.barh(labels, best[cost], color=shades, edgecolor=INK, linewidth=0.6, height=0.62)
+        axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(lambda value, _: short(value))
+        axes.set_xlabel(unit)
+        axes.spines[["top", "right"]].set_visible(False)
     if not groups:
         _nothing(panels[0])
         panels[0].set_axis_off()

@@ -14,29 +14,26 @@ _CARD = (
     "margin:0;padding:6px 10px;overflow-x:auto;color:#222;background:#fff;"
     "font:13px/1.45 monospace;white-space:pre"
 )
-_NUMBER = "color:#6b6b6b;user-select:none"  # copying takes the code without the numbers
+# copying takes the code without the numbers
+_NUMBER = '<span style="color:#6b6b6b;user-select:none">{}</span>'
 
 
 @dataclass(frozen=True, repr=False)
 class Excerpt:
-    """Some lines of a source.
+    """Some lines of a source."""
 
-    Attributes
-    ----------
-    label : where they are from: "kernels/01_direct.cu".
-    first : the number of the first line; a file's first line is 1.
-    lines : their text.
-    """
-
-    label: str
-    first: int
+    label: str  # where they are from: "kernels/01_direct.cu"
+    first: int  # the number of the first line; a file's first line is 1
     lines: Sequence[str]
 
-    def __str__(self) -> str:
-        """The lines, each behind its number."""
+    def _numbered(self, lines: Sequence[str], mark: str) -> list[str]:
+        """Put each line behind its number, which `mark` formats."""
         width = len(str(self.first + len(self.lines) - 1))
-        numbered = enumerate(self.lines, self.first)
-        return "\n".join(f"{number:>{width}}  {text}".rstrip() for number, text in numbered)
+        numbers = (f"{number:>{width}}  " for number in range(self.first, self.first + len(lines)))
+        return [mark.format(number) + text for number, text in zip(numbers, lines, strict=True)]
+
+    def __str__(self) -> str:
+        return "\n".join(line.rstrip() for line in self._numbered(self.lines, "{}"))
 
     __repr__ = __str__
 
@@ -44,12 +41,8 @@ class Excerpt:
         return "\n".join(["```cpp", *self.lines, "```"])
 
     def _repr_html_(self) -> str:
-        width = len(str(self.first + len(self.lines) - 1))
-        rows = [
-            f'<span style="{_NUMBER}">{number:>{width}}  </span>{text}'
-            for number, text in enumerate(_highlighted(self.lines), self.first)
-        ]
-        label = f'<span style="{_NUMBER}">{html.escape(self.label)}</span>'
+        rows = self._numbered(_highlighted(self.lines), _NUMBER)
+        label = _NUMBER.format(html.escape(self.label))
         return f'<pre style="{_CARD}">' + "\n".join([label, *rows]) + "</pre>"
 
 
@@ -59,10 +52,9 @@ def excerpt(
     """Cut lines out of a source; `convlab.Kernel.show` says how they are found."""
     lines = text.splitlines()
     start = 0 if first is None else _find(lines, first, 0, label)
+    stop = len(lines) - 1 if first is None else start
     if last is not None:
         stop = _find(lines, last, start, label)
-    else:
-        stop = len(lines) - 1 if first is None else start
     if stop < start:
         raise ProblemError(f"line {last} stands before line {start + 1}: give them in their order")
     return Excerpt(label, start + 1, tuple(lines[start : stop + 1]))
@@ -75,27 +67,24 @@ def _find(lines: list[str], wanted: str | int, start: int, label: str) -> int:
         if not 1 <= wanted <= len(lines):
             raise ProblemError(f"{label} has no line {wanted}: its lines are 1 to {len(lines)}")
         return wanted - 1
-    for index in range(start, len(lines)):
-        if wanted in lines[index]:
-            return index
+    found = next((i for i in range(start, len(lines)) if wanted in lines[i]), None)
+    if found is not None:
+        return found
     after = f" from line {start + 1} on" if start else ""
     texts = {line.strip(): number for number, line in enumerate(lines, 1) if line.strip()}
-    near = difflib.get_close_matches(wanted.strip(), texts, 3, 0.4)
-    found = "\n".join(f"  {texts[text]}: {text}" for text in near)
-    hint = f"; the nearest are\n{found}" if near else "; show() without arguments shows all of it"
-    raise ProblemError(f"no line of {label}{after} holds {wanted!r}{hint}")
+    near = [f"\n  {texts[text]}: {text}"
+            for text in difflib.get_close_matches(wanted.strip(), texts, 3, 0.4)]  # fmt: skip
+    hint = "the nearest are" if near else "show() without arguments shows all of it"
+    raise ProblemError(f"no line of {label}{after} holds {wanted!r}; {hint}{''.join(near)}")
 
 
 def _highlighted(lines: Sequence[str]) -> list[str]:
-    """The lines as HTML, in colours where Pygments is there; it comes with Jupyter."""
-    try:
-        from pygments import highlight
-        from pygments.formatters import HtmlFormatter
-        from pygments.lexers import CppLexer
-    except ImportError:
-        return [html.escape(line) for line in lines]
+    """The lines as HTML, in colours. Only a notebook asks, and Pygments comes with Jupyter."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import CppLexer
+
     # "default" is the style whose colours all keep their contrast on white
     formatter = HtmlFormatter(nowrap=True, noclasses=True, style="default")
     text = highlight("\n".join(lines), CppLexer(stripnl=False, ensurenl=False), formatter)
-    found = text.split("\n")[: len(lines)]
-    return found + [""] * (len(lines) - len(found))
+    return (text.split("\n") + [""] * len(lines))[: len(lines)]

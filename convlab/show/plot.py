@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 STYLE = rc_params_from_file(Path(__file__).with_name("convlab.mplstyle"), False, False)
 PALETTE = tuple(STYLE["axes.prop_cycle"].by_key()["color"])
 _OWN = ("#882255", "#332288", "#666633", "#663333")  # kernels that are no rung
-_VARIANTS = (-0.5, 0.8, -0.75, 0.6)  # of a rung, "b" to "e": darker (below 0) or lighter
+_VARIANTS = {"": 0, "a": 0, "b": -0.5, "c": 0.8, "d": -0.75, "e": 0.6}  # darker (< 0), lighter
 _TUNED = (0.3, -0.3, 0.55, -0.55, 0.15)
 _BASELINES = {"cudnn:fp32": "#4D4D4D", "cudnn:tf32": "#A6A6A6"}
 _OTHER_BASELINE = "#7F7F7F"
@@ -74,16 +74,11 @@ def style() -> None:
 
 
 def color_of(name: str) -> str:
-    """Return a kernel's colour, which follows from its name alone: the same in every figure.
+    """Return a kernel's colour, "#RRGGBB", which follows from its name alone.
 
     A rung ("03_smem_tile") has the colour of its number, its variants ("02b_", "02c_") darker and
     lighter shades of it, one with tunables ("03_smem_tile@TILE=8") a shade between. Baselines (a
     name with ":") are greys. Any other kernel has one of four colours that no rung has.
-
-    Returns
-    -------
-    str
-        "#RRGGBB".
     """
     return _wheel(name)[0]
 
@@ -95,9 +90,8 @@ def colors(names: Iterable[str]) -> dict[str, str]:
     """
     chosen: dict[str, str] = {}
     for name in sorted(set(names), key=lambda name: (len(_wheel(name)), name)):
-        taken = set(chosen.values())
         wheel = _wheel(name)
-        chosen[name] = next((color for color in wheel if color not in taken), wheel[0])
+        chosen[name] = next((c for c in wheel if c not in chosen.values()), wheel[0])
     return chosen
 
 
@@ -107,10 +101,9 @@ def _wheel(name: str) -> list[str]:
     if ":" in name.partition("@")[0]:
         return [_BASELINES.get(name, _OTHER_BASELINE)]
     stem, _, tunables = name.partition("@")
-    rung = re.match(r"(\d+)([a-e]?)_", stem)
-    if rung:
+    if rung := re.match(r"(\d+)([a-e]?)_", stem):
         color = PALETTE[(int(rung[1]) - 1) % len(PALETTE)]
-        wheel = [_shade(color, _VARIANTS["bcde".index(rung[2])] if rung[2] > "a" else 0)]
+        wheel = [_shade(color, _VARIANTS[rung[2]])]
     else:
         wheel = _turned(_OWN, stem)
     return [_shade(wheel[0], by) for by in _turned(_TUNED, name)] if tunables else wheel

@@ -6,6 +6,7 @@ One `Table` lays rows out, in a terminal (100 columns at most), a notebook, and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import math
 import textwrap
@@ -26,7 +27,6 @@ WIDTH = 100  # columns of a terminal that text may take
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
 Form = str | Callable[[Any], str]
-_PLAIN_CELL = "text-align:{};white-space:pre"
 
 
 class Result:
@@ -34,37 +34,16 @@ class Result:
 
     A subclass is a frozen dataclass with ``repr=False``. It gives the first four, as fields or
     properties, and `figure`; the others have a default that it may replace.
-
-    Attributes
-    ----------
-    frame
-        The rows, a DataFrame.
-    sentence
-        All of it in one line.
-    ok
-        Whether all that was asked is right.
-    notes
-        Lines: device, scaling, what was left out and why.
-    tables
-        What is shown of the rows, each a `Table`.
-    details
-        Lines under the tables, shown as they are: what is wrong, in full.
-    row
-        It as one row in the table of a set: heading to text.
-    about
-        What JSON has beside ok, sentence, rows and notes; any value that `plain` takes.
-    color
-        Of the mark beside it in a notebook.
     """
 
-    frame: pd.DataFrame
-    sentence: str
-    ok: bool
-    notes: Sequence[str]
+    frame: pd.DataFrame  # the rows
+    sentence: str  # all of it in one line
+    ok: bool  # whether all that was asked is right
+    notes: Sequence[str]  # lines: device, scaling, what was left out and why
     problem: Problem  # of those that a set is made of
-    tables: Sequence[Table] = ()
-    details: Sequence[str] = ()
-    about: Mapping[str, Any] = MappingProxyType({})
+    tables: Sequence[Table] = ()  # what is shown of the rows
+    details: Sequence[str] = ()  # lines under the tables: what is wrong, in full
+    about: Mapping[str, Any] = MappingProxyType({})  # for JSON: any values that `plain` takes
 
     def figure(self) -> Chart:
         """Draw it."""
@@ -72,13 +51,13 @@ class Result:
 
     @property
     def row(self) -> dict[str, str]:
-        """The problem, and the sentence without it."""
+        """It as one row in the table of a set: heading to text."""
         label = self.problem.label
         return {"problem": label, "found": self.sentence.removeprefix(f"{label}: ")}
 
     @property
     def color(self) -> str:
-        """Green if it is right."""
+        """Of the mark beside it in a notebook."""
         return GOOD if self.ok else BAD
 
     def plot(self, path: str | Path | None = None) -> Chart:
@@ -94,25 +73,20 @@ class Result:
         return plain({**found, **self.about})
 
     def __str__(self) -> str:
-        lines = [self.sentence]
         shown = [laid for table in self.tables if (laid := table.lines())]
-        for i, laid in enumerate(shown):
-            lines += [""] * (i > 0) + laid
-        lines += self.details
-        for note in self.notes:
-            lines += wrapped(note)
-        return "\n".join(lines)
+        tables = [line for laid in shown for line in ("", *laid)][1:]
+        notes = [line for note in self.notes for line in wrapped(note)]
+        return "\n".join([self.sentence, *tables, *self.details, *notes])
 
     __repr__ = __str__  # what a notebook keeps as text
 
     def _repr_html_(self) -> str:
-        details = "\n".join(self.details)
-        shown = f"<pre>{html.escape(details)}</pre>" if details else ""
-        notes = "<br>".join(map(html.escape, self.notes))
+        details = html.escape("\n".join(self.details))
         return (
             f'<div style="border-left:4px solid {self.color};padding-left:8px">'
-            f"<b>{html.escape(self.sentence)}</b>"
-            f"{''.join(table.html() for table in self.tables)}{shown}<small>{notes}</small></div>"
+            f"<b>{html.escape(self.sentence)}</b>{''.join(table.html() for table in self.tables)}"
+            f"{f'<pre>{details}</pre>' if details else ''}"
+            f"<small>{'<br>'.join(map(html.escape, self.notes))}</small></div>"
         )
 
 
@@ -123,46 +97,34 @@ def wrapped(note: str) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Several(Result):
-    """What one question found over a set of problems: a row for each, and a summary.
+    """What one question found over a set of problems: a row for each, and a summary."""
 
-    Attributes
-    ----------
-    results
-        One for each problem, in order; also by index and in a loop.
-    """
-
-    results: tuple[Any, ...]
+    results: tuple[Any, ...]  # one for each problem, in order; also by index and in a loop
 
     @property
     def ok(self) -> bool:
-        """Whether all of them are."""
         return all(result.ok for result in self.results)
 
     @property
     def sentence(self) -> str:
-        """How many are right."""
         good = sum(result.ok for result in self.results)
         return f"right on {good} of {len(self.results)} problems"
 
     @property
     def frame(self) -> pd.DataFrame:
         """The rows of all, with the problem's name in front."""
-        frames = []
-        for result in self.results:
-            rows = result.frame.drop(columns="problem", errors="ignore")
+        frames = [result.frame.drop(columns="problem", errors="ignore") for result in self.results]
+        for rows, result in zip(frames, self.results, strict=True):
             rows.insert(0, "problem", result.problem.label)
-            frames.append(rows)
         return pd.concat(frames, ignore_index=True)
 
     @property
     def tables(self) -> Sequence[Table]:
-        """A row for each problem."""
         rows = pd.DataFrame([result.row for result in self.results])
         return (Table(rows, left=("problem", "found")),)
 
     @property
     def details(self) -> Sequence[str]:
-        """Those that are wrong, in full."""
         return [str(result) for result in self.results if not result.ok]
 
     @property
@@ -172,7 +134,6 @@ class Several(Result):
 
     @property
     def about(self) -> dict[str, Any]:
-        """Each result by itself."""
         return {"results": self.results}
 
     def figure(self) -> Chart:
@@ -191,69 +152,56 @@ class Several(Result):
 
 @dataclass(frozen=True)
 class Table:
-    """A frame as it is shown: cells that are no text yet become it (`number`).
-
-    Attributes
-    ----------
-    rows
-        The frame.
-    columns
-        Which columns, each with its heading and perhaps a format ("{:.3g}", or a function); all,
-        if it is empty. One that the frame lacks is left out.
-    left
-        Headings of the columns that lie to the left, as the first one does; the others lie to the
-        right. Where there is too little room, these are cut.
-    title
-        A line above it.
-    """
+    """A frame as it is shown: cells that are no text yet become it (`number`)."""
 
     rows: pd.DataFrame
+    # each column that is shown with its heading, and perhaps a format: "{:.3g}", or a function; all
+    # columns, if it is empty
     columns: Mapping[str, tuple[str, Form] | str] = dataclasses.field(default_factory=dict)
+    # headings of columns that lie to the left and are cut where room is short, as the first one
     left: tuple[str, ...] = ()
     title: str = ""
 
-    @property
+    @functools.cached_property
     def cells(self) -> dict[str, list[str]]:
         """Each column's heading, and its cells as text."""
-        chosen = self.columns or {name: str(name) for name in self.rows}
         shown = {}
-        for key, about in chosen.items():
+        for key, about in (self.columns or {name: str(name) for name in self.rows}).items():
             heading, form = (about, "") if isinstance(about, str) else about
             if key in self.rows:
                 shown[heading] = [number(value, form) for value in self.rows[key]]
         return shown
 
-    def lines(self, width: int = WIDTH) -> list[str]:
+    def _side(self, heading: str) -> str:
+        return "left" if heading in (next(iter(self.cells)), *self.left) else "right"
+
+    def lines(self) -> list[str]:
         """Lay it out as text; columns beyond the width go below, after the first one again."""
         cells = self.cells
         if not len(self.rows) or not cells:
             return []
-        first = next(iter(cells))
-        lefts = {first, *self.left}
         widths = {name: max(map(len, [name, *cells[name]])) for name in cells}
-        while sum(widths.values()) + 2 * (len(widths) - 1) > width:
-            # a kernel's name is whole, so that it can be copied
-            cut = lefts & set(cells) - {"kernel"}
-            widest = max(cut, key=lambda name: widths[name], default="kernel")
-            if widest == "kernel" or widths[widest] <= _NARROWEST:
+        # a kernel's name is whole, so that it can be copied
+        names = [n for n in cells if self._side(n) == "left" and n != "kernel"]
+        while names and sum(widths.values()) + 2 * (len(widths) - 1) > WIDTH:
+            widest = max(names, key=lambda name: widths[name])
+            if widths[widest] <= _NARROWEST:
                 break
             widths[widest] -= 1
-        blocks: list[list[str]] = [[first]]
-        for name in list(cells)[1:]:
-            if sum(widths[other] + 2 for other in blocks[-1]) + widths[name] > width:
+        first, *others = cells
+        blocks = [[first]]
+        for name in others:
+            if sum(widths[other] + 2 for other in blocks[-1]) + widths[name] > WIDTH:
                 blocks.append([first])
             blocks[-1].append(name)
         lines = [self.title] if self.title else []
         for block in blocks:
-            laid = []
-            for row in zip(*([name, *cells[name]] for name in block), strict=True):
-                texts = [
-                    _cut(text, widths[name]).ljust(widths[name])
-                    if name in lefts
-                    else text.rjust(widths[name])
-                    for name, text in zip(block, row, strict=True)
-                ]
-                laid.append("  ".join(texts).rstrip())
+            columns = []
+            for name in block:
+                texts = [_cut(text, widths[name]) for text in (name, *cells[name])]
+                side = "<" if self._side(name) == "left" else ">"
+                columns.append([f"{text:{side}{widths[name]}}" for text in texts])
+            laid = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
             lines += [laid[0], "-" * max(map(len, laid)), *laid[1:]]
         return lines
 
@@ -262,10 +210,9 @@ class Table:
         cells = self.cells
         if not len(self.rows) or not cells:
             return ""
-        lefts = {next(iter(cells)), *self.left}
 
         def cell(text: str, name: str) -> str:
-            style = _PLAIN_CELL.format("left" if name in lefts else "right")
+            style = f"text-align:{self._side(name)};white-space:pre"
             return f'<div style="{style}">{html.escape(text)}</div>'
 
         shown = {cell(name, name): [cell(t, name) for t in cells[name]] for name in cells}
@@ -288,13 +235,11 @@ def number(value: Any, form: Form = "") -> str:
     """Return a cell as text: four digits, thousands apart, "-" for what is not known."""
     if isinstance(value, str):
         return value
-    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+    if pd.api.types.is_scalar(value) and pd.isna(value):
         return "-"
     if form:
         return form.format(value) if isinstance(form, str) else form(value)
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        return str(value)
-    if not math.isfinite(value):
+    if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(value):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 999.95 or value == int(value) else f"{value:.4g}"
 
@@ -306,15 +251,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, Problem):
         return {"name": value.name, **value.variables(), "bias": value.bias}
     if isinstance(value, pd.DataFrame):
-        return [plain(row) for row in value.to_dict("records")]
+        return plain(value.to_dict("records"))
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if hasattr(value, "item"):
         value = value.item()
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
     if dataclasses.is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return [plain(entry) for entry in value] if isinstance(value, Iterable) else str(value)

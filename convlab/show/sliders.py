@@ -46,13 +46,14 @@ def sliders(draw: Callable[..., Any], **choices: Sequence[Any]) -> None:
         now[change["owner"].description] = change["new"]
         handle.update(_drawn(draw, now))
 
-    controls = []
-    for name, values in choices.items():
-        control = widgets.SelectionSlider(
+    controls = [
+        widgets.SelectionSlider(
             options=list(values), value=now[name], description=name, continuous_update=False
         )
+        for name, values in choices.items()
+    ]
+    for control in controls:
         control.observe(moved, "value")
-        controls.append(control)
     display(widgets.HBox(controls))
 
 

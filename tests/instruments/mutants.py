@@ -93,6 +93,10 @@ def examine(kernel: convlab.Kernel) -> Finding:
     started, checked = time.perf_counter(), 0
     # A simulated thread costs as much as many products: by far the dearest comes last.
     for problem in sorted(convlab.problems("awkward"), key=lambda p: p.macs + 256 * p.gemm_m * p.K):
+        if problem.name == "awkward.images_66000" and kernel.simulated:
+            # a race is seen on fewer images, and counting the traffic of these takes a minute
+            options = {"engine": "sim", "trace": False, "workspace_limit": kernel.workspace_limit}
+            kernel = convlab.compile(kernel.source, name=kernel.name, **options)
         try:
             found = _first_sign(kernel, problem)
         except UnsupportedError:
