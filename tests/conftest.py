@@ -4,7 +4,14 @@ import pytest
 import torch
 
 # What takes longest begins first; each of the last is one group, tens of seconds long.
-HEAVY = ("test_browser", "test_notebooks", "test_mutants", "test_counts", "test_sim", "test_kernels")
+HEAVY = (
+    "test_browser",
+    "test_notebooks",
+    "test_mutants",
+    "test_counts",
+    "test_sim",
+    "test_kernels",
+)
 
 torch.set_num_threads(1)  # truths are small here, and the simulator has use for the cores
 

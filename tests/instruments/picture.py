@@ -54,7 +54,9 @@ def image(chart: Chart) -> Image.Image:
     size = (round(100 * WIDTH), round(100 * HEIGHT))
     drawn.thumbnail(size, Image.Resampling.LANCZOS)
     page = Image.new("RGB", size, drawn.getpixel((1, 1)))
-    page.paste(drawn, tuple((have - need) // 2 for have, need in zip(size, drawn.size, strict=True)))
+    page.paste(
+        drawn, tuple((have - need) // 2 for have, need in zip(size, drawn.size, strict=True))
+    )
     return page
 
 
@@ -90,7 +92,9 @@ def session(path: Path) -> None:
             answer = str(convlab.check(mine, _SMALL))
         except LaunchError as error:
             answer = str(error)
-        frames.append((frame('>>> convlab.check(mine, "…")      no GPU needed', told(answer)), "long"))
+        frames.append(
+            (frame('>>> convlab.check(mine, "…")      no GPU needed', told(answer)), "long")
+        )
         file.write_text(right)
         answer = str(convlab.check(mine, _SMALL))
         frames.append((frame("mended >>> convlab.check(mine, …)", told(answer, _GOOD)), "short"))
@@ -136,7 +140,9 @@ def share(path: Path, rows: Path) -> None:
     axes.legend(title="problem", loc="upper right")
     axes.set_xlim(0, 1.08 * max(value for values in speeds.values() for value in values
                                 if value == value))  # fmt: skip
-    axes.set_title("\n".join(note for note in results[0]["notes"][-3:] if "floor" not in note), size=8)
+    axes.set_title(
+        "\n".join(note for note in results[0]["notes"][-3:] if "floor" not in note), size=8
+    )
     chart.save(path)
 
 
