@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 import sys
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from convlab.run import build as builds
 from convlab.run import fit as fitting
 from convlab.run.fit import SIM_MACS, SPARE_BYTES, fit
 from convlab.run.runnable import Launch, Runnable, run
+from convlab.sim import Finding
 from convlab.words.errors import (
     BuildError,
     ConvlabError,
@@ -32,6 +34,7 @@ from convlab.words.errors import (
 )
 from convlab.words.problem import Problem, problems
 from tests.instruments import planted
+from tests.test_report_schema import VALIDATOR
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
 
@@ -336,6 +339,29 @@ def test_errors_and_patterns_are_in_the_report():
     assert report.to_dict()["patterns"] == list(report.patterns)
 
 
+def test_fault_of_another_order_stands_beside_the_wrong_result():
+    def races(launch, y):
+        if launch.runnable.runs > 1:
+            raise LaunchError(
+                "two threads", "race", [Finding("race", "two stores", file="a.cu", line=3)]
+            )
+        launch.y.copy_(y + 1)
+
+    report = check(Fake(races), PLAIN)
+    assert report.fault is None and report.wrong and "race: two stores, a.cu:3" in str(report)
+    kinds = [finding["kind"] for finding in report.to_dict()["findings"]]
+    assert kinds == ["wrong result", "wrong result", "race"]
+
+
+def test_warnings_are_in_the_report_of_a_right_kernel():
+    report = check(made("late", after="__syncthreads();"), PLAIN)
+    (found,) = report.findings
+    assert report.ok and report.to_dict()["verdict"] == "right" and not found.error
+    assert (found.kind, found.block, report.failures) == ("barrier after exit", (2, 0, 0), ())
+    line = rf"\n  warning: barrier after exit: .* have left the kernel .*, late.cu:{found.line}\b"
+    assert re.search(line, str(report)) and re.search(line, str(Reports("late", (report,))))
+
+
 # Sets of problems ------------------------------------------------------------------------------
 
 
@@ -350,7 +376,14 @@ def test_set_of_problems_is_told_of():
     assert list(reports.frame.right) == [True, False]
     assert "right on 1 of 2 problems, 1 declined" in str(reports)
     assert "declined pointwise: needs R == 3" in str(reports)
-    assert json.loads(json.dumps(reports.to_dict()))["ok"] is False
+    document = {"ok": False, "reports": [json.loads(json.dumps(reports.to_dict()))]}
+    VALIDATOR.validate(document)
+    set_ = document["reports"][0]
+    assert set_["smallest"]["dimensions"] == str(reports.smallest.problem) != str(FULL)
+    assert set_["verdict"] == "wrong" and [r["verdict"] for r in set_["reports"]] == [
+        "right",
+        "wrong",
+    ]
     assert not Reports("none", ()).ok and Reports("none", ()).frame.empty
     assert "nothing was checked" in str(Reports("none", ()))
 
@@ -394,7 +427,7 @@ def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
         if launch.problem.bias:
             raise LaunchError("it fell over", "illegal address")
 
-    reports = check(Fake(crashes), count=10, progress=False)
+    reports = check(Fake(crashes), count=30, progress=False)
     assert reports.smallest.fault == "illegal address" and reports.smallest.problem.bias
     assert reports.patterns[0] == "wrong wherever there is a bias, and only there"
     assert reports.smallest.problem.macs <= 2

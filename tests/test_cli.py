@@ -15,6 +15,7 @@ from convlab.__main__ import main
 from convlab.use import answers
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
+from tests.test_report_schema import VALIDATOR
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
@@ -264,6 +265,7 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
     done = run("check", "crash.cu", "broken.cu", "refuses.cu", "ones.cu", "01", "no_entry.cu",
                "--problem", SMALL, "--json")  # fmt: skip
     assert done.status == 1 and done.document["ok"] is False
+    VALIDATOR.validate(done.document)
     reports = {report["kernel"]: report for report in done.document["reports"]}
     messages = {name: "\n".join(report["failures"]) for name, report in reports.items()}
     assert "outputs are wrong" in messages["ones"]
@@ -341,6 +343,7 @@ def test_usage_error(run, tmp_path, words, message):
 def test_usage_error_as_json(run):
     done = run("check", "01_dircet", "--json")
     assert done.status == 2 and "did you mean 01_direct" in done.document["error"]
+    VALIDATOR.validate(done.document)
 
 
 def test_without_words_the_commands_are_told(run):

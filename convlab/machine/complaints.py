@@ -44,7 +44,8 @@ def compile_error(name: str, label: str, log: str, texts: Mapping[str, str]) -> 
         shown += [f"{short}:{line}: {message}", *_quote(texts.get(file), line, place)]
     if len(found) > _SHOWN:
         shown.append(f"and {len(found) - _SHOWN} more")
-    return BuildError("\n".join([first, *shown, f"full log: {path}"]))
+    places = [(file, line, message) for file, line, _, message in found]
+    return BuildError("\n".join([first, *shown, f"full log: {path}"]), places)
 
 
 # Where in a line: g++'s column, or (of nvcc, which quotes the line with its macros replaced) a word

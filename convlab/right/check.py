@@ -21,7 +21,7 @@ from ..run.fit import fit
 from ..run.kernel import resolve
 from ..run.runnable import Runnable, explained
 from ..words import arguments
-from ..words.errors import LaunchError, UnsupportedError, WrongResult
+from ..words.errors import ConvlabError, LaunchError, UnsupportedError, WrongResult
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
@@ -115,10 +115,14 @@ def check(
 
     def one(problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = ()) -> Report:
         given = (kernel, problem, seed, sample, notes)
-        if isolate and worker.can_cross(*given):
-            return worker.call(examine, *given, time_limit=time_limit)
-        with explained(kernel.name):
-            return examine(*given)
+        try:
+            if isolate and worker.can_cross(*given):
+                return worker.call(examine, *given, time_limit=time_limit)
+            with explained(kernel.name):
+                return examine(*given)
+        except ConvlabError as error:
+            error.problem = problem
+            raise
 
     def fitted(problem: Problem) -> Report:
         problem, note = fit(problem, [kernel], scale)
@@ -169,7 +173,7 @@ def _check_set(
             return one(problem)
         except LaunchError as error:
             lost += time.perf_counter() - started
-            return failed(kernel, problem, error, error.kind)
+            return failed(kernel, problem, error)
 
     def shrunk(least: Report) -> Report:
         tried = {least.problem: least}

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor
 
 from ..run.runnable import Launch, Runnable
+from ..sim import Finding
+from ..words.errors import LaunchError
 from ..words.problem import Problem
 from . import reference, tally
 from .reference import Reference
-from .report import Report
+from .report import Report, found_in, worded
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
@@ -74,25 +76,35 @@ def _examine(
     host_seconds = time.perf_counter() - started
     counters = launch.counters
     failures = tally.changed_inputs(launch.inputs, right.inputs)
+    seen = list(launch.findings)
 
     found = tally.Tally(right, launch.y, bound, poisoned)
     failures += found.failures()
     if not found.error <= bound:
-        failures.append(
-            f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g} here"
-        )
+        text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
+        failures.append(tally.wrong("wrong result", f"{text} here"))
     if right.constant:
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
-    moving = _moving(kernel, launch, host_seconds, said)
+    try:
+        moving = _moving(kernel, launch, host_seconds, said)
+    except LaunchError as error:
+        if not failures:
+            raise
+        moving = [*found_in(error)]  # beside the wrong result of another order of threads
     failures += moving + guards.violations()
     failures += tally.changed_inputs(launch.inputs, right.inputs)
+    seen += launch.findings
+    known = {failure.kind for failure in failures}
+    warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
+    findings = tuple(dict.fromkeys([*failures, *warnings.values()]))
     report = _report(
         kernel, problem, ok=not failures, error=found.error, bound=bound, worst=found.worst,
         limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
-        compared=found.compared, failures=tuple(dict.fromkeys(failures)), patterns=tuple(patterns),
-        notes=tuple(said), pixels=found.pixels, channels=found.channels, counters=counters,
-        host_seconds=host_seconds,
+        compared=found.compared, findings=findings, patterns=tuple(patterns),
+        failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
+        notes=tuple(said),
+        pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
@@ -100,13 +112,14 @@ def _examine(
     return report
 
 
-def failed(kernel: Runnable, problem: Problem, error: Exception, fault: str = "") -> Report:
+def failed(kernel: Runnable, problem: Problem, error: LaunchError) -> Report:
     """Return the report of a kernel that did not run to its end."""
     return _report(
         kernel, problem, ok=False, error=math.nan,
         bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
         limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
-        compared="nothing compared", failures=(str(error),), fault=fault,
+        compared="nothing compared", failures=(str(error),), fault=error.kind,
+        findings=found_in(error),
     )  # fmt: skip
 
 
@@ -131,7 +144,9 @@ def _run(launch: Launch) -> bool:
     return poisoned
 
 
-def _moving(kernel: Runnable, launch: Launch, host_seconds: float, notes: list[str]) -> list[str]:
+def _moving(
+    kernel: Runnable, launch: Launch, host_seconds: float, notes: list[str]
+) -> list[Finding]:
     """Run once more and compare bits, unless the kernel may differ or takes too long."""
     if kernel.library:  # its own choice of algorithm, not ours to judge
         return []
@@ -149,12 +164,14 @@ def _moving(kernel: Runnable, launch: Launch, host_seconds: float, notes: list[s
     count, index = tally.moved(launch.y, first)
     if not count:
         return []
-    place = ", ".join(map(str, np.unravel_index(index, launch.problem.y_shape)))
-    return [(
+    shape = launch.problem.y_shape
+    place = ", ".join(map(str, np.unravel_index(index, shape)))
+    text = (
         f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, "
         f"the first at (n, k, p, q) = ({place}): a race, memory read before it was written, or "
         "sums by atomics, of which the header is to say `atomics: yes`"
-    )]  # fmt: skip
+    )
+    return [tally.wrong("not repeatable", text, "y", index, shape)]
 
 
 def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
@@ -170,7 +187,8 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
                 return report
     text = ("right when all of it runs on the default stream: it launches on another stream than "
             "the one it is given (conv2d's last argument)")  # fmt: skip
-    return dataclasses.replace(report, failures=(text, *report.failures))
+    findings = tally.wrong("wrong stream", text), *report.findings
+    return dataclasses.replace(report, failures=(text, *report.failures), findings=findings)
 
 
 class Guards:
@@ -205,9 +223,9 @@ class Guards:
         self._kept.append((whole, middle))
         return middle
 
-    def violations(self) -> list[str]:
-        """Say in a line each which buffer was written around: on which side, how far away."""
-        lines = []
+    def violations(self) -> list[Finding]:
+        """Say of each buffer that was written around: on which side, how far away."""
+        found = []
         for whole, middle in self._kept:
             name = self._names.get(middle.data_ptr(), "memory that it was given")
             unit = "byte" if middle.dtype == torch.uint8 else "element"
@@ -219,11 +237,13 @@ class Guards:
                 away = (changed.nonzero().flatten() // middle.element_size() + 1).unique().tolist()
                 if away:
                     span = f"{away[0]:,} to {away[-1]:,}" if len(away) > 1 else f"{away[0]:,}"
-                    lines.append(
+                    text = (
                         f"the kernel wrote outside of {name}: {len(away):,} {unit}"
                         f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
                     )
-        return lines
+                    at = -away[0] if changed is not after else middle.numel() - 1 + away[0]
+                    found.append(tally.wrong("global out of bounds", text, name, at))
+        return found
 
 
 def _zones(whole: Tensor) -> tuple[tuple[slice, Tensor], tuple[slice, Tensor]]:

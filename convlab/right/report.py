@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ..run.faults import on_page
 from ..show import charts
 from ..show.plot import Chart
 from ..show.result import Result, Table, plain, wrapped
-from ..words.errors import ConvlabError
+from ..sim import Finding
+from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import Problem
 from .shapes import across
 
@@ -32,6 +35,51 @@ def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
     """
     parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
     return sum(int((counters or {}).get(part, 0)) for part in parts) or None  # 0: not traced
+
+
+def found_in(error: ConvlabError) -> tuple[Finding, ...]:
+    """Return what an error says of a kernel as data: one mistake at least."""
+    kind = getattr(error, "kind", "") or "refused"
+    places = getattr(error, "places", ())
+    known = [Finding(kind, text, file=file, line=line) for file, line, text in places]
+    known = known or getattr(error, "findings", ())
+    if not any(f.error for f in known):  # a call that was refused may be what the error is about
+        known = [replace(f, error=f.kind == "refused launch") for f in known]
+    own = () if any(f.error for f in known) else (Finding(kind, str(error.args[0])),)
+    return *own, *known
+
+
+def unrun(kernel: str, error: BuildError | LaunchError | UnsupportedError) -> dict[str, Any]:
+    """Return, as JSON has it, what stands for a kernel's report where an error ended the check."""
+    verdict = "failed" if isinstance(error, LaunchError) else error.kind
+    outcome = _outcome(verdict, error.problem, [str(error)], found_in(error))
+    label = error.problem and error.problem.label
+    return plain({"kernel": kernel, "right": False, "problem": label, **outcome})
+
+
+def _outcome(
+    verdict: str, problem: Problem | None, failures: Sequence[str], findings: Sequence[Finding]
+) -> dict[str, Any]:
+    """What a program wants to know first, of a report as of what stands for one."""
+    told = [plain(finding) | {"try": on_page(finding.kind)[1]} for finding in findings]
+    fault = next((finding.kind for finding in findings if finding.error), None)
+    return {
+        "ok": verdict == "right", "verdict": verdict, "fault": fault, "failures": failures,
+        "findings": told, "dimensions": problem and str(problem),
+    }  # fmt: skip
+
+
+def worded(found: Finding) -> str:
+    """Return a finding as people read it; a comparison's text needs no kind."""
+    where = f", {Path(found.file).name}:{found.line}" if found.file else ""
+    kind = f"{found.kind}: " if where or not found.error else ""
+    return f"{'' if found.error else 'warning: '}{kind}{found.text}{where}"
+
+
+def _warnings(reports: Sequence[Report]) -> list[str]:
+    """A line for each kind of the simulator's warnings and place of one, as it last said it."""
+    found = (f for report in reports for f in report.findings if not f.error)
+    return ["  " + worded(f) for f in {(f.kind, f.file, f.line): f for f in found}.values()]
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,6 +102,8 @@ class Report(Result):
         In words, what was compared with what.
     failures, patterns, notes
         Lines: what is wrong; what the wrong outputs have in common; what was left out and why.
+    findings
+        The failures as data, with places where they are known, and the simulator's warnings.
     fault
         The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None.
     pixels, channels
@@ -80,6 +130,7 @@ class Report(Result):
     failures: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     fault: str | None = None
     pixels: np.ndarray | None = field(default=None, compare=False)
     channels: np.ndarray | None = field(default=None, compare=False)
@@ -127,13 +178,15 @@ class Report(Result):
             )
             lines += wrapped(self.compared)
         lines += [f"  {line}" for text in self.failures for line in text.split("\n")]
-        return lines + [f"  pattern: {line}" for line in self.patterns]
+        lines += [f"  pattern: {line}" for line in self.patterns]
+        return lines + _warnings([self])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as what JSON can hold; a number that is not known is None."""
-        about = ("ok", "sentence", "failures", "patterns", "notes", "fault")
-        found = {name: getattr(self, name) for name in about}
-        return plain(self.cells | found | {"dimensions": str(self.problem)})
+        """Return the report as ``report.schema.json`` has it; a number not known is None."""
+        found = {name: getattr(self, name) for name in ("sentence", "patterns", "notes")}
+        verdict = "right" if self.ok else "wrong" if self.fault is None else "failed"
+        outcome = _outcome(verdict, self.problem, self.failures, self.findings)
+        return plain(self.cells | outcome | found)
 
     def figure(self) -> Chart:
         """Draw where the error is, over (p, q) and over (n, k).
@@ -207,7 +260,7 @@ class Reports(Result):
                 f"  nearest to its bound: error {nearest.error:.2g} of at most "
                 f"{nearest.bound:.2g} on {nearest.problem.label}"
             )
-        lines += [f"  pattern: {line}" for line in self.patterns]
+        lines += _warnings(self.reports) + [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
             lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
@@ -225,6 +278,7 @@ class Reports(Result):
         return {
             "kernel": self.kernel, "reports": self.reports, "skipped": declined,
             "smallest": self.smallest, "patterns": self.patterns,
+            "verdict": "right" if self.ok else "wrong" if self.reports else "declined",
         }  # fmt: skip
 
     def figure(self) -> Chart:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -143,42 +144,58 @@ def _less(value: int, least: int) -> list[int]:
 
 # What failing ones share ----------------------------------------------------------------------
 
+_DOUBT = 0.05  # how likely chance alone may make a sentence
+
 
 def across(outcomes: Sequence[tuple[Problem, bool]]) -> list[str]:
     """Say what sets the problems on which a kernel is wrong apart from those on which it is right.
 
     `outcomes` are problems, each with whether the kernel was right on it. First comes what holds
-    wherever it is wrong and nowhere where it is right; else the conditions without which it was
-    never wrong, those that leave the fewest right ones over first. Nothing is said unless at
-    least two problems are wrong and three right.
+    wherever it is wrong and nowhere where it is right, with what else fits these problems as well;
+    else the conditions without which it was never wrong, those that leave the fewest right ones
+    over first. Nothing is said that so many wrong problems, drawn at random, would have in common
+    with a chance above `_DOUBT`, as many explanations being tried.
     """
     wrong = [problem for problem, good in outcomes if not good]
     right = [problem for problem, good in outcomes if good]
-    if len(wrong) < 2 or len(right) < 3:
+    if not wrong or not right:
         return []
     sizes = pd.DataFrame([_numbers(problem) for problem in [*wrong, *right]])[_SIZES]
     least = sizes[: len(wrong)].min()  # the one bound of each that could tell them apart
-    bounds = (sizes >= least).rename(columns=lambda name: f"{name} >= {least[name]}")
+    bounds = (sizes >= least).rename(
+        columns={n: f"{n} >= {low}" if low > 2 else f"{n} > {low - 1}" for n, low in least.items()}
+    )
     facts = pd.DataFrame([_facts(problem) for problem in [*wrong, *right]]).join(bounds)
-    needed: dict[str, set[int]] = {}  # what holds for all wrong ones -> right ones where it does
+    tried = len(facts.T.drop_duplicates())
+    needed: dict[frozenset[int], list[str]] = {}  # by the right ones where it holds: what does
     for text, holds in facts.loc[:, facts[: len(wrong)].all()].items():
-        others = {*holds.index[len(wrong) :][holds[len(wrong) :]]}
-        if others not in needed.values() and len(others) < len(right):  # else it says nothing new
-            needed[text] = others
-    exact = [text for text, others in needed.items() if not others]
-    exact += [f"{a} and {b}" for a, b in itertools.combinations(needed, 2)
-              if not needed[a] & needed[b]]  # fmt: skip
-    if exact:
-        return [f"wrong wherever {exact[0]}, and only there"]
-    telling = sorted(needed, key=lambda text: len(needed[text]))[:2]
+        others = frozenset(holds.index[len(wrong) :][holds[len(wrong) :]])
+        needed.setdefault(others, []).append(text)
+
+    def by_chance(others: int, explanations: float) -> float:
+        """How many of so many would hold for all wrong ones and no more right ones."""
+        chosen, every = (math.comb(n, len(wrong)) for n in (len(wrong) + others, len(outcomes)))
+        return explanations * chosen / every
+
+    fit = needed.get(frozenset(), []) if by_chance(0, tried) <= _DOUBT else []
+    if not fit and by_chance(0, tried**2 / 2) <= _DOUBT:
+        fit = [f"{needed[a][0]} and {needed[b][0]}"
+               for a, b in itertools.combinations(needed, 2) if not a & b]  # fmt: skip
+    if fit:
+        first, *rest = fit
+        more = f", and {len(rest) - 3} more" if len(rest) > 3 else ""
+        rest = f" (or {', or '.join(rest[:3])}{more}: these problems do not tell)" if rest else ""
+        return [f"wrong wherever {first}, and only there{rest}"]
     return [
-        f"wrong only where {text}: on {len(wrong)} of {len(wrong) + len(needed[text])} such ones"
-        for text in telling
-        if 2 * len(needed[text]) <= len(right)
+        f"wrong only where {needed[others][0]}: on {len(wrong)} of {len(wrong) + len(others)} "
+        "such ones"
+        for others in sorted(needed, key=len)[:2]
+        if 2 * len(others) <= len(right) and by_chance(len(others), tried) <= _DOUBT
     ]
 
 
 _SIZES = ["N", "C/groups", "K/groups", "P", "Q", "R", "S", "R*S", "P*Q", "C/groups*R*S", "groups"]
+_PAIRS = ("stride_h stride_w", "dilation_h dilation_w", "pad_h pad_w", "R S", "H W", "P Q", "K C")
 
 
 def _numbers(p: Problem) -> dict[str, int]:
@@ -195,24 +212,15 @@ def _facts(p: Problem) -> dict[str, bool]:
         "the stride is not 1": p.stride != (1, 1), "the dilation is not 1": p.dilation != (1, 1),
         "there is padding": p.padding != (0, 0), "there is a bias": p.bias,
     }  # fmt: skip
-    for name in ("stride_h", "stride_w", "dilation_h", "dilation_w", "groups"):
+    for name in ("stride_h", "stride_w", "dilation_h", "dilation_w"):
         facts[f"{name} is not 1"] = numbers[name] != 1
     for name in ("pad_h", "pad_w"):
         facts[f"{name} is not 0"] = numbers[name] != 0
-    pairs = (
-        "stride_h stride_w",
-        "dilation_h dilation_w",
-        "pad_h pad_w",
-        "R S",
-        "H W",
-        "P Q",
-        "K C",
-    )
-    for one, other in map(str.split, pairs):
+    for one, other in map(str.split, _PAIRS):
         facts[f"{one} is not {other}"] = numbers[one] != numbers[other]
     facts["R is not 3 or S is not 3"] = (p.R, p.S) != (3, 3)
-    facts |= {f"{name} > 1": numbers[name] > 1 for name in ("N", "C/groups", "K/groups")}
     for name in ("P", "Q", "K", "C", "P*Q", "N*P*Q", "C/groups*R*S"):
-        for tile in (2, 4, 8, 16, 32, 64, 128):
+        for tile in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128):
             facts[f"{name} is not a multiple of {tile}"] = numbers[name] % tile != 0
+            facts[f"{name} is a multiple of {tile}"] = numbers[name] % tile == 0
     return facts

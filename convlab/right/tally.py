@@ -7,7 +7,7 @@ problem which fills a GPU can still be checked on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..machine.device import available_bytes
 from ..run.runnable import Launch
+from ..sim import Finding
 from . import patterns
 from .reference import CHUNK, Reference, sample, tolerance
 
@@ -43,14 +44,27 @@ def poison(launch: Launch) -> bool:
     return launch.y is not None
 
 
-def changed_inputs(inputs: Sequence[Tensor | None], pristine: Sequence[Tensor | None]) -> list[str]:
+def changed_inputs(
+    inputs: Sequence[Tensor | None], pristine: Sequence[Tensor | None]
+) -> list[Finding]:
     """Compare x, w and bias with their copies bit for bit; say what changed, and put it right."""
-    lines = []
+    found = []
     for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):
-        if now is not None and (changed := int((_bits(now) != _bits(then)).sum())):
-            lines.append(f"the kernel wrote to its input: {changed:,} elements of {name} changed")
+        differs = [] if now is None else [(_bits(now) != _bits(then)).flatten()]
+        changed, first = _count(differs)
+        if changed:
+            text = f"the kernel wrote to its input: {changed:,} elements of {name} changed"
+            found.append(wrong("store to an input", text, name, first, now.shape))
             now.copy_(then)
-    return lines
+    return found
+
+
+def wrong(
+    kind: str, text: str, array: str | None = None, at: int = 0, shape: Sequence[int] = ()
+) -> Finding:
+    """A mistake that was seen after the run; `at` counts the elements of an array of that shape."""
+    index = np.unravel_index(at, tuple(shape)) if shape else (at,)
+    return Finding(kind, text, array=array, index=tuple(map(int, index)) if array else None)
 
 
 def keep(y: Tensor) -> Tensor:
@@ -65,15 +79,20 @@ def keep(y: Tensor) -> Tensor:
 def moved(y: Tensor, first: Tensor) -> tuple[int, int]:
     """Count the outputs whose bits differ from those kept; return that and the first's index."""
     size = CHUNK[y.device.type]
-    count, index = 0, -1
     parts = zip(y.flatten()[: first.numel()].split(size), first.split(size), strict=True)
-    for i, (now, then) in enumerate(parts):
-        differs = _bits(now) != _bits(then)
-        if found := int(differs.sum()):
+    return _count(_bits(now) != _bits(then) for now, then in parts)
+
+
+def _count(masks: Iterable[Tensor]) -> tuple[int, int]:
+    """How many elements are True in flat pieces of a tensor, and which is the first; -1: none."""
+    count, first, passed = 0, -1, 0
+    for mask in masks:
+        if found := int(mask.sum()):
             if not count:
-                index = i * size + int(differs.view(torch.uint8).argmax())
+                first = passed + int(mask.view(torch.uint8).argmax())
             count += found
-    return count, index
+        passed += mask.numel()
+    return count, first
 
 
 class Tally:
@@ -95,7 +114,7 @@ class Tally:
         self._channels = torch.zeros(N, K, dtype=torch.float64, device=y.device)
         if poisoned:
             parts = _bits(y).flatten().split(CHUNK[y.device.type])
-            self.unwritten = sum(int((part == _POISON[y.dtype]).sum()) for part in parts)
+            self.unwritten, self._first = _count(part == _POISON[y.dtype] for part in parts)
         self.compared = self._compare()
         self.pixels, self.channels = _pooled(self._pixels), _pooled(self._channels)
 
@@ -182,18 +201,20 @@ class Tally:
             self._ratio, self.worst, self.limit = ratio, worst, float(limits.flatten()[index])
         return ratios
 
-    def failures(self) -> list[str]:
-        """Say in lines of text what is wrong."""
-        total = self.y.numel()
-        lines = []
+    def failures(self) -> list[Finding]:
+        """Say what is wrong."""
+        total, found = self.y.numel(), []
         if self.unwritten:
-            lines.append(f"{self.unwritten:,} of {total:,} outputs were never written")
+            text = f"{self.unwritten:,} of {total:,} outputs were never written"
+            found.append(wrong("never written", text, "y", self._first, self.problem.y_shape))
         if self.wrong:
-            lines.append(f"{self.wrong:,} of {total:,} outputs are wrong, the first of them:")
+            lines = [f"{self.wrong:,} of {total:,} outputs are wrong, the first of them:"]
             for place, got, expected in self._examples:
                 at = ", ".join(map(str, place))
                 lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
-        return lines
+            first = self._examples[0][0]
+            found.append(Finding("wrong result", "\n".join(lines), array="y", index=first))
+        return found
 
     def words(self, precision: str) -> list[str]:
         """Say what the wrong outputs have in common (`patterns`); of many, in a sample."""

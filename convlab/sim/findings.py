@@ -38,6 +38,8 @@ class Finding:
     count : how many threads did.
     other_file, other_line, other_block, other_thread : the second party of a race, of a divergent
         barrier, of a copy not waited for.
+    array, index : what was accessed, or is wrong; of what has no dimensions, or lies outside of
+        them, the index may be one number, of elements from the start.
     """
 
     kind: str
@@ -52,6 +54,8 @@ class Finding:
     other_line: int | None = None
     other_block: Triple | None = None
     other_thread: Triple | None = None
+    array: str | None = None
+    index: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,12 @@ def findings(
             continue  # one line that the compiler has made two of
         if kind == "race" and "atomic" in text and {pc, other_pc} & set(tried):
             continue
-        text = _ADDRESS.sub(lambda address: _element(address, arrays), text)
+        address = _ADDRESS.search(text)
+        text = _ADDRESS.sub(lambda address: index(*_named(address, arrays)), text)
         finding = Finding(kind, text, error, *(here or _NOWHERE), count=count)
+        if address:
+            named = _named(address, arrays)
+            finding = replace(finding, array=named[0], index=_indices(*named)[0])
         if in_kernel == "1":
             finding = replace(finding, block=_triple(block), thread=_triple(thread))
         if other_pc:
@@ -108,14 +116,15 @@ def _triple(text: str) -> Triple:
     return tuple(map(int, text.split(",")))
 
 
-def _element(found: re.Match[str], arrays: Mapping[str, Array]) -> str:
+def _named(
+    found: re.Match[str], arrays: Mapping[str, Array]
+) -> tuple[str, int, Mapping[str, Array]]:
+    """An address in the runtime's words: array and byte; how to name the elements of such arrays."""
     name, byte, shape = found.groups()
     if shape is not None:
         unit, *extents = map(int, shape.split(","))
-        if not extents:
-            return name
         arrays = {name: Array(tuple(extents), unit)}
-    return index(name, int(byte), arrays)
+    return name, int(byte), arrays
 
 
 def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
@@ -124,6 +133,19 @@ def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
     What lies outside of a buffer is given a row that is: of the first image and channel, or of
     the last.
     """
+    array = arrays.get(name, Array((1,)))
+    indices, rest = _indices(name, byte, arrays)
+    if not array.shape and not any(indices):
+        return name
+    if len(array.names) == len(indices):
+        inside = ", ".join(f"{n}={i}" for n, i in zip(array.names, indices, strict=True))
+    else:
+        inside = "][".join(map(str, indices))
+    return f"{name}[{inside}]" + (f" + {rest} bytes" if rest else "")
+
+
+def _indices(name: str, byte: int, arrays: Mapping[str, Array]) -> tuple[tuple[int, ...], int]:
+    """Those of an element, in the order of its array's dimensions, and the bytes that are over."""
     array = arrays.get(name, Array((1,)))
     shape = array.shape or (1,)
     element, rest = divmod(byte, array.bytes)
@@ -134,12 +156,8 @@ def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
     planes = math.prod(shape[:row])
     plane = min(max(element // near, 0), planes - 1) if row else 0
     at, inner = divmod(element - plane * near, math.prod(shape[row + 1 :]))
-    indices = [*_unravel(plane, shape[:row]), at, *_unravel(inner, shape[row + 1 :])]
-    if len(array.names) == len(shape):
-        inside = ", ".join(f"{n}={i}" for n, i in zip(array.names, indices, strict=True))
-    else:
-        inside = "][".join(map(str, indices))
-    return f"{name}[{inside}]" + (f" + {rest} bytes" if rest else "")
+    indices = *_unravel(plane, shape[:row]), at, *_unravel(inner, shape[row + 1 :])
+    return tuple(map(int, indices)), rest
 
 
 def _unravel(element: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def build(
             known = ", ".join(sorted(path.name for path in INCLUDE.glob("[cv]*.h")))
             note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
             text, full_log, path = str(error).rpartition("\nfull log: ")
-            raise BuildError(f"{text}\n{note}{full_log}{path}") from None
+            raise BuildError(f"{text}\n{note}{full_log}{path}", error.places) from None
 
     return cache.build(name_of(source, "sim", [*flags, toolchain.identity(gcc), linked]), make)
 

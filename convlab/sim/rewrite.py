@@ -69,7 +69,8 @@ def rewrite(source: str, where: str = "kernel") -> str:
             at = opening.start()
             edits += _launch(blank, opening)
     except ValueError as error:
-        raise BuildError(f"{where}:{source.count(chr(10), 0, at) + 1}: {error}") from None
+        line, text = source.count("\n", 0, at) + 1, str(error)
+        raise BuildError(f"{where}:{line}: {text}", [(where, line, text)]) from None
     for start, end, text in sorted(edits, reverse=True):
         missing = source.count("\n", start, end) - text.count("\n")
         source = source[:start] + text + "\n" * missing + source[end:]

@@ -17,6 +17,7 @@ from ..fast.paired import MODES
 from ..fast.sweep import sweep
 from ..machine import cache, toolchain
 from ..right.check import check
+from ..right.report import unrun
 from ..run.kernel import Kernel, load, resolve, tunables
 from ..show.result import WIDTH
 from ..why import inspect
@@ -68,8 +69,7 @@ def answers(asked: Namespace) -> Iterator[Any]:
                     kernel = kernel.on("sim", sample=asked.sample)
                 yield inspect(kernel, asked.problem, gpu=asked.gpu, engine=asked.engine)
         except (BuildError, LaunchError, UnsupportedError) as error:
-            found = {"kernel": kernel.name, "right": False, "failures": [str(error)]}
-            yield Told(f"convlab: {error}", found, False, failure=error)
+            yield Told(f"convlab: {error}", unrun(kernel.name, error), False, failure=error)
 
 
 def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:

@@ -13,6 +13,7 @@ _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 class ConvlabError(Exception):
     """Any error of convlab's own. In a notebook its message is shown; ``%tb`` shows all."""
 
+    problem: Any = None  # the one that `check` met it on
     _shown = False
 
     def _render_traceback_(self) -> list[str]:  # IPython asks for it; %tb asks again
@@ -44,13 +45,24 @@ class ProblemError(ConvlabError, ValueError):
 class UnsupportedError(ConvlabError, ValueError):
     """The kernel's header says that it cannot do this problem."""
 
+    kind = "declined"
+
 
 class CatalogError(ConvlabError, LookupError):
     """No such kernel, two of one name, or a header comment that cannot be read."""
 
 
 class BuildError(ConvlabError, RuntimeError):
-    """A kernel did not compile, or there is no compiler to compile it."""
+    """A kernel did not compile, or there is no compiler to compile it.
+
+    `places` are the compiler's errors: file, line, message; empty where it names none.
+    """
+
+    kind = "does not build"
+
+    def __init__(self, message: str, places: Sequence[tuple[str, int, str]] = ()) -> None:
+        super().__init__(message)
+        self.places = list(places)
 
 
 class LaunchError(ConvlabError, RuntimeError):
