@@ -44,6 +44,8 @@ PLANTED = {
                       "failed", "global out of bounds", "y", [0, 1, 4, 0], [31, 0, 0]),
     "uninitialised": ("y[t] = s[1][t]; // here",
                       "failed", "uninitialised read", "s", [1, 0], [0, 0, 0]),
+    "dynamic": ("extern __shared__ float d[];\n y[t] = d[t + 1]; // here",
+                "failed", "uninitialised read", "extern __shared__", [4], [0, 0, 0]),
     "barrier in a branch": (
         f"if (t < 16)\n __syncthreads();\n else {{ {ALL}\n __syncthreads(); }} // here",
         "failed", "divergent barrier", None, None, [16, 0, 0]),
@@ -62,7 +64,7 @@ ELSEWHERE = {
     "race": ("THREADS", "64"), "host's crash": ("HOST", "*(volatile int*)8 = 3; // here"),
     "host's exit": ("HOST", "exit(3);"), "refused": ("HOST", 'return "not today";'),
     "refused launch": ("THREADS, 0, stream>>>", "2048, 0, stream>>> /* // here */ "),
-    "declined": ("#inc", "// supports: R == 7\n#inc"),
+    "dynamic": ("THREADS, 0,", "THREADS, 256,"), "declined": ("#inc", "// supports: R == 7\n#inc"),
 }  # fmt: skip
 
 

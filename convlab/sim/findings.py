@@ -17,6 +17,7 @@ INCLUDE = Path(__file__).parent / "include"
 SCREEN = 24  # lines that a report may have
 # An address in the runtime's words: array, byte and, if shared, bytes of an element, extents.
 _ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
+_BYTE = re.compile(r"\bbyte (-?\d+) of ([^,:]+)")  # of dynamic shared memory: it has no extents
 _LATE = {"race": 1, "uninitialised read": 2}  # which often follow from what stands before them
 
 Triple = tuple[int, int, int]
@@ -39,7 +40,7 @@ class Finding:
     other_file, other_line, other_block, other_thread : the second party of a race, of a divergent
         barrier, of a copy not waited for.
     array, index : what was accessed, or is wrong; of what has no dimensions, or lies outside of
-        them, the index may be one number, of elements from the start.
+        them, the index may be one number, of elements, or in dynamic shared memory of bytes.
     """
 
     kind: str
@@ -97,6 +98,8 @@ def findings(
         if address:
             named = _named(address, arrays)
             finding = replace(finding, array=named[0], index=_indices(*named)[0])
+        elif byte := _BYTE.search(text):
+            finding = replace(finding, array=byte[2], index=(int(byte[1]),))
         if in_kernel == "1":
             finding = replace(finding, block=_triple(block), thread=_triple(thread))
         if other_pc:
