@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
-from test_problem import arguments
+from test_problem import small_problems
 
 from convlab.right import reference
 from convlab.right.reference import full_precision, inputs, sample, tolerance, truth
@@ -55,10 +55,9 @@ def assert_alike(y, expected, tolerance=1e-12):
     torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
 
 
-@given(arguments())
+@given(small_problems())
 @settings(deadline=None, max_examples=60)
-def test_truth_is_the_convolution_wherever_it_is_asked(kwargs):
-    p = Problem(**kwargs)
+def test_truth_is_the_convolution_wherever_it_is_asked(p):
     x, w, bias = inputs(p, seed=1)
     whole = truth(p, x, w, bias)
     assert_alike(whole, conv2d(p, x.double(), w.double(), bias if bias is None else bias.double()))

@@ -206,6 +206,8 @@ torch.library.register_vmap("convlab::conv2d", _batched, lib=_library)
 for _type in ("cuda", "cpu"):
     torch.library.register_autocast("convlab::conv2d", _type, torch.float32, lib=_library)
 
+_HALVES = (torch.float16, torch.bfloat16)  # what autocast makes float32
+
 
 def _require_float32(*tensors: Tensor | None) -> None:
     for name, tensor in given(*tensors):
@@ -225,6 +227,10 @@ def convolve(
 ) -> Tensor:  # fmt: skip
     """Call the op as ``torch.nn.functional.conv2d`` is called; the kernel is behind the key."""
     given(x, w, bias)
+    kind = x.device.type  # said here too: torch.compile may miss what the op says of autocast
+    if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind):
+        x, w, bias = (t.float() if t is not None and t.dtype in _HALVES else t
+                      for t in (x, w, bias))  # fmt: skip
     images, padding = padded(x, w, stride, padding, dilation)
     stride, dilation = pair(stride, "stride"), pair(dilation, "dilation")
     if not torch.compiler.is_compiling():  # there, sizes may be symbols

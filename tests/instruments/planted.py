@@ -127,6 +127,8 @@ def _m(name: str, mistake: str, *edits: Edit, **rest: object) -> dict:
 
 LUCK = "the values read are never used: a GPU shows it only where the address is not mapped"
 OVERLAP = "a GPU shows it only where warps happen to run far enough apart"
+LEFT = "a GPU shows it only where shared memory happens to hold something else than 0"
+EARLY = "a GPU shows it only where the copies happen to come late"
 
 _ROUND = """__device__ float rounded(float value, unsigned mask) {
     return __uint_as_float(__float_as_uint(value) & mask);
@@ -560,7 +562,7 @@ INPUT = _of(
     _m("border_skipped", "padding is skipped in the tile, not set to zero",
        (_ONE_FILL, _ONE_FILL.replace("s_x[", "if (inside) s_x[").replace("inside ? ", "")
         .replace(" : 0.0f", "")),
-       shipped=True, at=_ONE_STAGED[1:], sim=FAULT, cuda=WRONG),
+       shipped=True, at=_ONE_STAGED[1:], sim=FAULT, cuda=None, why=LEFT),
     _m("halo_rows_short", "the last row of the halo is not loaded",
        ("row < staging.extent_h", "row < staging.extent_h - 1"), at=_ONE_STAGED[1:],
        sim=FAULT, cuda=WRONG),
@@ -611,7 +613,7 @@ TILE = _of(
        why=OVERLAP, at=("__syncthreads();", *_STAGED), sim=FAULT),
     # -- loading
     _m("border_skipped", "padding is skipped in the tile, not set to zero",
-       (_FILL, _FILL_INSIDE), shipped=True, at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
+       (_FILL, _FILL_INSIDE), shipped=True, at=_STAGED[2:3], sim=FAULT, cuda=None, why=LEFT),
     _m("halo_at_minus_one", "the tile is read one column left of where it was put",
        ("s_row[w - w0]", "s_row[w - w0 - 1]"), shipped=True, sim=FAULT, cuda=WRONG),
     _m("corner_without_padding", "the tile is loaded from its corner without the padding",
@@ -775,7 +777,7 @@ SMALL = _of(
        ("        __syncthreads();   // all have read the tiles before they are loaded anew\n", ""),
        at=("= s_c[row", "= s_w[c", "= s_tap[", "(s_w + tap)[k]"), sim=FAULT, cuda=None, why=OVERLAP),
     _m("no_wait", "the copies are not waited for", _NO_WAIT, at=("= s_c[row", "= s_tap["),
-       sim=FAULT, cuda=WRONG),
+       sim=FAULT, cuda=None, why=EARLY),
     _m("k_tile_dropped", "each tile of channels loads the group's first filters",
        ("group * K_group + k0 + k) * C_group", "group * K_group + k) * C_group")),
     _m("filters_unchecked", "channels past the group's last are written",
@@ -798,9 +800,9 @@ WINOGRAD = _of(
     _m("no_barrier_exchange", "no barrier between writing the elements and reading them",
        ("            __syncthreads();\n            #pragma unroll\n            for (int i = 0; i < "
         "kRound; ++i) {", "            #pragma unroll\n            for (int i = 0; i < kRound; ++i) {"),
-       at=("= s_m[(((", "s_m + row"), sim=FAULT, cuda=WRONG),
+       at=("= s_m[(((", "s_m + row"), sim=FAULT, cuda=None, why=OVERLAP),
     _m("waits_too_little", "the newest copies, those of the stage to be used, are not waited for",
-       ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), sim=FAULT, cuda=WRONG,
+       ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), sim=FAULT, cuda=None, why=EARLY,
        at=("s_u_thread + (e", "r_u[half] =", "s_m + row", "Quad*>(s_m", "= s_m[(((")),
     _m("transform_sign", "one row of the input's transform has its sign turned",
        ("r_half[2][j] = r_x[2][j] - r_x[1][j];", "r_half[2][j] = r_x[1][j] - r_x[2][j];"),
