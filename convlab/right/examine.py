@@ -144,17 +144,15 @@ def _run(launch: Launch) -> bool:
     return poisoned
 
 
-def _moving(
-    kernel: Runnable, launch: Launch, host_seconds: float, notes: list[str]
-) -> list[Finding]:
+def _moving(kernel: Runnable, launch: Launch, took: float, notes: list[str]) -> list[Finding]:
     """Run once more and compare bits, unless the kernel may differ or takes too long."""
     if kernel.library:  # its own choice of algorithm, not ours to judge
         return []
     if kernel.atomics:
         notes.append("not run twice: its header says that it adds with atomics, in any order")
         return []
-    if kernel.simulated and host_seconds > _SLOW_SECONDS:
-        notes.append(f"not run twice: the first run took {host_seconds:.0f} s on the simulator")
+    if kernel.simulated and took > _SLOW_SECONDS:
+        notes.append(f"not run twice: the first run took {took:.0f} s on the simulator")
         return []
     first = tally.keep(launch.y)
     if first.numel() < launch.y.numel():

@@ -110,9 +110,7 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
     """Yield simpler problems, those with the most taken away first; perhaps itself, too."""
     groups = problem.groups
     c, k = problem.C // groups, problem.K // groups
-    changes: list[dict[str, Any]] = [
-        {"groups": n, "C": c * n, "K": k * n} for n in _less(groups, 1)
-    ]
+    changes: list[dict] = [{"groups": n, "C": c * n, "K": k * n} for n in _less(groups, 1)]
     changes += [{"groups": 1}, {"bias": False}]
     for option, least in (("dilation", 1), ("stride", 1), ("padding", 0)):
         high, wide = getattr(problem, option)
@@ -162,9 +160,8 @@ def across(outcomes: Sequence[tuple[Problem, bool]]) -> list[str]:
         return []
     sizes = pd.DataFrame([_numbers(problem) for problem in [*wrong, *right]])[_SIZES]
     least = sizes[: len(wrong)].min()  # the one bound of each that could tell them apart
-    bounds = (sizes >= least).rename(
-        columns={n: f"{n} >= {low}" if low > 2 else f"{n} > {low - 1}" for n, low in least.items()}
-    )
+    said = {n: f"{n} >= {low}" if low > 2 else f"{n} > {low - 1}" for n, low in least.items()}
+    bounds = (sizes >= least).rename(columns=said)
     facts = pd.DataFrame([_facts(problem) for problem in [*wrong, *right]]).join(bounds)
     tried = len(facts.T.drop_duplicates())
     needed: dict[frozenset[int], list[str]] = {}  # by the right ones where it holds: what does

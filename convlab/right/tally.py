@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..machine.device import available_bytes
-from ..run.runnable import Launch
+from ..run.runnable import Inputs, Launch
 from ..sim import Finding
 from . import patterns
 from .reference import CHUNK, Reference, sample, tolerance
@@ -44,9 +44,7 @@ def poison(launch: Launch) -> bool:
     return launch.y is not None
 
 
-def changed_inputs(
-    inputs: Sequence[Tensor | None], pristine: Sequence[Tensor | None]
-) -> list[Finding]:
+def changed_inputs(inputs: Inputs, pristine: Inputs) -> list[Finding]:
     """Compare x, w and bias with their copies bit for bit; say what changed, and put it right."""
     found = []
     for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):

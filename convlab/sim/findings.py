@@ -119,9 +119,7 @@ def _triple(text: str) -> Triple:
     return tuple(map(int, text.split(",")))
 
 
-def _named(
-    found: re.Match[str], arrays: Mapping[str, Array]
-) -> tuple[str, int, Mapping[str, Array]]:
+def _named(found: re.Match[str], arrays: Mapping[str, Array]) -> tuple[str, int, Mapping]:
     """An address in the runtime's words: array and byte; how to name the elements of such arrays."""
     name, byte, shape = found.groups()
     if shape is not None:

@@ -53,10 +53,7 @@ class CatalogError(ConvlabError, LookupError):
 
 
 class BuildError(ConvlabError, RuntimeError):
-    """A kernel did not compile, or there is no compiler to compile it.
-
-    `places` are the compiler's errors: file, line, message; empty where it names none.
-    """
+    """A kernel did not compile, or there is no compiler; `places` has file, line and message."""
 
     kind = "does not build"
 
