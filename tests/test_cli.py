@@ -341,7 +341,8 @@ USAGE = {
     "kind of picture": (["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],
                         "figure.txt: the file's name must end in .png, "),
     "ab with one kernel": (["ab", "01", SMALL], "two kernels, A and B"),
-    "an option of another command": (["doctor", "--count", "3"], "unrecognized arguments: --count 3\n"),
+    "an option of another command": (["doctor", "--count", "3"],
+                                     "unrecognized arguments: --count 3\n"),
     "a tunable twice": (["sweep", "01", "THREADS=64", "THREADS=32", SMALL], "THREADS=8,16"),
     "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
 }  # fmt: skip

@@ -172,7 +172,7 @@ def compile_library(
 
 @functools.cache
 def _cpp_extension() -> ModuleType:
-    """torch's builder, made to load nothing of ours; slow to import, and not needed for what is built.
+    """torch's builder, which loads nothing of ours; slow to import, not needed for what is built.
 
     A CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc.
     """
