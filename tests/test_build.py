@@ -26,7 +26,7 @@ from convlab.machine import cache, toolchain
 from convlab.machine.compile import exported
 from convlab.run import build
 from convlab.run.kernel import load
-from convlab.words.errors import BuildError
+from convlab.words.errors import BuildError, LaunchError
 
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
@@ -424,7 +424,9 @@ def test_threads_build_one_kernel_once(
     assert (os.environ["PATH"], sys.getdlopenflags()) == (path, flags)
 
 
-@pytest.mark.parametrize("name", ["par(en)s and space", "quo'te\"s", "ümläut do$$llar"])
+@pytest.mark.parametrize(
+    "name", ["par(en)s and space", "spaced (par)ens", "quo'te\"s", "ümläut do$$llar"]
+)
 def test_a_path_with_odd_characters(
     fill: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +444,14 @@ def test_a_path_with_odd_characters(
         load(path, engine="sim").build()
     assert f"{header}:2: " in str(error.value)
     assert str(error.value).startswith(f"{path} did not compile")
+    stray = path.with_name(f"stray {name}.cu")
+    text = path.read_text().partition("\n")[2].replace("NUMBER", "9")
+    stray.write_text(text.replace("y[i]", "y[i + (1 << 24)]"))
+    line = 1 + stray.read_text()[: stray.read_text().index("y[i")].count("\n")
+    with pytest.raises(LaunchError, match=re.escape(f"{stray.name}:{line}:  ")):
+        value(load(stray, engine="sim"))
+    header.write_text("#define NUMBER 3\n")
+    assert len(convlab.inspect(path, "N=1,C=1,H=4,W=4,K=1,R=1,S=1", engine="sim").sass)
 
 
 # ---- processes that share a cache -------------------------------------------------------------

@@ -13,6 +13,7 @@ import torch
 
 from convlab.__main__ import main
 from convlab.use import answers
+from convlab.use.grammar import parser, understood
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
 from tests.test_report_schema import VALIDATOR
@@ -111,6 +112,10 @@ def test_list(run, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "mine.cu").write_text(WRONG)
     monkeypatch.setenv("CONVLAB_KERNELS", str(tmp_path / "own"))
+    (tmp_path / "own" / "unread.cu").write_text("// supports: N ==\n")
+    done = run("list")
+    assert re.search("unread .*unread.cu:1: supports", done.out)
+    (tmp_path / "own" / "unread.cu").unlink()
     done = run("list")
     lines = done.out.splitlines()
     assert done.status == 0 and all(path.stem in done.out for path in shipped)
@@ -152,6 +157,16 @@ def test_check_by_position_option_and_path_with_tunables(run, tmp_path):
     lines = done.out.splitlines()
     for name in ("01_direct@THREADS=64", "03_smem_tile", "mine"):
         assert any(line.startswith(f"{name} on N2 C4") and "right" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["check 01 --seed 3 {}", "compare 01 --engine sim {} 03", "inspect 01 --gpu H100 {}",
+     "ab 01 --seed 3 03 {}", "ab 01 03 --seed 3 {}", "sweep 01 --engine sim THREADS=64 {}"],
+)  # fmt: skip
+def test_the_problem_may_stand_after_options(words):
+    asked = understood(parser().parse_args(words.format(SMALL).split()))
+    assert asked.problem == SMALL
 
 
 def test_check_of_a_problem_by_name_and_of_a_set(run):
@@ -327,6 +342,10 @@ USAGE = {
              "empty.md"),
     "kind of picture": (["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],
                         "figure.txt: the file's name must end in .png, "),
+    "ab with one kernel": (["ab", "01", SMALL], "two kernels, A and B"),
+    "an option of another command": (["doctor", "--count", "3"],
+                                     "unrecognized arguments: --count 3\n"),
+    "a tunable twice": (["sweep", "01", "THREADS=64", "THREADS=32", SMALL], "THREADS=8,16"),
     "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -73,6 +73,11 @@ class Source:
         """The text, with a line before it that tells the compiler where it is from."""
         name = self.label.replace("\\", r"\\").replace('"', r"\"")
         return f'#line 1 "{name}"\n{self.text}'
+
+    @property
+    def for_nvcc(self) -> Source:
+        """The same, by a link where its path has a double quote, which ptxas cannot read."""
+        return replace(self, path=plain(self.path)) if '"' in self.label else self
 
     def headers(self) -> dict[Path, tuple[str, str]]:
         """For each local header that it includes, directly or not: the name used first, the text.
@@ -167,7 +172,7 @@ def compile_library(
 
 @functools.cache
 def _cpp_extension() -> ModuleType:
-    """torch's builder, which loads nothing of ours, slow to import and not needed for a cached build.
+    """torch's builder, which loads nothing of ours; slow to import, not needed for what is built.
 
     A CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc.
     """

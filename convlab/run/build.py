@@ -66,7 +66,7 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
 
     def make(folder: Path) -> Made:
         return compile_library(
-            source, folder, source.marked + _FOOTER, flags=flags, include=_includes(source),
+            source, folder, source.for_nvcc.marked + _FOOTER, flags=flags, include=_includes(source),
             libraries=["-lcublas"] if _uses_cublas(source) else [],
             folders=[toolchain.link_dir()], cuda=cuda, entry="conv2d",
         )  # fmt: skip
@@ -82,7 +82,7 @@ def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object]
     ``ptxas -v`` said: registers, shared memory, spills.
     """
     text, out = folder / "kernel.cu", folder / f"{source.name}-sm_{arch}.cubin"
-    text.write_text(source.marked)
+    text.write_text(source.for_nvcc.marked)
     within = plain(folder)  # nvcc misreads some names
     command = [
         str(toolchain.require_cuda().nvcc), "-cubin", *_flags(arch), "-Xptxas", "-v",

@@ -185,7 +185,7 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Plac
                 offset = int(line, 16) + 1
                 _known[str(library), offset] = None
                 continue
-            file, _, number = line.partition(" (")[0].rpartition(":")
+            file, _, number = re.sub(r" \(discriminator \d+\)$", "", line).rpartition(":")
             if _known[str(library), offset] or not number.isdigit() or not int(number):
                 continue
             file = re.sub(r"^.*/unfinished-[^/]*/", "", file)  # the folder it was built in

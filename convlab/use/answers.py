@@ -111,8 +111,14 @@ def _listed() -> Told:
         if folder != path.parent:
             folder = path.parent
             lines.append(f"kernels of {folder}:")
-        kernel = load(path, engine="sim")
-        header, settings = kernel.header, tunables(kernel.source)
+        try:
+            kernel = load(path, engine="sim")
+            header, settings = kernel.header, tunables(kernel.source)
+        except CatalogError as error:  # one that cannot be read hides no other
+            rows.append({"kernel": path.stem, "folder": str(folder), "path": str(path),
+                         "error": str(error)})  # fmt: skip
+            lines.append(f"  {path.stem:<26} {error}")
+            continue
         rows.append({
             "kernel": path.stem, "folder": str(folder), "path": str(path), "title": header.title,
             "idea": header.idea, "class": header.precision, "supports": list(header.supports),

@@ -31,8 +31,8 @@ _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 class Parser(argparse.ArgumentParser):
     """Takes no abbreviations, and names what is nearest to a word it does not know."""
 
-    def __init__(self, words: list[str], **options: Any) -> None:
-        self.words = words
+    def __init__(self, **options: Any) -> None:
+        self.words: list[str] = []
         self.commands: dict[str, Parser] = {}
         super().__init__(allow_abbrev=False, **options)
 
@@ -41,10 +41,25 @@ class Parser(argparse.ArgumentParser):
         self.words += [*names, *options.get("choices", ())]
         return super().add_argument(*names, **options)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
+        """As argparse's, but kernels and problems may also stand after options."""
+        found, rest = self.parse_known_args(args, namespace)
+        asked = vars(found)
+        if not any(word.startswith("-") for word in rest):
+            more = next((name for name in ("kernels", "tunables") if name in asked), None)
+            if more:
+                asked[more], rest = [*asked[more], *rest], []
+            elif len(rest) == 1 and asked.get("on", "") is None:
+                asked["on"] = rest.pop()
+        if rest:
+            told = self.commands.get(asked.get("command"), self)
+            told.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found
+
     def hinted(self, message: str) -> str:
         """The message, with the word that is nearest to the unknown one that it names."""
         asked = re.search(r"unrecognized arguments: (-[^\s=]*)|invalid choice: '([^']*)'", message)
-        near = difflib.get_close_matches(asked[1] or asked[2], self.words, 1) if asked else []
+        near = difflib.get_close_matches(asked[1] or asked[2], self.words, 1, 0.7) if asked else []
         return message + (f"; did you mean {near[0]}?" if near else "")
 
     def error(self, message: str) -> None:
@@ -57,15 +72,12 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
 
     ``prog`` is what the user typed; for "%convlab" it is without the benchmarks and JSON.
     """
-    words: list[str] = []
-    top = kind(words, prog=prog, description="A microscope for CUDA convolution kernels.")
-    group = top.add_subparsers(
-        required=True, metavar="COMMAND", parser_class=functools.partial(kind, words)
-    )
+    top = kind(prog=prog, description="A microscope for CUDA convolution kernels.")
+    group = top.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
     notebook = prog.startswith("%")
 
     def add(name: str, text: str, *, kernels: bool = False, plot: bool = True) -> Callable:
-        words.append(name)
+        top.words.append(name)
         command = top.commands[name] = group.add_parser(name, help=text, description=text)
         command.set_defaults(command=name)
         option = command.add_argument
@@ -145,6 +157,8 @@ def understood(
         words = asked["tunables"]
         given += [word for word in words if word.count("=") != 1 or word in values]
         asked["tunables"] = _grid([word for word in words if word not in given])
+    if not given and arguments.command == "ab" and _is_problem(asked["b"], values):
+        raise ProblemError(f"ab takes two kernels, A and B; {asked['b']} is a problem")
     if "kernels" in asked:
         words = asked["kernels"] + asked["kernel"]
         given += [word for word in words if _is_problem(word, values)]
@@ -156,7 +170,7 @@ def understood(
         raise ProblemError(f"one problem at a time, not {' and '.join(given)}")
     if given:
         value = values.get(given[0])
-        asked["problem"] = value if isinstance(value, Problem) else given[0]
+        asked["problem"] = value if isinstance(value, Problem | str) else given[0]
     elif arguments.command in PROBLEMS:
         asked["problem"] = PROBLEMS[arguments.command]
     path = asked.get("plot")
@@ -173,10 +187,12 @@ def problem_names() -> list[str]:
 
 
 def _is_problem(word: str, values: Mapping[str, Any]) -> bool:
-    if isinstance(values.get(word), Runnable):
+    held = values.get(word)
+    if isinstance(held, Runnable):
         return False
-    if isinstance(values.get(word), Problem) or word in problem_names():
+    if isinstance(held, Problem) or word in problem_names():
         return True
+    word = held if isinstance(held, str) else word
     return "@" not in word and "/" not in word and bool(re.match(r"N=?\d|\w+=\d+,", word))
 
 
@@ -210,5 +226,7 @@ def _grid(words: Sequence[str]) -> dict[str, list[int]]:
         name, _, values = text.partition("=")
         if not re.fullmatch(r"-?\d{1,18}(,-?\d{1,18})*", values):
             raise ProblemError(f"cannot read the tunable {text!r}: write NAME=8,16, whole numbers")
+        if name in grid:
+            raise ProblemError(f"{name} is given twice; list its values once: {name}=8,16")
         grid[name] = [int(value) for value in values.split(",")]
     return grid

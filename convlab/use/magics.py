@@ -89,10 +89,14 @@ class ConvlabMagics(Magics):
         if cell is None:
             raise UsageError(f"%%kernel stands on a cell's first line\n{parser.format_usage()}")
         with contextlib.suppress(_Shown):
-            asked = parser.parse_args(_split(line))
+            asked, rest = parser.parse_known_args(_split(line))
+            if rest:
+                tunable = re.fullmatch(r"[A-Za-z_]\w*=.*", rest[0])
+                hint = f"; a tunable is set by -D {rest[0]}" if tunable else ""
+                parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
             name = asked.name
             if not name.isidentifier() or keyword.iskeyword(name):
-                near = re.sub(r"\W|^(?=\d)", "_", name)
+                near = re.sub(r"\W|^(?=\d)", "_", name) + "_" * keyword.iskeyword(name)
                 raise UsageError(
                     f"{name!r} cannot be the name of a Python variable; try `%%kernel {near}`"
                 )
@@ -181,7 +185,7 @@ def _parser() -> _CellParser:
 
 
 def _kernel_parser() -> _CellParser:
-    parser = _CellParser([], prog="%%kernel", description="Compile the cell as a .cu file.")
+    parser = _CellParser(prog="%%kernel", description="Compile the cell as a .cu file.")
     parser.add_argument("name", nargs="?", default="kernel", help="the variable it is bound to")
     parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE",
                         help="set a tunable; repeatable")  # fmt: skip

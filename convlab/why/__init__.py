@@ -194,7 +194,7 @@ def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int],
     with tempfile.TemporaryDirectory(prefix="convlab-") as folder:
         cubin, log = builds.cubin(source, arch, Path(folder), dict(defines))
         functions = tuple(sass.resources(log).values())
-        sass.disassemble(cubin, source.label, functions)
+        sass.disassemble(cubin, source.for_nvcc.label, functions)
     return functions
 
 
