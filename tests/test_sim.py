@@ -72,9 +72,10 @@ def products(arg: int, x: torch.Tensor, stride_a: int, stride_b: int, stride_c: 
     return y
 
 
-CALLED = (lanes, votes, shuffled, four, reduced, fours, products)
+CALLED = (lanes, votes, shuffled, four, reduced, fours, products, functools.reduce)
 BLOCKS = Suite("blocks")
-FEATURES = [BLOCKS, *map(Suite, ("warps", "memory", "language", "cublas"))]
+NAMES = ("warps", "memory", "language", "cublas", "written", "groups", "half", "hosted")
+FEATURES = [BLOCKS, *map(Suite, NAMES)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -210,8 +211,13 @@ def test_fault_in_a_header_names_the_header(tmp_path):
          "no match for call|too many arguments"),
         ("__global__ void ok(float* y) {}", "ok<<<1, 32>>>(x);", "",
          "invalid conversion|cannot convert|no match"),
+        ('__global__ void ok(float* y) {\n    asm volatile("mov.u32 %0, %laneid;"\n        : "=f"(*y));\n}',
+         "ok<<<1, 32>>>(y);", "asm volatile", "inline PTX .* a GPU is needed"),
+        ("#include <cooperative_groups.h>\n__global__ void ok(float* y) {\n"
+         "    cooperative_groups::this_grid().sync();\n}",
+         "ok<<<1, 32>>>(y);", "cooperative_groups::this", "barrier of all blocks .* GPU is needed"),
     ],
-    ids=["undeclared", "no such kernel", "too many arguments", "wrong type"],
+    ids=["undeclared", "no such kernel", "too many arguments", "wrong type", "PTX", "grid barrier"],
 )  # fmt: skip
 def test_compile_error_names_the_line(code, launch, at, message):
     source = one(code, launch)
