@@ -59,7 +59,8 @@ __global__ void transpose_tile(float* out, const float* in, int width) {
     __shared__ float tile[16][17];
     copy_tile<16>(block, tile, in, width);
     int x = blockIdx.y * 16 + threadIdx.x, y = blockIdx.x * 16 + threadIdx.y;
-    for (int j = 0; j < 16; j += blockDim.y) out[(y + j) * width + x] = tile[threadIdx.x][threadIdx.y + j];
+    for (int j = 0; j < 16; j += blockDim.y)
+        out[(y + j) * width + x] = tile[threadIdx.x][threadIdx.y + j];
 }
 
 // case generic: sum_by_groups<<<1, 64, 256, stream>>>(x, y);
@@ -95,7 +96,8 @@ __global__ void tile_votes(const float* in, float* out) {
     int i = tile.meta_group_rank() * tile.size() + tile.thread_rank();
     float v = in[i];
     float r = 8 * (tile.any(v > 40) != 0) + 4 * (tile.all(v > -45) != 0);
-    r += __popc(tile.ballot(v > 0)) * 16 + tile.shfl(v, 3) + tile.shfl_xor(v, 5) + tile.shfl_up(v, 1);
+    r += __popc(tile.ballot(v > 0)) * 16 + tile.shfl(v, 3);
+    r += tile.shfl_xor(v, 5) + tile.shfl_up(v, 1);
     out[i] = r + __popc(tile.match_any(int(v) & 1)) * 1000;
 }
 
@@ -124,7 +126,8 @@ __global__ void reduce_kinds(const float* in, int* out) {
     auto tile = cg::tiled_partition<16>(cg::this_thread_block());
     int v = int(in[threadIdx.x]);
     int sum = cg::reduce(tile, v, cg::plus<int>()), least = cg::reduce(tile, v, cg::less<int>());
-    int most = cg::reduce(tile, v, cg::greater<int>()), any = cg::reduce(tile, v, cg::bit_or<int>());
+    int most = cg::reduce(tile, v, cg::greater<int>());
+    int any = cg::reduce(tile, v, cg::bit_or<int>());
     int odd = cg::reduce(tile, v, [](int a, int b) { return a ^ b; });
     int results[] = {sum, least, most, any, odd};
     if (tile.thread_rank() < 5)

@@ -105,7 +105,8 @@ __global__ void packed(const float* x, float* y) {
 //     x.bfloat16().double().reshape(2, 32))
 __global__ void layernorm_bf16(const float* x, float* y, int c) {
     __nv_bfloat162 zero = __float2bfloat162_rn(0.0f);
-    __nv_bfloat16 v = __hadd(__float2bfloat16(x[blockIdx.x * c + threadIdx.x]), __low2bfloat16(zero));
+    __nv_bfloat16 v = __float2bfloat16(x[blockIdx.x * c + threadIdx.x]);
+    v = __hadd(v, __low2bfloat16(zero));
     float sum = __bfloat162float(v), squares = sum * sum;
     for (int mask = 16; mask; mask /= 2) {
         sum += __shfl_xor_sync(0xFFFFFFFF, sum, mask);

@@ -66,12 +66,13 @@ __global__ void integers(const float* x, float* y) {
 }
 
 // case reals: reals<<<1, 64, 0, stream>>>(x, y);
-// expect: (lambda v: (2 * v + 1) + v.exp() + v.sin() + v.cos() + 2 / v.sqrt() + 10 + v ** (-1 / 3))(
-//     x.double().abs() / 50 + 0.1)
+// expect: (lambda v: 2 * v + 1 + v.exp() + v.sin() + v.cos() + 2 / v.sqrt() + 10
+//     + v ** (-1 / 3))(x.double().abs() / 50 + 0.1)
 __global__ void reals(const float* x, float* y) {
     float v = fabsf(__ldg(&x[threadIdx.x])) / 50 + 0.1f, s, c;
     __sincosf(v, &s, &c);
-    float r = __fmaf_rn(v, 2.0f, 1.0f) + __expf(v) + s + c + __frsqrt_rn(v) + __fdividef(1, sqrtf(v));
+    float r = __fmaf_rn(v, 2.0f, 1.0f) + __expf(v) + s + c;
+    r += __frsqrt_rn(v) + __fdividef(1, sqrtf(v));
     sincospif(0.5f, &s, &c);
     r += __fmul_rn(__fadd_rn(4, 1), __fsub_rn(3, s)) + (float)__dmul_rn(0.0, v) + c;
     r += __double2float_rn(__fma_rn(0.0, 1.0, 0.0)) + rcbrtf(v);
@@ -163,7 +164,8 @@ __device__ float atomicMaxFloat(float* address, float val) {
     int old = *address_as_int, assumed;
     do {
         assumed = old;
-        old = atomicCAS(address_as_int, assumed, __float_as_int(fmaxf(val, __int_as_float(assumed))));
+        old = atomicCAS(address_as_int, assumed,
+                        __float_as_int(fmaxf(val, __int_as_float(assumed))));
     } while (assumed != old);
     return __int_as_float(old);
 }
@@ -211,4 +213,32 @@ __global__ void unused_ptx(const float* x, float* y) {
     float v = x[threadIdx.x];
     asm volatile("" ::: "memory");
     y[threadIdx.x] = v + 1;
+}
+
+// case unrolled: unrolled<float, 64><<<1, 64, 0, stream>>>(x, y, n);
+// note: shared memory of any type, barriers behind what the compiler knows
+// x: 200; expect: x.sum()
+template <class T> struct SharedMemory {
+    __device__ inline operator T*() { __shared__ T smem[256]; return (T*)smem; }
+};
+template <class T, unsigned blockSize>
+__global__ void unrolled(const T* in, T* out, unsigned n) {
+    T* sdata = SharedMemory<T>();
+    unsigned tid = threadIdx.x;
+    T mySum = 0;
+    for (unsigned i = tid; i < n; i += blockSize) mySum += in[i];
+    sdata[tid] = mySum;
+    __syncthreads();
+    if (blockSize >= 128) {
+        if (tid < 64) sdata[tid] = mySum = mySum + sdata[tid + 64];
+        __syncthreads();
+    }
+    if (blockSize >= 64) {
+        if (tid < 32) sdata[tid] = mySum = mySum + sdata[tid + 32];
+        __syncthreads();
+    }
+    if (tid < 32)
+        for (int offset = warpSize / 2; offset > 0; offset /= 2)
+            mySum += __shfl_down_sync(0xffffffff, mySum, offset);
+    if (tid == 0) *out = mySum;
 }

@@ -80,7 +80,8 @@ SIM_TWO(int, __mulhi, int(int64_t(a) * b >> 32)) SIM_TWO(int, __mul24, a * b)
 SIM_TWO(unsigned, __umulhi, unsigned(uint64_t(a) * b >> 32)) SIM_TWO(unsigned, __umul24, a * b)
 SIM_TWO(long long, __mul64hi, (long long)(__int128(a) * b >> 64))
 SIM_TWO(unsigned long long, __umul64hi, (unsigned long long)((unsigned __int128)a * b >> 64))
-SIM_TWO(int, __hadd, int((int64_t(a) + b) >> 1)) SIM_TWO(int, __rhadd, int((int64_t(a) + b + 1) >> 1))
+SIM_TWO(int, __hadd, int((int64_t(a) + b) >> 1))
+SIM_TWO(int, __rhadd, int((int64_t(a) + b + 1) >> 1))
 inline unsigned __sad(int a, int b, unsigned c) { return unsigned(a < b ? b - a : a - b) + c; }
 inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
@@ -92,7 +93,8 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     unsigned r = 0;
     for (int i = 0; i < 4; ++i) {
-        unsigned which = selector >> 4 * i, of = uint8_t((uint64_t(b) << 32 | a) >> 8 * (which & 7));
+        unsigned which = selector >> 4 * i;
+        unsigned of = uint8_t((uint64_t(b) << 32 | a) >> 8 * (which & 7));
         r |= (which & 8 ? (of >> 7) * 0xff : of) << 8 * i;  // or only its sign
     }
     return r;
