@@ -228,7 +228,8 @@ def test_fault_in_a_header_names_the_header(tmp_path):
         ('void __global__ ok(int* y) {\n asm volatile("mov.u32 %0, %laneid;"\n : "=r"(*y));\n}',
          "ok<<<1, 32>>>(nullptr);", "asm volatile", "inline PTX .* a GPU is needed"),
         ("#include <cooperative_groups.h>\nusing cooperative_groups::this_grid;\n"  # noqa: ISC004
-         "__global__ void ok() { this_grid().sync(); }", "ok<<<1, 32>>>();", "this_grid().", "barrier of all blocks .* GPU is needed"),
+         "__global__ void ok() { this_grid().sync(); }", "ok<<<1, 32>>>();", "this_grid().",
+         "barrier of all blocks .* GPU is needed"),
     ],
     ids=["undeclared", "no such kernel", "too many arguments", "wrong type", "PTX", "grid barrier"],
 )  # fmt: skip
