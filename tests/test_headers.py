@@ -4,9 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import convlab
 from convlab.sim import any_kernel
 from convlab.words.errors import BuildError, LaunchError
+from tests.suites import ENTRY
 
 TILE = """#pragma once
 #include "deeper/turn.cuh"
@@ -65,3 +68,23 @@ def test_a_header_outside_that_needs_rewriting_is_refused(kernel: Path) -> None:
     (inner / "turn.cu").write_text(KERNEL.replace("tile.cuh", "../tile.cuh"))
     with pytest.raises(BuildError, match="beside or below"):
         run(inner / "turn.cu")
+
+
+LAUNCHES = """#pragma once
+inline void go(const float* x, float* y) { turn<<<1, 32>>>(x, y); }
+"""
+
+
+def test_a_launch_in_a_header_of_a_header(tmp_path: Path) -> None:
+    """Who includes it has nothing to rewrite itself, and lies beside it in another folder."""
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "plain.cuh").write_text('#pragma once\n#include "launches.cuh"\n')
+    (tmp_path / "all" / "launches.cuh").write_text(LAUNCHES)
+    path = tmp_path / "by_headers.cu"
+    path.write_text(
+        '#include "convlab.cuh"\n'
+        "__global__ void turn(const float* x, float* y) { y[threadIdx.x] = -x[threadIdx.x]; }\n"
+        '#include "all/plain.cuh"\n' + (ENTRY % "    case 0: go(x, y); break;")
+    )
+    x, w = torch.arange(32.0).reshape(1, 1, 1, 32), torch.ones(1, 1, 1, 1)
+    assert torch.equal(convlab.load(path, engine="sim")(x, w), -x)

@@ -72,9 +72,10 @@ def products(arg: int, x: torch.Tensor, stride_a: int, stride_b: int, stride_c: 
     return y
 
 
-CALLED = (lanes, votes, shuffled, four, reduced, fours, products)
+CALLED = (lanes, votes, shuffled, four, reduced, fours, products, functools.reduce)
 BLOCKS = Suite("blocks")
-FEATURES = [BLOCKS, *map(Suite, ("warps", "memory", "language", "cublas"))]
+NAMES = ("warps", "memory", "language", "cublas", "written", "groups", "half", "hosted")
+FEATURES = [BLOCKS, *map(Suite, NAMES)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -83,6 +84,20 @@ FEATURES = [BLOCKS, *map(Suite, ("warps", "memory", "language", "cublas"))]
 )
 def test_feature(suite, name, arg, engine):
     suite.check(name, arg, engine, **{function.__name__: function for function in CALLED})
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "arg"),
+    [
+        each
+        for suite in FEATURES
+        if suite.name in ("written", "half")
+        for each in suite.parameters()
+    ],
+)
+def test_feature_without_hooks(suite, name, arg):
+    """What other compiler flags may take for another kernel: casts of pointers, two barriers."""
+    test_feature(suite, name, arg, "untraced")
 
 
 # --- counters: by hand -------------------------------------------------------------------------
@@ -210,8 +225,13 @@ def test_fault_in_a_header_names_the_header(tmp_path):
          "no match for call|too many arguments"),
         ("__global__ void ok(float* y) {}", "ok<<<1, 32>>>(x);", "",
          "invalid conversion|cannot convert|no match"),
+        ('void __global__ ok(int* y) {\n asm volatile("mov.u32 %0, %laneid;"\n : "=r"(*y));\n}',
+         "ok<<<1, 32>>>(nullptr);", "asm volatile", "inline PTX .* a GPU is needed"),
+        ("#include <cooperative_groups.h>\nusing cooperative_groups::this_grid;\n"  # noqa: ISC004
+         "__global__ void ok() { this_grid().sync(); }", "ok<<<1, 32>>>();", "this_grid().",
+         "barrier of all blocks .* GPU is needed"),
     ],
-    ids=["undeclared", "no such kernel", "too many arguments", "wrong type"],
+    ids=["undeclared", "no such kernel", "too many arguments", "wrong type", "PTX", "grid barrier"],
 )  # fmt: skip
 def test_compile_error_names_the_line(code, launch, at, message):
     source = one(code, launch)

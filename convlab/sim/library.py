@@ -39,7 +39,8 @@ FLAGS = [
     "-fno-thread-jumps",
 ]
 # Without the hooks: several times as fast, and nothing is counted, nor mistakes looked for.
-UNTRACED_FLAGS = [*_EITHER, "-O2"]
+# Nor is a barrier made two; and 16 bytes may hold eight halves, whatever C++ says of that.
+UNTRACED_FLAGS = [*_EITHER, "-O2", "-fno-thread-jumps", "-fno-strict-aliasing"]
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-pthread"]
 _NO_CUDA_HEADER = re.compile(r"(cu\w*|mma|cooperative_groups\S*|nv\w*)\.h(pp)?: No such file")
 
@@ -92,19 +93,23 @@ def build(
 
 def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
     """Put the local headers that hold CUDA C++ into a folder, as C++; return whose copy each is."""
-    copies = {}
-    for path, (name, text) in source.headers().items():
-        plain = rewrite(text, str(path))
-        if plain == text:
+    headers, copies = source.headers(), {}
+    plain = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
+    changed = {path for path, (_, text) in headers.items() if plain[path] != text}
+    for path, (name, text) in headers.items():
+        # who leads to a changed one would find the original beside itself
+        if not changed & {path, *Source(text, path.name, path).headers()}:
             continue
-        copy = new / name
-        if not copy.resolve().is_relative_to(new.resolve()):
+        homes = [folder.resolve() for folder in (source.folder, KERNEL_DIR)]
+        home = next((folder for folder in homes if path.is_relative_to(folder)), None)
+        if home is None:
             raise BuildError(
                 f'{source.label}: #include "{name}" has launches or __shared__ arrays, which the '
                 "simulator rewrites only in headers beside or below the kernel's folder"
             )
+        copy = new / path.relative_to(home)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(Source(plain, path.name, path).marked)
+        copy.write_text(Source(plain[path], path.name, path).marked)
         copies[copy] = path
     return copies
 

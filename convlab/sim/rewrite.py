@@ -1,8 +1,8 @@
 """CUDA C++ to C++: the little that a C++ compiler cannot read is rewritten, line for line.
 
-Two things have no C++ spelling: ``kernel<<<grid, block, smem, stream>>>(args)`` and
-``__shared__`` declarations. Everything else (``threadIdx``, ``__syncthreads``, ``float4``, ...)
-is ordinary C++ once ``include/cuda_runtime.h`` has declared it; except ``__noinline__``, which
+Three things have no C++ spelling: ``kernel<<<grid, block, smem, stream>>>(args)``,
+``__shared__`` declarations and inline PTX. Everything else (``threadIdx``, ``float4``, ...) is
+ordinary C++ once ``include/cuda_runtime.h`` has declared it; except ``__noinline__``, which
 cannot be a macro, since the C++ library uses the word in attributes of its own. Newlines are
 kept, so that the compiler's messages and the line table still name the lines of the ``.cu`` file.
 """
@@ -19,11 +19,14 @@ _BLANK = re.compile(
 )
 _ALIGN_TEXT = r"\b(?:alignas|__align__)\s*\((?:[^()]|\([^()]*\))*\)\s*"
 _ALIGN = re.compile(_ALIGN_TEXT)
-_SHARED = re.compile(
-    rf"(?P<before>(?:\b(?:extern|static|volatile|const)\s+|{_ALIGN_TEXT})*)"
+_SHARED = re.compile(  # a type may stand before it, on its line
+    rf"(?P<before>(?:\b(?:extern|static|volatile|const)\s+|{_ALIGN_TEXT}|"
+    r"(?:\b|(?<=\s)::)(?!(?:else|do)\b)\w[\w:]*(?:<[^;{}()\n]*>)?(?<!:)[ \t*]+)*)"
     r"\b(?P<word>__shared__)\s+(?P<rest>[^;{}]*?)\s*;"
 )
 _STORAGE = re.compile(r"\b(?:extern|static)\s+")
+_PTX = re.compile(r"\b(?:asm|__asm__|__asm)\b(?:\s*\b(?:volatile|__volatile__))?(?=\s*\()")
+_COMPILER_BARRIER = re.compile(r'\s*\(\s*""')
 _TYPE = re.compile(r"(?P<type>.+?)(?P<declarator>[*\s]*\b\w+\s*(?:\[.*\])?)\s*$", re.S)
 _DECLARATOR = re.compile(
     r"\s*(?P<stars>[*\s]*?)\s*(?P<name>\w+)\s*(?P<sizes>(?:\[.*\])?)\s*$", re.S
@@ -58,6 +61,12 @@ def rewrite(source: str, where: str = "kernel") -> str:
         (word.start(), word.end(), "__attribute__((noinline))")
         for word in re.finditer(r"(?<!\(\()\b__noinline__\b", blank)
     ]
+    if "CONVLAB_SIMULATOR" not in blank:  # who asks for it keeps PTX from the simulator
+        edits += [
+            (word.start(), word.end(), "::sim::ptx(), SIM_NOTHING")
+            for word in _PTX.finditer(blank)
+            if not _COMPILER_BARRIER.match(source, word.end())
+        ]
     at, declared = 0, {match.start("word"): match for match in _SHARED.finditer(blank)}
     try:
         for word in re.finditer(r"\b__shared__\b", blank):
@@ -79,13 +88,13 @@ def rewrite(source: str, where: str = "kernel") -> str:
 
 def _declaration(blank: str, match: re.Match[str]) -> str:
     """A ``__shared__`` declaration in C++: references to, or pointers into, the block's arena."""
-    before, rest = (_ALIGN.sub("", match[part]) for part in ("before", "rest"))
-    first, *more = _split(_STORAGE.sub("", rest.strip()))
+    whole = _ALIGN.sub("", f"{match['before']} {match['rest']}").strip()
+    first, *more = _split(_STORAGE.sub("", whole))
     parsed = _TYPE.match(first)
     if not parsed or "=" in parsed["type"]:
         raise ValueError(_READABLE)
-    kind = " ".join(["volatile"] * ("volatile" in before.split()) + parsed["type"].split())
-    dynamic, inside = "extern" in f"{before} {rest}".split(), _in_function(blank[: match.start()])
+    kind = " ".join(parsed["type"].split())
+    dynamic, inside = "extern" in whole.split(), _in_function(blank[: match.start()])
     pieces = []
     for declarator in [parsed["declarator"], *more]:
         named = _DECLARATOR.match(declarator)

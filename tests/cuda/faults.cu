@@ -171,3 +171,20 @@ IN_THREAD_5(at_trap, __trap())  // here
 // case assertion: FIVE(at_assertion);
 // fault: assert\(n == 3\) failed
 IN_THREAD_5(at_assertion, assert(n == 3))  // here
+
+// case from_a_kernel: parent<<<1, 32, 0, stream>>>(y);
+// fault: launch in a kernel: child is launched by a thread
+__global__ void child(float* y) { y[threadIdx.x] = 1; }
+__global__ void parent(float* y) {
+    if (threadIdx.x == 5)
+        child<<<1, 32>>>(y);  // here
+}
+
+// case freed:
+//     float* own; cudaMalloc(&own, 4 * n); cudaMemset(own, 0, 4 * n);
+//     reads_freed<<<1, 64, 0, stream>>>(own, y); cudaFree(own);
+//     reads_freed<<<1, 64, 0, stream>>>(own, y);
+// fault: load of 4 bytes at memory that was freed
+__global__ void reads_freed(const float* own, float* y) {
+    y[threadIdx.x] = own[threadIdx.x];  // here
+}

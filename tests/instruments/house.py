@@ -113,13 +113,13 @@ def numbers() -> dict[str, tuple[int, int, int]]:
     import convlab
 
     python = list(PACKAGE.rglob("*.py"))
-    cpp = [p for folder in ("include", "runtime") for p in (PACKAGE / "sim" / folder).iterdir()]
+    cpp = [*(PACKAGE / "sim").rglob("*.h"), *(PACKAGE / "sim").rglob("*.cpp")]
     tests = [p for p in (ROOT / "tests").rglob("*.py") if "instruments" not in p.parts]
     top = [p for p in PACKAGE.iterdir() if p.name[:2] != "__"]
     top += [PACKAGE / "__init__.py", PACKAGE / "__main__.py"]
     return {
         "Python in convlab/, all lines": (lines(*python), 14650, 9500),
-        "C++ of the simulator, all lines": (lines(*cpp), 3500, 2800),
+        "C++ of the simulator, all lines": (lines(*cpp), 4030, 2800),
         "largest Python file": (max(map(lines, python)), 400, 400),
         "entries at the top of convlab/": (len(top), 12, 12),
         "import circles": (len(circles()), 0, 0),

@@ -18,6 +18,14 @@ struct dim3 {
     constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
 typedef struct CUstream_st* cudaStream_t;
+#define CUDART_VERSION 13000
+
+// What a GPU is needed for, told where it is compiled: not of a function that nobody calls.
+#define SIM_REFUSED(why) __attribute__((error(why "; the simulator cannot, a GPU is needed")))
+namespace sim {
+SIM_REFUSED("this is inline PTX (or guard it with #ifndef CONVLAB_SIMULATOR)") void ptx();
+}
+#define SIM_NOTHING(...) (void)0  // stands before the brackets of an `asm`
 
 // `const` keeps the compiler from tracing them; the runtime writes them at each fiber switch.
 #ifndef SIM_RUNTIME

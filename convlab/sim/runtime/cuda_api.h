@@ -9,6 +9,9 @@ extern "C" {
 void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
                 const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
+    if (t_worker)
+        fault("launch in a kernel", pc, "%s is launched by a thread of a kernel; the simulator, as "
+              "convlab on a GPU, launches from the host only", name);
     int limit = kSharedDefault;
     for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
         if (which == kernel || !kernel) limit = std::max(limit, bytes);
@@ -92,6 +95,7 @@ const char* cudaGetErrorString(cudaError_t error) {
         case cudaErrorInvalidValue: return "invalid argument";
         case cudaErrorMemoryAllocation: return "out of memory";
         case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+        case cudaErrorInvalidDevice: return "invalid device ordinal";
         default: return "operation not supported on the simulator";
     }
 }
@@ -121,8 +125,18 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
     g_shared_opt_in[kernel] = value;
     return cudaSuccess;
 }
-cudaError_t sim_malloc(void** pointer, size_t bytes) {
-    *pointer = sim_map("cudaMalloc", -1, 0, bytes, 1);
+cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
+    *pointer = sim_map("cudaMalloc", -1, 0, bytes, access);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* pointer) {
+    if (!pointer) return cudaSuccess;
+    for (Buffer& b : g_buffers) {
+        if (b.base != uintptr_t(pointer) || b.name != "cudaMalloc") continue;
+        mmap(pointer, b.bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);
+        b.name = "memory that was freed", b.bytes = 0;
+        return cudaSuccess;
+    }
+    return g_error = cudaErrorInvalidValue;
 }
 }  // extern "C"

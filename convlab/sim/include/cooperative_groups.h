@@ -1,0 +1,148 @@
+// Groups of threads as objects: the block, tiles of a warp, the lanes that came together.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace sim {
+template <typename T, typename F>
+struct Fold {  // what a lane brings to a reduction or a scan, and takes away
+    T value;
+    const F* combine;
+    T total, through, before;  // of all lanes, up to this one, up to the one before
+};
+template <typename T, typename F>
+void fold_step(void** arguments, unsigned came) {
+    auto mine = [=](int lane) { return static_cast<Fold<T, F>*>(arguments[lane]); };
+    Fold<T, F>* last = nullptr;
+    for (int lane = 0; lane < 32; ++lane) {
+        if (!(came >> lane & 1)) continue;
+        mine(lane)->before = last ? last->through : T{};
+        mine(lane)->through = last ? T((*last->combine)(last->through, mine(lane)->value))
+                                   : mine(lane)->value;
+        last = mine(lane);
+    }
+    for (int lane = 0; lane < 32; ++lane)
+        if (came >> lane & 1) mine(lane)->total = last->through;
+}
+SIM_UNSEEN inline int nth_lane(unsigned mask, unsigned rank) {
+    while (rank--) mask &= mask - 1;
+    return __builtin_ffs(int(mask)) - 1;
+}
+SIM_UNSEEN inline unsigned pack(unsigned votes, unsigned mask) {  // a bit for each lane of the mask
+    unsigned packed = 0;
+    for (int rank = 0; mask; mask &= mask - 1, ++rank)
+        packed |= (votes & mask & -mask ? 1u : 0u) << rank;
+    return packed;
+}
+}  // namespace sim
+
+namespace cooperative_groups {
+#define SIM_IS(T, name, expression) __forceinline__ T name() const { return expression; }
+struct thread_group {
+    unsigned mask;  // of lanes; 0: the block
+    SIM_IS(unsigned, size, mask ? __popc(mask) : blockDim.x * blockDim.y * blockDim.z)
+    SIM_IS(unsigned, num_threads, size())
+    SIM_IS(unsigned, thread_rank,
+           mask ? __popc(mask & ((1u << sim_lane()) - 1))
+                : (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x)
+    SIM_IS(void, sync, mask ? __syncwarp(mask) : __syncthreads())
+};
+struct thread_block : thread_group {
+    SIM_IS(dim3, thread_index, threadIdx) SIM_IS(dim3, group_index, blockIdx)
+    SIM_IS(dim3, group_dim, blockDim) SIM_IS(dim3, dim_threads, blockDim)
+};
+__forceinline__ thread_block this_thread_block() { return {}; }
+
+struct grid_group {
+    using Count = unsigned long long;
+    SIM_IS(Count, num_blocks, Count(gridDim.x) * gridDim.y * gridDim.z)
+    SIM_IS(Count, block_rank,
+           (Count(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x)
+    SIM_IS(Count, size, num_blocks() * thread_block().size()) SIM_IS(Count, num_threads, size())
+    SIM_IS(Count, thread_rank,
+           block_rank() * thread_block().size() + thread_block().thread_rank())
+    SIM_IS(dim3, group_dim, gridDim) SIM_IS(dim3, dim_blocks, gridDim)
+    SIM_REFUSED("a barrier of all blocks has them run at one time") static void sync();
+};
+__forceinline__ grid_group this_grid() { return {}; }
+
+#define SIM_ASK(T, name, argument, lanes)                                                       \
+    __forceinline__ T name(argument) const { return sim::pack(lanes, mask); }
+struct coalesced_group : thread_group {
+    template <typename T>
+    __forceinline__ T shfl(T value, int rank) const {
+        return sim::shuffle(mask, value, sim::nth_lane(mask, unsigned(rank) % size()));
+    }
+    template <typename T>
+    __forceinline__ T shfl_up(T value, int delta) const { return shfl_down(value, -delta); }
+    template <typename T>
+    __forceinline__ T shfl_down(T value, int delta) const {
+        int rank = int(thread_rank()) + delta;
+        return shfl(value, rank < 0 || rank >= int(size()) ? rank - delta : rank);
+    }
+    __forceinline__ int any(int predicate) const { return __any_sync(mask, predicate); }
+    __forceinline__ int all(int predicate) const { return __all_sync(mask, predicate); }
+    SIM_ASK(unsigned, ballot, int predicate, __ballot_sync(mask, predicate))
+    template <typename T>
+    SIM_ASK(unsigned, match_any, T value, __match_any_sync(mask, value))
+};
+__forceinline__ coalesced_group coalesced_threads() { return {{__activemask()}}; }
+
+template <unsigned n, typename Parent = thread_block>
+struct thread_block_tile : coalesced_group {
+    static_assert(n && n <= 32 && !(n & (n - 1)), "tiles of a warp: 1, 2, 4, 8, 16 or 32 threads");
+    SIM_IS(unsigned, meta_group_rank, thread_block().thread_rank() / n)
+    SIM_IS(unsigned, meta_group_size, (thread_block().size() + n - 1) / n)
+    template <typename T>
+    __forceinline__ T shfl_xor(T value, unsigned lanes) const {
+        return __shfl_xor_sync(mask, value, int(lanes), n);
+    }
+};
+__forceinline__ thread_group tiled_partition(const thread_group&, unsigned n) {
+    return {(n >= 32 ? ~0u : (1u << n) - 1) << sim_lane() / n * n};
+}
+template <unsigned n, typename Parent>
+__forceinline__ thread_block_tile<n, Parent> tiled_partition(const Parent& parent) {
+    return {{tiled_partition(parent, n)}};
+}
+template <typename Group, typename T>
+__forceinline__ coalesced_group labeled_partition(const Group& group, T label) {
+    return {{__match_any_sync(group.mask, label)}};
+}
+template <typename Group>
+__forceinline__ void sync(const Group& group) { group.sync(); }
+
+// ---- <cooperative_groups/reduce.h>, scan.h, memcpy_async.h --------------------------------
+#define SIM_COMBINE(name, expression)                                                           \
+    template <typename T>                                                                       \
+    struct name {                                                                               \
+        __forceinline__ T operator()(T a, T b) const { return expression; }                     \
+    };
+SIM_COMBINE(plus, a + b) SIM_COMBINE(less, b < a ? b : a) SIM_COMBINE(greater, a < b ? b : a)
+SIM_COMBINE(bit_and, a & b) SIM_COMBINE(bit_or, a | b) SIM_COMBINE(bit_xor, a ^ b)
+#define SIM_FOLD(name, Combine, result)                                                         \
+    template <typename Group, typename T, typename F Combine>                                   \
+    __forceinline__ T name(const Group& group, T value, const F& combine = F()) {               \
+        sim::Fold<T, F> fold{value, &combine, value, value, value};                             \
+        sim_collective(group.mask, sim::fold_step<T, F>, &fold);                                \
+        return fold.result;                                                                     \
+    }
+SIM_FOLD(reduce, , total) SIM_FOLD(inclusive_scan, = plus<T>, through)
+SIM_FOLD(exclusive_scan, = plus<T>, before)
+
+template <typename Group, typename T>
+__forceinline__ void memcpy_async(const Group& group, T* to, const T* from, size_t bytes) {
+    auto all = uintptr_t(to) | uintptr_t(from) | bytes;
+    size_t piece = all % 16 == 0 ? 16 : all % 8 == 0 ? 8 : 4;
+    for (size_t at = group.thread_rank() * piece; at < bytes; at += group.size() * piece)
+        sim_copy_async((char*)to + at, (const char*)from + at, piece, 0);
+    sim_copy_commit();
+}
+template <unsigned newest, typename Group>
+__forceinline__ void wait_prior(const Group& group) {
+    sim_copy_wait(newest);
+    group.sync();
+}
+template <typename Group>
+__forceinline__ void wait(const Group& group) { wait_prior<0>(group); }
+}  // namespace cooperative_groups

@@ -1,0 +1,192 @@
+// The CUDA runtime API: what host code asks of it.
+#pragma once
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "sim.h"
+
+enum cudaError_t : int {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
+    cudaErrorUnknown = 999,
+};
+typedef cudaError_t cudaError;
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                      cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+                         cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxSharedMemoryPerBlock = 8,
+                      cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16,
+                      cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+                      cudaDevAttrComputeCapabilityMajor = 75,
+                      cudaDevAttrComputeCapabilityMinor = 76,
+                      cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
+                      cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
+extern "C" {
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+const char* cudaGetErrorString(cudaError_t);
+const char* cudaGetErrorName(cudaError_t);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
+cudaError_t sim_error(cudaError_t);  // is the last error from now on
+cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
+cudaError_t sim_malloc(void** pointer, size_t bytes, int access);
+cudaError_t cudaFree(void* pointer);
+}
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaRuntimeGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
+inline cudaError_t cudaDriverGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
+
+// ---- streams and events: all is done when a call returns; the seconds are this machine's --
+typedef struct CUevent_st { double milliseconds; }* cudaEvent_t;
+enum { cudaStreamDefault, cudaStreamNonBlocking };
+enum { cudaEventDefault, cudaEventBlockingSync, cudaEventDisableTiming };
+enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1,
+                     cudaFuncCachePreferEqual };
+#define SIM_NOTHING_TO_DO(name, ...) inline cudaError_t name(__VA_ARGS__) { return cudaSuccess; }
+SIM_NOTHING_TO_DO(cudaSetDevice, int) SIM_NOTHING_TO_DO(cudaDeviceReset)
+SIM_NOTHING_TO_DO(cudaDeviceSynchronize) SIM_NOTHING_TO_DO(cudaDeviceSetCacheConfig, cudaFuncCache)
+SIM_NOTHING_TO_DO(cudaStreamSynchronize, cudaStream_t)
+SIM_NOTHING_TO_DO(cudaStreamQuery, cudaStream_t) SIM_NOTHING_TO_DO(cudaStreamDestroy, cudaStream_t)
+SIM_NOTHING_TO_DO(cudaStreamWaitEvent, cudaStream_t, cudaEvent_t, unsigned = 0)
+SIM_NOTHING_TO_DO(cudaEventSynchronize, cudaEvent_t) SIM_NOTHING_TO_DO(cudaEventQuery, cudaEvent_t)
+template <typename F>
+SIM_NOTHING_TO_DO(cudaFuncSetCacheConfig, F*, cudaFuncCache)
+template <typename... A>
+SIM_NOTHING_TO_DO(cudaMemPrefetchAsync, const A&...)
+inline cudaError_t cudaStreamCreate(cudaStream_t* s) { return *s = nullptr, cudaSuccess; }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+    return cudaStreamCreate(s);
+}
+inline cudaError_t cudaEventCreate(cudaEvent_t* e) { return *e = new CUevent_st{}, cudaSuccess; }
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
+inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = nullptr) {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return e->milliseconds = now.tv_sec * 1e3 + now.tv_nsec * 1e-6, cudaSuccess;
+}
+inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+    return *ms = float(to->milliseconds - from->milliseconds), cudaSuccess;
+}
+
+// ---- the device, and what of a kernel fits on it: its registers are not known --------------
+struct cudaDeviceProp {
+    char name[256] = "convlab's simulator, with the limits of an H200";
+    size_t totalGlobalMem = size_t(140) << 30, totalConstMem = 64 << 10,
+           sharedMemPerBlock = 48 << 10, sharedMemPerBlockOptin = 227 << 10,
+           sharedMemPerMultiprocessor = 228 << 10, reservedSharedMemPerBlock = 1 << 10;
+    int regsPerBlock = 65536, regsPerMultiprocessor = 65536, warpSize = 32,
+        maxThreadsPerBlock = 1024, maxThreadsDim[3] = {1024, 1024, 64},
+        maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 2048,
+        maxBlocksPerMultiProcessor = 32, major = 9, minor = 0, multiProcessorCount = 132,
+        l2CacheSize = 60 << 20, clockRate = 1980000, memoryClockRate = 3201000,
+        memoryBusWidth = 6144, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 0;
+};
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
+    if (device) return sim_error(cudaErrorInvalidDevice);
+    return *of = {}, cudaSuccess;
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int threads,
+                                                          size_t shared_bytes) {
+    if (threads < 1 || threads > 1024) return sim_error(cudaErrorInvalidValue);
+    int fit = int((228 << 10) / (shared_bytes + (1 << 10)));
+    return *blocks = std::min({2048 / ((threads + 31) / 32 * 32), 32, fit}), cudaSuccess;
+}
+template <typename F>
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F kernel,
+                                               size_t shared_bytes = 0, int limit = 0) {
+    *block = limit > 0 ? std::min(limit, 1024) : 1024;
+    auto error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(grid, kernel, *block, shared_bytes);
+    return *grid *= 132, error;
+}
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes = 0, constSizeBytes = 0, localSizeBytes = 0;
+    int maxThreadsPerBlock = 1024, numRegs = 0, maxDynamicSharedSizeBytes = 48 << 10;
+};
+template <typename F>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, F*) { return *of = {}, cudaSuccess; }
+template <typename F>
+cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int value) {
+    return sim_set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
+
+// ---- memory -------------------------------------------------------------------------------
+template <typename T>
+cudaError_t cudaMalloc(T** pointer, size_t bytes) {
+    return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 1);
+}
+// Memory that the host writes too, unseen: it counts as written.
+#define SIM_HOST_MALLOC(name)                                                                   \
+    template <typename T>                                                                       \
+    cudaError_t name(T** pointer, size_t bytes, unsigned = 0) {                                 \
+        return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 2);                         \
+    }
+SIM_HOST_MALLOC(cudaMallocManaged)
+SIM_HOST_MALLOC(cudaMallocHost)
+SIM_HOST_MALLOC(cudaHostAlloc)
+template <typename T>
+cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t) {
+    return cudaMalloc(pointer, bytes);
+}
+inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
+inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+    return *free = *total = size_t(140) << 30, cudaSuccess;
+}
+inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    sim_host_wrote(to, bytes);
+    return std::memset(to, value, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    sim_host_wrote(to, bytes);
+    return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {
+    return cudaMemset(to, value, bytes);
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t = nullptr) {
+    return cudaMemcpy(to, from, bytes, kind);
+}
+inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                size_t width, size_t height, cudaMemcpyKind kind) {
+    for (size_t row = 0; row < height; ++row)
+        cudaMemcpy(static_cast<char*>(to) + row * to_pitch,
+                   static_cast<const char*>(from) + row * from_pitch, width, kind);
+    return cudaSuccess;
+}
+template <typename T>
+cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind = cudaMemcpyHostToDevice) {
+    if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
+    return cudaMemcpy(reinterpret_cast<char*>(&symbol) + offset, from, bytes, cudaMemcpyDefault);
+}
+template <typename T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                                 cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+    if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
+    auto* from = reinterpret_cast<const char*>(&symbol) + offset;
+    return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+}
+template <typename T>
+cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {
+    return *pointer = (void*)&symbol, cudaSuccess;
+}
+template <typename T>
+cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                                    cudaMemcpyKind kind = cudaMemcpyHostToDevice,
+                                    cudaStream_t = nullptr) {
+    return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
+}
