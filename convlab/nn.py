@@ -11,7 +11,7 @@ forward_ad, func.jvp, jacfwd     works
 func.grad, vjp, jacrev, hessian  works
 vmap                             works; over filters, one call of the kernel each
 func.functional_call             works
-compile                          works, derivatives and transforms inside it too
+compile                          works, derivatives too; an object as kernel from torch 2.13 on
 export                           works; saved, it loads a kernel that was given by name or path
 fx.symbolic_trace                works; the convolution stays one node
 jit.trace, jit.script            works; a scripted model cannot be saved

@@ -267,7 +267,7 @@ class Notebook:
 
     def run(self, cell: str, interrupt: Callable[[dict], bool] | None = None) -> list[dict]:
         """Run a cell; interrupt it once a condition on its latest message (or none) is true."""
-        request = self.client.execute(cell)
+        request = self.client.execute(cell, stop_on_error=False)  # else the next may be dropped
         outputs = []
         end = time.monotonic() + 60
         while time.monotonic() < end:
