@@ -373,11 +373,14 @@ def test_a_static_initialiser_does_not_run_here(compiler: str, statement: str) -
     assert value(convlab.compile(FILL, name="next", engine=compiler)) == 1
 
 
-def test_a_build_is_not_loaded(fill: Path) -> None:
+def test_a_build_is_not_loaded(fill: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = load(fill, engine="sim").build()
     assert str(built.library) not in Path("/proc/self/maps").read_text()
     found = exported(built.library)
     assert "conv2d" in found and not {"conv2", "printf"} & found
+    monkeypatch.setattr(toolchain, "find", lambda name: None)
+    with pytest.raises(BuildError, match="no nm on PATH.*install binutils"):
+        exported(built.library)
 
 
 @needs_nvcc
@@ -647,7 +650,9 @@ def test_compile_errors_quote_their_lines(fill: Path, compiler: str, tmp_path: P
 
 def test_a_header_that_the_simulator_lacks_is_told_from_a_mistake(fill: Path) -> None:
     fill.write_text("#include <curand_kernel.h>\n" + FILL)
-    with pytest.raises(BuildError, match="the simulator has .*cublas_v2.h, .*cuda_runtime.h.*a GPU"):
+    with pytest.raises(
+        BuildError, match="the simulator has .*cublas_v2.h, .*cuda_runtime.h.*a GPU"
+    ):
         load(fill, engine="sim").build()
 
 

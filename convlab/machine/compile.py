@@ -188,7 +188,10 @@ def _cpp_extension() -> ModuleType:
 
 def exported(library: Path) -> set[str]:
     """The symbols that a library defines for others to call, without loading it."""
-    command = [str(toolchain.find("nm")), "-D", "--defined-only", "--format=posix", str(library)]
+    nm = toolchain.find("nm")
+    if nm is None:
+        raise BuildError("no nm on PATH, to look into libraries; install binutils, as for g++")
+    command = [str(nm), "-D", "--defined-only", "--format=posix", str(library)]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {line.split()[0] for line in listed.splitlines()}
 
