@@ -26,3 +26,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _give_back_gpu_memory():
+    """Keep nothing of a test's tensors cached: other processes test beside this one."""
+    yield
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

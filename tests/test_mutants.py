@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,19 +58,21 @@ def _is_at_its_line(mutant: Mutant, finding: mutants.Finding) -> None:
 
 
 @pytest.fixture(scope="module")
-def building(request: pytest.FixtureRequest) -> Iterator[dict[str, Future]]:
-    """Those that a GPU must catch, being built eight at a time."""
+def building(request: pytest.FixtureRequest) -> Iterator[list[Future]]:
+    """A test process's share of those that a GPU must catch, being built ahead into the cache."""
     wanted = [item.callspec.params["mutant"] for item in request.session.items
               if "building" in getattr(item, "fixturenames", ())]  # fmt: skip
-    with ninja_on_path(), ThreadPoolExecutor(8) as pool:
-        yield {mutant.name: pool.submit(mutants.build, mutant, "cuda") for mutant in wanted}
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = wanted[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) :: processes]
+    with ninja_on_path(), ThreadPoolExecutor(max(1, 8 // processes)) as pool:
+        yield [pool.submit(mutants.build, mutant, "cuda") for mutant in share]
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.gpu
 @caught_on("cuda")
-def test_caught_on_the_gpu(mutant: Mutant, building: dict[str, Future]) -> None:
-    finding = mutants.judge(mutant, building[mutant.name].result())
+def test_caught_on_the_gpu(mutant: Mutant, building: list[Future]) -> None:
+    finding = mutants.judge(mutant, mutants.build(mutant, "cuda"))
     assert finding.kind, f"not caught: {mutant.mistake}"
     assert (finding.kind == BUILD) == (mutant.cuda == BUILD), finding
 
