@@ -447,6 +447,15 @@ def test_what_warps_execute_is_counted_on_the_problems_own_trips() -> None:
     assert "executes with each FFMA" in str(narrow)
 
 
+@needs_tools
+def test_the_model_is_of_the_instance_that_was_launched() -> None:
+    found = convlab.inspect("05_async_gemm", "N=1,C=8,H=34,W=34,K=64,R=3,S=3", engine="sim")
+    (part,) = found.predicted.parts
+    assert part.name == "conv2d_async_gemm<128, 32, 4, 1>"
+    # few of a block's threads do one of its loop's lines
+    assert part.mix["FFMA"] == pytest.approx(80 / 72 * found.problem.macs / 32, rel=0.01)
+
+
 def test_what_cannot_be_inspected_is_refused() -> None:
     with pytest.raises(ProblemError, match="library"):
         convlab.inspect("cudnn:fp32", SMALL)

@@ -56,9 +56,15 @@ class _Flow:
     def _iterations(self, loop: Loop) -> float:
         """How often a loop's body runs."""
         if not self.children[loop]:
-            by_row = [self._main(loop, copies, bits) for copies, bits in self.rows]
-            if known := [value for value in by_row if value is not None]:
-                return min(known)
+            by_row = [
+                (value, sum(loop.start <= i.address <= loop.end for i in copies))
+                for copies, bits in self.rows
+                if (value := self._main(loop, copies, bits)) is not None
+            ]
+            # a few of a block's threads may do a line, and others twice: what most copies say
+            every = sorted(value for value, copies in by_row for _ in range(copies))
+            if every:
+                return every[(len(every) - 1) // 2]
         inner = {i.line for child in self.children[loop] for i in self.function.body(child)}
         # its step and its test stand at its end; of what is hoisted to its start, no line is sure
         for i in reversed(self.function.own[loop][-4:]):

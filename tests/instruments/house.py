@@ -119,12 +119,12 @@ def numbers() -> dict[str, tuple[int, int, int]]:
     top += [PACKAGE / "__init__.py", PACKAGE / "__main__.py"]
     return {
         "Python in convlab/, all lines": (lines(*python), 14650, 9500),
-        "C++ of the simulator, all lines": (lines(*cpp), 4030, 2800),
+        "C++ of the simulator, all lines": (lines(*cpp), 4050, 2800),
         "largest Python file": (max(map(lines, python)), 400, 400),
         "entries at the top of convlab/": (len(top), 12, 12),
         "import circles": (len(circles()), 0, 0),
         "public names": (len(convlab.__all__), 16, 16),
-        "tests/ without instruments": (lines(*tests), 13015, 11000),
+        "tests/ without instruments": (lines(*tests), 13030, 11000),
     }
 
 

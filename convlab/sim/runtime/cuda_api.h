@@ -3,7 +3,25 @@
 #include "host.h"
 #include "launch.h"
 
+#include <cxxabi.h>
+#include <dlfcn.h>
 #include <thread>
+
+namespace {
+// A kernel as its launch names it; which instance of a template it is, the linker knows.
+std::string instance(const char* name, const void* kernel) {
+    Dl_info found;
+    if (!strchr(name, '<') || !kernel || !dladdr(kernel, &found) || found.dli_saddr != kernel)
+        return name;
+    char* text = abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, nullptr);
+    std::string whole = text ? text : name;
+    free(text);
+    size_t end = 0;
+    for (int depth = 0; end < whole.size() && (depth || whole[end] != '('); ++end)
+        depth += (whole[end] == '<') - (whole[end] == '>');
+    return whole.substr(whole.rfind("void ", 0) ? 0 : 5, end - (whole.rfind("void ", 0) ? 0 : 5));
+}
+}  // namespace
 
 extern "C" {
 void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
@@ -58,7 +76,7 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
     g_running = nullptr;
     if (g_sample) extrapolate(launch);
     tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
-              block.z, shared_bytes + launch.static_bytes, name));
+              block.z, shared_bytes + launch.static_bytes, instance(name, kernel).c_str()));
 }
 
 void sim_fiber_start() {
