@@ -44,13 +44,13 @@ def best(
     as the ladder climbs. Where none does it is the library's turn: cuDNN in that class. What was
     measured here before goes before the rule.
 
-    The shipped lines rest on medians against cuDNN in the class asked for (NCHW, L2 cold) on one
-    H200, torch 2.11, cuDNN 9.19, 2026-11-21 and 22. README has those of the headline problems; the
-    others, on problems of the sets kernelbench and resnet50, were single runs. Times as fast as cuDNN:
-    fp32: 06 3.3 to 7; 07 5.6 (4 channels in a group); 13 2.5 to 6.5; 08 1.1 to 2.1; 05 0.98 to 1.9,
-    without filters of 3x3 that 08 takes. TF32: 11 and 12 1.3 to 2.4; 05 1.4 on ResNet's stem; 12
-    0.4 to 1.3 with filters of 1x1 and 0.8 on images of 14x14, which are left to the library, as is
-    what nobody measured. On other GPUs nothing was: ask for ``measured=True``.
+    The shipped lines rest on medians against cuDNN 9.19 in the class asked for (NCHW, L2 cold) on one
+    GPU, of sm_90 and 132 SMs. README has the headline problems; the others, of the sets kernelbench
+    and resnet50, were single runs. Times as fast as cuDNN, fp32: 06 3.3 to 7; 07 5.6, 4 channels in a
+    group; 13 2.5 to 6.5; 08 1.1 to 2.1; 05 0.98 to 1.9, without the 3x3 filters that 08 takes. TF32:
+    11 and 12 1.3 to 2.4; 05 1.4 on ResNet's stem; 12 0.4 to 1.3 with 1x1 filters and 0.8 on images
+    of 14x14: those are left to the library, as is what nobody measured. Other GPUs were not
+    measured at all: there, ask for ``measured=True``.
 
     On the simulator, where no time means anything, it is the kernel that is simulated quickest.
 
@@ -212,7 +212,7 @@ class Auto:
             self._files = [*folders, *(path for each in folders for path in each.glob("*.cu*"))]
             self._seen, self._chosen = (*places, *stamp(self._files)), {}
         precision = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
-        gpu = torch.cuda.current_device() if self._engine == "cuda" else None
+        gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:
             self._chosen[key] = best(problem, precision, engine=self._engine)

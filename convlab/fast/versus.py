@@ -63,8 +63,10 @@ class Versus(Several):
                 rivals = cudnn, f"{cudnn}:channels_last", {"tf32": _COMPILED}.get(precision)
                 for rival, name in zip(RIVALS, rivals, strict=True):
                     row[f"{rival}_ms"] = seen["time_ms"].get(name, math.nan)
-                ratio = row["cudnn_ms"] / row["time_ms"] if row["right"] else math.nan
-                rows.append(row | {"ratio": 1.0 if choice == cudnn else ratio})
+                if not row["right"]:
+                    row["time_ms"] = math.nan  # it is a time of something else
+                ratio = 1.0 if choice == cudnn else row["cudnn_ms"] / row["time_ms"]
+                rows.append(row | {"ratio": ratio})
         frame = pd.DataFrame(rows)
         return frame if frame["compiled_ms"].any() else frame.drop(columns="compiled_ms")
 

@@ -220,7 +220,7 @@ def ratios(frame: pd.DataFrame, notes: Sequence[str] = ()) -> Chart:
         if mean > 0:
             axes.axvline(mean, color=_WRONG, ls="--", label=f"geometric mean {mean:.2f}")
             axes.legend(loc="lower right")
-        axes.set_xlim(0, 1.25 * max(rows["ratio"].max(), 1))
+        axes.set_xlim(0, 1.25 * max(1, rows["ratio"].max()))
         axes.set_title(f"results in {name}")
         axes.set_yticks(range(len(rows)), rows["problem"])
         axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -164,6 +164,8 @@ def _cached(clear: bool) -> Told:
 
 def _benched(asked: Namespace) -> Told:
     path, beside_torch = asked.write, asked.set not in (None, "headline")
+    for marker in ([asked.set] if beside_torch else ["bench", "ladder"]) if path else ():
+        bench.between(path, marker)  # looked for before the work, not after it
     if beside_torch and (asked.kernels or asked.engine == "sim"):
         raise ProblemError(
             f"--set {asked.set} times on a GPU what convlab.best takes; kernels of your choice, and "
@@ -171,8 +173,6 @@ def _benched(asked: Namespace) -> Told:
         )
     if asked.compiled and not beside_torch:
         raise ProblemError("--compiled belongs to --set kernelbench and --set resnet50")
-    for marker in ([asked.set] if beside_torch else ["bench", "ladder"]) if path else ():
-        bench.between(path, marker)  # looked for before the work, not after it
     if beside_torch:
         results = versus(problems(asked.set), compiled=asked.compiled)
         table, document = bench.markdown(results), results.to_dict()

@@ -123,7 +123,8 @@ def numbers() -> dict[str, tuple[int, int, int]]:
         "largest Python file": (max(map(lines, python)), 400, 400),
         "entries at the top of convlab/": (len(top), 12, 12),
         "import circles": (len(circles()), 0, 0),
-        "public names": (len(convlab.__all__), 16, 16),
+        # 17: `best`, which issue 11 asks for by name, and none of the others is unused
+        "public names": (len(convlab.__all__), 17, 16),
         "tests/ without instruments": (lines(*tests), 13000, 11000),
     }
 
