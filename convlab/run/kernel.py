@@ -132,7 +132,7 @@ class Kernel(Runnable):
         """This kernel for another engine; on the simulator perhaps sampled, as by `load`."""
         if sample is None and engine_of(engine) == "sim":  # a GPU runs all blocks
             sample = self.sample
-        limit = time_limit or self._options.time_limit
+        limit = self._options.time_limit if time_limit is None else time_limit
         return self._with(self._text, engine=engine, time_limit=limit, sample=sample)
 
     def limited(self, workspace_limit: int) -> Kernel:
