@@ -218,43 +218,38 @@ def test_laying_out_the_filter_counts():
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_auto_is_a_convolution_with_gradients(device):
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        theirs = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 3, padding="same"), torch.nn.Conv2d(8, 8, 3, groups=8),
-            torch.nn.Conv2d(8, 4, 1, stride=2, padding_mode="circular", padding=1),
-        ).to(device)  # fmt: skip
-        ours = convlab.nn.replace(copy.deepcopy(theirs), "auto")
-        assert "kernel=auto" in repr(ours)
-        x = torch.randn(2, 3, 9, 8, device=device)
-        for model in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)),
-                      torch.compile(ours, backend="aot_eager")):  # fmt: skip
-            seen = []
-            for each in (model, theirs):
-                given = x.clone().requires_grad_()
-                y = each(given)
-                y.square().sum().backward()
-                seen.append([y, given.grad, *(p.grad for p in each.parameters())])
-                each.zero_grad()
-            torch.testing.assert_close(*seen, rtol=1e-4, atol=1e-4)
-        assert ours(x[0]).shape == theirs(x[0]).shape and ours(x[:0]).shape[0] == 0
-        with pytest.raises(ProblemError, match="x is float64; convlab's kernels"):
-            ours.double()(x.double())
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
+def test_auto_is_a_convolution_with_gradients(device, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee")
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding="same"), torch.nn.Conv2d(8, 8, 3, groups=8),
+        torch.nn.Conv2d(8, 4, 1, stride=2, padding_mode="circular", padding=1),
+    ).to(device)  # fmt: skip
+    ours = convlab.nn.replace(copy.deepcopy(theirs), "auto")
+    assert "kernel=auto" in repr(ours)
+    x = torch.randn(2, 3, 9, 8, device=device)
+    for model in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)),
+                  torch.compile(ours, backend="aot_eager")):  # fmt: skip
+        seen = []
+        for each in (model, theirs):
+            given = x.clone().requires_grad_()
+            y = each(given)
+            y.square().sum().backward()
+            seen.append([y, given.grad, *(p.grad for p in each.parameters())])
+            each.zero_grad()
+        torch.testing.assert_close(*seen, rtol=1e-4, atol=1e-4)
+    assert ours(x[0]).shape == theirs(x[0]).shape and ours(x[:0]).shape[0] == 0
+    with pytest.raises(ProblemError, match="x is float64; convlab's kernels"):
+        ours.double()(x.double())
 
 
-def test_auto_takes_torchs_class_and_each_shape_its_own(gpu):
+def test_auto_takes_torchs_class_and_each_shape_its_own(gpu, monkeypatch):
     auto, wide, deep = Auto("sim"), problem("wide"), problem("kernelbench.82_depthwise")
+    conv = torch.backends.cudnn.conv  # which `allow_tf32`, the older one, sets too
+    monkeypatch.setattr(conv, "fp32_precision", "tf32")
     assert auto.choice(wide).name == "12_wgmma_vector_reads"
     assert auto.choice(wide) is auto.choice(wide) and auto.choice(deep).name == "06_depthwise"
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        assert auto.choice(wide).name == "13_wgmma_3xtf32"
-    finally:
-        torch.backends.cudnn.allow_tf32 = True
+    monkeypatch.setattr(conv, "fp32_precision", "ieee")
+    assert auto.choice(wide).name == "13_wgmma_3xtf32"
 
 
 def test_auto_follows_the_files(times, own):
