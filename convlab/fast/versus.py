@@ -24,7 +24,7 @@ from .best import CLASSES, best
 from .compare import compare
 from .comparison import Comparison
 
-_SECONDS = 0.7  # spent on timing one kernel on one problem
+_SECONDS = 0.5  # spent on timing one kernel on one problem
 _BASELINES = [f"cudnn:{each}{layout}" for each in CLASSES for layout in ("", ":channels_last")]
 RIVALS = {"cudnn": "cuDNN", "nhwc": "channels_last", "compiled": "torch.compile"}
 _SHOWN = {
