@@ -83,10 +83,10 @@ def measure_all(
     samples: list[list[float]] = [[] for _ in kernels]
     with torch.cuda.device(device):
         flush = stopwatch.flush_buffer(device)
-        seconds, clocks = (_ROUND_SECONDS, limit_seconds / 3), [Clock(device) for _ in kernels]
+        seconds = _ROUND_SECONDS, limit_seconds / 3
         turns = [
-            stopwatch.Single(kernel, problem, given, flush, *seconds, clock)
-            for kernel, given, clock in zip(kernels, data, clocks, strict=True)
+            stopwatch.Single(kernel, problem, given, flush, *seconds, Clock(device))
+            for kernel, given in zip(kernels, data, strict=True)
         ]
 
         def wanted(i: int) -> bool:
@@ -104,8 +104,8 @@ def measure_all(
             ):
                 break
         return [
-            summary(kept, prepare_seconds(kernel, problem, given), clock.take())
-            for kernel, kept, given, clock in zip(kernels, samples, data, clocks, strict=True)
+            summary(kept, prepare_seconds(kernel, problem, turn.inputs), turn.clock.take())
+            for kernel, kept, turn in zip(kernels, samples, turns, strict=True)
         ]
 
 
