@@ -57,7 +57,7 @@ def test_the_rule(name):
     told = []
     for sm in (90, 80):
         for precision in ("fp32", "tf32"):
-            kernels = list(candidates(precision, "sim"))
+            kernels = candidates(precision, "sim")
             taken = ruled(kernels, problem(name), precision, (sm, LIMITS[sm].shared_optin_bytes))
             told.append(taken.name.partition("_")[0] if taken else "-")
     assert told == RULE[name].split()
@@ -66,7 +66,7 @@ def test_the_rule(name):
 @pytest.mark.parametrize("sm", [75, 80, 86, 90, 100])
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_what_the_rule_takes_can_do_it_in_the_class(sm, precision):
-    kernels, target = list(candidates(precision, "sim")), (sm, LIMITS[sm].shared_optin_bytes)
+    kernels, target = candidates(precision, "sim"), (sm, LIMITS[sm].shared_optin_bytes)
     for each in (each for name in PROBLEM_SETS for each in problems(name)):
         taken = ruled(kernels, each, precision, target)
         if taken is not None:

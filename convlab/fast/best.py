@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -41,8 +41,8 @@ def best(
 
     The rule takes no time. A kernel's header says by a line ``best:`` when it is the one to take; of
     several that do, those of the class that was asked for go first, and of them the last by name,
-    as the ladder climbs. Where none does it is the library's turn: cuDNN in that class. What was
-    measured here before goes before the rule.
+    as the ladder climbs. Where none does it is the library's turn: cuDNN in that class, by the
+    algorithm that it finds best in its first call. What was measured here goes before the rule.
 
     The shipped lines rest on medians against cuDNN 9.19 in the class asked for (NCHW, L2 cold) on one
     GPU, of sm_90 and 132 SMs. README has the headline problems; the others, of the sets kernelbench
@@ -106,19 +106,16 @@ def best(
     return known.get(name) or ruled(able, problem, precision, able[0].target) or library
 
 
-def candidates(precision: str, engine: str) -> Iterator[Kernel]:
+def candidates(precision: str, engine: str) -> list[Kernel]:
     """The catalog's kernels for float32 in NCHW whose results are of a class, by class and name."""
-    for allowed in CLASSES[: CLASSES.index(precision) + 1]:
-        for path in catalog.catalog():
-            kernel = load(path, engine=engine)
-            try:
-                fits = kernel.precision == allowed and kernel.format == FLOAT32
-            except CatalogError as error:
-                if allowed == CLASSES[0]:  # told once
-                    warnings.warn(f"{path.stem} is left out: {error}", stacklevel=3)
-                continue
-            if fits:
-                yield kernel
+    found, allowed = [], CLASSES[: CLASSES.index(precision) + 1]
+    for kernel in (load(path, engine=engine) for path in catalog.catalog()):
+        try:
+            if kernel.format == FLOAT32 and kernel.precision in allowed:
+                found.append(kernel)
+        except CatalogError as error:
+            warnings.warn(f"{kernel.name} is left out: {error}", stacklevel=3)
+    return sorted(found, key=lambda kernel: CLASSES.index(kernel.precision))
 
 
 def ruled(
