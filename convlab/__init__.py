@@ -7,6 +7,7 @@
 >>> convlab.compare(problem="square").plot()       # all kernels side by side
 >>> convlab.ab("03_smem_tile", "03_smem_tile@TILE=8", "wide").verdict
 >>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
+>>> convlab.best("square", "tf32")                 # which kernel for this problem, or the library
 
 In a notebook, ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab`` (`convlab.use.magics`).
 Importing compiles nothing and touches no GPU.
@@ -14,6 +15,7 @@ Importing compiles nothing and touches no GPU.
 
 from . import nn
 from .fast.ab import ab
+from .fast.best import best
 from .fast.compare import compare
 from .fast.sweep import sweep
 from .right.check import check
@@ -38,6 +40,7 @@ __all__ = [
     "Problem",
     "ab",
     "access_map",
+    "best",
     "check",
     "compare",
     "compile",

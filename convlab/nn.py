@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .run.op import convolve, key_of, name_of, padded
+from .run.op import convolve, key_of, name_of, posed
 from .words.arguments import shown
 from .words.errors import ProblemError
 from .words.problem import Problem
@@ -64,7 +64,8 @@ def conv2d(
         is loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU,
         else the simulator. An object follows the edits of its file, and is not kept alive from
         here. Inside ``torch.compile``, give an object on torch 2.13 or later only; names always
-        work.
+        work. ``"auto"`` is what `convlab.best` takes for each input's shape, torch's convolution
+        perhaps, in TF32 unless ``torch.backends.cudnn.allow_tf32 = False``.
 
     Returns
     -------
@@ -77,6 +78,11 @@ def conv2d(
         Wrong dtype, rank, shapes or arguments.
     UnsupportedError
         The kernel's header says that it cannot do this problem.
+
+    Warns
+    -----
+    UserWarning
+        ``"auto"``, and there is no kernel for a problem, so that torch's convolution computes it.
     """
     return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel))
 
@@ -92,7 +98,7 @@ class Conv2d(nn.Conv2d):
     ----------
     in_channels, ..., dtype : as ``torch.nn.Conv2d``; a dtype other than float32 raises at the
         forward pass.
-    kernel : as in `conv2d`. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A
+    kernel : as in `conv2d`, ``"auto"`` among them. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A
         copy of the layer shares the object; a pickle holds what was given here.
 
     Raises
@@ -160,7 +166,7 @@ def replace(
     Parameters
     ----------
     model : any module, itself a ``torch.nn.Conv2d`` perhaps.
-    kernel : as in `conv2d`.
+    kernel : as in `conv2d`: with ``"auto"`` each layer gets its own.
     where : called with a layer's name (as in ``named_modules``; of a shared layer, its first) and
         the layer; only those it says True to are replaced.
 
@@ -250,10 +256,8 @@ def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     """The problem that a layer computes for an input, named after the layer."""
     x, padding = _outer(layer, x)
-    x, padding = padded(x, layer.weight, layer.stride, padding, layer.dilation)
-    bias_shape = None if layer.bias is None else layer.bias.shape
     numbers = layer.stride, padding, layer.dilation, layer.groups
-    return Problem.from_shapes(x.shape, layer.weight.shape, bias_shape, *numbers, name)
+    return posed(x, layer.weight, layer.bias, *numbers, name)[1]
 
 
 def _class_for(old: type) -> type:

@@ -9,6 +9,7 @@
 //       threads along pixels x 4 along channels; thread -> 2 x 4 pixels x 2 x kTN/2 channels.
 // precision: fp32
 // supports: R + S <= 31
+// best: groups == 1, N * P * Q * K >= 500000, tf32 == 0 or C <= 4 and stride_h >= 2
 // limits: The multipliers, where gemm_k is long; three of four instructions are multiply-adds.
 #include "convlab_async.cuh"
 

@@ -10,6 +10,7 @@
 // precision: fp32
 // supports: groups == C, 4 * (7 * stride_h + (R - 1) * dilation_h + 1)
 //       * (31 * stride_w + (S - 1) * dilation_w + 8) <= smem
+// best: groups > 1
 // limits: Memory: x read and y written once. Filters of other sizes than those listed at the end,
 //       strides and dilations take loops at run time, and read shared memory for each product.
 #include "convlab_async.cuh"

@@ -10,6 +10,7 @@
 // precision: fp32
 // supports: 4 * ((15 * stride_h + (R - 1) * dilation_h + 1)
 //       * (15 * stride_w + (S - 1) * dilation_w + 8) + 4 * R * S) <= smem
+// best: groups > 1, groups < C, C <= 4 * groups
 // limits: Memory, for groups of 4; the multipliers, and reads of shared memory, from about 16 on.
 #include "convlab_async.cuh"
 

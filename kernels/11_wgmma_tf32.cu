@@ -16,6 +16,8 @@
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 4096 + 4 * R * S + 10496 <= smem
+// best: tf32 == 1, groups == 1, C >= 16, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
+//       N * P * Q * K >= 6000000
 // limits: y leaves in runs of 1 KB. Tiles are of 64 channels and 512 positions, and reads of 8
 //       channels, whether a problem has them or not.
 #include "convlab.cuh"

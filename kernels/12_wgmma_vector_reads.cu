@@ -12,6 +12,8 @@
 //       64 * (512 * stride_h + 2 * stride_h * ((S - 1) * dilation_w + 7)
 //             + (R - 1) * dilation_h * (264 + (S - 1) * dilation_w))
 //       + 4 * (R + 1) * (dilation_h + 512) + 4096 + 4 * R * S + 11264 <= smem
+// best: tf32 == 1, groups == 1, C >= 32, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
+//       N * P * Q * K >= 6000000
 // limits: as 11, with a shorter wait for x: wgmma reads 80 of the 128 bytes that shared memory has
 //       for a cycle, and staging x and y takes much of the rest. It pays where there are many
 //       channels; with few, as in `square`, 11 is the quicker one.

@@ -16,6 +16,8 @@
 //       or Q < 128 and 132 * (256 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 8192 + 4 * R * S + 10496 <= smem
+// best: tf32 == 0, groups == 1, C >= 16, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
+//       N * P * Q * K >= 6000000
 // limits: three products where TF32 has one, for twice the staging: the tensor cores, and what they
 //       read from shared memory, 96 of its 128 bytes a cycle. With one tap there are few products
 //       for what is staged, and x is waited for. An infinity times an infinity is NaN.

@@ -95,6 +95,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
     "ab": (convlab.ab, lambda: dict(a=kernel(), b=kernel(), problem=TINY, mode="hot", engine="sim",
                                     scale="auto", check=False, threshold=0.01, target=None,
                                     limit_seconds=1.0, seed=0)),
+    "best": (convlab.best, lambda: dict(problem=TINY, precision="fp32", engine="sim",
+                                        measured=False)),
     "sweep": (convlab.sweep, lambda: dict(kernel=kernel(), tunables={"THREADS": [256]},
                                           problems=TINY, engine="sim", progress=False)),
     "access_map": (convlab.access_map, lambda: dict(kernel=kernel(), problem=TINY, line="r_acc",

@@ -355,7 +355,7 @@ def test_times_stand_beside_their_floors(gpu):
     result = gpu(times)
     frame, floor = result.frame, 1e3 * floor_seconds(PLAIN, "fp32", H200)
     assert list(frame.columns) == [
-        *ABOUT, "time_ms", "with_prepare_ms", "spread_pct", "samples", "tflops", "floor_ms",
+        *ABOUT, "time_ms", "with_prepare_ms", "spread_pct", "samples", "mhz", "tflops", "floor_ms",
         "x_floor", "note",
     ]  # fmt: skip
     assert list(frame.time_ms) == [2, 1] and list(frame.samples) == [50, 3]

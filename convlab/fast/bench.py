@@ -11,15 +11,28 @@ from ..machine.device import describe
 from ..words import catalog
 from ..words.errors import ProblemError
 from .comparison import Comparisons
+from .versus import Versus
 
 
-def markdown(results: Comparisons) -> str:
-    """The results as a Markdown table: a row for each kernel, a column for each problem."""
+def markdown(results: Comparisons | Versus) -> str:
+    """The results as a Markdown table, with what it says and where it was made below."""
+    if isinstance(results, Versus):
+        (table,), said = results.tables, "\n".join(f"- {line}" for line in results.summary)
+        note = (
+            "Median times in ms, the L2 cold: of the kernel that `convlab.best` takes, and of cuDNN in "
+            "the same class, inputs NCHW and already channels_last. The ratio is cuDNN's time on NCHW "
+            "to the kernel's, 1 by definition where that is cuDNN."
+        )
+        return f"{table.markdown()}\n\n{said}\n\n{note} {results.notes[-1]}; {_made(describe())}"
     timed = "time_ms" in results[0].frame
     unit = "Median time" if timed else "Simulated global traffic"
     where = describe() if timed else "the simulator"
-    note = f"{unit}, and its multiple of the floor. {where}; torch {torch.__version__}"
-    return f"{results.matrix('title').markdown()}\n\n{note}; {datetime.date.today()}."
+    table = results.matrix("title").markdown()
+    return f"{table}\n\n{unit}, and its multiple of the floor. {_made(where)}"
+
+
+def _made(where: object) -> str:
+    return f"{where}; torch {torch.__version__}; {datetime.date.today()}."
 
 
 def ladder() -> str:

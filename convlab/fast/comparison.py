@@ -53,7 +53,7 @@ class Comparison(Costly):
     ----------
     problem : the problem that was run, scaled down if need be.
     frame : one row for each kernel: kernel, title, class, engine, right, error, bound; then on a
-        GPU time_ms, spread_pct (interquartile range over median), samples, tflops, floor_ms,
+        GPU time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
         x_floor, and with_prepare_ms where a kernel lays out its filter: the time with that; on the
         simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
         `right` is None for a kernel that did not run.

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..machine.clock import Clock, Reading
 from ..right import reference
 from ..run.data import inputs
 from ..run.runnable import Inputs, Runnable
@@ -41,6 +42,7 @@ class Timing:
     samples: int
     stable: bool  # whether they were enough for `TARGET`
     prepare_seconds: float = math.nan  # to lay out the filter, once; NaN if it is taken as it is
+    mhz: float = math.nan  # the SMs' clock meanwhile, the median; NaN if it cannot be read
 
     @property
     def cells(self) -> dict[str, float]:
@@ -50,6 +52,7 @@ class Timing:
             "with_prepare_ms": 1e3 * (self.seconds + self.prepare_seconds),
             "spread_pct": 100 * self.spread,
             "samples": self.samples,
+            "mhz": self.mhz,
         }
 
 
@@ -80,8 +83,9 @@ def measure_all(
     samples: list[list[float]] = [[] for _ in kernels]
     with torch.cuda.device(device):
         flush = stopwatch.flush_buffer(device)
+        seconds = _ROUND_SECONDS, limit_seconds / 3
         turns = [
-            stopwatch.Single(kernel, problem, given, flush, _ROUND_SECONDS, limit_seconds / 3)
+            stopwatch.Single(kernel, problem, given, flush, *seconds, Clock(device))
             for kernel, given in zip(kernels, data, strict=True)
         ]
 
@@ -100,8 +104,8 @@ def measure_all(
             ):
                 break
         return [
-            summary(kept, prepare_seconds(kernel, problem, given))
-            for kernel, kept, given in zip(kernels, samples, data, strict=True)
+            summary(kept, prepare_seconds(kernel, problem, turn.inputs), turn.clock.take())
+            for kernel, kept, turn in zip(kernels, samples, turns, strict=True)
         ]
 
 
@@ -112,13 +116,16 @@ def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> l
     return [made[kernel.format] for kernel in kernels]
 
 
-def summary(samples: Sequence[float], prepare: float = math.nan) -> Timing:
+def summary(
+    samples: Sequence[float], prepare: float = math.nan, clock: Sequence[Reading] = ()
+) -> Timing:
     """Turn samples in seconds into a median and a spread."""
     middle = statistics.median(samples)
     low, _, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle] * 3
     spread = (high - low) / middle if middle else 0.0
     stable = relative_error(samples) <= TARGET
-    return Timing(middle, spread, len(samples), stable, prepare)
+    mhz = statistics.median(reading.mhz for reading in clock) if clock else math.nan
+    return Timing(middle, spread, len(samples), stable, prepare, mhz)
 
 
 def relative_error(samples: Sequence[float]) -> float:

@@ -210,13 +210,14 @@ def contents() -> list[Entry]:
 
 
 def clear() -> int:
-    """Remove all builds, unfinished ones and logs; return the bytes that builds took.
+    """Remove all builds, unfinished ones, logs and choices; return the bytes that builds took.
 
     A kernel that is in use is built again by its next call.
     """
     root, builds = toolchain.cache_dir(), contents()
     names = [entry.name for entry in builds]
-    for folder in [*map(root.joinpath, names), *root.glob(f"{_UNFINISHED}*"), root / "logs"]:
+    names += ["logs", "best"]
+    for folder in [*map(root.joinpath, names), *root.glob(f"{_UNFINISHED}*")]:
         shutil.rmtree(folder, ignore_errors=True)
     return sum(entry.bytes for entry in builds)
 

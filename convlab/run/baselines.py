@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..words.errors import LaunchError, ProblemError
 from ..words.problem import Pair, Problem
+from . import op
 from .data import Device, chunks, full_precision, match, padded, require
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
@@ -18,6 +19,7 @@ IM2COL_BYTES = 1 << 30  # workspace of the torch:im2col baseline
 _KNOWN = {
     "cudnn:fp32": ("cuDNN, TF32 off", "fp32", "cuda"),
     "cudnn:tf32": ("cuDNN, TF32 on", "tf32", "cuda"),
+    "cudnn:fp32:channels_last": ("cuDNN, TF32 off, inputs already channels_last", "fp32", "cuda"),
     "cudnn:tf32:channels_last": ("cuDNN, TF32 on, inputs already channels_last", "tf32", "cuda"),
     "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
     "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
@@ -56,12 +58,14 @@ class Baseline(Runnable):
         self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
         padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        """Return y, (N, K, P, Q), with the arguments of `F.conv2d` except padding="same"."""
-        shapes = x.shape, w.shape, None if bias is None else bias.shape
-        problem = Problem.from_shapes(*shapes, stride, padding, dilation, groups)
-        launch = self.prepare(problem, x, w, bias)
+        """Return y, of the arguments of `F.conv2d`, with the same gradients as a kernel."""
+        require(self, x, w, bias)
+        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups)
+        if op.derives(x, w, bias):
+            return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
+        launch = self.prepare(problem, images, w, bias)
         launch()
-        return launch.y
+        return launch.y.squeeze(0) if x.dim() == 3 else launch.y
 
 
 def baseline(name: str, device: Device | None = None) -> Baseline:

@@ -132,7 +132,7 @@ class Kernel(Runnable):
         """This kernel for another engine; on the simulator perhaps sampled, as by `load`."""
         if sample is None and engine_of(engine) == "sim":  # a GPU runs all blocks
             sample = self.sample
-        limit = time_limit or self._options.time_limit
+        limit = self._options.time_limit if time_limit is None else time_limit
         return self._with(self._text, engine=engine, time_limit=limit, sample=sample)
 
     def limited(self, workspace_limit: int) -> Kernel:
@@ -152,13 +152,17 @@ class Kernel(Runnable):
         label = Path(label).name if Path(label).is_absolute() else label
         return excerpt(self.source, label, first, last)
 
+    @property
+    def target(self) -> tuple[int, int]:
+        """The compute capability that it runs on, and the shared memory a block may opt into."""
+        if self.simulated:
+            return sim.SM, sim.SMEM
+        device = torch.cuda.get_device_properties(self.device)
+        return 10 * device.major + device.minor, device.shared_memory_per_block_optin
+
     def unsupported(self, problem: Problem) -> str | None:
         """The first of the header's requirements that a problem does not meet, or None."""
-        sm, smem = sim.SM, sim.SMEM
-        if not self.simulated:
-            device = torch.cuda.get_device_properties(self.device)
-            sm, smem = 10 * device.major + device.minor, device.shared_memory_per_block_optin
-        return self.header.unsupported(named_problem(problem), sm, smem)
+        return self.header.unsupported(named_problem(problem), *self.target)
 
     def must_run_whole(self) -> None:
         """Raise ProblemError if only some of the blocks run: then y is not a result."""
@@ -218,9 +222,7 @@ class Kernel(Runnable):
             The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
         """
         require(self, x, w, bias)
-        images, around = op.padded(x, w, stride, padding, dilation)
-        shapes = images.shape, w.shape, None if bias is None else bias.shape
-        problem = Problem.from_shapes(*shapes, stride, around, dilation, groups)
+        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups)
         if op.derives(x, w, bias):
             return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
         self.must_run_whole()
@@ -267,7 +269,7 @@ def _has_printf(source: str) -> bool:
     return re.search(r"\bprintf\s*\(", source) is not None
 
 
-@op.loader
+@op.loader()
 def load(
     name_or_path: str | Path,
     *,

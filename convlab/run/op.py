@@ -30,14 +30,18 @@ from .data import given
 if "_kernels" not in globals():  # else %autoreload ran this before
     _kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
     _serials = itertools.count(1)
-    _loaders: list[Callable] = []
+    _loaders: dict[str | None, Callable] = {}
 
 
-def loader(load: Callable) -> Callable:
-    """Make a function the one that loads a kernel by name: it stands above this module."""
-    _loaders[:] = [load]
-    _load.cache_clear()
-    return load
+def loader(name: str | None = None) -> Callable[[Callable], Callable]:
+    """Make a function of a module above this one load the kernel of a name; else all others."""
+
+    def keep(load: Callable) -> Callable:
+        _loaders[name] = load
+        _load.cache_clear()
+        return load
+
+    return keep
 
 
 def key_of(kernel: Any) -> str:
@@ -73,7 +77,7 @@ def name_of(kernel: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _load(name: str, engine: str) -> Callable:
-    return _loaders[0](name, engine=engine)
+    return _loaders.get(name, _loaders[None])(name, engine=engine)
 
 
 def _find(key: str, device: torch.device) -> Callable:
@@ -234,10 +238,19 @@ def convolve(
     images, padding = padded(x, w, stride, padding, dilation)
     stride, dilation = pair(stride, "stride"), pair(dilation, "dilation")
     if not torch.compiler.is_compiling():  # there, sizes may be symbols
-        shapes = images.shape, w.shape, None if bias is None else bias.shape
-        Problem.from_shapes(*shapes, stride, padding, dilation, groups)
+        posed(images, w, bias, stride, padding, dilation, groups)
     y = _op(images, w, bias, key, stride, padding, dilation, groups)
     return y.squeeze(0) if x.dim() == 3 else y
+
+
+def posed(
+    x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    groups: int, name: str = "",
+) -> tuple[Tensor, Problem]:  # fmt: skip
+    """The images (4-D), and the problem that the arguments of ``conv2d`` pose on them."""
+    images, around = padded(x, w, stride, padding, dilation)
+    shapes = images.shape, w.shape, None if bias is None else bias.shape
+    return images, Problem.from_shapes(*shapes, stride, around, dilation, groups, name)
 
 
 def padded(

@@ -15,6 +15,7 @@ from ..fast.ab import ab
 from ..fast.compare import compare
 from ..fast.paired import MODES
 from ..fast.sweep import sweep
+from ..fast.versus import versus
 from ..machine import cache, toolchain
 from ..right.check import check
 from ..right.report import unrun
@@ -22,7 +23,7 @@ from ..run.kernel import Kernel, load, resolve, tunables
 from ..show.result import WIDTH
 from ..why import inspect
 from ..words import catalog
-from ..words.errors import BuildError, CatalogError, LaunchError, UnsupportedError
+from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import PROBLEM_SETS, problems
 from . import doctor
 
@@ -162,9 +163,22 @@ def _cached(clear: bool) -> Told:
 
 
 def _benched(asked: Namespace) -> Told:
-    path = asked.write
-    for marker in ("bench", "ladder") if path is not None else ():
+    path, beside_torch = asked.write, asked.set not in (None, "headline")
+    for marker in ([asked.set] if beside_torch else ["bench", "ladder"]) if path else ():
         bench.between(path, marker)  # looked for before the work, not after it
+    if beside_torch and (asked.kernels or asked.engine == "sim"):
+        raise ProblemError(
+            f"--set {asked.set} times on a GPU what convlab.best takes; kernels of your choice, and "
+            f"the simulator: bench KERNEL --problem {asked.set}"
+        )
+    if asked.compiled and not beside_torch:
+        raise ProblemError("--compiled belongs to --set kernelbench and --set resnet50")
+    if beside_torch:
+        results = versus(problems(asked.set), compiled=asked.compiled)
+        table, document = bench.markdown(results), results.to_dict()
+        if path is not None:
+            bench.write_between(path, asked.set, table)
+        return Told(f"{results}\n\n{table}", document, results.ok)
     chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
     results = compare(asked.kernels or None, chosen, engine=asked.engine)
     table = bench.markdown(results)

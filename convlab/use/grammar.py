@@ -134,6 +134,11 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     if not notebook:
         option = add("bench", "Kernels over several problems, as README's table has it.",
                      kernels=True, plot=False)  # fmt: skip
+        option("--set", choices=("headline", "kernelbench", "resnet50"),
+               help="headline: all kernels; the others: what convlab.best takes of each problem, "
+               "beside cuDNN in the same class")  # fmt: skip
+        option("--compiled", action="store_true",
+               help='beside torch.compile(mode="max-autotune") too: minutes a problem')  # fmt: skip
         option("--write", metavar="FILE", type=Path,
                help="write the tables between this file's markers")  # fmt: skip
     add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
@@ -166,6 +171,7 @@ def understood(
     for name in ("kernel", "other", "a", "b"):
         if isinstance(asked.get(name), str):
             asked[name] = take(asked[name])
+    given += [asked["set"]] if asked.get("set") else []
     if len(given) > 1:
         raise ProblemError(f"one problem at a time, not {' and '.join(given)}")
     if given:

@@ -25,9 +25,10 @@ _INSTALLED = Path(__file__).resolve().parents[1] / "kernels"  # by pip; else bes
 KERNEL_DIR = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "kernels"
 ENVIRONMENT = "CONVLAB_KERNELS"
 VARIABLES = (*Problem(1, 1, 1, 1, 1, 1, 1).variables(), "sm", "smem")
+_TF32 = "tf32"  # of `best` alone: 1 where results of that class will do, else 0
 # What a requirement may consist of: the Python of these is safe to evaluate.
 _TOKEN = re.compile(
-    rf"\s+|[0-9]+\b|==|!=|[<>]=?|//|[-+%(),]|(?<!\*)\*(?!\*)|\b(?:and|or|not|in|{'|'.join(VARIABLES)})\b"
+    rf"\s+|[0-9]+\b|==|!=|[<>]=?|//|[-+%(),]|(?<!\*)\*(?!\*)|\b(?:and|or|not|in|{_TF32}|{'|'.join(VARIABLES)})\b"
 )
 
 
@@ -41,6 +42,8 @@ class Header:
     mapping: str = ""  # which thread computes what
     precision: str = "fp32"  # the class that its results reach: "fp32" or "tf32"
     supports: tuple[str, ...] = ()  # requirements, each a Python comparison over `VARIABLES`
+    # When it is the one to take: as `supports`, and over `_TF32` too; None: where it is named only.
+    best: tuple[str, ...] | None = None
     limits: str = ""  # what limits it
     parent: str | None = None  # the rung it descends from, by its stem; None: a line begins here
     # The architecture it is compiled for and needs: "sm_80" and later; "sm_90a", no other;
@@ -57,8 +60,19 @@ class Header:
         """
         if self.arch and not _runs(self.arch, sm):
             return f"it is for {self.arch} (here sm_{sm})"
-        values = {**problem.variables(), "sm": sm, "smem": smem}
-        for requirement in self.supports:
+        return self._unmet(self.supports, problem, sm=sm, smem=smem)
+
+    def is_best(self, problem: Problem, sm: int, smem: int, precision: str) -> bool:
+        """Whether it can do a problem, and says that it is to be taken for results of a class."""
+        if self.best is None or self.unsupported(problem, sm, smem):
+            return False
+        about = {"sm": sm, "smem": smem, _TF32: int(precision == _TF32)}
+        return self._unmet(self.best, problem, **about) is None
+
+    def _unmet(self, requirements: tuple[str, ...], problem: Problem, **about: int) -> str | None:
+        """The first requirement that is not met, with the values it met."""
+        values = problem.variables() | about
+        for requirement in requirements:
             try:
                 met = _evaluate(requirement, values)
             except (ZeroDivisionError, TypeError) as error:
@@ -105,8 +119,8 @@ def parse_header(text: str, path: str | Path) -> Header:
         if pattern and not re.fullmatch(pattern, value):
             raise CatalogError(f"{path}:{line}: {key} is {value!r}; it must be {allowed}")
         try:
-            if key == "supports":
-                values[key] = _requirements(value)
+            if key == "supports" or (key == "best" and value):
+                values[key] = _requirements(value, key)
             elif key == "tensors":
                 values[key] = parse_format(value)
             elif value:
@@ -149,11 +163,12 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _requirements(text: str) -> tuple[str, ...]:
-    """Return the comma-separated comparisons of a `supports` line, each tried on a problem of ones."""
+def _requirements(text: str, key: str) -> tuple[str, ...]:
+    """Return the comma-separated comparisons of a line, each tried on a problem of ones."""
     if text in ("everything", ""):
         return ()
-    source, ones = f"({text},)", dict.fromkeys(VARIABLES, 1)
+    names = (*VARIABLES, _TF32) if key == "best" else VARIABLES
+    source, ones = f"({text},)", dict.fromkeys(names, 1)
     try:
         if unknown := _TOKEN.sub("", text):
             raise ValueError(f"{shown(unknown)} is not allowed")
@@ -167,7 +182,7 @@ def _requirements(text: str) -> tuple[str, ...]:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ProblemError(
             f"cannot read {shown(text)} ({reason}); write 'everything', or comparisons such as "
-            f"'R in (1, 3), C % groups == 0, sm >= 80' over {', '.join(VARIABLES)}"
+            f"'R in (1, 3), C % groups == 0, sm >= 80' over {', '.join(names)}"
         ) from None
     return found
 

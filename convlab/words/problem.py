@@ -144,7 +144,7 @@ class Problem:
             raise ProblemError(
                 f"bias must have shape ({K},), one number for each of w's K={K} filters, not {given}"
             )
-        padding = 0 if padding == "valid" else padding
+        padding = 0 if isinstance(padding, str) else padding
         return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, name)
 
     @property

@@ -2,10 +2,12 @@
 
     python -m tests.instruments.picture session .github/session.gif
     python -m tests.instruments.picture share .github/share.png ROWS.json
+    python -m tests.instruments.picture ratios .github/kernelbench.png ROWS.json
 
 ``session`` edits a kernel, shows what convlab says of the mistake, where a warp reads, and the A/B
 verdict of another edit, each as convlab printed or drew it just now. ``share`` draws speed as a share of
-cuDNN's in the same precision class from what ``python -m convlab bench --json`` printed.
+cuDNN's in the same precision class from what ``python -m convlab bench --json`` printed; ``ratios`` what
+`convlab.best` gains on each problem, from what it printed with ``--set kernelbench``.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import tempfile
 from pathlib import Path
 
 import matplotlib
+import pandas as pd
 import torch
 from PIL import Image
 
 import convlab
-from convlab.show import plot
+from convlab.show import charts, plot
 from convlab.show.plot import Chart
 from convlab.words.catalog import find
 from convlab.words.errors import LaunchError
@@ -146,11 +149,19 @@ def share(path: Path, rows: Path) -> None:
     chart.save(path)
 
 
+def ratios(path: Path, rows: Path) -> None:
+    """Draw how many times as fast as cuDNN `convlab.best` is, from the rows of a set."""
+    found = json.loads(rows.read_text())
+    frame = pd.DataFrame(found["rows"])
+    frame["problem"] = frame["problem"].str.partition(".")[2]
+    charts.ratios(frame, found["notes"][:1]).save(path)
+
+
 def main(arguments: list[str]) -> int:
     """Draw what is asked for."""
     matplotlib.rcParams["font.size"] = 9
     what, path, *rest = arguments
-    {"session": session, "share": share}[what](Path(path), *map(Path, rest))
+    {"session": session, "share": share, "ratios": ratios}[what](Path(path), *map(Path, rest))
     print(f"{what}: {path}")
     return 0
 

@@ -1,0 +1,180 @@
+"""What `best` takes of each of several problems, beside torch's own convolutions in its class."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..machine.progress import bar as progress_bar
+from ..show import charts
+from ..show.plot import Chart
+from ..show.result import Several, Table, short, wrapped
+from ..words.errors import LaunchError
+from ..words.problem import PROBLEM_SETS, Problem, problem
+from .best import CLASSES, best
+from .compare import compare
+from .comparison import Comparison
+
+_SECONDS = 0.5  # spent on timing one kernel on one problem
+_BASELINES = [f"cudnn:{each}{layout}" for each in CLASSES for layout in ("", ":channels_last")]
+RIVALS = {"cudnn": "cuDNN", "nhwc": "channels_last", "compiled": "torch.compile"}
+_SHOWN = {
+    "problem": "problem", "class": "class", "choice": "kernel", "time_ms": ("ms", short),
+    "error": ("error", "{:.1e}"), **{f"{rival}_ms": (RIVALS[rival], short) for rival in RIVALS},
+    "ratio": ("ratio", "{:.2f}"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Versus(Several):
+    """What `best` takes of each problem in each class, and what torch's convolutions take there.
+
+    Attributes
+    ----------
+    results : the comparisons, one for each problem: what is in one was timed in the same rounds.
+    choices : for each, class to the name of what `best` takes.
+    frame : a row for each problem and class: problem, class, choice, right, time_ms, error;
+        cudnn_ms and nhwc_ms, of cuDNN in that class, inputs NCHW and already channels_last;
+        compiled_ms, in TF32, if it was asked for; ratio, cudnn_ms over time_ms: 1 by definition
+        where the choice is cuDNN.
+    """
+
+    results: tuple[Comparison, ...]
+    choices: tuple[Mapping[str, str], ...]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        rows = []
+        for found, choices in zip(self.results, self.choices, strict=True):
+            seen = found.frame.set_index("kernel")
+            for precision, choice in choices.items():
+                cudnn = f"cudnn:{precision}"
+                row = {"problem": found.problem.label, "class": precision, "choice": choice}
+                row |= seen.loc[choice, ["right", "time_ms", "error"]].to_dict()
+                rivals = cudnn, f"{cudnn}:channels_last", {"tf32": _COMPILED}.get(precision)
+                for rival, name in zip(RIVALS, rivals, strict=True):
+                    row[f"{rival}_ms"] = seen["time_ms"].get(name, math.nan)
+                if not row["right"]:
+                    row["time_ms"] = math.nan  # it is a time of something else
+                ratio = 1.0 if choice == cudnn else row["cudnn_ms"] / row["time_ms"]
+                rows.append(row | {"ratio": ratio})
+        frame = pd.DataFrame(rows)
+        return frame if frame["compiled_ms"].any() else frame.drop(columns="compiled_ms")
+
+    def means(self, precision: str) -> dict[str, float]:
+        """Of each rival, its time over the choice's: the geometric mean over all problems."""
+        rows = self.frame[self.frame["class"] == precision]
+        return {
+            title: math.exp(statistics.fmean(map(math.log, rows[f"{rival}_ms"] / rows["time_ms"])))
+            for rival, title in RIVALS.items()
+            if f"{rival}_ms" in rows and (rival != "compiled" or precision == "tf32")
+        }
+
+    @property
+    def sentence(self) -> str:
+        said = [f"{self.means(c)[RIVALS['cudnn']]:.2f} in {c}" for c in CLASSES[::-1]]
+        return (
+            f"{len(self)} problems, times as fast as cuDNN in the geometric mean: {', '.join(said)}"
+        )
+
+    @property
+    def summary(self) -> list[str]:
+        """A line for each class: the geometric means, and the smallest ratio."""
+        lines = []
+        for precision in CLASSES[::-1]:
+            rows = self.frame[self.frame["class"] == precision]
+            means = (f"{mean:.2f} to {title}" for title, mean in self.means(precision).items())
+            least = rows.loc[rows["ratio"].fillna(0).idxmin()]
+            lines.append(
+                f"{precision}, geometric mean of the ratio over {len(rows)} problems: "
+                f"{', '.join(means)}; the smallest to cuDNN: {least['ratio']:.2f}, "
+                f"{_own(least['problem'])}"
+            )
+        return lines
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        rows = self.frame.sort_values("class", ascending=False, kind="stable")
+        rows["problem"] = rows["problem"].map(_own)
+        return (Table(rows, _SHOWN, left=("kernel",)),)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Those of all, and the clock."""
+        mhz = pd.concat([result.frame["mhz"] for result in self.results])
+        clock = f"{mhz.min():.0f} to {mhz.max():.0f} MHz" if mhz.any() else "unknown: no NVML"
+        return (*super().notes, f"SM clock {clock}")
+
+    @property
+    def details(self) -> Sequence[str]:
+        noted = [f"{result.problem.label}: {row.kernel}: {row.note}" for result in self.results
+                 for row in result.frame.itertuples() if row.note]  # fmt: skip
+        failed = [line for result in self.results for line in result.failures]
+        return [line for text in (*self.summary, *noted) for line in wrapped(text)] + failed
+
+    @property
+    def about(self) -> dict[str, Any]:
+        means = {precision: self.means(precision) for precision in CLASSES}
+        return {"geometric_means": means, "results": self.results}
+
+    def figure(self) -> Chart:
+        return charts.ratios(self.frame, self.notes)
+
+
+def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Versus:
+    """Time what `best` takes of each problem in each class beside cuDNN, NCHW and channels_last.
+
+    With `compiled` beside ``torch.compile(mode="max-autotune")`` as well, which tunes for up to
+    some minutes a problem. Raises LaunchError without a GPU, or where memory is short.
+    """
+    if not torch.cuda.is_available():
+        raise LaunchError(
+            "kernels are timed beside torch's on an NVIDIA GPU, and torch sees none; "
+            "on the simulator: bench KERNEL --problem P"
+        )
+    results, choices = [], []
+    asked = [problem(each) for each in problems]
+    for each in progress_bar(asked, "problems", len(asked)):
+        chosen = [best(each, precision, engine="cuda") for precision in CLASSES]
+        if compiled:
+            torch.compiler.reset()  # or it stops compiling after eight problems
+        kernels = {k.name: k for k in chosen if not k.library}
+        found = compare(
+            [*kernels.values(), *[max_autotune] * compiled], each, engine="cuda", scale=None,
+            baselines=_BASELINES, limit_seconds=_SECONDS, progress=False,
+        )  # fmt: skip
+        results.append(found)
+        choices.append({c: kernel.name for c, kernel in zip(CLASSES, chosen, strict=True)})
+    return Versus(tuple(results), tuple(choices))
+
+
+def max_autotune(*given: Any) -> Tensor:
+    """torch's convolution as its compiler chooses it, in the arithmetic that torch is set to."""
+    return _compiler()(*given)
+
+
+max_autotune.precision = "tf32"
+_COMPILED = "python:max_autotune"  # as `Function` names it
+
+
+@functools.cache
+def _compiler() -> Callable[..., Tensor]:
+    def conv2d(x, w, bias, stride, padding, dilation, groups):
+        return F.conv2d(x, w, bias, stride, padding, dilation, groups)
+
+    return torch.compile(conv2d, mode="max-autotune", dynamic=False)
+
+
+def _own(label: str) -> str:
+    """A problem's name without that of its set."""
+    first, _, rest = label.partition(".")
+    return rest if first in PROBLEM_SETS else label
