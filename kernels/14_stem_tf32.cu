@@ -1,0 +1,102 @@
+// title: Stems on tensor cores
+// idea: A stem has a few channels and a large stride: the filter and the input tile both fit into
+//       shared memory, and im2col's rows are read there where they lie. In a row of x, 4 taps and 8
+//       outputs at stride 4 are 32 words end to end: a fragment of 32 lanes meets 32 banks by itself.
+// change: Against 10: x is staged once, not R*S times, and a tap is an offset into the stage; the
+//       filter is staged for good, in the order of fragments, and blocks stay for many tiles.
+// mapping: block -> k_parts * 16 output channels of one group, for every so-manieth tile of up to 8
+//       rows x 56 columns of y; warp -> a row of it, all channels; lane -> fragments of 16 x 8.
+// precision: tf32
+// supports: sm >= 80,
+//       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 392 + 2 * ((R - 1) * dilation_h + 2)
+//       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem
+// limits: Tensor cores wait while a block stores y. Tiles have 56 columns and 32, 64 or 96
+//       channels, whether a problem has them or not.
+#include "convlab.cuh"
+#include "tensor.cuh"
+#include "stem_tile.cuh"
+
+constexpr Shape kLarge = {6, 8, 1}, kMiddle = {4, 6, 2}, kSmall = {2, 8, 2};
+
+template <int kKParts, int kWarps, int kBlocks>
+__global__ void __launch_bounds__(32 * kWarps, kBlocks)
+conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
+            const float* __restrict__ g_w, const float* __restrict__ g_bias,
+            float* __restrict__ g_y) {
+    extern __shared__ float4 s_mem[];
+    const Block b = block_of(conv, tiling, kKParts, s_mem);
+    set_up(conv, tiling, b, kKParts, g_w, g_bias);
+    Stage next = stage_at(conv, tiling, b, g_x, b.first_tile, 0);
+    copy_rows(conv, tiling, b, next, b.s_x, next.rows);
+    __pipeline_commit();
+    __pipeline_wait_prior(1);
+    __syncthreads();   // the filter is there
+    for (int i = threadIdx.x; i < tiling.chunks * tiling.steps * kKParts * 32; i += 32 * b.warps) {
+        const float4 w = b.s_w[i];
+        b.s_w[i] =
+            make_float4(round_tf32(w.x), round_tf32(w.y), round_tf32(w.z), round_tf32(w.w));
+    }
+
+    const int g = b.lane / 4, t = b.lane % 4;
+    const int part_step = 8 * conv.stride_w, stage_words = tiling.channels * tiling.plane;
+    const int due_step = ceil_div(tiling.channels * tiling.extent_h, tiling.steps);
+    // x at h = p*stride_h - pad_h + r*dilation_h, w = q*stride_w - pad_w + s*dilation_w is, for a
+    // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + j*part_step + tap.
+    const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * conv.stride_w;
+    int stage = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        float r_acc[kKParts][kParts][4];
+        #pragma unroll
+        for (int i = 0; i < kKParts; ++i)
+            for (int j = 0; j < kParts; ++j)
+                for (int e = 0; e < 4; ++e) r_acc[i][j][e] = b.s_bias[16 * i + g + e / 2 * 8];
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            __pipeline_wait_prior(0);
+            __syncthreads();   // all have their part of this stage, and are done with the other
+            const float* s_lane = b.s_x + stage * stage_words + lane_at;
+            const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
+            stage ^= 1;
+            next = stage_after(conv, tiling, b, g_x, next);
+            float r_x[kParts][2];
+            auto read = [&](float (&to)[kParts][2], int step) {
+                const int2 tap = b.s_tap[4 * step + t];
+                #pragma unroll
+                for (int j = 0; j < kParts; ++j) {
+                    const float* s_part = s_lane + j * part_step;
+                    to[j][0] = tap.x >= 0 ? before_truncation(s_part[tap.x]) : 0.0f;
+                    to[j][1] = tap.y >= 0 ? before_truncation(s_part[tap.y]) : 0.0f;
+                }
+            };
+            read(r_x, 0);
+            #pragma unroll 2
+            for (int step = 0; step < tiling.steps; ++step) {
+                float r_next[kParts][2];
+                read(r_next, step + 1);   // taps of none past the last
+                #pragma unroll
+                for (int i = 0; i < kKParts; ++i) {
+                    const float4 w = s_w[(step * kKParts + i) * 32];
+                    const float r_w[4] = {w.x, w.y, w.z, w.w};
+                    #pragma unroll
+                    for (int j = 0; j < kParts; ++j) mma_m16n8k8_tf32(r_acc[i][j], r_w, r_x[j]);
+                }
+                // a part of the next stage with each step, so that tensor cores need not wait
+                copy_rows(conv, tiling, b, next, b.s_x + stage * stage_words,
+                          (step + 1) * due_step);
+                #pragma unroll
+                for (int j = 0; j < kParts; ++j) r_x[j][0] = r_next[j][0], r_x[j][1] = r_next[j][1];
+            }
+            __pipeline_commit();
+        }
+        store_row(conv, b, tile_at(tiling, tile), r_acc, g_y);
+    }
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* /*workspace*/,
+                                 size_t /*workspace_bytes*/, cudaStream_t stream) {
+    const Choice choices[] = {
+        {kLarge, conv2d_stem<kLarge.k_parts, kLarge.warps, kLarge.blocks>},
+        {kMiddle, conv2d_stem<kMiddle.k_parts, kMiddle.warps, kMiddle.blocks>},
+        {kSmall, conv2d_stem<kSmall.k_parts, kSmall.warps, kSmall.blocks>}};
+    return launch_stem(choices, *problem, x, w, bias, y, stream);
+}

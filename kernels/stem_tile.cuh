@@ -1,0 +1,269 @@
+// What the rungs for stems share: how a problem is cut into tiles, what a block stages of the filter
+// and of x, and how its sums become y. Included after tensor.cuh.
+#pragma once
+
+#include "convlab_async.cuh"
+
+constexpr int kParts = 7;             // of 8 columns: a warp's part of an output row
+constexpr int kColumns = 8 * kParts;
+constexpr int kYPitch = 32 + 8;       // of 4 parts in the buffer for y: 8 g + 2 t meets all banks
+
+// How a rung is compiled: channels of a block in parts of 16, output rows of a tile at most, a warp
+// to each, and the blocks that an SM has registers for.
+struct Shape {
+    int k_parts, warps, blocks;
+};
+
+// A stage of x is some channels of a tile's input, halo included; two are there at a time. The
+// filter of a block's channels is there all the time.
+struct Tiling {
+    int rows;                        // of output in a tile
+    int extent_h, extent_w;          // of its input
+    int pitch, plane;                // words from a row of a stage to the next; from a channel
+    int channels, chunks;            // of a stage; stages of a tile
+    int steps;                       // of 8 taps (c, r, s) of a stage, the last may be in part
+    int tiles_p, tiles_q, tiles;
+    int k_tiles, lanes;              // of a group; blocks for each of them
+    int y_at, tap_at, bias_at, x_at; // in words of shared memory
+    int bytes;                       // 0: the tiles do not fit, or are too many
+};
+
+struct Block {
+    float4* s_w;    // [chunk][step][k part][lane]: a lane's fragment is one 16-byte read
+    float *s_y, *s_bias, *s_x;
+    int2* s_tap;    // [step][t]: where taps 8 step + t and 8 step + t + 4 are in a stage; or -1
+    int warp, lane, warps;
+    int group, k0, channels;   // k0: within the group; channels: from it to the group's last
+    int first_tile;
+};
+
+__device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling& tiling,
+                                          int k_parts, float4* s_mem) {
+    float* s_words = reinterpret_cast<float*>(s_mem);
+    Block b;
+    b.s_w = s_mem;
+    b.s_y = s_words + tiling.y_at;
+    b.s_tap = reinterpret_cast<int2*>(s_words + tiling.tap_at);
+    b.s_bias = s_words + tiling.bias_at;
+    b.s_x = s_words + tiling.x_at;
+    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
+    b.lane = threadIdx.x % 32;
+    b.warps = tiling.rows;
+    const int k_tile = blockIdx.x / tiling.lanes, K_group = conv.K / conv.groups;
+    b.group = k_tile / tiling.k_tiles;
+    b.k0 = k_tile % tiling.k_tiles * 16 * k_parts;
+    b.channels = K_group - b.k0;
+    b.first_tile = blockIdx.x % tiling.lanes;
+    return b;
+}
+
+// Copies the filter into the order of fragments, see mma_m16n8k8_tf32; and finds the taps.
+__device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& tiling,
+                                       const Block& b, int k_parts, const float* g_w,
+                                       const float* g_bias) {
+    const int C_group = conv.C / conv.groups, RS = conv.R * conv.S;
+    const int64_t first_k = int64_t(b.group) * (conv.K / conv.groups) + b.k0;
+    for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+        const int c0 = chunk * tiling.channels;
+        const int taps = min_of(tiling.channels, C_group - c0) * RS;
+        for (int k = b.warp; k < 16 * k_parts; k += b.warps) {
+            const float* w_k = g_w + ((first_k + k) * C_group + c0) * RS;
+            float4* s_k = b.s_w + (chunk * tiling.steps * k_parts + k / 16) * 32 + k % 8 * 4;
+            for (int i = b.lane; i < 8 * tiling.steps; i += 32) {
+                float* to = reinterpret_cast<float*>(s_k + i / 8 * k_parts * 32 + i % 4);
+                copy_async<4>(to + i / 4 % 2 * 2 + k / 8 % 2, w_k + i, k < b.channels && i < taps);
+            }
+        }
+    }
+    __pipeline_commit();
+    for (int i = threadIdx.x; i < 8 * tiling.steps + 8; i += 32 * b.warps) {   // and 8 of none
+        const int c = i / RS, r = i % RS / conv.S, s = i % conv.S;
+        reinterpret_cast<int*>(b.s_tap)[i / 8 * 8 + i % 4 * 2 + i / 4 % 2] =
+            c < tiling.channels ? c * tiling.plane + r * conv.dilation_h * tiling.pitch +
+                                      s * conv.dilation_w
+                                : -1;
+    }
+    for (int k = threadIdx.x; k < 16 * k_parts; k += 32 * b.warps)
+        b.s_bias[k] = g_bias && k < b.channels ? g_bias[first_k + k] : 0.0f;
+}
+
+struct Tile {   // its first output
+    int n, p, q;
+};
+__device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
+    const int per_image = tiling.tiles_p * tiling.tiles_q, rest = tile % per_image;
+    return {tile / per_image, rest / tiling.tiles_q * tiling.rows, rest % tiling.tiles_q * kColumns};
+}
+
+// A stage on its way. A warp copies every so-manieth row of it.
+struct Stage {
+    int tile, chunk;
+    const float* x_c0;      // its first channel
+    int h0, w0, channels;   // its corner in x: may be negative; channels that there are
+    int row, rows;          // this warp's next, and all of them: rows of all channels
+};
+
+__device__ __forceinline__ Stage stage_at(const ConvProblem& conv, const Tiling& tiling,
+                                          const Block& b, const float* g_x, int tile, int chunk) {
+    const Tile at = tile_at(tiling, tile);
+    const int C_group = conv.C / conv.groups, c0 = chunk * tiling.channels;
+    Stage stage;
+    stage.tile = tile, stage.chunk = chunk;
+    stage.x_c0 = g_x + (int64_t(at.n) * conv.C + b.group * C_group + c0) * conv.H * conv.W;
+    stage.h0 = at.p * conv.stride_h - conv.pad_h;
+    stage.w0 = at.q * conv.stride_w - conv.pad_w;
+    stage.channels = C_group - c0;
+    stage.row = b.warp;
+    stage.rows = tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
+    return stage;
+}
+__device__ __forceinline__ Stage stage_after(const ConvProblem& conv, const Tiling& tiling,
+                                             const Block& b, const float* g_x, const Stage& one) {
+    const bool last = one.chunk + 1 == tiling.chunks;
+    return stage_at(conv, tiling, b, g_x, one.tile + (last ? tiling.lanes : 0),
+                    last ? 0 : one.chunk + 1);
+}
+
+// Has this warp's rows before `due` copied. Channels past the last are zeros, as the padding is.
+__device__ __forceinline__ void copy_rows(const ConvProblem& conv, const Tiling& tiling,
+                                          const Block& b, Stage& stage, float* s_stage, int due) {
+    for (due = min_of(due, stage.rows); stage.row < due; stage.row += b.warps) {
+        const int c = stage.row / tiling.extent_h, i = stage.row % tiling.extent_h;
+        const int h = stage.h0 + i;
+        const bool inside = c < stage.channels && h >= 0 && h < conv.H;
+        const float* x_row = stage.x_c0 + (int64_t(c) * conv.H + h) * conv.W;
+        float* s_row = s_stage + c * tiling.plane + i * tiling.pitch;
+        for (int column = b.lane; column < tiling.extent_w; column += 32) {
+            const int w = stage.w0 + column;
+            copy_async<4>(s_row + column, x_row + w, inside && w >= 0 && w < conv.W);
+        }
+    }
+}
+
+// A warp's sums, an output row of 16 k_parts channels, through a buffer of 8 channels x 4 parts:
+// the accumulators' own layout would be runs of 32 bytes.
+template <int kKParts>
+__device__ __forceinline__ void store_row(const ConvProblem& conv, const Block& b, const Tile& at,
+                                          const float (&r_acc)[kKParts][kParts][4], float* g_y) {
+    const int p = at.p + b.warp;
+    if (p >= conv.P) return;
+    const int g = b.lane / 4, t = b.lane % 4;
+    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    float* s_y = b.s_y + b.warp * 8 * kYPitch;
+    float* y_k = g_y + (int64_t(at.n) * conv.K + b.group * (conv.K / conv.groups) + b.k0) * PQ +
+                 int64_t(p) * conv.Q + at.q + b.lane;
+    #pragma unroll
+    for (int i = 0; i < 2 * kKParts; ++i, y_k += 8 * PQ) {
+        #pragma unroll
+        for (int first = 0; first < kParts; first += 4) {
+            const int parts = min_of(4, kParts - first), column = 8 * first + b.lane;
+            #pragma unroll
+            for (int j = 0; j < parts; ++j) {
+                const float* r_two = r_acc[i / 2][first + j] + i % 2 * 2;
+                *reinterpret_cast<float2*>(s_y + g * kYPitch + 8 * j + 2 * t) =
+                    make_float2(r_two[0], r_two[1]);
+            }
+            __syncwarp();
+            const int channels = column < kColumns && at.q + column < conv.Q ? b.channels - 8 * i : 0;
+            #pragma unroll
+            for (int k = 0; k < 8; ++k)
+                if (k < channels) y_k[k * PQ + 8 * first] = s_y[k * kYPitch + b.lane];
+            __syncwarp();
+        }
+    }
+}
+
+// A fragment of x is read at tap + stride_w * output, 4 taps and 8 outputs. In a row of x these are
+// one run of words, each met once (stride 4) or by several lanes (less). A stage is so pitched that
+// the next row, where the list of taps goes on there, begins in the bank behind that run.
+inline int64_t continued(int64_t words, int64_t run, int stride_w) {
+    const int64_t banks = stride_w % 4 == 0 ? 4 : 32;
+    return words + ((run - words) % banks + banks) % banks;
+}
+
+// The tiling of a problem; rows are as many, then blocks of an SM, then channels of a stage, as
+// fit. `smem` is a block's and `smem_sm` an SM's shared memory.
+inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, int smem, int smem_sm,
+                         int multiprocessors) {
+    Tiling t = {};
+    const int C_group = conv.C / conv.groups, k_words = 16 * shape.k_parts;
+    const int64_t RS = int64_t(conv.R) * conv.S;
+    const int64_t run = 7 * int64_t(conv.stride_w) + int64_t(conv.S - 1) * conv.dilation_w + 1;
+    const int64_t extent_w = run + int64_t(kColumns - 8) * conv.stride_w;
+    const int64_t down = int64_t(conv.R - 1) * conv.dilation_h;
+    const int64_t pitch = continued(extent_w, run, conv.stride_w);
+    if (pitch > smem || down >= smem || RS * C_group > smem / 64) return t;
+    t.extent_w = int(extent_w), t.pitch = int(pitch);
+    t.tiles_q = ceil_div(conv.Q, kColumns);
+    t.k_tiles = ceil_div(conv.K / conv.groups, k_words);
+
+    auto fits = [&](int rows, int blocks, int chunks) {
+        const int64_t extent_h = int64_t(rows - 1) * conv.stride_h + down + 1;
+        const int64_t plane = continued(extent_h * pitch, down * pitch + run, conv.stride_w);
+        const int channels = ceil_div(C_group, chunks);
+        if (ceil_div(C_group, channels) != chunks) return false;
+        const int64_t steps = ceil_div(channels * RS, int64_t(8));
+        const int64_t y_at = 8 * steps * chunks * k_words, tap_at = y_at + rows * 8 * kYPitch;
+        const int64_t bias_at = tap_at + 8 * steps + 8, x_at = bias_at + k_words;
+        const int64_t bytes = 4 * (x_at + 2 * channels * plane);
+        if (bytes > min_of(smem, smem_sm / blocks - 1024)) return false;
+        const int64_t tiles = int64_t(conv.N) * ceil_div(conv.P, rows) * t.tiles_q;
+        const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
+        if (tiles > INT32_MAX / 2 || k_tiles > INT32_MAX / (blocks * multiprocessors)) return false;
+        t.rows = rows, t.extent_h = int(extent_h), t.plane = int(plane);
+        t.channels = channels, t.chunks = chunks, t.steps = int(steps);
+        t.tiles_p = ceil_div(conv.P, rows), t.tiles = int(tiles);
+        t.lanes = int(min_of(tiles, max_of(int64_t(1), blocks * multiprocessors / k_tiles)));
+        t.y_at = int(y_at), t.tap_at = int(tap_at), t.bias_at = int(bias_at), t.x_at = int(x_at);
+        t.bytes = int(bytes);
+        return true;
+    };
+    for (int rows = min_of(shape.warps, conv.P); rows > 0; rows /= 2)
+        for (int blocks = shape.blocks; blocks > 0; --blocks)
+            for (int chunks = 1; chunks <= C_group; ++chunks)
+                if (fits(rows, blocks, chunks)) return t;
+    return t;
+}
+
+using StemKernel = void (*)(ConvProblem, Tiling, const float*, const float*, const float*, float*);
+struct Choice {
+    Shape shape;
+    StemKernel kernel;
+};
+
+// Launches the choice that computes the fewest channels for nothing, the first of several whose
+// tiles have 4 rows or more.
+template <int kChoices>
+const char* launch_stem(const Choice (&choices)[kChoices], const ConvProblem& conv, const float* x,
+                        const float* w, const float* bias, float* y, cudaStream_t stream) {
+    if (conv.N == 0) return nullptr;
+    int device = 0, smem = 0, smem_sm = 0, multiprocessors = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&smem_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+                                        device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (status != cudaSuccess) return cudaGetErrorString(status);
+
+    Tiling best = {};
+    StemKernel kernel = nullptr;
+    int64_t least = 0;
+    for (const Choice& choice : choices) {
+        const Tiling t = tiling_for(conv, choice.shape, smem, smem_sm, multiprocessors);
+        if (t.bytes == 0) continue;
+        const int64_t channels = int64_t(t.k_tiles) * choice.shape.k_parts * 16;
+        const int64_t cost = 2 * channels + (t.rows < min_of(4, conv.P));
+        if (kernel && cost >= least) continue;
+        best = t, kernel = choice.kernel, least = cost;
+    }
+    if (!kernel)
+        return "the tiles are more than 2^30, or do not fit into shared memory; use 10_mma_tf32";
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, best.bytes);
+    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const unsigned grid = unsigned(conv.groups) * best.k_tiles * best.lanes;
+    kernel<<<grid, 32 * best.rows, best.bytes, stream>>>(conv, best, x, w, bias, y);
+    return launch_error();
+}
