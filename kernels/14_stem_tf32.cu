@@ -18,7 +18,8 @@
 
 constexpr Shape kLarge = {6, 8, 1}, kMiddle = {4, 6, 2}, kSmall = {2, 8, 2};
 
-template <int kKParts, int kWarps, int kBlocks>
+// A stride along w that is known to the compiler; 0: any.
+template <int kStride, int kKParts, int kWarps, int kBlocks>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const float* __restrict__ g_w, const float* __restrict__ g_bias,
@@ -26,8 +27,9 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     extern __shared__ float4 s_mem[];
     const Block b = block_of(conv, tiling, kKParts, s_mem);
     set_up(conv, tiling, b, kKParts, g_w, g_bias);
-    Stage next = stage_at(conv, tiling, b, g_x, b.first_tile, 0);
-    copy_rows(conv, tiling, b, next, b.s_x, next.rows);
+    Stage next = {b.first_tile, 0};
+    begin_stage(conv, tiling, b, g_x, next, b.s_x);
+    copy_rows(conv, tiling, b, next, next.rows);
     __pipeline_commit();
     __pipeline_wait_prior(1);
     __syncthreads();   // the filter is there
@@ -38,11 +40,13 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     }
 
     const int g = b.lane / 4, t = b.lane % 4;
-    const int part_step = 8 * conv.stride_w, stage_words = tiling.channels * tiling.plane;
-    const int due_step = ceil_div(tiling.channels * tiling.extent_h, tiling.steps);
+    const int stride_w = kStride ? kStride : conv.stride_w;
+    const int stage_words = tiling.channels * tiling.plane;
+    // rows that are copied with a step, so that the last are under way half a stage before their use
+    const int due_step = ceil_div(2 * tiling.channels * tiling.extent_h, tiling.steps);
     // x at h = p*stride_h - pad_h + r*dilation_h, w = q*stride_w - pad_w + s*dilation_w is, for a
-    // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + j*part_step + tap.
-    const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * conv.stride_w;
+    // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + 8*j*stride_w + tap.
+    const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * stride_w;
     int stage = 0;
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
         float r_acc[kKParts][kParts][4];
@@ -51,27 +55,29 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             for (int j = 0; j < kParts; ++j)
                 for (int e = 0; e < 4; ++e) r_acc[i][j][e] = b.s_bias[16 * i + g + e / 2 * 8];
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            const float* s_lane = b.s_x + stage * stage_words + lane_at;
+            stage ^= 1;
+            if (++next.chunk == tiling.chunks) next.chunk = 0, next.tile += tiling.lanes;
+            begin_stage(conv, tiling, b, g_x, next, b.s_x + stage * stage_words);
             __pipeline_wait_prior(0);
             __syncthreads();   // all have their part of this stage, and are done with the other
-            const float* s_lane = b.s_x + stage * stage_words + lane_at;
             const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
-            stage ^= 1;
-            next = stage_after(conv, tiling, b, g_x, next);
             float r_x[kParts][2];
-            auto read = [&](float (&to)[kParts][2], int step) {
+            auto read = [&](int step) {
                 const int2 tap = b.s_tap[4 * step + t];
+                const float* s_low = s_lane + max_of(tap.x, 0);
+                const float* s_high = s_lane + max_of(tap.y, 0);
                 #pragma unroll
                 for (int j = 0; j < kParts; ++j) {
-                    const float* s_part = s_lane + j * part_step;
-                    to[j][0] = tap.x >= 0 ? before_truncation(s_part[tap.x]) : 0.0f;
-                    to[j][1] = tap.y >= 0 ? before_truncation(s_part[tap.y]) : 0.0f;
+                    const float x_low = before_truncation(s_low[8 * j * stride_w]);
+                    const float x_high = before_truncation(s_high[8 * j * stride_w]);
+                    r_x[j][0] = tap.x >= 0 ? x_low : 0.0f;
+                    r_x[j][1] = tap.y >= 0 ? x_high : 0.0f;
                 }
             };
-            read(r_x, 0);
-            #pragma unroll 2
+            #pragma unroll 1
             for (int step = 0; step < tiling.steps; ++step) {
-                float r_next[kParts][2];
-                read(r_next, step + 1);   // taps of none past the last
+                read(step);
                 #pragma unroll
                 for (int i = 0; i < kKParts; ++i) {
                     const float4 w = s_w[(step * kKParts + i) * 32];
@@ -79,24 +85,28 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
                     #pragma unroll
                     for (int j = 0; j < kParts; ++j) mma_m16n8k8_tf32(r_acc[i][j], r_w, r_x[j]);
                 }
-                // a part of the next stage with each step, so that tensor cores need not wait
-                copy_rows(conv, tiling, b, next, b.s_x + stage * stage_words,
-                          (step + 1) * due_step);
-                #pragma unroll
-                for (int j = 0; j < kParts; ++j) r_x[j][0] = r_next[j][0], r_x[j][1] = r_next[j][1];
+                copy_rows(conv, tiling, b, next, (step + 1) * due_step);
             }
             __pipeline_commit();
         }
-        store_row(conv, b, tile_at(tiling, tile), r_acc, g_y);
+        store_row(conv, tiling, b, tile_at(tiling, tile), r_acc, g_y);
     }
+}
+
+template <int kStride>
+static const char* launch(const ConvProblem& conv, const float* x, const float* w,
+                          const float* bias, float* y, cudaStream_t stream) {
+    const Choice choices[] = {
+        {kLarge, conv2d_stem<kStride, kLarge.k_parts, kLarge.warps, kLarge.blocks>},
+        {kMiddle, conv2d_stem<kStride, kMiddle.k_parts, kMiddle.warps, kMiddle.blocks>},
+        {kSmall, conv2d_stem<kStride, kSmall.k_parts, kSmall.warps, kSmall.blocks>}};
+    return launch_stem(choices, conv, x, w, bias, y, stream);
 }
 
 CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
                                  const float* bias, float* y, void* /*workspace*/,
                                  size_t /*workspace_bytes*/, cudaStream_t stream) {
-    const Choice choices[] = {
-        {kLarge, conv2d_stem<kLarge.k_parts, kLarge.warps, kLarge.blocks>},
-        {kMiddle, conv2d_stem<kMiddle.k_parts, kMiddle.warps, kMiddle.blocks>},
-        {kSmall, conv2d_stem<kSmall.k_parts, kSmall.warps, kSmall.blocks>}};
-    return launch_stem(choices, *problem, x, w, bias, y, stream);
+    if (problem->stride_w == 4) return launch<4>(*problem, x, w, bias, y, stream);
+    if (problem->stride_w == 2) return launch<2>(*problem, x, w, bias, y, stream);
+    return launch<0>(*problem, x, w, bias, y, stream);
 }

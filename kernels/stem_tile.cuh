@@ -24,6 +24,7 @@ struct Tiling {
     int steps;                       // of 8 taps (c, r, s) of a stage, the last may be in part
     int tiles_p, tiles_q, tiles;
     int k_tiles, lanes;              // of a group; blocks for each of them
+    bool vectors;                    // y is written 16 bytes at a time
     int y_at, tap_at, bias_at, x_at; // in words of shared memory
     int bytes;                       // 0: the tiles do not fit, or are too many
 };
@@ -98,76 +99,97 @@ __device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
 // A stage on its way. A warp copies every so-manieth row of it.
 struct Stage {
     int tile, chunk;
-    const float* x_c0;      // its first channel
-    int h0, w0, channels;   // its corner in x: may be negative; channels that there are
-    int row, rows;          // this warp's next, and all of them: rows of all channels
+    const float* x_row;   // this warp's next row: its first column in x, may be left of it;
+    float* s_row;         // in the stage
+    int i, h;             // in its channel of the stage; in x
+    int w0;               // the first column: may be negative
+    int channels;         // that there are in x from this row's on
+    int row, rows;        // counted over all channels; and how many are to be copied
 };
 
-__device__ __forceinline__ Stage stage_at(const ConvProblem& conv, const Tiling& tiling,
-                                          const Block& b, const float* g_x, int tile, int chunk) {
-    const Tile at = tile_at(tiling, tile);
-    const int C_group = conv.C / conv.groups, c0 = chunk * tiling.channels;
-    Stage stage;
-    stage.tile = tile, stage.chunk = chunk;
-    stage.x_c0 = g_x + (int64_t(at.n) * conv.C + b.group * C_group + c0) * conv.H * conv.W;
-    stage.h0 = at.p * conv.stride_h - conv.pad_h;
-    stage.w0 = at.q * conv.stride_w - conv.pad_w;
+__device__ __forceinline__ void begin_stage(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_x, Stage& stage,
+                                            float* s_stage) {
+    const Tile at = tile_at(tiling, stage.tile);
+    const int C_group = conv.C / conv.groups, c0 = stage.chunk * tiling.channels;
+    stage.i = b.warp;
+    stage.h = at.p * conv.stride_h - conv.pad_h + b.warp;
+    stage.w0 = at.q * conv.stride_w - conv.pad_w + b.lane;
+    stage.x_row = g_x + stage.w0 +
+                  ((int64_t(at.n) * conv.C + b.group * C_group + c0) * conv.H + stage.h) * conv.W;
+    stage.s_row = s_stage + b.warp * tiling.pitch + b.lane;
     stage.channels = C_group - c0;
     stage.row = b.warp;
-    stage.rows = tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
-    return stage;
-}
-__device__ __forceinline__ Stage stage_after(const ConvProblem& conv, const Tiling& tiling,
-                                             const Block& b, const float* g_x, const Stage& one) {
-    const bool last = one.chunk + 1 == tiling.chunks;
-    return stage_at(conv, tiling, b, g_x, one.tile + (last ? tiling.lanes : 0),
-                    last ? 0 : one.chunk + 1);
+    stage.rows = stage.tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
 }
 
 // Has this warp's rows before `due` copied. Channels past the last are zeros, as the padding is.
 __device__ __forceinline__ void copy_rows(const ConvProblem& conv, const Tiling& tiling,
-                                          const Block& b, Stage& stage, float* s_stage, int due) {
-    for (due = min_of(due, stage.rows); stage.row < due; stage.row += b.warps) {
-        const int c = stage.row / tiling.extent_h, i = stage.row % tiling.extent_h;
-        const int h = stage.h0 + i;
-        const bool inside = c < stage.channels && h >= 0 && h < conv.H;
-        const float* x_row = stage.x_c0 + (int64_t(c) * conv.H + h) * conv.W;
-        float* s_row = s_stage + c * tiling.plane + i * tiling.pitch;
-        for (int column = b.lane; column < tiling.extent_w; column += 32) {
-            const int w = stage.w0 + column;
-            copy_async<4>(s_row + column, x_row + w, inside && w >= 0 && w < conv.W);
+                                          const Block& b, Stage& stage, int due) {
+    due = min_of(due, stage.rows);
+    #pragma unroll 1
+    while (stage.row < due) {
+        if (stage.i >= tiling.extent_h) {   // rows of a stage are not fewer than warps
+            stage.i -= tiling.extent_h, stage.h -= tiling.extent_h, --stage.channels;
+            stage.x_row += int64_t(conv.H - tiling.extent_h) * conv.W;
+            stage.s_row += tiling.plane - tiling.extent_h * tiling.pitch;
         }
+        const bool inside = stage.channels > 0 && stage.h >= 0 && stage.h < conv.H;
+        const unsigned width = inside ? conv.W : 0;
+        #pragma unroll 1
+        for (int first = 0; first < tiling.extent_w; first += 128) {
+            #pragma unroll
+            for (int column = first; column < first + 128; column += 32)
+                if (column + b.lane < tiling.extent_w)
+                    copy_async<4>(stage.s_row + column, stage.x_row + column,
+                                  unsigned(stage.w0 + column) < width);
+        }
+        stage.i += b.warps, stage.h += b.warps, stage.row += b.warps;
+        stage.x_row += b.warps * int64_t(conv.W);
+        stage.s_row += b.warps * tiling.pitch;
     }
 }
 
 // A warp's sums, an output row of 16 k_parts channels, through a buffer of 8 channels x 4 parts:
-// the accumulators' own layout would be runs of 32 bytes.
+// the accumulators' own layout would be runs of 32 bytes. 16 bytes a lane where rows of y allow it.
 template <int kKParts>
-__device__ __forceinline__ void store_row(const ConvProblem& conv, const Block& b, const Tile& at,
+__device__ __forceinline__ void store_row(const ConvProblem& conv, const Tiling& tiling,
+                                          const Block& b, const Tile& at,
                                           const float (&r_acc)[kKParts][kParts][4], float* g_y) {
     const int p = at.p + b.warp;
     if (p >= conv.P) return;
     const int g = b.lane / 4, t = b.lane % 4;
     const int64_t PQ = int64_t(conv.P) * conv.Q;
+    const int columns = min_of(kColumns, conv.Q - at.q);
     float* s_y = b.s_y + b.warp * 8 * kYPitch;
     float* y_k = g_y + (int64_t(at.n) * conv.K + b.group * (conv.K / conv.groups) + b.k0) * PQ +
-                 int64_t(p) * conv.Q + at.q + b.lane;
+                 int64_t(p) * conv.Q + at.q;
     #pragma unroll
     for (int i = 0; i < 2 * kKParts; ++i, y_k += 8 * PQ) {
         #pragma unroll
         for (int first = 0; first < kParts; first += 4) {
-            const int parts = min_of(4, kParts - first), column = 8 * first + b.lane;
             #pragma unroll
-            for (int j = 0; j < parts; ++j) {
+            for (int j = 0; j < min_of(4, kParts - first); ++j) {
                 const float* r_two = r_acc[i / 2][first + j] + i % 2 * 2;
                 *reinterpret_cast<float2*>(s_y + g * kYPitch + 8 * j + 2 * t) =
                     make_float2(r_two[0], r_two[1]);
             }
             __syncwarp();
-            const int channels = column < kColumns && at.q + column < conv.Q ? b.channels - 8 * i : 0;
-            #pragma unroll
-            for (int k = 0; k < 8; ++k)
-                if (k < channels) y_k[k * PQ + 8 * first] = s_y[k * kYPitch + b.lane];
+            const int channels = b.channels - 8 * i;
+            if (tiling.vectors) {
+                const int k = b.lane / 8, column = b.lane % 8 * 4;
+                float* y_lane = y_k + k * PQ + 8 * first + column;
+                #pragma unroll
+                for (int down = 0; down < 8; down += 4)
+                    if (k + down < channels && 8 * first + column < columns)
+                        *reinterpret_cast<float4*>(y_lane + down * PQ) =
+                            *reinterpret_cast<float4*>(s_y + (k + down) * kYPitch + column);
+            } else if (8 * first + b.lane < columns) {
+                #pragma unroll
+                for (int k = 0; k < 8; ++k)
+                    if (k < channels)
+                        y_k[k * PQ + 8 * first + b.lane] = s_y[k * kYPitch + b.lane];
+            }
             __syncwarp();
         }
     }
@@ -263,6 +285,7 @@ const char* launch_stem(const Choice (&choices)[kChoices], const ConvProblem& co
         return "the tiles are more than 2^30, or do not fit into shared memory; use 10_mma_tf32";
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, best.bytes);
     if (status != cudaSuccess) return cudaGetErrorString(status);
+    best.vectors = conv.Q % 4 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
     const unsigned grid = unsigned(conv.groups) * best.k_tiles * best.lanes;
     kernel<<<grid, 32 * best.rows, best.bytes, stream>>>(conv, best, x, w, bias, y);
     return launch_error();
