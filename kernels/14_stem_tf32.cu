@@ -24,12 +24,13 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const float* __restrict__ g_w, const float* __restrict__ g_bias,
             float* __restrict__ g_y) {
+    constexpr int kReads = ceil_div(kParts, kKParts - 1);
     extern __shared__ float4 s_mem[];
     const Block b = block_of(conv, tiling, kKParts, s_mem);
     set_up(conv, tiling, b, kKParts, g_w, g_bias);
     Stage next = {b.first_tile, 0};
     begin_stage(conv, tiling, b, g_x, next, b.s_x);
-    copy_rows(conv, tiling, b, next, next.rows);
+    while (next.row < next.rows) copy_row(conv, tiling, b, next);
     __pipeline_commit();
     __pipeline_wait_prior(1);
     __syncthreads();   // the filter is there
@@ -42,8 +43,6 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     const int g = b.lane / 4, t = b.lane % 4;
     const int stride_w = kStride ? kStride : conv.stride_w;
     const int stage_words = tiling.channels * tiling.plane;
-    // rows that are copied with a step, so that the last are under way half a stage before their use
-    const int due_step = ceil_div(2 * tiling.channels * tiling.extent_h, tiling.steps);
     // x at h = p*stride_h - pad_h + r*dilation_h, w = q*stride_w - pad_w + s*dilation_w is, for a
     // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + 8*j*stride_w + tap.
     const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * stride_w;
@@ -62,31 +61,46 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             __pipeline_wait_prior(0);
             __syncthreads();   // all have their part of this stage, and are done with the other
             const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
-            float r_x[kParts][2];
-            auto read = [&](int step) {
-                const int2 tap = b.s_tap[4 * step + t];
-                const float* s_low = s_lane + max_of(tap.x, 0);
-                const float* s_high = s_lane + max_of(tap.y, 0);
+            // What a step needs is read during the one before, a little with each of its parts.
+            int2 tap = b.s_tap[t];
+            const float *s_low = nullptr, *s_high = nullptr;
+            float r_x[kParts][2], r_next[kParts][2];
+            auto find = [&]() { s_low = s_lane + max_of(tap.x, 0), s_high = s_lane + max_of(tap.y, 0); };
+            auto read = [&](int j) {
+                r_next[j][0] = s_low[8 * j * stride_w], r_next[j][1] = s_high[8 * j * stride_w];
+            };
+            auto take = [&]() {
                 #pragma unroll
                 for (int j = 0; j < kParts; ++j) {
-                    const float x_low = before_truncation(s_low[8 * j * stride_w]);
-                    const float x_high = before_truncation(s_high[8 * j * stride_w]);
-                    r_x[j][0] = tap.x >= 0 ? x_low : 0.0f;
-                    r_x[j][1] = tap.y >= 0 ? x_high : 0.0f;
+                    r_x[j][0] = tap.x >= 0 ? before_truncation(r_next[j][0]) : 0.0f;
+                    r_x[j][1] = tap.y >= 0 ? before_truncation(r_next[j][1]) : 0.0f;
                 }
             };
+            find();
+            #pragma unroll
+            for (int j = 0; j < kParts; ++j) read(j);
+            take();
+            float4 w_next = s_w[0];
+            const int last = tiling.steps * kKParts - 1;
             #pragma unroll 1
             for (int step = 0; step < tiling.steps; ++step) {
-                read(step);
+                tap = b.s_tap[4 * step + 4 + t];   // past the last step: of none
                 #pragma unroll
                 for (int i = 0; i < kKParts; ++i) {
-                    const float4 w = s_w[(step * kKParts + i) * 32];
-                    const float r_w[4] = {w.x, w.y, w.z, w.w};
+                    const float r_w[4] = {w_next.x, w_next.y, w_next.z, w_next.w};
+                    const int fragment = step * kKParts + i + 1;
+                    w_next = s_w[(i + 1 < kKParts ? fragment : min_of(fragment, last)) * 32];
+                    if (i == 1) find();
+                    #pragma unroll
+                    for (int j = (i - 1) * kReads; i > 0 && j < min_of(kParts, i * kReads); ++j)
+                        read(j);
                     #pragma unroll
                     for (int j = 0; j < kParts; ++j) mma_m16n8k8_tf32(r_acc[i][j], r_w, r_x[j]);
                 }
-                copy_rows(conv, tiling, b, next, (step + 1) * due_step);
+                take();
+                if (next.row < next.rows) copy_row(conv, tiling, b, next);
             }
+            while (next.row < next.rows) copy_row(conv, tiling, b, next);
             __pipeline_commit();
         }
         store_row(conv, tiling, b, tile_at(tiling, tile), r_acc, g_y);

@@ -25,12 +25,13 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const float* __restrict__ g_w, const float* __restrict__ g_bias,
             float* __restrict__ g_y) {
+    constexpr int kReads = ceil_div(kParts, kKParts - 1);
     extern __shared__ float4 s_mem[];
     const Block b = block_of(conv, tiling, kKParts, s_mem);
     set_up(conv, tiling, b, kKParts, g_w, g_bias);
     Stage next = {b.first_tile, 0};
     begin_stage(conv, tiling, b, g_x, next, b.s_x);
-    copy_rows(conv, tiling, b, next, next.rows);
+    while (next.row < next.rows) copy_row(conv, tiling, b, next);
     __pipeline_commit();
     __pipeline_wait_prior(1);
     __syncthreads();   // the filter is there
@@ -38,8 +39,6 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
     const int g = b.lane / 4, t = b.lane % 4;
     const int stride_w = kStride ? kStride : conv.stride_w;
     const int stage_words = tiling.channels * tiling.plane;
-    // rows that are copied with a step, so that the last are under way half a stage before their use
-    const int due_step = ceil_div(2 * tiling.channels * tiling.extent_h, tiling.steps);
     // x at h = p*stride_h - pad_h + r*dilation_h, w = q*stride_w - pad_w + s*dilation_w is, for a
     // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + 8*j*stride_w + tap.
     const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * stride_w;
@@ -65,30 +64,43 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
             __pipeline_wait_prior(0);
             __syncthreads();   // all have their part of this stage, and are done with the other
             const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
-            float r_high[kParts][2], r_low[kParts][2];
-            auto split = [&](float value, bool inside, float& high, float& low) {
-                const Parts parts = parts_of(value);
-                high = inside ? parts.high : 0.0f, low = inside ? parts.low : 0.0f;
+            int2 tap = b.s_tap[t];
+            const float *s_low = nullptr, *s_high = nullptr;
+            float r_high[kParts][2], r_low[kParts][2], r_next[kParts][2];
+            auto find = [&]() { s_low = s_lane + max_of(tap.x, 0), s_high = s_lane + max_of(tap.y, 0); };
+            auto read = [&](int j) {
+                r_next[j][0] = s_low[8 * j * stride_w], r_next[j][1] = s_high[8 * j * stride_w];
             };
-            auto read = [&](int step) {
-                const int2 tap = b.s_tap[4 * step + t];
-                const float* s_low = s_lane + max_of(tap.x, 0);
-                const float* s_high = s_lane + max_of(tap.y, 0);
+            auto take = [&]() {
                 #pragma unroll
-                for (int j = 0; j < kParts; ++j) {
-                    split(s_low[8 * j * stride_w], tap.x >= 0, r_high[j][0], r_low[j][0]);
-                    split(s_high[8 * j * stride_w], tap.y >= 0, r_high[j][1], r_low[j][1]);
-                }
+                for (int j = 0; j < kParts; ++j)
+                    for (int e = 0; e < 2; ++e) {
+                        const bool inside = (e == 0 ? tap.x : tap.y) >= 0;
+                        const Parts x = parts_of(inside ? r_next[j][e] : 0.0f);
+                        r_high[j][e] = x.high, r_low[j][e] = x.low;
+                    }
             };
+            find();
+            #pragma unroll
+            for (int j = 0; j < kParts; ++j) read(j);
+            take();
+            float4 w_next = s_w[0];
+            const int last = tiling.steps * kKParts - 1;
             #pragma unroll 1
             for (int step = 0; step < tiling.steps; ++step) {
-                read(step);
+                tap = b.s_tap[4 * step + 4 + t];   // past the last step: of none
                 #pragma unroll
                 for (int i = 0; i < kKParts; ++i) {
-                    const float4 w = s_w[(step * kKParts + i) * 32];
-                    const Parts p[4] = {parts_of(w.x), parts_of(w.y), parts_of(w.z), parts_of(w.w)};
-                    const float w_high[4] = {p[0].high, p[1].high, p[2].high, p[3].high};
-                    const float w_low[4] = {p[0].low, p[1].low, p[2].low, p[3].low};
+                    const Parts w[4] = {parts_of(w_next.x), parts_of(w_next.y), parts_of(w_next.z),
+                                        parts_of(w_next.w)};
+                    const float w_high[4] = {w[0].high, w[1].high, w[2].high, w[3].high};
+                    const float w_low[4] = {w[0].low, w[1].low, w[2].low, w[3].low};
+                    const int fragment = step * kKParts + i + 1;
+                    w_next = s_w[(i + 1 < kKParts ? fragment : min_of(fragment, last)) * 32];
+                    if (i == 1) find();
+                    #pragma unroll
+                    for (int j = (i - 1) * kReads; i > 0 && j < min_of(kParts, i * kReads); ++j)
+                        read(j);
                     #pragma unroll
                     for (int j = 0; j < kParts; ++j) mma_m16n8k8_tf32(r_acc[i][j], w_low, r_high[j]);
                     #pragma unroll
@@ -97,9 +109,11 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
                     for (int j = 0; j < kParts; ++j)
                         mma_m16n8k8_tf32(r_acc[i][j], w_high, r_high[j]);
                 }
+                take();
                 if (++since == kPeriod) add(), since = 0;
-                copy_rows(conv, tiling, b, next, (step + 1) * due_step);
+                if (next.row < next.rows) copy_row(conv, tiling, b, next);
             }
+            while (next.row < next.rows) copy_row(conv, tiling, b, next);
             __pipeline_commit();
         }
         add();

@@ -123,31 +123,27 @@ __device__ __forceinline__ void begin_stage(const ConvProblem& conv, const Tilin
     stage.rows = stage.tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
 }
 
-// Has this warp's rows before `due` copied. Channels past the last are zeros, as the padding is.
-__device__ __forceinline__ void copy_rows(const ConvProblem& conv, const Tiling& tiling,
-                                          const Block& b, Stage& stage, int due) {
-    due = min_of(due, stage.rows);
-    #pragma unroll 1
-    while (stage.row < due) {
-        if (stage.i >= tiling.extent_h) {   // rows of a stage are not fewer than warps
-            stage.i -= tiling.extent_h, stage.h -= tiling.extent_h, --stage.channels;
-            stage.x_row += int64_t(conv.H - tiling.extent_h) * conv.W;
-            stage.s_row += tiling.plane - tiling.extent_h * tiling.pitch;
-        }
-        const bool inside = stage.channels > 0 && stage.h >= 0 && stage.h < conv.H;
-        const unsigned width = inside ? conv.W : 0;
-        #pragma unroll 1
-        for (int first = 0; first < tiling.extent_w; first += 128) {
-            #pragma unroll
-            for (int column = first; column < first + 128; column += 32)
-                if (column + b.lane < tiling.extent_w)
-                    copy_async<4>(stage.s_row + column, stage.x_row + column,
-                                  unsigned(stage.w0 + column) < width);
-        }
-        stage.i += b.warps, stage.h += b.warps, stage.row += b.warps;
-        stage.x_row += b.warps * int64_t(conv.W);
-        stage.s_row += b.warps * tiling.pitch;
+// Has this warp's next row copied. Channels past the last are zeros, as the padding is.
+__device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, Stage& stage) {
+    if (stage.i >= tiling.extent_h) {   // rows of a channel are not fewer than warps
+        stage.i -= tiling.extent_h, stage.h -= tiling.extent_h, --stage.channels;
+        stage.x_row += int64_t(conv.H - tiling.extent_h) * conv.W;
+        stage.s_row += tiling.plane - tiling.extent_h * tiling.pitch;
     }
+    const bool inside = stage.channels > 0 && stage.h >= 0 && stage.h < conv.H;
+    const unsigned width = inside ? conv.W : 0;
+    #pragma unroll 1
+    for (int first = 0; first < tiling.extent_w; first += 128) {
+        #pragma unroll
+        for (int column = first; column < first + 128; column += 32)
+            if (column + b.lane < tiling.extent_w)
+                copy_async<4>(stage.s_row + column, stage.x_row + column,
+                              unsigned(stage.w0 + column) < width);
+    }
+    stage.i += b.warps, stage.h += b.warps, stage.row += b.warps;
+    stage.x_row += b.warps * int64_t(conv.W);
+    stage.s_row += b.warps * tiling.pitch;
 }
 
 // A warp's sums, an output row of 16 k_parts channels, through a buffer of 8 channels x 4 parts:
