@@ -8,7 +8,7 @@
 // parent: 14_stem_tf32
 // precision: fp32
 // supports: sm >= 80,
-//       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 392 + 2 * ((R - 1) * dilation_h + 2)
+//       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
 //       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem
 // limits: Three products where TF32 has one. Tiles have 56 columns and 32 or 48 channels, whether a
 //       problem has them or not. An infinity times an infinity is NaN.
@@ -16,7 +16,7 @@
 #include "tensor.cuh"
 #include "stem_tile.cuh"
 
-constexpr Shape kLarge = {3, 8, 1}, kSmall = {2, 6, 2};
+constexpr Shape kLarge = {3, 8, 1}, kSmall = {2, 4, 3};
 constexpr int kPeriod = 4;   // steps, after which sums leave the tensor cores
 
 // A stride along w that is known to the compiler; 0: any.
@@ -38,7 +38,6 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
 
     const int g = b.lane / 4, t = b.lane % 4;
     const int stride_w = kStride ? kStride : conv.stride_w;
-    const int stage_words = tiling.channels * tiling.plane;
     // x at h = p*stride_h - pad_h + r*dilation_h, w = q*stride_w - pad_w + s*dilation_w is, for a
     // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + 8*j*stride_w + tap.
     const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * stride_w;
@@ -57,10 +56,10 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
         };
         int since = 0;   // steps
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
-            const float* s_lane = b.s_x + stage * stage_words + lane_at;
+            const float* s_lane = b.s_x + stage * tiling.stage_words + lane_at;
             stage ^= 1;
             if (++next.chunk == tiling.chunks) next.chunk = 0, next.tile += tiling.lanes;
-            begin_stage(conv, tiling, b, g_x, next, b.s_x + stage * stage_words);
+            begin_stage(conv, tiling, b, g_x, next, b.s_x + stage * tiling.stage_words);
             __pipeline_wait_prior(0);
             __syncthreads();   // all have their part of this stage, and are done with the other
             const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
@@ -117,7 +116,9 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
             __pipeline_commit();
         }
         add();
-        store_row(conv, tiling, b, tile_at(tiling, tile), r_sum, g_y);
+        __syncthreads();   // all are done with this stage; the next overwrites it after a barrier
+        store_row(conv, tiling, b, tile_at(tiling, tile), r_sum,
+                  b.s_x + (stage ^ 1) * tiling.stage_words + b.warp * kYWords, g_y);
     }
 }
 

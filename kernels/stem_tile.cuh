@@ -6,7 +6,7 @@
 
 constexpr int kParts = 7;             // of 8 columns: a warp's part of an output row
 constexpr int kColumns = 8 * kParts;
-constexpr int kYPitch = 32 + 8;       // of 4 parts in the buffer for y: 8 g + 2 t meets all banks
+constexpr int kYWords = 8 * kColumns; // a warp's buffer for y, 8 channels: 56 g + 2 t meets all banks
 
 // How a rung is compiled: channels of a block in parts of 16, output rows of a tile at most, a warp
 // to each, and the blocks that an SM has registers for.
@@ -25,13 +25,14 @@ struct Tiling {
     int tiles_p, tiles_q, tiles;
     int k_tiles, lanes;              // of a group; blocks for each of them
     bool vectors;                    // y is written 16 bytes at a time
-    int y_at, tap_at, bias_at, x_at; // in words of shared memory
+    int stage_words;                 // of a stage; a part of it is a warp's buffer for y afterwards
+    int tap_at, bias_at, x_at;       // in words of shared memory
     int bytes;                       // 0: the tiles do not fit, or are too many
 };
 
 struct Block {
     float4* s_w;    // [chunk][step][k part][lane]: a lane's fragment is one 16-byte read
-    float *s_y, *s_bias, *s_x;
+    float *s_bias, *s_x;
     int2* s_tap;    // [step][t]: where taps 8 step + t and 8 step + t + 4 are in a stage; or -1
     int warp, lane, warps;
     int group, k0, channels;   // k0: within the group; channels: from it to the group's last
@@ -43,7 +44,6 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     float* s_words = reinterpret_cast<float*>(s_mem);
     Block b;
     b.s_w = s_mem;
-    b.s_y = s_words + tiling.y_at;
     b.s_tap = reinterpret_cast<int2*>(s_words + tiling.tap_at);
     b.s_bias = s_words + tiling.bias_at;
     b.s_x = s_words + tiling.x_at;
@@ -146,48 +146,45 @@ __device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& 
     stage.s_row += b.warps * tiling.pitch;
 }
 
-// A warp's sums, an output row of 16 k_parts channels, through a buffer of 8 channels x 4 parts:
-// the accumulators' own layout would be runs of 32 bytes. 16 bytes a lane where rows of y allow it.
+// A warp's sums, an output row of 16 k_parts channels, by 8 channels through shared memory: the
+// accumulators' own layout would be runs of 32 bytes. 16 bytes a lane where rows of y allow it.
 template <int kKParts>
 __device__ __forceinline__ void store_row(const ConvProblem& conv, const Tiling& tiling,
                                           const Block& b, const Tile& at,
-                                          const float (&r_acc)[kKParts][kParts][4], float* g_y) {
+                                          const float (&r_acc)[kKParts][kParts][4], float* s_y,
+                                          float* g_y) {
     const int p = at.p + b.warp;
     if (p >= conv.P) return;
     const int g = b.lane / 4, t = b.lane % 4;
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     const int columns = min_of(kColumns, conv.Q - at.q);
-    float* s_y = b.s_y + b.warp * 8 * kYPitch;
     float* y_k = g_y + (int64_t(at.n) * conv.K + b.group * (conv.K / conv.groups) + b.k0) * PQ +
                  int64_t(p) * conv.Q + at.q;
     #pragma unroll
     for (int i = 0; i < 2 * kKParts; ++i, y_k += 8 * PQ) {
+        const int channels = b.channels - 8 * i;
         #pragma unroll
-        for (int first = 0; first < kParts; first += 4) {
-            #pragma unroll
-            for (int j = 0; j < min_of(4, kParts - first); ++j) {
-                const float* r_two = r_acc[i / 2][first + j] + i % 2 * 2;
-                *reinterpret_cast<float2*>(s_y + g * kYPitch + 8 * j + 2 * t) =
-                    make_float2(r_two[0], r_two[1]);
-            }
-            __syncwarp();
-            const int channels = b.channels - 8 * i;
-            if (tiling.vectors) {
-                const int k = b.lane / 8, column = b.lane % 8 * 4;
-                float* y_lane = y_k + k * PQ + 8 * first + column;
-                #pragma unroll
-                for (int down = 0; down < 8; down += 4)
-                    if (k + down < channels && 8 * first + column < columns)
-                        *reinterpret_cast<float4*>(y_lane + down * PQ) =
-                            *reinterpret_cast<float4*>(s_y + (k + down) * kYPitch + column);
-            } else if (8 * first + b.lane < columns) {
-                #pragma unroll
-                for (int k = 0; k < 8; ++k)
-                    if (k < channels)
-                        y_k[k * PQ + 8 * first + b.lane] = s_y[k * kYPitch + b.lane];
-            }
-            __syncwarp();
+        for (int j = 0; j < kParts; ++j) {
+            const float* r_two = r_acc[i / 2][j] + i % 2 * 2;
+            *reinterpret_cast<float2*>(s_y + g * kColumns + 8 * j + 2 * t) =
+                make_float2(r_two[0], r_two[1]);
         }
+        __syncwarp();
+        if (tiling.vectors) {
+            const int first = b.lane / 16, column = b.lane % 16 * 4;
+            #pragma unroll
+            for (int k = first; k < first + 8; k += 2)
+                if (k < channels && column < columns)
+                    *reinterpret_cast<float4*>(y_k + k * PQ + column) =
+                        *reinterpret_cast<float4*>(s_y + k * kColumns + column);
+        } else {
+            #pragma unroll
+            for (int k = 0; k < 8; ++k)
+                for (int column = b.lane; column < b.lane + 64; column += 32)
+                    if (k < channels && column < columns)
+                        y_k[k * PQ + column] = s_y[k * kColumns + column];
+        }
+        __syncwarp();
     }
 }
 
@@ -221,9 +218,11 @@ inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, int smem, 
         const int channels = ceil_div(C_group, chunks);
         if (ceil_div(C_group, channels) != chunks) return false;
         const int64_t steps = ceil_div(channels * RS, int64_t(8));
-        const int64_t y_at = 8 * steps * chunks * k_words, tap_at = y_at + rows * 8 * kYPitch;
+        const int64_t stage_words =   // 16-byte pieces of y lie there
+            ceil_div(max_of(channels * plane, int64_t(rows) * kYWords), int64_t(4)) * 4;
+        const int64_t tap_at = 8 * steps * chunks * k_words;
         const int64_t bias_at = tap_at + 8 * steps + 8, x_at = bias_at + k_words;
-        const int64_t bytes = 4 * (x_at + 2 * channels * plane);
+        const int64_t bytes = 4 * (x_at + 2 * stage_words);
         if (bytes > min_of(smem, smem_sm / blocks - 1024)) return false;
         const int64_t tiles = int64_t(conv.N) * ceil_div(conv.P, rows) * t.tiles_q;
         const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
@@ -232,8 +231,8 @@ inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, int smem, 
         t.channels = channels, t.chunks = chunks, t.steps = int(steps);
         t.tiles_p = ceil_div(conv.P, rows), t.tiles = int(tiles);
         t.lanes = int(min_of(tiles, max_of(int64_t(1), blocks * multiprocessors / k_tiles)));
-        t.y_at = int(y_at), t.tap_at = int(tap_at), t.bias_at = int(bias_at), t.x_at = int(x_at);
-        t.bytes = int(bytes);
+        t.stage_words = int(stage_words), t.tap_at = int(tap_at), t.bias_at = int(bias_at);
+        t.x_at = int(x_at), t.bytes = int(bytes);
         return true;
     };
     for (int rows = min_of(shape.warps, conv.P); rows > 0; rows /= 2)
