@@ -1,7 +1,7 @@
 // title: Stems on tensor cores
 // idea: A stem has a few channels and a large stride: the filter and the input tile both fit into
 //       shared memory, and im2col's rows are read there where they lie. In a row of x, 4 taps and 8
-//       outputs at stride 4 are 32 words end to end: a fragment of 32 lanes meets 32 banks by itself.
+//       outputs at stride 4 are 32 words end to end: a fragment's 32 lanes meet 32 banks unaided.
 // change: Against 10: x is staged once, not R*S times, and a tap is an offset into the stage; the
 //       filter is staged for good, in the order of fragments, and blocks stay for many tiles.
 // mapping: block -> k_parts * 16 output channels of one group, for every so-manieth tile of up to 8
@@ -64,7 +64,9 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             int2 tap = b.s_tap[t];
             const float *s_low = nullptr, *s_high = nullptr;
             float r_x[kParts][2], r_next[kParts][2];
-            auto find = [&]() { s_low = s_lane + max_of(tap.x, 0), s_high = s_lane + max_of(tap.y, 0); };
+            auto find = [&]() {
+                s_low = s_lane + max_of(tap.x, 0), s_high = s_lane + max_of(tap.y, 0);
+            };
             auto read = [&](int j) {
                 r_next[j][0] = s_low[8 * j * stride_w], r_next[j][1] = s_high[8 * j * stride_w];
             };

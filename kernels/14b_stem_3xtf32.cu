@@ -52,7 +52,8 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
             #pragma unroll
             for (int i = 0; i < kKParts; ++i)
                 for (int j = 0; j < kParts; ++j)
-                    for (int e = 0; e < 4; ++e) r_sum[i][j][e] += r_acc[i][j][e], r_acc[i][j][e] = 0;
+                    for (int e = 0; e < 4; ++e)
+                        r_sum[i][j][e] += r_acc[i][j][e], r_acc[i][j][e] = 0;
         };
         int since = 0;   // steps
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
@@ -66,7 +67,9 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
             int2 tap = b.s_tap[t];
             const float *s_low = nullptr, *s_high = nullptr;
             float r_high[kParts][2], r_low[kParts][2], r_next[kParts][2];
-            auto find = [&]() { s_low = s_lane + max_of(tap.x, 0), s_high = s_lane + max_of(tap.y, 0); };
+            auto find = [&]() {
+                s_low = s_lane + max_of(tap.x, 0), s_high = s_lane + max_of(tap.y, 0);
+            };
             auto read = [&](int j) {
                 r_next[j][0] = s_low[8 * j * stride_w], r_next[j][1] = s_high[8 * j * stride_w];
             };
@@ -101,9 +104,11 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
                     for (int j = (i - 1) * kReads; i > 0 && j < min_of(kParts, i * kReads); ++j)
                         read(j);
                     #pragma unroll
-                    for (int j = 0; j < kParts; ++j) mma_m16n8k8_tf32(r_acc[i][j], w_low, r_high[j]);
+                    for (int j = 0; j < kParts; ++j)
+                        mma_m16n8k8_tf32(r_acc[i][j], w_low, r_high[j]);
                     #pragma unroll
-                    for (int j = 0; j < kParts; ++j) mma_m16n8k8_tf32(r_acc[i][j], w_high, r_low[j]);
+                    for (int j = 0; j < kParts; ++j)
+                        mma_m16n8k8_tf32(r_acc[i][j], w_high, r_low[j]);
                     #pragma unroll
                     for (int j = 0; j < kParts; ++j)
                         mma_m16n8k8_tf32(r_acc[i][j], w_high, r_high[j]);

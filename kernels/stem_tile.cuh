@@ -1,12 +1,12 @@
-// What the rungs for stems share: how a problem is cut into tiles, what a block stages of the filter
-// and of x, and how its sums become y. Included after tensor.cuh.
+// What the rungs for stems share: how a problem is cut into tiles, what a block stages of the
+// filter and of x, and how its sums become y. Included after tensor.cuh.
 #pragma once
 
 #include "convlab_async.cuh"
 
 constexpr int kParts = 7;             // of 8 columns: a warp's part of an output row
 constexpr int kColumns = 8 * kParts;
-constexpr int kYWords = 8 * kColumns; // a warp's buffer for y, 8 channels: 56 g + 2 t meets all banks
+constexpr int kYWords = 8 * kColumns; // a warp's part of y, 8 channels: 56 g + 2 t meets all banks
 
 // How a rung is compiled: channels of a block in parts of 16, output rows of a tile at most, a warp
 // to each, and the blocks that an SM has registers for.
@@ -93,7 +93,8 @@ struct Tile {   // its first output
 };
 __device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
     const int per_image = tiling.tiles_p * tiling.tiles_q, rest = tile % per_image;
-    return {tile / per_image, rest / tiling.tiles_q * tiling.rows, rest % tiling.tiles_q * kColumns};
+    return {tile / per_image, rest / tiling.tiles_q * tiling.rows,
+            rest % tiling.tiles_q * kColumns};
 }
 
 // A stage on its way. A warp copies every so-manieth row of it.
