@@ -176,3 +176,16 @@ __device__ __forceinline__ uint64_t wgmma_moved(uint64_t descriptor, unsigned n)
 __device__ __forceinline__ float before_truncation(float value) {
     return value * (1.0f + 0.6931472f / 2048);
 }
+
+// A number as the sum of two that tensor cores take whole, or nearly: rounded to 11 bits, and what
+// that leaves. An infinity is all in the second, as the first it would meet the other operand's
+// second part, whose sign may be the other one.
+struct Parts {
+    float high, low;
+};
+__device__ __forceinline__ Parts parts_of(float value) {
+    // round_tf32, without its own test for infinities
+    const float high = __uint_as_float((__float_as_uint(value) + 0x1000) & 0xffffe000);
+    const bool finite = fabsf(high) < INFINITY;
+    return {finite ? high : 0.0f, finite ? before_truncation(value - high) : value};
+}

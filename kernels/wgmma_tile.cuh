@@ -65,19 +65,6 @@ __device__ __forceinline__ unsigned tap_at(const ConvProblem& conv, const Tiling
            right / conv.stride_w;
 }
 
-// A number as the sum of two that tensor cores take whole, or nearly: rounded to 11 bits, and what
-// that leaves. An infinity is all in the second, as the first it would meet the other operand's
-// second part, whose sign may be the other one.
-struct Parts {
-    float high, low;
-};
-__device__ __forceinline__ Parts parts_of(float value) {
-    // round_tf32, without its own test for infinities
-    const float high = __uint_as_float((__float_as_uint(value) + 0x1000) & 0xffffe000);
-    const bool finite = fabsf(high) < INFINITY;
-    return {finite ? high : 0.0f, finite ? before_truncation(value - high) : value};
-}
-
 // The filter as wgmma wants it: [group, k tile][chunk][r][s][term][quad][64 channels][4], rounded.
 __global__ void __launch_bounds__(256)
 pack_filter(ConvProblem conv, Tiling tiling, int terms, const float* __restrict__ g_w,

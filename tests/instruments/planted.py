@@ -857,7 +857,48 @@ PARTS = _of(
         "                since = 0;\n                for (float& sum : r_sum) sum = 0;\n")),
 )  # fmt: skip
 
+_STEM = {"inline": "stem_tile.cuh"}
+_STAGE = ("= s_low[8 * j", "copy_async<4>(stage", "make_float2(r_two", "float4*>(s_y", "= s_y[")
+_FILTER_THERE = ("    __syncthreads();   // the filter is there\n", "")
+_STEM_BARRIERS = (
+    _m("no_barrier_stage", "each thread waits for its own part of a stage only",
+       (("            __syncthreads();   // all have their part of this stage, and are done with the "
+         "other\n"), ""), at=_STAGE, sim=FAULT, cuda=WRONG, **_STEM),
+    _m("no_barrier_store", "sums are put into a stage that others still read",
+       (("        __syncthreads();   // all are done with this stage; the next overwrites it after a "
+         "barrier\n"), ""), at=_STAGE, **_BEFORE_ROLES, **_STEM),
+)  # fmt: skip
+
+STEM = _of(
+    "14_stem_tf32",
+    *_STEM_BARRIERS,
+    _m("no_barrier_filter", "the filter is rounded before all have copied their part of it",
+       _FILTER_THERE, at=("b.s_w[i]", "make_float4(round", "copy_async<4>(to", "b.s_bias["),
+       **_BEFORE_ROLES, **_STEM),
+    _m("no_wait", "the copies of a stage are not waited for", _NO_WAIT, at=_STAGE, sim=FAULT,
+       cuda=None, why=EARLY, **_STEM),
+    _m("halves_swapped", "two of the four numbers of a lane's fragment are exchanged",
+       ("i / 4 % 2 * 2 + k / 8 % 2", "i / 4 % 2 + k / 8 % 2 * 2"), **_STEM),
+    _m("channels_unchecked", "channels past the group's last are written",
+       ("if (k < channels && column < columns)", "if (column < columns)", 2),
+       at=("= s_y[", "float4*>(y_k"), sim=FAULT, **_STEM),
+    _m("group_dropped", "every group reads the first one's input channels",
+       ("b.group * C_group + c0) * conv.H", "c0) * conv.H"), shipped=True, **_STEM),
+)  # fmt: skip
+
+STEM_PARTS = _of(
+    "14b_stem_3xtf32",
+    *_STEM_BARRIERS,
+    _m("no_barrier_bias", "the bias is read before all have stored their part of it",
+       _FILTER_THERE, at=("b.s_bias[",), **_BEFORE_ROLES, **_STEM),
+    _m("low_dropped", "what rounding leaves of x is not multiplied",
+       ("mma_m16n8k8_tf32(r_acc[i][j], w_high, r_low[j]);", "{}")),
+    _m("sums_dropped", "the sums of all periods but the last are dropped",
+       ("r_sum[i][j][e] += r_acc", "r_sum[i][j][e] = r_acc")),
+)  # fmt: skip
+
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
     *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS,
+    *STEM, *STEM_PARTS,
 )  # fmt: skip

@@ -1,0 +1,145 @@
+// title: Stems on tensor cores, to fp32's accuracy
+// idea: What 13 does for deep layers: three products, of the parts that rounding to TF32 makes of
+//       each number. Here the parts are made as fragments are read, so shared memory holds no more
+//       than in 14, and each product that is added costs no read at all.
+// change: Against 14: three products, the small ones first; sums leave the tensor cores after 4
+//       steps of 8 taps. Two sets of sums halve a block's channels.
+// mapping: as 14; warp -> a row of the tile, 48 or 32 channels.
+// parent: 14_stem_tf32
+// precision: fp32
+// supports: sm >= 80,
+//       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
+//       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem
+// limits: Three products where TF32 has one. Tiles have 56 columns and 32 or 48 channels, whether a
+//       problem has them or not. An infinity times an infinity is NaN.
+#include "convlab.cuh"
+#include "tensor.cuh"
+#include "stem_tile.cuh"
+
+constexpr Shape kLarge = {3, 8, 1}, kSmall = {2, 4, 3};
+constexpr int kPeriod = 4;   // steps, after which sums leave the tensor cores
+
+// A stride along w that is known to the compiler; 0: any.
+template <int kStride, int kKParts, int kWarps, int kBlocks>
+__global__ void __launch_bounds__(32 * kWarps, kBlocks)
+conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
+            const float* __restrict__ g_w, const float* __restrict__ g_bias,
+            float* __restrict__ g_y) {
+    constexpr int kReads = ceil_div(kParts, kKParts - 1);
+    extern __shared__ float4 s_mem[];
+    const Block b = block_of(conv, tiling, kKParts, s_mem);
+    set_up(conv, tiling, b, kKParts, g_w, g_bias);
+    Stage next = {b.first_tile, 0};
+    begin_stage(conv, tiling, b, g_x, next, b.s_x);
+    while (next.row < next.rows) copy_row(conv, tiling, b, next);
+    __pipeline_commit();
+    __pipeline_wait_prior(1);
+    __syncthreads();   // the filter is there
+
+    const int g = b.lane / 4, t = b.lane % 4;
+    const int stride_w = kStride ? kStride : conv.stride_w;
+    // x at h = p*stride_h - pad_h + r*dilation_h, w = q*stride_w - pad_w + s*dilation_w is, for a
+    // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + 8*j*stride_w + tap.
+    const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * stride_w;
+    int stage = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        float r_sum[kKParts][kParts][4], r_acc[kKParts][kParts][4] = {};
+        #pragma unroll
+        for (int i = 0; i < kKParts; ++i)
+            for (int j = 0; j < kParts; ++j)
+                for (int e = 0; e < 4; ++e) r_sum[i][j][e] = b.s_bias[16 * i + g + e / 2 * 8];
+        auto add = [&]() {
+            #pragma unroll
+            for (int i = 0; i < kKParts; ++i)
+                for (int j = 0; j < kParts; ++j)
+                    for (int e = 0; e < 4; ++e)
+                        r_sum[i][j][e] += r_acc[i][j][e], r_acc[i][j][e] = 0;
+        };
+        int since = 0;   // steps
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            const float* s_lane = b.s_x + stage * tiling.stage_words + lane_at;
+            stage ^= 1;
+            if (++next.chunk == tiling.chunks) next.chunk = 0, next.tile += tiling.lanes;
+            begin_stage(conv, tiling, b, g_x, next, b.s_x + stage * tiling.stage_words);
+            __pipeline_wait_prior(0);
+            __syncthreads();   // all have their part of this stage, and are done with the other
+            const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
+            int2 tap = b.s_tap[t];
+            const float *s_low = nullptr, *s_high = nullptr;
+            float r_high[kParts][2], r_low[kParts][2], r_next[kParts][2];
+            auto find = [&]() {
+                s_low = s_lane + max_of(tap.x, 0), s_high = s_lane + max_of(tap.y, 0);
+            };
+            auto read = [&](int j) {
+                r_next[j][0] = s_low[8 * j * stride_w], r_next[j][1] = s_high[8 * j * stride_w];
+            };
+            auto take = [&]() {
+                #pragma unroll
+                for (int j = 0; j < kParts; ++j)
+                    for (int e = 0; e < 2; ++e) {
+                        const bool inside = (e == 0 ? tap.x : tap.y) >= 0;
+                        const Parts x = parts_of(inside ? r_next[j][e] : 0.0f);
+                        r_high[j][e] = x.high, r_low[j][e] = x.low;
+                    }
+            };
+            find();
+            #pragma unroll
+            for (int j = 0; j < kParts; ++j) read(j);
+            take();
+            float4 w_next = s_w[0];
+            const int last = tiling.steps * kKParts - 1;
+            #pragma unroll 1
+            for (int step = 0; step < tiling.steps; ++step) {
+                tap = b.s_tap[4 * step + 4 + t];   // past the last step: of none
+                #pragma unroll
+                for (int i = 0; i < kKParts; ++i) {
+                    const Parts w[4] = {parts_of(w_next.x), parts_of(w_next.y), parts_of(w_next.z),
+                                        parts_of(w_next.w)};
+                    const float w_high[4] = {w[0].high, w[1].high, w[2].high, w[3].high};
+                    const float w_low[4] = {w[0].low, w[1].low, w[2].low, w[3].low};
+                    const int fragment = step * kKParts + i + 1;
+                    w_next = s_w[(i + 1 < kKParts ? fragment : min_of(fragment, last)) * 32];
+                    if (i == 1) find();
+                    #pragma unroll
+                    for (int j = (i - 1) * kReads; i > 0 && j < min_of(kParts, i * kReads); ++j)
+                        read(j);
+                    #pragma unroll
+                    for (int j = 0; j < kParts; ++j)
+                        mma_m16n8k8_tf32(r_acc[i][j], w_low, r_high[j]);
+                    #pragma unroll
+                    for (int j = 0; j < kParts; ++j)
+                        mma_m16n8k8_tf32(r_acc[i][j], w_high, r_low[j]);
+                    #pragma unroll
+                    for (int j = 0; j < kParts; ++j)
+                        mma_m16n8k8_tf32(r_acc[i][j], w_high, r_high[j]);
+                }
+                take();
+                if (++since == kPeriod) add(), since = 0;
+                if (next.row < next.rows) copy_row(conv, tiling, b, next);
+            }
+            while (next.row < next.rows) copy_row(conv, tiling, b, next);
+            __pipeline_commit();
+        }
+        add();
+        __syncthreads();   // all are done with this stage; the next overwrites it after a barrier
+        store_row(conv, tiling, b, tile_at(tiling, tile), r_sum,
+                  b.s_x + (stage ^ 1) * tiling.stage_words + b.warp * kYWords, g_y);
+    }
+}
+
+template <int kStride>
+static const char* launch(const ConvProblem& conv, const float* x, const float* w,
+                          const float* bias, float* y, cudaStream_t stream) {
+    const Choice choices[] = {
+        {kLarge, conv2d_stem_parts<kStride, kLarge.k_parts, kLarge.warps, kLarge.blocks>},
+        {kSmall, conv2d_stem_parts<kStride, kSmall.k_parts, kSmall.warps, kSmall.blocks>}};
+    return launch_stem(choices, conv, x, w, bias, y, stream);
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* /*workspace*/,
+                                 size_t /*workspace_bytes*/, cudaStream_t stream) {
+    if (problem->stride_w == 4) return launch<4>(*problem, x, w, bias, y, stream);
+    if (problem->stride_w == 2) return launch<2>(*problem, x, w, bias, y, stream);
+    return launch<0>(*problem, x, w, bias, y, stream);
+}
