@@ -10,6 +10,7 @@
 // supports: sm >= 80,
 //       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
 //       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem
+// best: tf32 == 1, groups == 1, C <= 4, stride_h >= 2
 // limits: mma.sync, which has half of wgmma's rate on Hopper; and it waits while a block stores y.
 //       Tiles have 56 columns and 32, 64 or 96 channels, whether a problem has them or not.
 #include "convlab.cuh"

@@ -10,6 +10,7 @@
 // supports: sm >= 80,
 //       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
 //       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem
+// best: tf32 == 0, groups == 1, C <= 4, stride_h >= 2
 // limits: Three products where TF32 has one. Tiles have 56 columns and 32 or 48 channels, whether a
 //       problem has them or not. An infinity times an infinity is NaN.
 #include "convlab.cuh"

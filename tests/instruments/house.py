@@ -125,7 +125,7 @@ def numbers() -> dict[str, tuple[int, int, int]]:
         "import circles": (len(circles()), 0, 0),
         # 17: `best`, which issue 11 asks for by name, and none of the others is unused
         "public names": (len(convlab.__all__), 17, 16),
-        "tests/ without instruments": (lines(*tests), 13420, 11000),
+        "tests/ without instruments": (lines(*tests), 13480, 11000),
     }
 
 
