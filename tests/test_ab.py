@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 import multiprocessing
-import operator
 import pickle
 import sys
 import weakref
@@ -32,7 +31,7 @@ from convlab.fast.verdict import AB, ABs
 from convlab.machine import clock
 from convlab.machine.device import Ceilings, floor_seconds
 from convlab.run.function import Function
-from convlab.run.runnable import Launch, Runnable
+from convlab.run.runnable import Launch, Runnable, empty
 from convlab.run.worker import can_cross
 from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
@@ -425,14 +424,50 @@ def test_long_launches_are_timed_one_by_one_and_short_ones_in_graphs(
         assert found.a_seconds[0] == pytest.approx(5e-6)
 
 
-def test_hot_launches_go_round_the_buffers_that_both_sides_share(chip):
+def test_hot_launches_go_round_the_inputs_that_both_sides_share(chip):
     _, a, b = time_both(chip, *SHORT, "hot")
     assert [x.data_ptr() for x in a.inputs] == [x.data_ptr() for x in b.inputs]
     assert len({x.data_ptr() for x in a.inputs}) == 4
     assert any(chip.log[i : i + 4] == ["a1", "a2", "a3", "a4"] for i in range(len(chip.log) - 4))
-    ours, theirs = ([give((2, 3), torch.float32, CPU) for give in side.given] for side in (a, b))
-    assert all(map(operator.is_, ours, theirs)) and len({y.data_ptr() for y in ours}) == 4
-    assert a.given[0]((3, 2), torch.float32, CPU) is not ours[0]
+
+
+class Filtered(Spin):
+    """Lays its filter out and allocates: y, plan, and a workspace of the plan's size."""
+
+    def __init__(self, chip, name, seconds, alive=None, room=1 << 30):
+        super().__init__(chip, name, seconds)
+        self.alive, self.room = [] if alive is None else alive, room  # launches for which it is
+
+    def prepare(self, problem, x, w, bias=None, allocate=empty):
+        if sum(each() is not None for each in self.alive) >= self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        launch = super().prepare(problem, x, w, bias)
+        launch.y = allocate(problem.y_shape, torch.float32, CPU)
+        launch.workspace, launch.plan = (allocate((64,), torch.uint8, CPU) for _ in range(2))
+        launch.plan.fill_(len(self.name))
+        self.alive.append(weakref.ref(launch))
+        return launch
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_what_the_sides_write_is_each_ones_own(chip, mode):
+    a, b = Filtered(chip, "a", SHORT[0]), Filtered(chip, "bb", SHORT[1])
+    plan = {"cold": paired._cold, "hot": paired._hot}[mode](
+        (a, b), PLAIN, until(), clock.Clock(CPU)
+    )
+    launches = [launch() for side in (a, b) for launch in side.alive if launch()]
+    owned = [t.data_ptr() for each in launches for t in (each.y, each.workspace, each.plan)]
+    assert len(owned) == len(set(owned)) == (6 if mode == "cold" else 24) and not plan.notes
+    assert all((each.plan == len(each.runnable.name)).all() for each in launches)
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_without_room_for_both_they_take_turns_and_it_is_said(chip, mode, monkeypatch):
+    alive = []
+    a, b = (Filtered(chip, name, each, alive, 1) for name, each in zip("ab", LONG, strict=True))
+    (found,) = paired.measure_pair(a, b, PLAIN, [mode], until(limit_seconds=10.0))
+    assert "had the memory in turns" in found.notes[0] and found.ratio.rounds >= 32
+    assert found.ratio.value == pytest.approx(2048 / 2008)
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])

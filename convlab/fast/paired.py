@@ -6,13 +6,13 @@ over as many sets of x, w, bias and y (four at most) as fit the L2 together: the
 L2, but no launch meets the lines that the one before has just written. For a problem larger than
 the L2 the modes differ by what the launch before left of it.
 
-Both sides work on the same x, w and bias, and kernels on the same y and workspace, since where a
-buffer lies can be worth a percent by itself.
+Both sides work on the same x, w and bias, since where a buffer lies can be worth a percent by
+itself. What they write is each one's own: y, the workspace, the filter laid out. Where memory does
+not hold that of both, each allocates for its turn only, and a note says so.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 import statistics
@@ -26,7 +26,8 @@ import torch
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
-from ..run.runnable import Launch, Runnable, empty, explained, run
+from ..run.faults import classify
+from ..run.runnable import Inputs, Launch, Runnable, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
@@ -41,6 +42,7 @@ _HOT_BATCH_SECONDS = 3e-3
 _MOST_LAUNCHES = 1000
 _MOST_SETS = 4
 _TURN_SECONDS = 0.005
+_NO_ROOM = ("A and B had the memory in turns, as it does not hold both: each was prepared anew",)
 _FEWEST_ROUNDS = 6  # taken beyond the time limit, up to four times it
 
 
@@ -176,16 +178,20 @@ def centre(samples: Sequence[float]) -> float:
 
 
 def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
-    inputs, flush = shared_inputs(kernels, problem, until.seed), flush_buffer(kernels[0].device)
+    flush = flush_buffer(kernels[0].device)
+    launches, notes = _launches(kernels, problem, until.seed), ()
+    if launches is None:
+        launches, notes = [[None], [None]], _NO_ROOM
+    inputs = shared_inputs(kernels, problem, until.seed)
     singles = [
-        Single(kernel, problem, given, flush, _TURN_SECONDS, until.limit_seconds / 5, clock)
-        for kernel, given in zip(kernels, inputs, strict=True)
+        Single(kernel, problem, given, flush, _TURN_SECONDS, until.limit_seconds / 5, clock, kept)
+        for kernel, given, (kept,) in zip(kernels, inputs, launches, strict=True)
     ]
     lone = tuple(centre(single()) for single in singles)
-    plan = Plan(singles, "single launches between events, the L2 flushed before each")
-    if max(lone) >= _COLD_GRAPH_SECONDS:
+    plan = Plan(singles, "single launches between events, the L2 flushed before each", notes=notes)
+    if max(lone) >= _COLD_GRAPH_SECONDS or notes:
         return plan
-    a, b = _launches(kernels, problem, until.seed)
+    a, b = launches
     steps = ([flush.zero_, *a], [flush.zero_, *b], [flush.zero_])
     work = zip((*kernels, kernels[0]), steps, strict=True)
     try:
@@ -202,6 +208,8 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
     launches = _launches(kernels, problem, until.seed, sets)
+    if launches is None:
+        return _in_turns(kernels, problem, until, clock)
     lone = tuple(lone_seconds(each[0], k) for each, k in zip(launches, kernels, strict=True))
     counts = []  # launches timed together: a multiple of the sets
     for seconds in lone:
@@ -229,16 +237,36 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
 
 def _launches(
     kernels: Sequence[Runnable], problem: Problem, seed: int, sets: int = 1
-) -> list[list[Launch]]:
-    """Return launches of each kernel on so many sets of buffers, each run once."""
+) -> list[list[Launch]] | None:
+    """Return launches of each kernel on so many sets of buffers, each run once; None: no room."""
     launches: list[list[Launch]] = [[] for _ in kernels]
-    for i in range(sets):
-        memory = functools.cache(empty)  # one for all of one size: the sides run one at a time
-        inputs = shared_inputs(kernels, problem, seed + i)
-        for each, kernel, given in zip(launches, kernels, inputs, strict=True):
-            each.append(kernel.prepare(problem, *given, allocate=memory))
-            run(each[-1])
+    try:
+        for i in range(sets):
+            inputs = shared_inputs(kernels, problem, seed + i)
+            for each, kernel, given in zip(launches, kernels, inputs, strict=True):
+                each.append(kernel.prepare(problem, *given))
+                run(each[-1])
+    except (LaunchError, torch.OutOfMemoryError) as error:
+        if "out of memory" not in (getattr(error, "kind", ""), *(classify(error) or ())):
+            raise
+        launches.clear()  # the traceback holds on to the list
+        torch.cuda.empty_cache()
+        return None
     return launches
+
+
+def _in_turns(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
+    """What `_hot` takes where memory does not hold both: each launch is prepared for its turn."""
+    inputs = shared_inputs(kernels, problem, until.seed)
+
+    def turn(kernel: Runnable, given: Inputs) -> Turn:
+        def alone() -> list[float]:
+            return batch(kernel, [kernel.prepare(problem, *given)], 1, clock, False)()
+
+        return alone
+
+    turns = [turn(kernel, given) for kernel, given in zip(kernels, inputs, strict=True)]
+    return Plan(turns, "single launches, no flush, each side's after one not timed", notes=_NO_ROOM)
 
 
 def _not_captured(error: Exception, device: torch.device) -> str:

@@ -85,8 +85,9 @@ def sampled(
 class Single:
     """Turns of one runnable, its launches timed one by one, the L2 flushed before each.
 
-    The output and the workspace live for the turn only: one output's memory does for all. The first
-    turn warms up: it runs until it no longer gets faster. A turn gives up to twenty samples.
+    Unless a launch is `kept`, one is prepared for each turn, so that one output's memory does for
+    all. The first turn warms up: it runs until it no longer gets faster. A turn gives up to twenty
+    samples.
     """
 
     kernel: Runnable
@@ -96,12 +97,13 @@ class Single:
     turn_seconds: float
     warm_up_seconds: float
     clock: Clock | None = None
+    kept: Launch | None = None  # what all turns launch
     best: float = 0.0  # the shortest sample of the warm-up, in seconds
     spent: float = 0.0  # seconds that its turns took
 
     def __call__(self) -> list[float]:
         started = time.perf_counter()
-        launch = self.kernel.prepare(self.problem, *self.inputs)
+        launch = self.kept or self.kernel.prepare(self.problem, *self.inputs)
         if not self.best:
             self.best = self._warm_up(launch)
         elif self.best < _SETTLING_SECONDS:
