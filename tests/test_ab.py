@@ -376,9 +376,23 @@ class Spun(Launch):
         self.runnable.chip.work(self.name, self.runnable.seconds)
 
 
+class Blind:
+    """Stands for a witness of launches that compute nothing."""
+
+    def __init__(self, launch, rows, trusted=False):
+        self.launch, self.trusted = launch, trusted
+
+    def look(self, row=0):
+        """Change nothing, keep nothing, judge nothing."""
+
+    change = keep = judge = judge_one = renew = look
+
+
 @pytest.fixture
 def chip(monkeypatch):
     chip = Chip()
+    for module in (paired, stopwatch):
+        monkeypatch.setattr(module, "Witness", Blind)
     for name, value in {
         "Event": chip.event, "CUDAGraph": chip.graph, "graph": chip.capture,
         "synchronize": lambda device=None: None, "empty_cache": lambda: None,
@@ -675,6 +689,18 @@ def test_a_timed_result_tells_all():
     assert "95%" in text and "x floor" in text and max(map(len, text.split("\n"))) <= 100
     assert "the same within 1% (cold)" in str(timed(1.0))
     assert "B is faster, 5% less time" in str(timed(0.95))
+
+
+def test_a_time_below_the_floor_is_said():
+    result = dataclasses.replace(timed(), floors=(1.5, 1.0))
+    assert "; A is below the floor: fewer products" in result.sentence
+    assert list(result.frame["below_floor"]) == [True, True] and "below" not in timed().sentence
+
+
+def test_who_was_caught_is_told():
+    result = dataclasses.replace(timed(), modes=(), caught=("", "it slept"))
+    assert result.verdict == "wrong" and not result.ok and "B CAUGHT" in result.sentence
+    assert "B caught: it slept" in str(result) and dumped(result)["caught"] == ["", "it slept"]
 
 
 def test_a_timed_result_is_drawn_and_dumped(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,9 @@ from .compare import identity, side_by_side
 from .measure import shared_inputs
 from .paired import MODES, Paired, Until
 from .ratio import THRESHOLD
+from .trusted import replaced, replaced_before
 from .verdict import AB, ABs, Counters
+from .witness import Caught, audit, settings
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
@@ -66,7 +69,8 @@ def ab(
     mode : "cold", "hot", or both; the verdict is about the first one.
     engine : where kernels given by name, path or text run: "cuda", "sim" or "auto".
     scale : "auto" shrinks the problem to what the engine can do, and says so; None never does.
-    check : check both first; a wrong one ends it with the verdict "wrong". False trusts them.
+    check : check both first; a wrong one ends it with the verdict "wrong", as one does that is
+        caught at something else than the work while it is timed. False trusts them.
     threshold : a ratio whose whole interval is within 1 ± this is called the same.
     target : half width of the interval at which a mode ends; half the threshold unless told, so
         that only time can leave it undecided.
@@ -96,7 +100,8 @@ def ab(
     threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
     target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
-    until = paired.Until(target, limit_seconds, arguments.whole(seed, "seed"))
+    seed = arguments.whole(seed, "seed")
+    until = paired.Until(target, limit_seconds, seed, trusted=not check)
     sides = [
         compile(side, name=f"source_{letter}", engine=engine)
         if isinstance(side, str) and ("\n" in side or "{" in side) else side
@@ -117,6 +122,11 @@ def _compared(
     modes: Sequence[str], until: Until, isolate: bool, notes: list[str],
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
+    if tools := replaced_before():
+        raise ConvlabError(f"{', '.join(tools)} had been replaced before convlab was imported, and "
+                           "no time or comparison can be trusted: start Python anew")  # fmt: skip
+    if tools := replaced():
+        notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
     kernels, labels = list(sides), [kernel.name for kernel in sides]
     same = identity(sides[0]) == identity(sides[1])
     if same:
@@ -129,10 +139,14 @@ def _compared(
     sources = [kernel.source for kernel in sides]
     for kernel in sides:
         kernel.build()
-    reports = []
+    reports, caught, before = [], ["", ""], settings()
     for i, kernel in enumerate(sides[: 1 if same else 2] if check else ()):
         report, kernels[i] = _checked(kernel, problem, until.seed, isolate)
         reports.append(report)
+        if tools := replaced():
+            caught[i] = (
+                f"while it was checked {', '.join(tools)} was replaced: the judge's own tools"
+            )
         if report.problem != problem:
             notes.append(f"{kernel.name} was checked on {report.problem}, memory being short")
         if kernels[i].precision != kernel.precision:
@@ -146,9 +160,22 @@ def _compared(
         notes.append(f"unlike precision classes: A {classes[0]}, B {classes[1]}")
     gpu = describe(kernels[0].device)
     found: dict[str, Any] = {}
-    if all(report.ok for report in reports):
+    right = all(report.ok for report in reports) and not any(caught)
+    for i, kernel in enumerate(kernels[: len(reports)] if right else ()):
+        try:
+            notes += (
+                audit(kernel, problem, before)
+                if isinstance(kernel, Function)
+                else _libraries(kernel)
+            )
+        except Caught as error:
+            caught[i] = str(error)
+    if right and not any(caught):
         if gpu:
             found["modes"] = tuple(_measured(kernels, problem, modes, until, isolate, notes))
+            caught = ["".join(mode.caught[i] for mode in found["modes"]) for i in (0, 1)]
+            if any(caught):
+                del found["modes"]
             peaks = ceilings(kernels[0].device)
             found["floors"] = tuple(floor_seconds(problem, name, peaks) for name in classes)
         else:
@@ -166,7 +193,8 @@ def _compared(
     engines = {kernel.engine for kernel in kernels}
     return AB(
         *labels, problem, next(name for name in ("cuda", "sim", "torch") if name in engines),
-        threshold, classes, reports=tuple(reports), notes=tuple(notes), **found,
+        threshold, classes, reports=tuple(reports), caught=tuple(caught), notes=tuple(notes),
+        **found,
     )  # fmt: skip
 
 
@@ -180,6 +208,13 @@ def _checked(
     coarse = replace(kernel, precision="tf32")
     again = check_right(coarse, problem, seed=seed, isolate=isolate)
     return (again, coarse) if again.ok else (report, kernel)
+
+
+def _libraries(kernel: Runnable) -> list[str]:
+    """What of a library a kernel's source calls."""
+    named = re.findall(r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)", kernel.source or "", re.I)
+    called = ", ".join(sorted({name.lower() for name in named}))
+    return [f"{kernel.name} calls a library: {called}"] if called else []
 
 
 def _measured(

@@ -13,12 +13,13 @@ not hold that of both, each allocates for its turn only, and a note says so.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,8 @@ from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
 from .ratio import Ratio, estimate, settled
-from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, rounds
+from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, nothing, rounds
+from .witness import Caught, Witness, draw
 
 MODES = ("cold", "hot")
 _COLD_GRAPH_SECONDS = 100e-6  # shorter kernels are put in a graph with their flushes
@@ -55,6 +57,7 @@ class Until:
     seed: int  # of the data, and of the order in the rounds
     warm_seconds: float = 0.2  # rounds not counted: the clock rises
     least_seconds: float = 0.3  # they take at least so long: a clock's steps are to be met
+    trusted: bool = False  # what was computed while it was timed is not looked at
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Paired:
     lone: tuple[float, float] = (math.nan, math.nan)  # as of `Plan`
     mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
     notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
+    caught: tuple[str, str] = ("", "")  # what A or B did instead of the work; it ended the rounds
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -106,8 +110,13 @@ def measure_pair(
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
         clock = Clock(a.device)
         for mode in modes:
-            plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, until, clock)
-            found.append(in_rounds(mode, plan, until, clock))
+            try:
+                plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, until, clock)
+                found.append(in_rounds(mode, plan, until, clock))
+            except Caught as error:
+                caught = tuple(str(error) if side is error.runnable else "" for side in (a, b))
+                found.append(Paired(mode, estimate(()), (), (), 0, "", caught=caught))
+                break
             del plan
             torch.cuda.empty_cache()  # others want the memory too, on both sides of a worker
     return found
@@ -184,18 +193,37 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
         launches, notes = [[None], [None]], _NO_ROOM
     inputs = shared_inputs(kernels, problem, until.seed)
     singles = [
-        Single(kernel, problem, given, flush, _TURN_SECONDS, until.limit_seconds / 5, clock, kept)
+        Single(
+            kernel,
+            problem,
+            given,
+            flush,
+            _TURN_SECONDS,
+            until.limit_seconds / 5,
+            clock,
+            kept,
+            until.trusted,
+        )
         for kernel, given, (kept,) in zip(kernels, inputs, launches, strict=True)
     ]
     lone = tuple(centre(single()) for single in singles)
     plan = Plan(singles, "single launches between events, the L2 flushed before each", notes=notes)
     if max(lone) >= _COLD_GRAPH_SECONDS or notes:
         return plan
-    a, b = launches
-    steps = ([flush.zero_, *a], [flush.zero_, *b], [flush.zero_])
-    work = zip((*kernels, kernels[0]), steps, strict=True)
+    witnesses = [Witness(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
+
+    def turn(witness: Witness, work: Sequence[Callable[[], object]]) -> Turn:
+        steps = []
+        for row in range(_COLD_BATCH):
+            change, keep = (functools.partial(each, row) for each in (witness.change, witness.keep))
+            steps += [change, flush.zero_, *work, keep]
+        judge = witness.judge_one if work else nothing
+        kernel = witness.launch.runnable
+        return batch(kernel, steps, _COLD_BATCH, clock, True, witness.renew, judge)
+
     try:
-        turns = [batch(k, each * _COLD_BATCH, _COLD_BATCH, clock) for k, each in work]
+        turns = [turn(witness, [witness.launch]) for witness in witnesses]
+        turns.append(turn(witnesses[0], []))  # the flushes alone, and what a witness does
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
@@ -210,7 +238,8 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
     launches = _launches(kernels, problem, until.seed, sets)
     if launches is None:
         return _in_turns(kernels, problem, until, clock)
-    lone = tuple(lone_seconds(each[0], k) for each, k in zip(launches, kernels, strict=True))
+    witnesses = [[Witness(launch, 2, until.trusted) for launch in each] for each in launches]
+    lone = tuple(_on_known_and_on_new_data(each[0]) for each in witnesses)
     counts = []  # launches timed together: a multiple of the sets
     for seconds in lone:
         wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
@@ -218,8 +247,8 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
 
     def turns(graph: bool) -> list[Turn]:
         return [
-            batch(kernel, each * (count // sets), count, clock, graph)
-            for kernel, each, count in zip(kernels, launches, counts, strict=True)
+            _batch_of_hot(each, count, clock, graph)
+            for each, count in zip(witnesses, counts, strict=True)
         ]
 
     place = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
@@ -233,6 +262,46 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         note = _not_captured(error, kernels[0].device)
         method = f"{several} launches in a row, each from the host; {place}"
         return Plan(turns(False), method, notes=(note,))
+
+
+def _batch_of_hot(witnesses: list[Witness], count: int, clock: Clock, graph: bool) -> Turn:
+    """Launches that go round the buffers: new data before them, and once at a place in between."""
+    work: list[Callable[[], object]] = [w.launch for w in witnesses] * (count // len(witnesses))
+    at = draw(count)
+    surprised = at % len(witnesses)
+    work.insert(at, functools.partial(witnesses[surprised].change, 1))
+
+    def fresh(again: int) -> None:
+        for each in witnesses:
+            each.renew(again)
+            each.change(0)
+
+    def judge() -> None:
+        rows = [int(i == surprised) for i in range(len(witnesses))]
+        for each, row in zip(witnesses, rows, strict=True):
+            each.keep(row)
+        for i in {surprised, draw(len(witnesses))}:
+            witnesses[i].judge(rows[i])
+
+    return batch(witnesses[0].launch.runnable, work, count, clock, graph, fresh, judge)
+
+
+def _on_known_and_on_new_data(witness: Witness) -> float:
+    """Time launches by themselves on the same data, which hot launches see, and on changing data.
+
+    Raises Caught where the first are so much quicker that the work cannot be the same.
+    """
+    launch, kernel = witness.launch, witness.launch.runnable
+    lone = lone_seconds(launch, kernel)
+    new = lone_seconds(launch, kernel, lambda row: witness.change(row % 2))
+    witness.keep(0)
+    if not witness.trusted and lone < 0.5 * new - 20e-6:
+        raise Caught(
+            kernel,
+            f"a launch takes {1e6 * new:.0f} µs on data that changed and {1e6 * lone:.0f} µs on "
+            "what it was given before: it remembers",
+        )
+    return lone
 
 
 def _launches(
@@ -261,7 +330,8 @@ def _in_turns(kernels: Sequence[Runnable], problem: Problem, until: Until, clock
 
     def turn(kernel: Runnable, given: Inputs) -> Turn:
         def alone() -> list[float]:
-            return batch(kernel, [kernel.prepare(problem, *given)], 1, clock, False)()
+            witness = Witness(kernel.prepare(problem, *given), 2, until.trusted)
+            return _batch_of_hot([witness], 1, clock, False)()
 
         return alone
 
