@@ -15,6 +15,7 @@ Importing compiles nothing and touches no GPU.
 from . import nn
 from .fast.ab import ab
 from .fast.compare import compare
+from .fast.receipts import load_result
 from .fast.sweep import sweep
 from .right.check import check
 from .run.kernel import Kernel, compile, load
@@ -44,6 +45,7 @@ __all__ = [
     "errors",
     "inspect",
     "load",
+    "load_result",
     "nn",
     "problem",
     "problems",

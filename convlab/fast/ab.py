@@ -16,6 +16,7 @@ from ..run import worker
 from ..run.fit import fit
 from ..run.function import Function, declared
 from ..run.kernel import ENGINES, compile
+from ..run.made import made_of
 from ..run.runnable import Runnable, run
 from ..words import arguments
 from ..words.errors import ConvlabError
@@ -194,7 +195,7 @@ def _compared(
     return AB(
         *labels, problem, next(name for name in ("cuda", "sim", "torch") if name in engines),
         threshold, classes, reports=tuple(reports), caught=tuple(caught), notes=tuple(notes),
-        **found,
+        made=made_of(kernels), **found,
     )  # fmt: skip
 
 

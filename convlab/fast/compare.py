@@ -24,6 +24,7 @@ from ..right.report import Report
 from ..run.fit import fit
 from ..run.function import Function
 from ..run.kernel import ENGINES, resolve
+from ..run.made import made_of
 from ..run.runnable import Runnable, explained
 from ..words import arguments
 from ..words.catalog import catalog
@@ -280,7 +281,8 @@ def _compared(
         problem=problem, frame=frame, ok=all(passed) and any(entry.right for entry in entries),
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
-        reports=tuple(entry.report for entry in ran),
+        reports=tuple(entry.report for entry in ran), samples=_samples(ran),
+        made=made_of([entry.kernel for entry in ran]),
     )  # fmt: skip
 
 
@@ -303,6 +305,12 @@ def _measure(
             entry.caught(timing.caught)
         elif not (timing.stable or entry.note):
             entry.note = f"unsteady: {timing.samples} samples until time was up"
+
+
+def _samples(entries: Sequence[_Entry]) -> pd.DataFrame:
+    """Each time that was taken, in the order of the kernels and of time."""
+    taken = [(e.kernel.name, 1e3 * s) for e in entries if e.timing for s in e.timing.taken]
+    return pd.DataFrame(taken, columns=["kernel", "ms"])
 
 
 def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:

@@ -45,6 +45,7 @@ class Timing:
     stable: bool  # whether they were enough for `TARGET`
     prepare_seconds: float = math.nan  # to lay out the filter, once; NaN if it is taken as it is
     caught: str = ""  # what it did instead of the work, which ended its turns
+    taken: tuple[float, ...] = ()  # the samples, in seconds
 
     @property
     def cells(self) -> dict[str, float]:
@@ -140,7 +141,7 @@ def summary(samples: Sequence[float], prepare: float = math.nan) -> Timing:
     low, _, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle] * 3
     spread = (high - low) / middle if middle else 0.0
     stable = relative_error(samples) <= TARGET
-    return Timing(middle, spread, len(samples), stable, prepare)
+    return Timing(middle, spread, len(samples), stable, prepare, taken=tuple(samples))
 
 
 def relative_error(samples: Sequence[float]) -> float:

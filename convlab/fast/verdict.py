@@ -43,6 +43,7 @@ class AB(Result):
     caught : what A and B did instead of the work, or empty texts; see ``convlab/fast/cheats.md``.
     floors : seconds that the problem takes A's and B's class at least; NaN without a GPU.
     notes : lines: device, clock, scaling, what could not be done.
+    made : when, on what, with which versions, of which sources and flags; see `save`.
     """
 
     a: str
@@ -57,6 +58,8 @@ class AB(Result):
     caught: tuple[str, str] = ("", "")
     floors: tuple[float, float] = (math.nan, math.nan)
     notes: tuple[str, ...] = ()
+    made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    samples = property(lambda self: self.rounds)
 
     @property
     def ok(self) -> bool:

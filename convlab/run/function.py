@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,13 @@ class Function(Runnable):
         return f"python:{getattr(self.function, '__name__', type(self.function).__name__)}"
 
     title = name
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Its source, where Python knows it."""
+        with contextlib.suppress(OSError, TypeError):
+            return {f"{self.name}.py": inspect.getsource(self.function)}
+        return {}
 
     @property
     def engine(self) -> str:
