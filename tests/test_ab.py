@@ -201,6 +201,30 @@ def test_estimate_by_hand():
     assert estimate([]).verdict() == "undecided"
 
 
+@pytest.mark.parametrize("between", [0, 0.001, 0.003], ids=["alike", "noise", "far apart"])
+def test_interval_covers_what_runs_differ_by(between):
+    rng, found = np.random.default_rng(5), []
+    for _ in range(400):
+        runs = [rng.normal(0, between) + rng.normal(0, 0.003, 32) for _ in range(abing.PLACES)]
+        found.append(ratio.pooled([estimate(run) for run in runs]))
+    # of 400 at 95% fewer than 367 or more than 391 hold the truth less than once in 200 times
+    assert 367 <= held(found, 1) <= 391 and share(found, "same") >= 0.95
+    one = [estimate(rng.normal(0, between) + rng.normal(0, 0.003, 32)) for _ in range(200)]
+    assert between == 0 or held(one, 1) < 150  # which is what a single run's claims
+
+
+def test_pooled_by_hand():
+    runs = [Ratio(math.exp(log), math.exp(log - 0.001), math.exp(log + 0.001), 32)
+            for log in (0.01, 0.02, 0.03, 0.02)]  # fmt: skip
+    half = 3.182 * math.sqrt(2e-4 / 3) / 2
+    found = ratio.pooled(runs)
+    assert found.value == pytest.approx(math.exp(0.02)) and found.rounds == 128
+    assert (found.low, found.high) == pytest.approx((math.exp(0.02 - half), math.exp(0.02 + half)))
+    alike = ratio.pooled([runs[1]] * 4)  # by luck
+    assert math.log(alike.high / alike.low) / 2 == pytest.approx(0.6 * 0.001 / 2)
+    assert ratio.pooled([estimate(()), runs[0]]) == runs[0] and not ratio.pooled([]).rounds
+
+
 def test_autocorrelation_time():
     white = np.random.default_rng(3).normal(size=4000)
     red = remembering(white.copy(), 0.8)  # (1 + 0.8) / (1 - 0.8) = 9
@@ -502,6 +526,27 @@ def test_a_graph_keeps_what_it_works_on(chip):
     assert turn() and alive() is not None
 
 
+def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
+    slower, moved = iter([1.0, 1.004, 0.996, 1.0] * 2), []
+    cold = paired._cold
+
+    def placed(kernels, *rest):
+        kernels[1].seconds = 2.1e-3 * next(slower)
+        return cold(kernels, *rest)
+
+    monkeypatch.setattr(paired, "_cold", placed)
+    monkeypatch.setattr(paired, "_moved", lambda device, seed: moved.append(seed))
+    a, b = Spin(chip, "a", 2e-3), Spin(chip, "b", 2e-3)
+    asked = dataclasses.replace(until(limit_seconds=20.0), places=4)
+    (found,) = paired.measure_pair(a, b, PLAIN, ["cold"], asked)
+    assert len(found.runs) == 4 and len(set(moved)) == 3 and "placed anew" in found.method
+    assert found.ratio == ratio.pooled(found.runs) and found.ratio.rounds == len(found.a_seconds)
+    assert found.ratio.value == pytest.approx(2108 / 2008, rel=1e-4)
+    assert 0.002 < found.ratio.half_width < 0.02
+    (wide,) = paired.measure_pair(a, b, PLAIN, ["cold"], dataclasses.replace(asked, target=0.001))
+    assert "the runs differ by 0.8%" in wide.notes[-1]
+
+
 def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", lambda n: chip.work("spin", n / 2e9), raising=False)
     monkeypatch.setattr(calibrate_ab, "CASES", [("a", SPEC)])
@@ -632,6 +677,23 @@ def test_isolation_goes_through_the_worker(monkeypatch):
     assert len(calls) == 1 and len(here) == 2 and "in this process" in notes[0]
 
 
+def test_careful_times_in_fresh_processes(monkeypatch):
+    stopped, asked, answers = [], [], itertools.cycle([timed(1.02).modes, timed(1.024).modes])
+    monkeypatch.setattr(abing.worker, "stop", lambda: stopped.append(1))
+    monkeypatch.setattr(
+        abing.worker, "call", lambda f, *args, **_: asked.append(args[-1]) or next(answers)
+    )
+    kernels, asking = [Function(plain_torch, CPU)] * 2, dataclasses.replace(until(), places=6)
+    found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [], True)
+    assert len(stopped) == 6 and len({part.seed for part in asked}) == 6
+    assert {part.places for part in asked} == {1} and [mode.mode for mode in found] == [
+        "cold",
+        "hot",
+    ]
+    assert found[0].ratio.value == pytest.approx(1.022, abs=5e-4) and len(found[0].runs) == 6
+    assert found[0].ratio.low < 1.0205 and "fresh process" in found[0].method
+
+
 @pytest.mark.parametrize(
     ("sides", "options", "message"),
     [
@@ -669,7 +731,7 @@ def test_on_a_gpu_times_are_compared(monkeypatch):
     monkeypatch.setattr(paired, "measure_pair", lambda *task: asked.append(task) or timed().modes)
     a, b = Fake(name="01_a"), Fake(name="02_b")
     result = convlab.ab(a, b, PLAIN, isolate=False, seed=3, threshold=0.02, limit_seconds=7.0)
-    assert asked == [(a, b, PLAIN, ["cold", "hot"], paired.Until(0.01, 7.0, 3))]
+    assert asked == [(a, b, PLAIN, ["cold", "hot"], paired.Until(0.01, 7.0, 3, places=4))]
     assert result.modes == timed().modes and result.verdict == "slower" and result.counted is None
     assert result.floors == (floor_seconds(PLAIN, "fp32", peaks),) * 2
     assert result.notes == ("on an H200",) and len(result.reports) == 2

@@ -32,6 +32,7 @@ from .verdict import AB, ABs, Counters
 from .witness import Caught, audit, settings
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
+PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
 
 
@@ -44,6 +45,7 @@ def ab(
     engine: str = "auto",
     scale: str | None = "auto",
     check: bool = True,
+    careful: bool = False,
     threshold: float = THRESHOLD,
     target: float | None = None,
     limit_seconds: float = LIMIT_SECONDS,
@@ -72,6 +74,7 @@ def ab(
     scale : "auto" shrinks the problem to what the engine can do, and says so; None never does.
     check : check both first; a wrong one ends it with the verdict "wrong", as one does that is
         caught at something else than the work while it is timed. False trusts them.
+    careful : time in six fresh processes instead of in four places of one's memory: about a minute.
     threshold : a ratio whose whole interval is within 1 ± this is called the same.
     target : half width of the interval at which a mode ends; half the threshold unless told, so
         that only time can leave it undecided.
@@ -97,12 +100,14 @@ def ab(
         arguments.choice(each, "mode", MODES)
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
+    arguments.flag(careful, "careful")
     arguments.flag(isolate, "isolate")
     threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
     target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     seed = arguments.whole(seed, "seed")
-    until = paired.Until(target, limit_seconds, seed, trusted=not check)
+    runs = PROCESSES if careful else PLACES
+    until = paired.Until(target, limit_seconds, seed, trusted=not check, places=runs)
     sides = [
         compile(side, name=f"source_{letter}", engine=engine)
         if isinstance(side, str) and ("\n" in side or "{" in side) else side
@@ -114,13 +119,15 @@ def ab(
     for each in [named_problem(problem)] if asked is None else asked:
         smaller, scaled = fit(each, sides, scale)
         notes = [scaled] if scaled else []
-        found.append(_compared(sides, smaller, check, threshold, modes, until, isolate, notes))
+        found.append(
+            _compared(sides, smaller, check, threshold, modes, until, isolate, notes, careful)
+        )
     return found[0] if asked is None else ABs(tuple(found))
 
 
 def _compared(
     sides: Sequence[Runnable], problem: Problem, check: bool, threshold: float,
-    modes: Sequence[str], until: Until, isolate: bool, notes: list[str],
+    modes: Sequence[str], until: Until, isolate: bool, notes: list[str], careful: bool,
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
     if tools := replaced_before():
@@ -173,7 +180,9 @@ def _compared(
             caught[i] = str(error)
     if right and not any(caught):
         if gpu:
-            found["modes"] = tuple(_measured(kernels, problem, modes, until, isolate, notes))
+            found["modes"] = tuple(
+                _measured(kernels, problem, modes, until, isolate, notes, careful)
+            )
             caught = ["".join(mode.caught[i] for mode in found["modes"]) for i in (0, 1)]
             if any(caught):
                 del found["modes"]
@@ -220,9 +229,9 @@ def _libraries(kernel: Runnable) -> list[str]:
 
 def _measured(
     kernels: Sequence[Runnable], problem: Problem, modes: Sequence[str], until: Until,
-    isolate: bool, notes: list[str],
+    isolate: bool, notes: list[str], careful: bool = False,
 ) -> list[Paired]:  # fmt: skip
-    """Time both, in the worker process if that can be."""
+    """Time both, in the worker process if that can be; with care, in one after the other."""
     if isolate and not worker.can_cross(*kernels):
         notes.append("measured in this process: a callable that pickle cannot send was given")
         isolate = False
@@ -230,7 +239,18 @@ def _measured(
     if not isolate:
         return paired.measure_pair(*task)
     limit = _SPARE_SECONDS + 5 * until.limit_seconds * len(modes)
-    return worker.call(paired.measure_pair, *task, time_limit=limit)
+    if not careful:
+        return worker.call(paired.measure_pair, *task, time_limit=limit)
+    runs: list[list[Paired]] = []
+    for place in range(until.places):
+        worker.stop()
+        part = replace(until.part(place), places=1)
+        task = (*kernels, problem, modes, part)
+        runs.append(worker.call(paired.measure_pair, *task, time_limit=limit))
+        if any(any(mode.caught) for mode in runs[-1]):
+            return runs[-1]
+    fresh = "each in a fresh process"
+    return [paired.merged(each, until.target, fresh) for each in zip(*runs, strict=True)]
 
 
 def _counted(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Counters]:

@@ -9,6 +9,9 @@ the L2 the modes differ by what the launch before left of it.
 Both sides work on the same x, w and bias, since where a buffer lies can be worth a percent by
 itself. What they write is each one's own: y, the workspace, the filter laid out. Where memory does
 not hold that of both, each allocates for its turn only, and a note says so.
+
+Where everything lies in memory differs from run to run, and is worth some tenths of a percent: all
+of it is allocated anew a few times, and the interval is that of those runs (`ratio.pooled`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -32,7 +35,7 @@ from ..run.runnable import Inputs, Launch, Runnable, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
-from .ratio import Ratio, estimate, settled
+from .ratio import Ratio, estimate, pooled, settled
 from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, nothing, rounds
 from .witness import Caught, Witness, draw
 
@@ -44,6 +47,9 @@ _HOT_BATCH_SECONDS = 3e-3
 _MOST_LAUNCHES = 1000
 _MOST_SETS = 4
 _TURN_SECONDS = 0.005
+_STOPPED = "stopped after"
+_BALLAST = 64 << 20  # bytes that are taken at most, to move what is allocated
+_SEEDS = 1000  # between the seeds of two places
 _NO_ROOM = ("A and B had the memory in turns, as it does not hold both: each was prepared anew",)
 _FEWEST_ROUNDS = 6  # taken beyond the time limit, up to four times it
 
@@ -58,6 +64,15 @@ class Until:
     warm_seconds: float = 0.2  # rounds not counted: the clock rises
     least_seconds: float = 0.3  # they take at least so long: a clock's steps are to be met
     trusted: bool = False  # what was computed while it was timed is not looked at
+    places: int = 1  # how often memory is placed anew, and each mode timed again
+
+    def part(self, place: int) -> Until:
+        """What one of the places gets of it."""
+        share, root = 1 / self.places, math.sqrt(self.places)
+        return replace(
+            self, target=self.target * root, limit_seconds=self.limit_seconds * share,
+            least_seconds=self.least_seconds * share, seed=self.seed + _SEEDS * place,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,9 @@ class Paired:
     lone: tuple[float, float] = (math.nan, math.nan)  # as of `Plan`
     mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
     notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
+    runs: tuple[
+        Ratio, ...
+    ] = ()  # of each place in memory, or each process, where there are several
     caught: tuple[str, str] = ("", "")  # what A or B did instead of the work; it ended the rounds
 
     @property
@@ -110,16 +128,51 @@ def measure_pair(
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
         clock = Clock(a.device)
         for mode in modes:
+            runs = []
             try:
-                plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, until, clock)
-                found.append(in_rounds(mode, plan, until, clock))
+                for place in range(until.places):
+                    part = until.part(place)
+                    plan = _moved(a.device, part.seed) if place else None  # stays while it is made
+                    plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, part, clock)
+                    runs.append(in_rounds(mode, plan, part, clock))
+                    del plan
+                    torch.cuda.empty_cache()  # others want the memory too, and the next other pages
             except Caught as error:
                 caught = tuple(str(error) if side is error.runnable else "" for side in (a, b))
                 found.append(Paired(mode, estimate(()), (), (), 0, "", caught=caught))
                 break
-            del plan
-            torch.cuda.empty_cache()  # others want the memory too, on both sides of a worker
+            found.append(merged(runs, until.target, "memory placed anew"))
     return found
+
+
+def merged(runs: Sequence[Paired], target: float, anew: str) -> Paired:
+    """Several runs of one mode as one; `anew` says what was done between them."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    ratios = tuple(run.ratio for run in runs)
+    ratio, mhz = pooled(ratios), [run.mhz for run in runs if run.mhz]
+    notes = [note for run in runs for note in run.notes if not note.startswith(_STOPPED)]
+    if ratio.half_width > target:
+        spread = 100 * (max(r.value for r in ratios) / min(r.value for r in ratios) - 1)
+        notes.append(f"the interval is wider than asked for: the runs differ by {spread:.2g}%")
+    middle, low, high = zip(*mhz, strict=True) if mhz else ((), (), ())
+    return replace(
+        first, ratio=ratio, runs=ratios,
+        a_seconds=tuple(s for run in runs for s in run.a_seconds),
+        b_seconds=tuple(s for run in runs for s in run.b_seconds),
+        discarded=sum(run.discarded for run in runs),
+        method=f"{first.method}; {len(runs)} runs, {anew}",
+        lone=tuple(statistics.median(run.lone[i] for run in runs) for i in (0, 1)),
+        mhz=(int(statistics.median(middle)), min(low), max(high)) if mhz else None,
+        notes=tuple(dict.fromkeys(notes)),
+        caught=tuple(next((run.caught[i] for run in runs if run.caught[i]), "") for i in (0, 1)),
+    )  # fmt: skip
+
+
+def _moved(device: torch.device, seed: int) -> torch.Tensor:
+    """Take some memory, so that what is allocated next lies elsewhere."""
+    return torch.empty(random.Random(seed).randrange(_BALLAST), dtype=torch.uint8, device=device)
 
 
 def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -> Paired:
@@ -150,14 +203,18 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
         logs = [log for _, _, log in kept]
         elapsed = now - started
         if elapsed >= until.limit_seconds:
-            if len(kept) >= _FEWEST_ROUNDS or elapsed >= 4 * until.limit_seconds:
+            if (
+                len(kept) * until.places >= _FEWEST_ROUNDS
+                and len(kept) > 1
+                or elapsed >= 4 * until.limit_seconds
+            ):
                 break
         elif elapsed >= until.least_seconds and settled(logs, until.target):
             break
     ratio = estimate(logs)
     notes = list(plan.notes)
     if ratio.half_width > until.target:
-        notes.append(f"stopped after {elapsed:.1f} s, before the interval was narrow enough")
+        notes.append(f"{_STOPPED} {elapsed:.1f} s, before the interval was narrow enough")
     if held:
         named = ", ".join(f"{reason} ({count} rounds)" for reason, count in held.items())
         what = "those rounds are left out" if kept is clean else "in most rounds, so all are kept"
@@ -191,20 +248,13 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     launches, notes = _launches(kernels, problem, until.seed), ()
     if launches is None:
         launches, notes = [[None], [None]], _NO_ROOM
-    inputs = shared_inputs(kernels, problem, until.seed)
+        inputs = shared_inputs(kernels, problem, until.seed)
+    else:
+        inputs = [launch.inputs for (launch,) in launches]
+    limit = until.limit_seconds / 5
     singles = [
-        Single(
-            kernel,
-            problem,
-            given,
-            flush,
-            _TURN_SECONDS,
-            until.limit_seconds / 5,
-            clock,
-            kept,
-            until.trusted,
-        )
-        for kernel, given, (kept,) in zip(kernels, inputs, launches, strict=True)
+        Single(k, problem, given, flush, _TURN_SECONDS, limit, clock, kept, until.trusted)
+        for k, given, (kept,) in zip(kernels, inputs, launches, strict=True)
     ]
     lone = tuple(centre(single()) for single in singles)
     plan = Plan(singles, "single launches between events, the L2 flushed before each", notes=notes)

@@ -106,7 +106,8 @@ class History(Result):
     @property
     def tables(self) -> Sequence[Table]:
         shown = {"when": "when", "kernel": "kernel", "problem": "problem", "mode": "mode",
-                 "cost": ("cost", short), "unit": "unit", "source": "source", "gpu": "GPU"}  # fmt: skip
+                 "cost": ("cost", short), "unit": "unit", "source": "source",
+                 "gpu": "GPU"}  # fmt: skip
         left = ("kernel", "problem", "GPU")
         return (Table(self.frame, shown, left),) if len(self.frame) else ()
 

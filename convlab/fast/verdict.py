@@ -204,7 +204,7 @@ class AB(Result):
         """All of it but the single rounds."""
         rows = self.frame.to_dict("records")
         for row, mode in zip(rows, self.modes, strict=False):  # of counters there are no modes
-            row["notes"] = mode.notes
+            row["notes"], row["runs"] = mode.notes, mode.runs
         names = ("a", "b", "classes", "engine", "problem", "verdict", "verdicts", "ratio",
                  "interval", "threshold", "reports", "caught")  # fmt: skip
         return {"rows": rows} | {name: getattr(self, name) for name in names}

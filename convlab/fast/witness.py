@@ -10,7 +10,6 @@ from a seed: nothing that is remembered by address, by name or by a hash of the 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import threading
@@ -26,10 +25,11 @@ from ..right.tally import ELEMENTWISE
 from ..run.data import inputs
 from ..run.function import Function
 from ..run.runnable import Launch, Runnable, explained
+from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .trusted import replaced
 
-_OUTPUTS = 64  # that are looked at
+_OUTPUTS = 128  # that are looked at
 _TRIES = 16  # at an element of x that an output depends on, beside the padding
 _CALLS = 12  # of an audit, unless they take longer than
 _AUDIT_SECONDS = 3.0
@@ -172,7 +172,9 @@ def audit(function: Function, problem: Problem, before: dict[str, Any]) -> list[
             if on_gpu:
                 torch.cuda._sleep(_SLEEP_CYCLES)
             witness.change(rows)
-            with seen if rows == 1 else contextlib.nullcontext():
+            if rows == 1:
+                _watched(launch, seen)
+            else:
                 launch()
             witness.keep(rows)
             if time.monotonic() > end:
@@ -187,6 +189,14 @@ def audit(function: Function, problem: Problem, before: dict[str, Any]) -> list[
     if changed:
         notes.append(f"{function.name} left torch's settings changed: {', '.join(changed)}")
     return notes
+
+
+def _watched(launch: Launch, seen: _Seen) -> None:
+    try:
+        with seen:
+            launch()
+    except LaunchError:  # what torch.compile made may not run under it
+        launch()
 
 
 class _Seen(TorchDispatchMode):

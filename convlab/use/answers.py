@@ -98,7 +98,7 @@ def _answer(asked: Namespace) -> Any:
             return ab(
                 asked.a, asked.b, asked.problem, engine=asked.engine, seed=asked.seed,
                 mode=MODES if asked.mode == "both" else asked.mode,
-                threshold=asked.threshold / 100, limit_seconds=asked.limit,
+                threshold=asked.threshold / 100, limit_seconds=asked.limit, careful=asked.careful,
             )  # fmt: skip
         case "history":
             return history(asked.paths)

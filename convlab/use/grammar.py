@@ -121,6 +121,7 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
            help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
     option("--seed", **number, default=0)
+    option("--careful", action="store_true", help="time it in fresh processes: about a minute")
     saved()
     option = add("sweep", "A kernel over a grid of tunables.")
     option("kernel", **one)
