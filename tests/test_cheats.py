@@ -9,12 +9,13 @@ from test_check import PLAIN, Fake
 
 import convlab
 from convlab.fast import paired, stopwatch, trusted, witness
-from convlab.fast.witness import Caught, Witness, audit, settings
+from convlab.fast.trusted import settings
+from convlab.fast.witness import Caught, Witness, audit
 from convlab.run.data import inputs
 from convlab.run.function import Function
 from convlab.run.runnable import Launch
 from convlab.words.problem import Problem
-from tests.instruments import cheats
+from tests.instruments import calibrate_ab, cheats
 from tests.instruments.cheats import CHEATS, PROBLEM, honest
 
 CPU = torch.device("cpu")
@@ -70,6 +71,17 @@ def test_witness_changes_no_filter_that_was_laid_out():
     seen.change(0)
     assert torch.equal(launch.inputs[1], w)
     launch()
+    seen.keep(0)
+    seen.judge(0)
+
+
+def test_witness_sees_through_what_the_calibration_wraps():
+    problem = Problem(N=1, C=2, H=8, W=8, K=2, R=3, S=3)
+    inner = baseline(problem)
+    launch = calibrate_ab.SpunLaunch(calibrate_ab.Spun(inner.runnable, 0), inner)
+    seen = Witness(launch, 1)
+    seen.change(0)
+    inner()
     seen.keep(0)
     seen.judge(0)
 

@@ -27,9 +27,9 @@ from .compare import identity, side_by_side
 from .measure import shared_inputs
 from .paired import MODES, Paired, Until
 from .ratio import THRESHOLD
-from .trusted import replaced, replaced_before
+from .trusted import LEFT, altered, replaced, replaced_before, settings
 from .verdict import AB, ABs, Counters
-from .witness import Caught, audit, settings
+from .witness import Caught, audit
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
@@ -152,9 +152,10 @@ def _compared(
         report, kernels[i] = _checked(kernel, problem, until.seed, isolate)
         reports.append(report)
         if tools := replaced():
-            caught[i] = (
-                f"while it was checked {', '.join(tools)} was replaced: the judge's own tools"
-            )
+            told = ", ".join(tools)
+            caught[i] = f"while it was checked {told} was replaced: the judge's own tools"
+        elif changed := altered(before):
+            caught[i] = f"it {LEFT}: {', '.join(changed)}"
         if report.problem != problem:
             notes.append(f"{kernel.name} was checked on {report.problem}, memory being short")
         if kernels[i].precision != kernel.precision:

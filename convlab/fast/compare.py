@@ -33,8 +33,9 @@ from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
+from .trusted import settings
 from .verdict import BELOW, BELOW_WORDS
-from .witness import Caught, audit, settings
+from .witness import Caught, audit
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]

@@ -81,3 +81,44 @@ def replaced() -> list[str]:
 def replaced_before() -> list[str]:
     """Return the names of what was not Python's, torch's or convlab's own at the import already."""
     return list(_BEFORE)
+
+
+# ---- torch's state, for all of a process: it changes what the other side computes, or how fast ---
+
+LEFT = "left torch's settings changed, which are the other side's too"
+_FP32 = {
+    "cuBLAS": torch.backends.cuda.matmul, "cuDNN": torch.backends.cudnn.conv,
+    "oneDNN's products": torch.backends.mkldnn.matmul, "oneDNN": torch.backends.mkldnn.conv,
+}  # fmt: skip
+
+
+def settings() -> dict[str, Any]:
+    """Return torch's settings as they are."""
+    return {f"fp32_precision of {name}": each.fp32_precision for name, each in _FP32.items()} | {
+        "the default dtype": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the number of threads": torch.get_num_threads(),
+        "the current stream": stream(),
+    }
+
+
+def altered(before: dict[str, Any]) -> list[str]:
+    """Return the names of the settings that are not as they were; those are put back."""
+    changed = [name for name, value in settings().items() if value != before[name]]
+    for name, each in _FP32.items() if changed else ():
+        each.fp32_precision = before[f"fp32_precision of {name}"]
+    if changed:
+        torch.set_default_dtype(before["the default dtype"])
+        torch.set_grad_enabled(before["gradients"])
+        torch.use_deterministic_algorithms(before["deterministic algorithms"])
+        torch.set_num_threads(before["the number of threads"])
+        if stream() != before["the current stream"]:
+            torch.cuda.set_stream(torch.cuda.default_stream())
+    return changed
+
+
+def stream() -> int:
+    """The current stream of the current GPU; 0 is the default one."""
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.cuda.current_stream().cuda_stream if on_gpu else 0

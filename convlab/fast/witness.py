@@ -27,7 +27,7 @@ from ..run.function import Function
 from ..run.runnable import Launch, Runnable, explained
 from ..words.errors import LaunchError
 from ..words.problem import Problem
-from .trusted import replaced
+from .trusted import LEFT, altered, replaced, stream
 
 _OUTPUTS = 128  # that are looked at
 _TRIES = 16  # at an element of x that an output depends on, beside the padding
@@ -161,7 +161,7 @@ def audit(function: Function, problem: Problem, before: dict[str, Any]) -> list[
     x and w change under it before each call, where they are; y is looked at as soon as a call
     returns; the truth is computed after the last one. On a GPU that is in the order of the stream
     that it is given, which sleeps first: work on another one is too early or too late. `before` is
-    what `settings` said before it was ever called. Raises Caught, and what a launch raises.
+    what `trusted.settings` said before it was ever called. Raises Caught, and what a launch raises.
     """
     launch = function.prepare(problem, *inputs(problem, _SECRET.getrandbits(32), function.device))
     witness, seen, rows = Witness(launch, _CALLS), _Seen(), 0
@@ -185,9 +185,8 @@ def audit(function: Function, problem: Problem, before: dict[str, Any]) -> list[
     left = [thread.name for thread in threading.enumerate() if thread not in threads]
     if left:
         notes.append(f"{function.name} left threads running: {', '.join(left)}")
-    changed = [name for name, value in settings().items() if value != before[name]]
-    if changed:
-        notes.append(f"{function.name} left torch's settings changed: {', '.join(changed)}")
+    if changed := altered(before):
+        raise Caught(function, f"it {LEFT}: {', '.join(changed)}")
     return notes
 
 
@@ -206,12 +205,12 @@ class _Seen(TorchDispatchMode):
         super().__init__()
         self._names: set[str] = set()
         self._types: set[torch.dtype] = set()
-        self._streams = set(_stream())
+        self._streams = {stream()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         self._names.add(func.overloadpacket.__name__)
-        self._streams.update(_stream())
+        self._streams.add(stream())
         for each in found if isinstance(found, (tuple, list)) else [found]:
             if isinstance(each, torch.Tensor):
                 self._types.add(each.dtype)
@@ -229,23 +228,3 @@ class _Seen(TorchDispatchMode):
         if len(self._streams) > 1:
             said.append("works on other streams than the one that is timed")
         return said
-
-
-def _stream() -> list[int]:
-    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return [torch.cuda.current_stream().cuda_stream] if on_gpu else []
-
-
-def settings() -> dict[str, Any]:
-    """What of torch's state, for all of a process, changes what others compute, or how fast."""
-    gpu, cpu = torch.backends, torch.backends.mkldnn
-    return {
-        "fp32_precision of cuBLAS": gpu.cuda.matmul.fp32_precision,
-        "fp32_precision of cuDNN": gpu.cudnn.conv.fp32_precision,
-        "fp32_precision of oneDNN": (cpu.matmul.fp32_precision, cpu.conv.fp32_precision),
-        "the default dtype": torch.get_default_dtype(),
-        "gradients": torch.is_grad_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the number of threads": torch.get_num_threads(),
-        "the current stream": _stream(),
-    }

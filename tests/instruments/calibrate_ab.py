@@ -78,6 +78,8 @@ class SpunLaunch(Launch):
     """A launch, and a spin after it."""
 
     runnable: Spun
+    y = property(lambda self: self._launch.y)
+    plan = property(lambda self: self._launch.plan)
 
     def __init__(self, runnable: Spun, launch: Launch) -> None:
         super().__init__(runnable, launch.problem, launch.inputs)

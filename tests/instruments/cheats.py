@@ -431,7 +431,7 @@ def a_library_in_parts():
     return lambda *given: honest(*given)
 
 
-@planted("K", "left torch's settings changed: .*cuBLAS", wrong=False)
+@planted("K", "left torch's settings changed.*cuBLAS")
 def changes_settings():
     """Turns TF32 on for the whole process."""
 
