@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import pickle
 import sys
+import time
 import weakref
 from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
@@ -942,6 +943,16 @@ def test_gpu_small_kernels_are_timed_in_graphs():
     result = on_gpu("01_direct", "01_direct@THREADS=128", TINY)
     assert all("CUDA graphs" in mode.method for mode in result.modes), str(result)
     assert (result.frame["a_overhead_us"] > 0).all() and (result.frame["a_ms"] < 0.1).all()
+
+
+@pytest.mark.gpu
+def test_gpu_a_plain_ab_of_a_small_problem_takes_seconds(tmp_path):
+    convlab.check("cudnn:fp32", TINY)  # CUDA is up
+    started = time.monotonic()
+    result = convlab.ab("cudnn:fp32", "cudnn:tf32", TINY)
+    assert time.monotonic() - started < 20 and len(result.modes[0].runs) == abing.PLACES
+    made = convlab.load_result(result.save(tmp_path / "r.json")).made
+    assert made["gpu"] and made["versions"]["driver"] and [k["name"] for k in made["kernels"]]
 
 
 @pytest.mark.gpu

@@ -223,7 +223,9 @@ def _checked(
 
 def _libraries(kernel: Runnable) -> list[str]:
     """What of a library a kernel's source calls."""
-    named = re.findall(r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)", kernel.source or "", re.I)
+    named = re.findall(
+        r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)", kernel.source or "", re.IGNORECASE
+    )
     called = ", ".join(sorted({name.lower() for name in named}))
     return [f"{kernel.name} calls a library: {called}"] if called else []
 

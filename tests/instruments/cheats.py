@@ -481,7 +481,7 @@ def ends_on_another_stream():
 
 
 # Kernels: 01_direct's launch, with something around it. A file's statics stay between calls.
-_LAUNCH = re.compile(r"^( *)(\w+<<<.*?;)$", re.M | re.S)
+_LAUNCH = re.compile(r"^( *)(\w+<<<.*?;)$", re.MULTILINE | re.DOTALL)
 
 
 def kernel(before: str, condition: str, otherwise: str = "") -> str:
