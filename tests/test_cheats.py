@@ -75,6 +75,18 @@ def test_witness_changes_no_filter_that_was_laid_out():
     seen.judge(0)
 
 
+@pytest.mark.parametrize("name", ["05_async_gemm", "08_winograd", "11_wgmma_tf32"])
+def test_rungs_pass_the_witness(name):
+    """What changes is larger than normal data: no class is so tight that a right kernel fails."""
+    kernel = convlab.load(name, engine="sim")
+    problem = Problem(N=1, C=32, H=8, W=8, K=8, R=3, S=3, padding=1)
+    seen = Witness(kernel.prepare(problem, *inputs(problem, 0)), 1)
+    seen.change(0)
+    seen.launch()
+    seen.keep(0)
+    seen.judge(0)
+
+
 def test_witness_sees_through_what_the_calibration_wraps():
     problem = Problem(N=1, C=2, H=8, W=8, K=2, R=3, S=3)
     inner = baseline(problem)
