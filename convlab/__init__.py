@@ -17,6 +17,7 @@ from . import nn
 from .fast.ab import ab
 from .fast.best import best
 from .fast.compare import compare
+from .fast.receipts import load_result
 from .fast.sweep import sweep
 from .right.check import check
 from .run.kernel import Kernel, compile, load
@@ -47,6 +48,7 @@ __all__ = [
     "errors",
     "inspect",
     "load",
+    "load_result",
     "nn",
     "problem",
     "problems",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from .use.answers import PLURAL, Told, answers, drawn
+from .use.answers import PLURAL, Told, answers, drawn, saved
 from .use.grammar import parser, understood
 from .words.errors import CatalogError, ConvlabError, ProblemError
 
@@ -52,6 +52,9 @@ def main(argv: list[str] | None = None) -> int:
             for path in drawn(found, getattr(asked, "plot", None)):
                 document["plot"] = str(path)
                 show(f"plot: {path}")
+            for path in saved(found, getattr(asked, "save", False)):
+                document["receipt"] = str(path)
+                show(f"receipt: {path}")
         except BrokenPipeError:  # whoever read it has enough: `convlab list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return status

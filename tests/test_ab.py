@@ -9,9 +9,9 @@ import itertools
 import json
 import math
 import multiprocessing
-import operator
 import pickle
 import sys
+import time
 import weakref
 from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ from convlab.fast.verdict import AB, ABs
 from convlab.machine import clock
 from convlab.machine.device import Ceilings, floor_seconds
 from convlab.run.function import Function
-from convlab.run.runnable import Launch, Runnable
+from convlab.run.runnable import Launch, Runnable, empty
 from convlab.run.worker import can_cross
 from convlab.words.errors import ConvlabError, LaunchError, ProblemError
 from convlab.words.problem import Problem
@@ -200,6 +200,30 @@ def test_estimate_by_hand():
     assert estimate(np.log(1.1) * np.array(order)) == Ratio(*wanted, 10)
     assert estimate([0.1] * 5) == Ratio(pytest.approx(math.exp(0.1)), 0.0, math.inf, 5)
     assert estimate([]).verdict() == "undecided"
+
+
+@pytest.mark.parametrize("between", [0, 0.001, 0.003], ids=["alike", "noise", "far apart"])
+def test_interval_covers_what_runs_differ_by(between):
+    rng, found = np.random.default_rng(5), []
+    for _ in range(400):
+        runs = [rng.normal(0, between) + rng.normal(0, 0.003, 32) for _ in range(abing.PLACES)]
+        found.append(ratio.pooled([estimate(run) for run in runs]))
+    # of 400 at 95% fewer than 367 or more than 391 hold the truth less than once in 200 times
+    assert 367 <= held(found, 1) <= 391 and share(found, "same") >= 0.95
+    one = [estimate(rng.normal(0, between) + rng.normal(0, 0.003, 32)) for _ in range(200)]
+    assert between == 0 or held(one, 1) < 150  # which is what a single run's claims
+
+
+def test_pooled_by_hand():
+    runs = [Ratio(math.exp(log), math.exp(log - 0.001), math.exp(log + 0.001), 32)
+            for log in (0.01, 0.02, 0.03, 0.02)]  # fmt: skip
+    half = 3.182 * math.sqrt(2e-4 / 3) / 2
+    found = ratio.pooled(runs)
+    assert found.value == pytest.approx(math.exp(0.02)) and found.rounds == 128
+    assert (found.low, found.high) == pytest.approx((math.exp(0.02 - half), math.exp(0.02 + half)))
+    alike = ratio.pooled([runs[1]] * 4)  # by luck
+    assert math.log(alike.high / alike.low) / 2 == pytest.approx(0.6 * 0.001 / 2)
+    assert ratio.pooled([estimate(()), runs[0]]) == runs[0] and not ratio.pooled([]).rounds
 
 
 def test_autocorrelation_time():
@@ -377,9 +401,23 @@ class Spun(Launch):
         self.runnable.chip.work(self.name, self.runnable.seconds)
 
 
+class Blind:
+    """Stands for a witness of launches that compute nothing."""
+
+    def __init__(self, launch, rows, trusted=False):
+        self.launch, self.trusted = launch, trusted
+
+    def look(self, row=0):
+        """Change nothing, keep nothing, judge nothing."""
+
+    change = keep = judge = judge_one = renew = look
+
+
 @pytest.fixture
 def chip(monkeypatch):
     chip = Chip()
+    for module in (paired, stopwatch):
+        monkeypatch.setattr(module, "Witness", Blind)
     for name, value in {
         "Event": chip.event, "CUDAGraph": chip.graph, "graph": chip.capture,
         "synchronize": lambda device=None: None, "empty_cache": lambda: None,
@@ -425,14 +463,50 @@ def test_long_launches_are_timed_one_by_one_and_short_ones_in_graphs(
         assert found.a_seconds[0] == pytest.approx(5e-6)
 
 
-def test_hot_launches_go_round_the_buffers_that_both_sides_share(chip):
+def test_hot_launches_go_round_the_inputs_that_both_sides_share(chip):
     _, a, b = time_both(chip, *SHORT, "hot")
     assert [x.data_ptr() for x in a.inputs] == [x.data_ptr() for x in b.inputs]
     assert len({x.data_ptr() for x in a.inputs}) == 4
     assert any(chip.log[i : i + 4] == ["a1", "a2", "a3", "a4"] for i in range(len(chip.log) - 4))
-    ours, theirs = ([give((2, 3), torch.float32, CPU) for give in side.given] for side in (a, b))
-    assert all(map(operator.is_, ours, theirs)) and len({y.data_ptr() for y in ours}) == 4
-    assert a.given[0]((3, 2), torch.float32, CPU) is not ours[0]
+
+
+class Filtered(Spin):
+    """Lays its filter out and allocates: y, plan, and a workspace of the plan's size."""
+
+    def __init__(self, chip, name, seconds, alive=None, room=1 << 30):
+        super().__init__(chip, name, seconds)
+        self.alive, self.room = [] if alive is None else alive, room  # launches for which it is
+
+    def prepare(self, problem, x, w, bias=None, allocate=empty):
+        if sum(each() is not None for each in self.alive) >= self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        launch = super().prepare(problem, x, w, bias)
+        launch.y = allocate(problem.y_shape, torch.float32, CPU)
+        launch.workspace, launch.plan = (allocate((64,), torch.uint8, CPU) for _ in range(2))
+        launch.plan.fill_(len(self.name))
+        self.alive.append(weakref.ref(launch))
+        return launch
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_what_the_sides_write_is_each_ones_own(chip, mode):
+    a, b = Filtered(chip, "a", SHORT[0]), Filtered(chip, "bb", SHORT[1])
+    plan = {"cold": paired._cold, "hot": paired._hot}[mode](
+        (a, b), PLAIN, until(), clock.Clock(CPU)
+    )
+    launches = [launch() for side in (a, b) for launch in side.alive if launch()]
+    owned = [t.data_ptr() for each in launches for t in (each.y, each.workspace, each.plan)]
+    assert len(owned) == len(set(owned)) == (6 if mode == "cold" else 24) and not plan.notes
+    assert all((each.plan == len(each.runnable.name)).all() for each in launches)
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_without_room_for_both_they_take_turns_and_it_is_said(chip, mode, monkeypatch):
+    alive = []
+    a, b = (Filtered(chip, name, each, alive, 1) for name, each in zip("ab", LONG, strict=True))
+    (found,) = paired.measure_pair(a, b, PLAIN, [mode], until(limit_seconds=10.0))
+    assert "had the memory in turns" in found.notes[0] and found.ratio.rounds >= 32
+    assert found.ratio.value == pytest.approx(2048 / 2008)
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
@@ -451,6 +525,27 @@ def test_a_graph_keeps_what_it_works_on(chip):
     turn = stopwatch.batch(Spin(chip, "a", 1.0), [step], 1, None)
     del step
     assert turn() and alive() is not None
+
+
+def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
+    slower, moved = iter([1.0, 1.004, 0.996, 1.0] * 2), []
+    cold = paired._cold
+
+    def placed(kernels, *rest):
+        kernels[1].seconds = 2.1e-3 * next(slower)
+        return cold(kernels, *rest)
+
+    monkeypatch.setattr(paired, "_cold", placed)
+    monkeypatch.setattr(paired, "_moved", lambda device, seed: moved.append(seed))
+    a, b = Spin(chip, "a", 2e-3), Spin(chip, "b", 2e-3)
+    asked = dataclasses.replace(until(limit_seconds=20.0), places=4)
+    (found,) = paired.measure_pair(a, b, PLAIN, ["cold"], asked)
+    assert len(found.runs) == 4 and len(set(moved)) == 3 and "placed anew" in found.method
+    assert found.ratio == ratio.pooled(found.runs) and found.ratio.rounds == len(found.a_seconds)
+    assert found.ratio.value == pytest.approx(2108 / 2008, rel=1e-4)
+    assert 0.002 < found.ratio.half_width < 0.02
+    (wide,) = paired.measure_pair(a, b, PLAIN, ["cold"], dataclasses.replace(asked, target=0.001))
+    assert "the runs differ by 0.8%" in wide.notes[-1]
 
 
 def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
@@ -583,6 +678,23 @@ def test_isolation_goes_through_the_worker(monkeypatch):
     assert len(calls) == 1 and len(here) == 2 and "in this process" in notes[0]
 
 
+def test_careful_times_in_fresh_processes(monkeypatch):
+    stopped, asked, answers = [], [], itertools.cycle([timed(1.02).modes, timed(1.024).modes])
+    monkeypatch.setattr(abing.worker, "stop", lambda: stopped.append(1))
+    monkeypatch.setattr(
+        abing.worker, "call", lambda f, *args, **_: asked.append(args[-1]) or next(answers)
+    )
+    kernels, asking = [Function(plain_torch, CPU)] * 2, dataclasses.replace(until(), places=6)
+    found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [], True)
+    assert len(stopped) == 6 and len({part.seed for part in asked}) == 6
+    assert {part.places for part in asked} == {1} and [mode.mode for mode in found] == [
+        "cold",
+        "hot",
+    ]
+    assert found[0].ratio.value == pytest.approx(1.022, abs=5e-4) and len(found[0].runs) == 6
+    assert found[0].ratio.low < 1.0205 and "fresh process" in found[0].method
+
+
 @pytest.mark.parametrize(
     ("sides", "options", "message"),
     [
@@ -620,7 +732,7 @@ def test_on_a_gpu_times_are_compared(monkeypatch):
     monkeypatch.setattr(paired, "measure_pair", lambda *task: asked.append(task) or timed().modes)
     a, b = Fake(name="01_a"), Fake(name="02_b")
     result = convlab.ab(a, b, PLAIN, isolate=False, seed=3, threshold=0.02, limit_seconds=7.0)
-    assert asked == [(a, b, PLAIN, ["cold", "hot"], paired.Until(0.01, 7.0, 3))]
+    assert asked == [(a, b, PLAIN, ["cold", "hot"], paired.Until(0.01, 7.0, 3, places=4))]
     assert result.modes == timed().modes and result.verdict == "slower" and result.counted is None
     assert result.floors == (floor_seconds(PLAIN, "fp32", peaks),) * 2
     assert result.notes == ("on an H200",) and len(result.reports) == 2
@@ -640,6 +752,18 @@ def test_a_timed_result_tells_all():
     assert "95%" in text and "x floor" in text and max(map(len, text.split("\n"))) <= 100
     assert "the same within 1% (cold)" in str(timed(1.0))
     assert "B is faster, 5% less time" in str(timed(0.95))
+
+
+def test_a_time_below_the_floor_is_said():
+    result = dataclasses.replace(timed(), floors=(1.5, 1.0))
+    assert "; A is below the floor: fewer products" in result.sentence
+    assert list(result.frame["below_floor"]) == [True, True] and "below" not in timed().sentence
+
+
+def test_who_was_caught_is_told():
+    result = dataclasses.replace(timed(), modes=(), caught=("", "it slept"))
+    assert result.verdict == "wrong" and not result.ok and "B CAUGHT" in result.sentence
+    assert "B caught: it slept" in str(result) and dumped(result)["caught"] == ["", "it slept"]
 
 
 def test_a_timed_result_is_drawn_and_dumped(tmp_path):
@@ -819,6 +943,16 @@ def test_gpu_small_kernels_are_timed_in_graphs():
     result = on_gpu("01_direct", "01_direct@THREADS=128", TINY)
     assert all("CUDA graphs" in mode.method for mode in result.modes), str(result)
     assert (result.frame["a_overhead_us"] > 0).all() and (result.frame["a_ms"] < 0.1).all()
+
+
+@pytest.mark.gpu
+def test_gpu_a_plain_ab_of_a_small_problem_takes_seconds(tmp_path):
+    convlab.check("cudnn:fp32", TINY)  # CUDA is up
+    started = time.monotonic()
+    result = convlab.ab("cudnn:fp32", "cudnn:tf32", TINY)
+    assert time.monotonic() - started < 20 and len(result.modes[0].runs) == abing.PLACES
+    made = convlab.load_result(result.save(tmp_path / "r.json")).made
+    assert made["gpu"] and made["versions"]["driver"] and [k["name"] for k in made["kernels"]]
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ import random
 import re
 import sys
 import threading
+from unittest.mock import MagicMock
 
 import pandas as pd
 import pytest
@@ -141,6 +142,7 @@ def test_rounds_interleave_and_end(monkeypatch):
     for where, name, value in (
         (stopwatch.Single, "_sample", sample),
         (stopwatch, "flush_buffer", lambda device: None),
+        (stopwatch, "Witness", MagicMock()),
         (stopwatch.time, "perf_counter", lambda: next(clock)),
         (torch.cuda, "device", lambda device: contextlib.nullcontext()),
         (measure, "shared_inputs", lambda *_: data),
@@ -347,7 +349,7 @@ def gpu(monkeypatch):
 
 
 def test_times_stand_beside_their_floors(gpu):
-    def times(kernels, problem, *, seed, limit_seconds, progress):
+    def times(kernels, problem, *, seed, limit_seconds, progress, judged):
         assert (problem, seed, limit_seconds) == (PLAIN, 0, 1.0)
         steady = measure.Timing(2e-3, 0.01, 50, True, 1e-3)
         return [steady, measure.Timing(1e-3, 0.02, 3, False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from ..run import worker
 from ..run.fit import fit
 from ..run.function import Function, declared
 from ..run.kernel import ENGINES, compile
+from ..run.made import made_of
 from ..run.runnable import Runnable, run
 from ..words import arguments
 from ..words.errors import ConvlabError
@@ -25,9 +27,12 @@ from .compare import identity, side_by_side
 from .measure import shared_inputs
 from .paired import MODES, Paired, Until
 from .ratio import THRESHOLD
+from .trusted import LEFT, altered, replaced, replaced_before, settings
 from .verdict import AB, ABs, Counters
+from .witness import Caught, audit
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
+PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
 
 
@@ -40,6 +45,7 @@ def ab(
     engine: str = "auto",
     scale: str | None = "auto",
     check: bool = True,
+    careful: bool = False,
     threshold: float = THRESHOLD,
     target: float | None = None,
     limit_seconds: float = LIMIT_SECONDS,
@@ -66,7 +72,9 @@ def ab(
     mode : "cold", "hot", or both; the verdict is about the first one.
     engine : where kernels given by name, path or text run: "cuda", "sim" or "auto".
     scale : "auto" shrinks the problem to what the engine can do, and says so; None never does.
-    check : check both first; a wrong one ends it with the verdict "wrong". False trusts them.
+    check : check both first; a wrong one ends it with the verdict "wrong", as one does that is
+        caught at something else than the work while it is timed. False trusts them.
+    careful : time in six fresh processes instead of in four places of one's memory: about a minute.
     threshold : a ratio whose whole interval is within 1 ± this is called the same.
     target : half width of the interval at which a mode ends; half the threshold unless told, so
         that only time can leave it undecided.
@@ -92,11 +100,14 @@ def ab(
         arguments.choice(each, "mode", MODES)
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
+    arguments.flag(careful, "careful")
     arguments.flag(isolate, "isolate")
     threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
     target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
-    until = paired.Until(target, limit_seconds, arguments.whole(seed, "seed"))
+    seed = arguments.whole(seed, "seed")
+    runs = PROCESSES if careful else PLACES
+    until = paired.Until(target, limit_seconds, seed, trusted=not check, places=runs)
     sides = [
         compile(side, name=f"source_{letter}", engine=engine)
         if isinstance(side, str) and ("\n" in side or "{" in side) else side
@@ -108,15 +119,22 @@ def ab(
     for each in [named_problem(problem)] if asked is None else asked:
         smaller, scaled = fit(each, sides, scale)
         notes = [scaled] if scaled else []
-        found.append(_compared(sides, smaller, check, threshold, modes, until, isolate, notes))
+        found.append(
+            _compared(sides, smaller, check, threshold, modes, until, isolate, notes, careful)
+        )
     return found[0] if asked is None else ABs(tuple(found))
 
 
 def _compared(
     sides: Sequence[Runnable], problem: Problem, check: bool, threshold: float,
-    modes: Sequence[str], until: Until, isolate: bool, notes: list[str],
+    modes: Sequence[str], until: Until, isolate: bool, notes: list[str], careful: bool,
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
+    if tools := replaced_before():
+        raise ConvlabError(f"{', '.join(tools)} had been replaced before convlab was imported, and "
+                           "no time or comparison can be trusted: start Python anew")  # fmt: skip
+    if tools := replaced():
+        notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
     kernels, labels = list(sides), [kernel.name for kernel in sides]
     same = identity(sides[0]) == identity(sides[1])
     if same:
@@ -129,10 +147,15 @@ def _compared(
     sources = [kernel.source for kernel in sides]
     for kernel in sides:
         kernel.build()
-    reports = []
+    reports, caught, before = [], ["", ""], settings()
     for i, kernel in enumerate(sides[: 1 if same else 2] if check else ()):
         report, kernels[i] = _checked(kernel, problem, until.seed, isolate)
         reports.append(report)
+        if tools := replaced():
+            told = ", ".join(tools)
+            caught[i] = f"while it was checked {told} was replaced: the judge's own tools"
+        elif changed := altered(before):
+            caught[i] = f"it {LEFT}: {', '.join(changed)}"
         if report.problem != problem:
             notes.append(f"{kernel.name} was checked on {report.problem}, memory being short")
         if kernels[i].precision != kernel.precision:
@@ -146,9 +169,24 @@ def _compared(
         notes.append(f"unlike precision classes: A {classes[0]}, B {classes[1]}")
     gpu = describe(kernels[0].device)
     found: dict[str, Any] = {}
-    if all(report.ok for report in reports):
+    right = all(report.ok for report in reports) and not any(caught)
+    for i, kernel in enumerate(kernels[: len(reports)] if right else ()):
+        try:
+            notes += (
+                audit(kernel, problem, before)
+                if isinstance(kernel, Function)
+                else _libraries(kernel)
+            )
+        except Caught as error:
+            caught[i] = str(error)
+    if right and not any(caught):
         if gpu:
-            found["modes"] = tuple(_measured(kernels, problem, modes, until, isolate, notes))
+            found["modes"] = tuple(
+                _measured(kernels, problem, modes, until, isolate, notes, careful)
+            )
+            caught = ["".join(mode.caught[i] for mode in found["modes"]) for i in (0, 1)]
+            if any(caught):
+                del found["modes"]
             peaks = ceilings(kernels[0].device)
             found["floors"] = tuple(floor_seconds(problem, name, peaks) for name in classes)
         else:
@@ -166,7 +204,8 @@ def _compared(
     engines = {kernel.engine for kernel in kernels}
     return AB(
         *labels, problem, next(name for name in ("cuda", "sim", "torch") if name in engines),
-        threshold, classes, reports=tuple(reports), notes=tuple(notes), **found,
+        threshold, classes, reports=tuple(reports), caught=tuple(caught), notes=tuple(notes),
+        made=made_of(kernels), **found,
     )  # fmt: skip
 
 
@@ -182,11 +221,20 @@ def _checked(
     return (again, coarse) if again.ok else (report, kernel)
 
 
+def _libraries(kernel: Runnable) -> list[str]:
+    """What of a library a kernel's source calls."""
+    named = re.findall(
+        r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)", kernel.source or "", re.IGNORECASE
+    )
+    called = ", ".join(sorted({name.lower() for name in named}))
+    return [f"{kernel.name} calls a library: {called}"] if called else []
+
+
 def _measured(
     kernels: Sequence[Runnable], problem: Problem, modes: Sequence[str], until: Until,
-    isolate: bool, notes: list[str],
+    isolate: bool, notes: list[str], careful: bool = False,
 ) -> list[Paired]:  # fmt: skip
-    """Time both, in the worker process if that can be."""
+    """Time both, in the worker process if that can be; with care, in one after the other."""
     if isolate and not worker.can_cross(*kernels):
         notes.append("measured in this process: a callable that pickle cannot send was given")
         isolate = False
@@ -194,7 +242,18 @@ def _measured(
     if not isolate:
         return paired.measure_pair(*task)
     limit = _SPARE_SECONDS + 5 * until.limit_seconds * len(modes)
-    return worker.call(paired.measure_pair, *task, time_limit=limit)
+    if not careful:
+        return worker.call(paired.measure_pair, *task, time_limit=limit)
+    runs: list[list[Paired]] = []
+    for place in range(until.places):
+        worker.stop()
+        part = replace(until.part(place), places=1)
+        task = (*kernels, problem, modes, part)
+        runs.append(worker.call(paired.measure_pair, *task, time_limit=limit))
+        if any(any(mode.caught) for mode in runs[-1]):
+            return runs[-1]
+    fresh = "each in a fresh process"
+    return [paired.merged(each, until.target, fresh) for each in zip(*runs, strict=True)]
 
 
 def _counted(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Counters]:

@@ -24,6 +24,7 @@ from ..right.report import Report
 from ..run.fit import fit
 from ..run.function import Function
 from ..run.kernel import ENGINES, resolve
+from ..run.made import made_of
 from ..run.runnable import Runnable, explained
 from ..words import arguments
 from ..words.catalog import catalog
@@ -32,6 +33,9 @@ from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
+from .trusted import settings
+from .verdict import BELOW, BELOW_WORDS
+from .witness import Caught, audit
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
@@ -106,6 +110,7 @@ class _Entry:
 
     def check(self, problem: Problem, seed: int) -> None:
         """Take down whether it is right."""
+        before = settings() if isinstance(self.kernel, Function) else {}
         try:
             self.report = check(self.kernel, problem, seed=seed, scale=None)
         except UnsupportedError as error:
@@ -115,9 +120,19 @@ class _Entry:
             self.failed("failed", error)
             return
         self.right = self.report.ok
-        if not self.right:
+        if self.right and isinstance(self.kernel, Function):
+            try:
+                self.note = "; ".join(audit(self.kernel, problem, before))
+            except Caught as error:
+                self.caught(str(error))
+        elif not self.right:
             first = self.report.failures[0].removesuffix(", the first of them:")
             self.note, self.failure = f"wrong: {first}", str(self.report)
+
+    def caught(self, how: str) -> None:
+        """Take down that it did something else than the work while it was looked at."""
+        self.right, self.note = False, f"caught: {how}"
+        self.failure = f"{self.kernel.name}: {self.note}"
 
     def row(self, problem: Problem, peaks: Ceilings | None) -> dict[str, Any]:
         """Its row in the frame; on a GPU there are ceilings."""
@@ -133,6 +148,8 @@ class _Entry:
             time, floor = cells["time_ms"], 1e3 * floor_seconds(problem, kernel.precision, peaks)
             rate = problem.flops / time / 1e9 if time else math.nan
             row |= cells | {"tflops": rate, "floor_ms": floor, "x_floor": time / floor}
+            if time < BELOW * floor:
+                self.note = f"{self.note}; {BELOW_WORDS}".removeprefix("; ")
         else:
             cells, floor = counted(report), kernel.format.min_bytes(problem) / 1e6
             traffic = cells["traffic_mb"]
@@ -265,7 +282,8 @@ def _compared(
         problem=problem, frame=frame, ok=all(passed) and any(entry.right for entry in entries),
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
-        reports=tuple(entry.report for entry in ran),
+        reports=tuple(entry.report for entry in ran), samples=_samples(ran),
+        made=made_of([entry.kernel for entry in ran]),
     )  # fmt: skip
 
 
@@ -276,15 +294,24 @@ def _measure(
     options["progress"] = lambda name: tell(f"measuring {name}")
     try:
         with explained(", ".join(kernel.name for kernel in kernels)):
-            timings = measure_all(kernels, problem, **options)
+            rights = [entry.right is True for entry in entries]
+            timings = measure_all(kernels, problem, judged=rights, **options)
     except LaunchError as error:
         for entry in entries:
             entry.failed("failed while measured", error)
         return
     for entry, timing in zip(entries, timings, strict=True):
         entry.timing = timing
-        if not (timing.stable or entry.note):
+        if timing.caught:
+            entry.caught(timing.caught)
+        elif not (timing.stable or entry.note):
             entry.note = f"unsteady: {timing.samples} samples until time was up"
+
+
+def _samples(entries: Sequence[_Entry]) -> pd.DataFrame:
+    """Each time that was taken, in the order of the kernels and of time."""
+    taken = [(e.kernel.name, 1e3 * s) for e in entries if e.timing for s in e.timing.taken]
+    return pd.DataFrame(taken, columns=["kernel", "ms"])
 
 
 def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,8 @@ class Comparison(Costly):
     notes : lines: engine, device, scaling, versions, date.
     failures : what is wrong, in full: reports of wrong kernels, messages of those that failed.
     reports : of those that ran.
+    samples : every time that was taken: kernel, ms.
+    made : when, on what, with which versions, of which sources and flags; see `save`.
     """
 
     problem: Problem
@@ -70,6 +72,8 @@ class Comparison(Costly):
     notes: tuple[str, ...]
     failures: tuple[str, ...] = ()
     reports: tuple[Report, ...] = field(default=(), repr=False)
+    samples: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+    made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def engine(self) -> str:

@@ -3,13 +3,15 @@
 Single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`), warm-up until
 it no longer gets faster, samples until their mean is known to half a percent or the time is up, and
 the median reported. Several kernels are timed in interleaved rounds, so that a drifting clock meets
-all of them. To know which of two is faster, and how surely, take `ab`.
+all of them. What they compute meanwhile may be looked at (`witness`). To know which of two is
+faster, and how surely, take `ab`.
 
 A simulated run has counters, which a `Report` holds; it never has a time of a GPU.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
@@ -26,6 +28,7 @@ from ..run.runnable import Inputs, Runnable
 from ..words.errors import ConvlabError
 from ..words.problem import Problem
 from . import stopwatch
+from .witness import Caught
 
 TARGET = 0.005  # relative standard error of the mean at which sampling ends
 LIMIT_SECONDS = 3.0  # time spent on one kernel at most
@@ -43,6 +46,8 @@ class Timing:
     stable: bool  # whether they were enough for `TARGET`
     prepare_seconds: float = math.nan  # to lay out the filter, once; NaN if it is taken as it is
     mhz: float = math.nan  # the SMs' clock meanwhile, the median; NaN if it cannot be read
+    caught: str = ""  # what it did instead of the work, which ended its turns
+    taken: tuple[float, ...] = ()  # the samples, in seconds
 
     @property
     def cells(self) -> dict[str, float]:
@@ -68,8 +73,11 @@ def measure_all(
     seed: int = 0,
     limit_seconds: float = LIMIT_SECONDS,
     progress: Callable[[str], object] = lambda name: None,
+    judged: Sequence[bool] = (),
 ) -> list[Timing]:
     """Measure runnables of one device on normal data: each a little in each round.
+
+    What those compute that are `judged` is looked at; what is not right ends the turns of that one.
 
     A kernel takes `limit_seconds` at most, warm-up and flushes included, but for one sample. With
     the name of each that begins `progress` is called. Raises LaunchError if one fails to run or
@@ -83,30 +91,43 @@ def measure_all(
     samples: list[list[float]] = [[] for _ in kernels]
     with torch.cuda.device(device):
         flush = stopwatch.flush_buffer(device)
-        seconds = _ROUND_SECONDS, limit_seconds / 3
+        seconds, looked_at = (_ROUND_SECONDS, limit_seconds / 3), judged or [True] * len(data)
         turns = [
-            stopwatch.Single(kernel, problem, given, flush, *seconds, Clock(device))
-            for kernel, given in zip(kernels, data, strict=True)
+            stopwatch.Single(
+                kernel, problem, given, flush, *seconds, Clock(device), trusted=not judge
+            )
+            for kernel, given, judge in zip(kernels, data, looked_at, strict=True)
         ]
+
+        caught: dict[int, str] = {}
+
+        def caught_or_timed(i: int) -> list[float]:
+            try:
+                return turns[i]()
+            except Caught as error:
+                caught[i] = str(error)
+                return []
 
         def wanted(i: int) -> bool:
             # those known well go on, so that rounds stay alike; those whose time is up do not
             if not samples[i]:
                 progress(kernels[i].name)
-            return turns[i].spent < limit_seconds
+            return turns[i].spent < limit_seconds and i not in caught
 
-        for taken in stopwatch.rounds(turns, random.Random(seed), wanted):
+        takers = [functools.partial(caught_or_timed, i) for i in range(len(turns))]
+        for taken in stopwatch.rounds(takers, random.Random(seed), wanted):
             for kept, new in zip(samples, taken, strict=True):
                 kept += new
             if all(
-                relative_error(kept) <= TARGET or turn.spent >= limit_seconds
-                for kept, turn in zip(samples, turns, strict=True)
+                relative_error(kept) <= TARGET or turn.spent >= limit_seconds or i in caught
+                for i, (kept, turn) in enumerate(zip(samples, turns, strict=True))
             ):
                 break
         return [
-            summary(kept, prepare_seconds(kernel, problem, turn.inputs), turn.clock.take())
-            for kernel, kept, turn in zip(kernels, samples, turns, strict=True)
-        ]
+            Timing(math.nan, math.nan, 0, False, caught=caught[i]) if i in caught
+            else summary(kept, prepare_seconds(kernel, problem, turn.inputs), turn.clock.take())
+            for i, (kernel, kept, turn) in enumerate(zip(kernels, samples, turns, strict=True))
+        ]  # fmt: skip
 
 
 def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Inputs]:
@@ -125,7 +146,7 @@ def summary(
     spread = (high - low) / middle if middle else 0.0
     stable = relative_error(samples) <= TARGET
     mhz = statistics.median(reading.mhz for reading in clock) if clock else math.nan
-    return Timing(middle, spread, len(samples), stable, prepare, mhz)
+    return Timing(middle, spread, len(samples), stable, prepare, mhz, taken=tuple(samples))
 
 
 def relative_error(samples: Sequence[float]) -> float:

@@ -6,8 +6,12 @@ over as many sets of x, w, bias and y (four at most) as fit the L2 together: the
 L2, but no launch meets the lines that the one before has just written. For a problem larger than
 the L2 the modes differ by what the launch before left of it.
 
-Both sides work on the same x, w and bias, and kernels on the same y and workspace, since where a
-buffer lies can be worth a percent by itself.
+Both sides work on the same x, w and bias, since where a buffer lies can be worth a percent by
+itself. What they write is each one's own: y, the workspace, the filter laid out. Where memory does
+not hold that of both, each allocates for its turn only, and a note says so.
+
+Where everything lies in memory differs from run to run, and is worth some tenths of a percent: all
+of it is allocated anew a few times, and the interval is that of those runs (`ratio.pooled`).
 """
 
 from __future__ import annotations
@@ -18,20 +22,22 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
-from ..run.runnable import Launch, Runnable, empty, explained, run
+from ..run.faults import classify
+from ..run.runnable import Inputs, Launch, Runnable, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
-from .ratio import Ratio, estimate, settled
-from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, rounds
+from .ratio import Ratio, estimate, pooled, settled
+from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, nothing, rounds
+from .witness import Caught, Witness, draw
 
 MODES = ("cold", "hot")
 _COLD_GRAPH_SECONDS = 100e-6  # shorter kernels are put in a graph with their flushes
@@ -41,6 +47,10 @@ _HOT_BATCH_SECONDS = 3e-3
 _MOST_LAUNCHES = 1000
 _MOST_SETS = 4
 _TURN_SECONDS = 0.005
+_STOPPED = "stopped after"
+_BALLAST = 64 << 20  # bytes that are taken at most, to move what is allocated
+_SEEDS = 1000  # between the seeds of two places
+_NO_ROOM = ("A and B had the memory in turns, as it does not hold both: each was prepared anew",)
 _FEWEST_ROUNDS = 6  # taken beyond the time limit, up to four times it
 
 
@@ -53,6 +63,16 @@ class Until:
     seed: int  # of the data, and of the order in the rounds
     warm_seconds: float = 0.2  # rounds not counted: the clock rises
     least_seconds: float = 0.3  # they take at least so long: a clock's steps are to be met
+    trusted: bool = False  # what was computed while it was timed is not looked at
+    places: int = 1  # how often memory is placed anew, and each mode timed again
+
+    def part(self, place: int) -> Until:
+        """What one of the places gets of it."""
+        share, root = 1 / self.places, math.sqrt(self.places)
+        return replace(
+            self, target=self.target * root, limit_seconds=self.limit_seconds * share,
+            least_seconds=self.least_seconds * share, seed=self.seed + _SEEDS * place,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,10 @@ class Paired:
     lone: tuple[float, float] = (math.nan, math.nan)  # as of `Plan`
     mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
     notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
+    runs: tuple[
+        Ratio, ...
+    ] = ()  # of each place in memory, or each process, where there are several
+    caught: tuple[str, str] = ("", "")  # what A or B did instead of the work; it ended the rounds
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -104,11 +128,51 @@ def measure_pair(
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
         clock = Clock(a.device)
         for mode in modes:
-            plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, until, clock)
-            found.append(in_rounds(mode, plan, until, clock))
-            del plan
-            torch.cuda.empty_cache()  # others want the memory too, on both sides of a worker
+            runs = []
+            try:
+                for place in range(until.places):
+                    part = until.part(place)
+                    plan = _moved(a.device, part.seed) if place else None  # stays while it is made
+                    plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, part, clock)
+                    runs.append(in_rounds(mode, plan, part, clock))
+                    del plan
+                    torch.cuda.empty_cache()  # others want the memory too, and the next other pages
+            except Caught as error:
+                caught = tuple(str(error) if side is error.runnable else "" for side in (a, b))
+                found.append(Paired(mode, estimate(()), (), (), 0, "", caught=caught))
+                break
+            found.append(merged(runs, until.target, "memory placed anew"))
     return found
+
+
+def merged(runs: Sequence[Paired], target: float, anew: str) -> Paired:
+    """Several runs of one mode as one; `anew` says what was done between them."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    ratios = tuple(run.ratio for run in runs)
+    ratio, mhz = pooled(ratios), [run.mhz for run in runs if run.mhz]
+    notes = [note for run in runs for note in run.notes if not note.startswith(_STOPPED)]
+    if ratio.half_width > target:
+        spread = 100 * (max(r.value for r in ratios) / min(r.value for r in ratios) - 1)
+        notes.append(f"the interval is wider than asked for: the runs differ by {spread:.2g}%")
+    middle, low, high = zip(*mhz, strict=True) if mhz else ((), (), ())
+    return replace(
+        first, ratio=ratio, runs=ratios,
+        a_seconds=tuple(s for run in runs for s in run.a_seconds),
+        b_seconds=tuple(s for run in runs for s in run.b_seconds),
+        discarded=sum(run.discarded for run in runs),
+        method=f"{first.method}; {len(runs)} runs, {anew}",
+        lone=tuple(statistics.median(run.lone[i] for run in runs) for i in (0, 1)),
+        mhz=(int(statistics.median(middle)), min(low), max(high)) if mhz else None,
+        notes=tuple(dict.fromkeys(notes)),
+        caught=tuple(next((run.caught[i] for run in runs if run.caught[i]), "") for i in (0, 1)),
+    )  # fmt: skip
+
+
+def _moved(device: torch.device, seed: int) -> torch.Tensor:
+    """Take some memory, so that what is allocated next lies elsewhere."""
+    return torch.empty(random.Random(seed).randrange(_BALLAST), dtype=torch.uint8, device=device)
 
 
 def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -> Paired:
@@ -139,14 +203,18 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
         logs = [log for _, _, log in kept]
         elapsed = now - started
         if elapsed >= until.limit_seconds:
-            if len(kept) >= _FEWEST_ROUNDS or elapsed >= 4 * until.limit_seconds:
+            if (
+                len(kept) * until.places >= _FEWEST_ROUNDS
+                and len(kept) > 1
+                or elapsed >= 4 * until.limit_seconds
+            ):
                 break
         elif elapsed >= until.least_seconds and settled(logs, until.target):
             break
     ratio = estimate(logs)
     notes = list(plan.notes)
     if ratio.half_width > until.target:
-        notes.append(f"stopped after {elapsed:.1f} s, before the interval was narrow enough")
+        notes.append(f"{_STOPPED} {elapsed:.1f} s, before the interval was narrow enough")
     if held:
         named = ", ".join(f"{reason} ({count} rounds)" for reason, count in held.items())
         what = "those rounds are left out" if kept is clean else "in most rounds, so all are kept"
@@ -176,20 +244,36 @@ def centre(samples: Sequence[float]) -> float:
 
 
 def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
-    inputs, flush = shared_inputs(kernels, problem, until.seed), flush_buffer(kernels[0].device)
+    flush = flush_buffer(kernels[0].device)
+    launches, notes = _launches(kernels, problem, until.seed), ()
+    if launches is None:
+        launches, notes = [[None], [None]], _NO_ROOM
+        inputs = shared_inputs(kernels, problem, until.seed)
+    else:
+        inputs = [launch.inputs for (launch,) in launches]
+    limit = until.limit_seconds / 5
     singles = [
-        Single(kernel, problem, given, flush, _TURN_SECONDS, until.limit_seconds / 5, clock)
-        for kernel, given in zip(kernels, inputs, strict=True)
+        Single(k, problem, given, flush, _TURN_SECONDS, limit, clock, kept, until.trusted)
+        for k, given, (kept,) in zip(kernels, inputs, launches, strict=True)
     ]
     lone = tuple(centre(single()) for single in singles)
-    plan = Plan(singles, "single launches between events, the L2 flushed before each")
-    if max(lone) >= _COLD_GRAPH_SECONDS:
+    plan = Plan(singles, "single launches between events, the L2 flushed before each", notes=notes)
+    if max(lone) >= _COLD_GRAPH_SECONDS or notes:
         return plan
-    a, b = _launches(kernels, problem, until.seed)
-    steps = ([flush.zero_, *a], [flush.zero_, *b], [flush.zero_])
-    work = zip((*kernels, kernels[0]), steps, strict=True)
+    witnesses = [Witness(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
+
+    def turn(witness: Witness, work: Sequence[Callable[[], object]]) -> Turn:
+        steps = []
+        for row in range(_COLD_BATCH):
+            change, keep = (functools.partial(each, row) for each in (witness.change, witness.keep))
+            steps += [change, flush.zero_, *work, keep]
+        judge = witness.judge_one if work else nothing
+        kernel = witness.launch.runnable
+        return batch(kernel, steps, _COLD_BATCH, clock, True, witness.renew, judge)
+
     try:
-        turns = [batch(k, each * _COLD_BATCH, _COLD_BATCH, clock) for k, each in work]
+        turns = [turn(witness, [witness.launch]) for witness in witnesses]
+        turns.append(turn(witnesses[0], []))  # the flushes alone, and what a witness does
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
@@ -202,7 +286,10 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
     launches = _launches(kernels, problem, until.seed, sets)
-    lone = tuple(lone_seconds(each[0], k) for each, k in zip(launches, kernels, strict=True))
+    if launches is None:
+        return _in_turns(kernels, problem, until, clock)
+    witnesses = [[Witness(launch, 2, until.trusted) for launch in each] for each in launches]
+    lone = tuple(_on_known_and_on_new_data(each[0]) for each in witnesses)
     counts = []  # launches timed together: a multiple of the sets
     for seconds in lone:
         wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
@@ -210,8 +297,8 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
 
     def turns(graph: bool) -> list[Turn]:
         return [
-            batch(kernel, each * (count // sets), count, clock, graph)
-            for kernel, each, count in zip(kernels, launches, counts, strict=True)
+            _batch_of_hot(each, count, clock, graph)
+            for each, count in zip(witnesses, counts, strict=True)
         ]
 
     place = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
@@ -227,18 +314,79 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         return Plan(turns(False), method, notes=(note,))
 
 
+def _batch_of_hot(witnesses: list[Witness], count: int, clock: Clock, graph: bool) -> Turn:
+    """Launches that go round the buffers: new data before them, and once at a place in between."""
+    work: list[Callable[[], object]] = [w.launch for w in witnesses] * (count // len(witnesses))
+    at = draw(count)
+    surprised = at % len(witnesses)
+    work.insert(at, functools.partial(witnesses[surprised].change, 1))
+
+    def fresh(again: int) -> None:
+        for each in witnesses:
+            each.renew(again)
+            each.change(0)
+
+    def judge() -> None:
+        rows = [int(i == surprised) for i in range(len(witnesses))]
+        for each, row in zip(witnesses, rows, strict=True):
+            each.keep(row)
+        for i in {surprised, draw(len(witnesses))}:
+            witnesses[i].judge(rows[i])
+
+    return batch(witnesses[0].launch.runnable, work, count, clock, graph, fresh, judge)
+
+
+def _on_known_and_on_new_data(witness: Witness) -> float:
+    """Time launches by themselves on the same data, which hot launches see, and on changing data.
+
+    Raises Caught where the first are so much quicker that the work cannot be the same.
+    """
+    launch, kernel = witness.launch, witness.launch.runnable
+    lone = lone_seconds(launch, kernel)
+    new = lone_seconds(launch, kernel, lambda row: witness.change(row % 2))
+    witness.keep(0)
+    if not witness.trusted and lone < 0.5 * new - 20e-6:
+        raise Caught(
+            kernel,
+            f"a launch takes {1e6 * new:.0f} µs on data that changed and {1e6 * lone:.0f} µs on "
+            "what it was given before: it remembers",
+        )
+    return lone
+
+
 def _launches(
     kernels: Sequence[Runnable], problem: Problem, seed: int, sets: int = 1
-) -> list[list[Launch]]:
-    """Return launches of each kernel on so many sets of buffers, each run once."""
+) -> list[list[Launch]] | None:
+    """Return launches of each kernel on so many sets of buffers, each run once; None: no room."""
     launches: list[list[Launch]] = [[] for _ in kernels]
-    for i in range(sets):
-        memory = functools.cache(empty)  # one for all of one size: the sides run one at a time
-        inputs = shared_inputs(kernels, problem, seed + i)
-        for each, kernel, given in zip(launches, kernels, inputs, strict=True):
-            each.append(kernel.prepare(problem, *given, allocate=memory))
-            run(each[-1])
+    try:
+        for i in range(sets):
+            inputs = shared_inputs(kernels, problem, seed + i)
+            for each, kernel, given in zip(launches, kernels, inputs, strict=True):
+                each.append(kernel.prepare(problem, *given))
+                run(each[-1])
+    except (LaunchError, torch.OutOfMemoryError) as error:
+        if "out of memory" not in (getattr(error, "kind", ""), *(classify(error) or ())):
+            raise
+        launches.clear()  # the traceback holds on to the list
+        torch.cuda.empty_cache()
+        return None
     return launches
+
+
+def _in_turns(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
+    """What `_hot` takes where memory does not hold both: each launch is prepared for its turn."""
+    inputs = shared_inputs(kernels, problem, until.seed)
+
+    def turn(kernel: Runnable, given: Inputs) -> Turn:
+        def alone() -> list[float]:
+            witness = Witness(kernel.prepare(problem, *given), 2, until.trusted)
+            return _batch_of_hot([witness], 1, clock, False)()
+
+        return alone
+
+    turns = [turn(kernel, given) for kernel, given in zip(kernels, inputs, strict=True)]
+    return Plan(turns, "single launches, no flush, each side's after one not timed", notes=_NO_ROOM)
 
 
 def _not_captured(error: Exception, device: torch.device) -> str:

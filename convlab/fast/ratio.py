@@ -19,6 +19,11 @@ That symmetry is all that the estimate asks for: not normal noise, nor noise of 
   and is autocorrelated: at least 97% of the intervals hold the truth, A against A is "same" at
   least 98% of the time, 2% is seen always. Where the ratio itself wanders, with a memory of ten
   rounds and far beyond the noise, it is 90% of the intervals.
+- Between runs: two runs differ by more than the noise within one, since each finds its memory in
+  other places. `pooled` takes the logs of several runs' estimates as independent and normal: their
+  mean, with Student's interval. Half of that is at least 0.6 of what the noise within the runs
+  gives, as a few may agree by luck. Of 600 simulated intervals of four runs 95 to 96% hold the
+  truth, whether runs differ by nothing, by a third of the noise of a round, or by all of it.
 - Verdict: "same" if the whole interval lies within the threshold of 1; else "faster" or "slower" if
   it leaves out 1; else "undecided". With a target of at most half the threshold a run that was not
   stopped by time is always decided.
@@ -27,7 +32,8 @@ That symmetry is all that the estimate asks for: not normal noise, nor noise of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +42,9 @@ LEAST_ROUNDS = 32  # also in independent ones, see `autocorrelation_time`
 THRESHOLD = 0.01
 LOOKS = tuple(round(LEAST_ROUNDS * 2 ** (step / 2)) for step in range(13))  # 32 ... 2048
 _QUANTILE = 2.1
+# Student's two-sided 95% quantile, by the number of runs (one more than its degrees of freedom).
+_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+_WITHIN = 0.6
 _FEWEST = 6  # rounds that can give an interval at all: 2 / 2**6 < 0.05
 
 
@@ -87,6 +96,20 @@ def estimate(logs: Iterable[float]) -> Ratio:
     if n < _FEWEST or cut < 0:
         return Ratio(middle, 0.0, math.inf, n)
     return Ratio(middle, math.exp(means[cut]), math.exp(means[-1 - cut]), n)
+
+
+def pooled(runs: Sequence[Ratio]) -> Ratio:
+    """Return the ratio from several runs, whose interval covers what they differ by."""
+    runs = [run for run in runs if run.rounds]
+    if len(runs) < 2:
+        return runs[0] if runs else estimate(())
+    logs = [math.log(run.value) for run in runs]
+    known = [math.log(run.high / run.low) / 2 for run in runs if run.low > 0]
+    within = math.hypot(*known) / len(runs)
+    student = _STUDENT[min(len(runs), max(_STUDENT))]
+    half = max(student * statistics.stdev(logs) / math.sqrt(len(runs)), _WITHIN * within)
+    middle, rounds = statistics.fmean(logs), sum(run.rounds for run in runs)
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), rounds)
 
 
 def autocorrelation_time(values: Iterable[float]) -> float:

@@ -10,7 +10,6 @@ launches are put in one CUDA graph and the whole is timed.
 
 from __future__ import annotations
 
-import functools
 import random
 import statistics
 import time
@@ -23,6 +22,7 @@ from ..machine.clock import Clock
 from ..machine.device import describe
 from ..run.runnable import Inputs, Launch, Runnable, explained
 from ..words.problem import Problem
+from .witness import Caught, Witness
 
 Turn = Callable[[], list[float]]
 
@@ -62,19 +62,25 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
     return lambda: start.elapsed_time(end) / 1e3
 
 
-def sampled(
-    kernel: Runnable, before: Callable[[], object], work: Callable[[], object], count: int = 1,
-    clock: Clock | None = None,
-) -> list[float]:  # fmt: skip
-    """Time work so many times, in seconds, with something before each that is not timed.
+def nothing(row: int = 0) -> None:
+    """Stands before or after what is timed."""
 
-    The host runs ahead of the GPU, whose clock is read while it works.
+
+def sampled(
+    kernel: Runnable, before: Callable[[int], object], work: Callable[[], object], count: int = 1,
+    clock: Clock | None = None, after: Callable[[int], object] = nothing,
+) -> list[float]:  # fmt: skip
+    """Time work so many times, in seconds, with something before and after each, not timed.
+
+    Which of the times it is, is told to that. The host runs ahead of the GPU, whose clock is read
+    while it works.
     """
     pending = []
     with explained(kernel.name):
-        for _ in range(count):
-            before()
+        for row in range(count):
+            before(row)
             pending.append(timed(work))
+            after(row)
         if clock is not None:
             clock.note()
         torch.cuda.synchronize(kernel.device)
@@ -85,8 +91,9 @@ def sampled(
 class Single:
     """Turns of one runnable, its launches timed one by one, the L2 flushed before each.
 
-    The output and the workspace live for the turn only: one output's memory does for all. The first
-    turn warms up: it runs until it no longer gets faster. A turn gives up to twenty samples.
+    Unless a launch is `kept`, one is prepared for each turn, so that one output's memory does for
+    all. The first turn warms up: it runs until it no longer gets faster. A turn gives up to twenty
+    samples.
     """
 
     kernel: Runnable
@@ -96,44 +103,59 @@ class Single:
     turn_seconds: float
     warm_up_seconds: float
     clock: Clock | None = None
+    kept: Launch | None = None  # what all turns launch
+    trusted: bool = False  # not judged
     best: float = 0.0  # the shortest sample of the warm-up, in seconds
     spent: float = 0.0  # seconds that its turns took
+    witness: Witness | None = None  # of what is kept
 
     def __call__(self) -> list[float]:
         started = time.perf_counter()
-        launch = self.kernel.prepare(self.problem, *self.inputs)
+        witness = self.witness
+        if witness is None:
+            launch = self.kept or self.kernel.prepare(self.problem, *self.inputs)
+            witness = Witness(launch, _MOST_SAMPLES, self.trusted)
+            self.witness = witness if self.kept else None
         if not self.best:
-            self.best = self._warm_up(launch)
+            self.best = self._warm_up(witness)
         elif self.best < _SETTLING_SECONDS:
-            self._sample(launch, 1)
-        count = int(self.turn_seconds / max(self.best, 1e-6))
-        samples = self._sample(launch, max(1, min(_MOST_SAMPLES, count)))
+            self._sample(witness, 1)
+        count = max(1, min(_MOST_SAMPLES, int(self.turn_seconds / max(self.best, 1e-6))))
+        witness.renew()
+        samples = self._sample(witness, count)
+        witness.judge_one(count)
         self.spent += time.perf_counter() - started
         return samples
 
-    def _warm_up(self, launch: Launch) -> float:
+    def _warm_up(self, witness: Witness) -> float:
         started, limit = time.perf_counter(), self.warm_up_seconds
-        best = self._sample(launch, 1)[0]
-        best = min(best, *self._sample(launch, 1)) if best < limit else best
+        best = self._sample(witness, 1)[0]
+        best = min(best, *self._sample(witness, 1)) if best < limit else best
         calm = 0
         while calm < 3 and time.perf_counter() - started < limit:
-            fastest = min(self._sample(launch, 3))
+            fastest = min(self._sample(witness, 3))
             calm = calm + 1 if fastest > 0.99 * best else 0
             best = min(best, fastest)
         return best
 
-    def _sample(self, launch: Launch, count: int) -> list[float]:
-        return sampled(self.kernel, self.flush.zero_, launch, count, self.clock)
+    def _sample(self, witness: Witness, count: int) -> list[float]:
+        def before(row: int) -> None:
+            witness.change(row)
+            self.flush.zero_()
+
+        return sampled(self.kernel, before, witness.launch, count, self.clock, witness.keep)
 
 
 def batch(
     kernel: Runnable, work: Sequence[Callable[[], object]], launches: int, clock: Clock,
-    graph: bool = True,
+    graph: bool = True, fresh: Callable[[int], object] = nothing,
+    judge: Callable[[], object] = nothing,
 ) -> Turn:  # fmt: skip
     """Return turns of one sample, seconds a launch: so many of them, and what else is work, as one.
 
     Work is run in its order: in a CUDA graph, or from the host. For a graph all of it must have run
-    before; where none can be made that is a RuntimeError.
+    before; where none can be made that is a RuntimeError. All of it runs once untimed, so that the
+    caches are full; `fresh` brings new data before each of the two, `judge` comes last.
     """
 
     def from_the_host() -> None:
@@ -142,25 +164,44 @@ def batch(
 
     def turn() -> list[float]:
         run = replay or from_the_host  # which keeps alive the tensors that a graph works on
-        (seconds,) = sampled(kernel, run, run, 1, clock)  # the first fills the caches
+        fresh(0)
+
+        def before(row: int) -> None:
+            run()
+            fresh(1)
+
+        (seconds,) = sampled(kernel, before, run, 1, clock)
+        judge()
         return [seconds / launches]
 
     replay = None
     if graph:
         captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-            from_the_host()
+        try:
+            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+                from_the_host()
+        except RuntimeError as error:
+            if "unjoined" not in str(error):
+                raise
+            text = "it works on another stream, for which the one it is given does not wait"
+            raise Caught(kernel, text) from error
         replay = captured.replay
     return turn
 
 
-def lone_seconds(launch: Callable[[], object], kernel: Runnable) -> float:
+def lone_seconds(
+    launch: Callable[[], object], kernel: Runnable, before: Callable[[int], object] = nothing
+) -> float:
     """Return what events see of one launch on an idle GPU, kernel and launch, in seconds.
 
     The median of twenty, or of as many as fit in a fifth of a second.
     """
     seen: list[float] = []
-    idle = functools.partial(torch.cuda.synchronize, kernel.device)
+
+    def idle(row: int) -> None:
+        before(len(seen))
+        torch.cuda.synchronize(kernel.device)
+
     while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
         seen += sampled(kernel, idle, launch)
     return statistics.median(seen)

@@ -215,7 +215,7 @@ def measure_point(
             return {"kind": "wrong", "reason": "; ".join(report.failures)}
         if kernel.simulated:
             return counted(report)
-        options = {"seed": seed, "limit_seconds": limit_seconds}
+        options = {"seed": seed, "limit_seconds": limit_seconds, "judged": [True]}
         if isolate:
             limit = _SPARE_SECONDS + 3 * limit_seconds
             timing = worker.call(measure, kernel, problem, time_limit=limit, **options)
@@ -224,6 +224,8 @@ def measure_point(
     except ConvlabError as error:
         kinds = {UnsupportedError: "declined", BuildError: "does not build"}
         return {"kind": kinds.get(type(error), "failed"), "reason": reason(error)}
+    if timing.caught:
+        return {"kind": "wrong", "reason": timing.caught}
     return timing.cells | {"stable": timing.stable}
 
 

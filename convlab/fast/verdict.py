@@ -23,6 +23,8 @@ _COUNTERS = (
     "global_load_requests", "global_store_requests", "shared_requests", "shared_wavefronts",
     "barriers",
 )  # fmt: skip
+BELOW = 0.98  # of the floor: what is measured as the floor is no sharper
+BELOW_WORDS = "below the floor: fewer products (Winograd), y left in the L2, or work left out"
 Counters = Mapping[str, Any] | None
 
 
@@ -38,8 +40,10 @@ class AB(Result):
     modes : on a GPU, what each mode gave; the first one is the verdict's.
     counted : on the simulator, A's and B's counters. They are no times.
     reports : the checks of A and B; empty if they were not wanted.
+    caught : what A and B did instead of the work, or empty texts; see ``convlab/fast/cheats.md``.
     floors : seconds that the problem takes A's and B's class at least; NaN without a GPU.
     notes : lines: device, clock, scaling, what could not be done.
+    made : when, on what, with which versions, of which sources and flags; see `save`.
     """
 
     a: str
@@ -51,13 +55,16 @@ class AB(Result):
     modes: tuple[Paired, ...] = ()
     counted: tuple[Counters, Counters] | None = field(default=None, repr=False)
     reports: tuple[Report, ...] = field(default=(), repr=False)
+    caught: tuple[str, str] = ("", "")
     floors: tuple[float, float] = (math.nan, math.nan)
     notes: tuple[str, ...] = ()
+    made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    samples = property(lambda self: self.rounds)
 
     @property
     def ok(self) -> bool:
-        """Whether neither was found wrong."""
-        return all(report.ok for report in self.reports)
+        """Whether neither was found wrong, nor caught."""
+        return all(report.ok for report in self.reports) and not any(self.caught)
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -110,6 +117,7 @@ class AB(Result):
                 "high": ratio.high, "rounds": ratio.rounds, "discarded": mode.discarded,
                 "a_ms": 1e3 * a, "b_ms": 1e3 * b,
                 "a_x_floor": a / self.floors[0], "b_x_floor": b / self.floors[1],
+                "below_floor": min(a / self.floors[0], b / self.floors[1]) < BELOW,
                 "a_overhead_us": 1e6 * over_a, "b_overhead_us": 1e6 * over_b,
                 **mhz, "method": mode.method,
             })  # fmt: skip
@@ -132,9 +140,12 @@ class AB(Result):
 
     def _said(self) -> str:
         if not self.ok:
-            sides = ["A", "B"] if len(self.reports) == 2 else ["A and B, which are the same,"]
-            bad = [s for s, report in zip(sides, self.reports, strict=True) if not report.ok]
-            return f"{' and '.join(bad)} WRONG; nothing was compared"
+            sides = "AB" if len(self.reports) != 1 else ["A and B, which are the same,"]
+            wrong = zip(sides, self.reports, strict=False)  # of none there are none
+            bad = [side for side, report in wrong if not report.ok]
+            caught = [side for side, text in zip("AB", self.caught, strict=True) if text]
+            told = f"{' and '.join(bad or caught)} {'WRONG' if bad else 'CAUGHT'}"
+            return f"{told}; nothing was compared"
         if not self.modes:
             moved = f"B moves {self.verdict} (simulated; says nothing about speed)"
             return moved if self.verdicts else "nothing to compare"
@@ -144,12 +155,21 @@ class AB(Result):
             text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
             moved = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
             said.append(f"{text.get(verdict, moved)} ({mode})")
-        return "; ".join(said)
+        return "; ".join([*said, *self._below()])
+
+    def _below(self) -> list[str]:
+        """Who is quicker than the floor, cold, when what it reads comes from memory."""
+        cold = [mode.seconds for mode in self.modes if mode.mode == "cold"]
+        sides = zip("AB", *cold, self.floors, strict=True) if cold else ()
+        return [f"{side} is {BELOW_WORDS}" for side, took, floor in sides if took < BELOW * floor]
 
     @property
     def details(self) -> Sequence[str]:
         """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
+        for side, text in zip("AB", self.caught, strict=True) if any(self.caught) else ():
+            told = f"  {side} caught: {text or 'no'}"
+            lines += textwrap.wrap(told, WIDTH, subsequent_indent="    ")
         for row in self.frame.itertuples() if not self.modes else ():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
@@ -184,9 +204,9 @@ class AB(Result):
         """All of it but the single rounds."""
         rows = self.frame.to_dict("records")
         for row, mode in zip(rows, self.modes, strict=False):  # of counters there are no modes
-            row["notes"] = mode.notes
+            row["notes"], row["runs"] = mode.notes, mode.runs
         names = ("a", "b", "classes", "engine", "problem", "verdict", "verdicts", "ratio",
-                 "interval", "threshold", "reports")  # fmt: skip
+                 "interval", "threshold", "reports", "caught")  # fmt: skip
         return {"rows": rows} | {name: getattr(self, name) for name in names}
 
     @property

@@ -54,10 +54,25 @@ def build(
     there is no compiler, the source does not compile, or it has no entry point; it quotes the
     compiler's first errors and the lines they are about.
     """
-    flags = [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
+    flags = _defined(defines)
     if engine == "sim":
         return simulated.build(source, flags, trace=trace)
     return _build_cuda(source, flags, _arch(source))
+
+
+def flags_of(
+    source: Source, engine: str, defines: Mapping[str, object] | None = None, *, trace: bool = True
+) -> list[str]:
+    """Return what the compiler is told by a `build`."""
+    if engine == "sim":
+        own = simulated.FLAGS if trace else simulated.UNTRACED_FLAGS
+    else:
+        own = _flags(_arch(source))
+    return [*own, *_defined(defines)]
+
+
+def _defined(defines: Mapping[str, object] | None) -> list[str]:
+    return [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
 
 
 def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,13 @@ class Function(Runnable):
     title = name
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Its source, where Python knows it."""
+        with contextlib.suppress(OSError, TypeError):
+            return {f"{self.name}.py": inspect.getsource(self.function)}
+        return {}
+
+    @property
     def engine(self) -> str:
         """The GPU's, or "torch" on the CPU."""
         return "cuda" if self.device.type == "cuda" else "torch"
@@ -71,8 +79,8 @@ class FunctionLaunch(Launch):
 
     @property
     def y(self) -> Tensor | None:
-        """What the last call returned; made contiguous here, where no time is taken."""
-        return None if self._returned is None else self._returned.contiguous()
+        """What the last call returned, with whatever strides."""
+        return self._returned
 
     def __call__(self) -> None:
         name, problem = self.runnable.name, self.problem
@@ -91,11 +99,30 @@ class FunctionLaunch(Launch):
                 f"{name} raised {type(error).__name__}: {first}; it is called as f(x, w, bias, "
                 "stride, padding, dilation, groups), the last four as conv2d takes them"
             ) from error
-        if not isinstance(y, Tensor):
-            raise LaunchError(f"{name} returned a {type(y).__name__}, not a torch.Tensor")
+        if type(y) is not Tensor:  # a subclass may compute when it is looked at
+            raise LaunchError(f"{name} returned a {type(y).__name__}, not a plain torch.Tensor")
         found = (tuple(y.shape), y.dtype, y.device)
         wanted = (problem.y_shape, torch.float32, self.inputs[0].device)
         if found != wanted:
             said, need = ("{}, {} on {}".format(*facts) for facts in (found, wanted))
             raise LaunchError(f"{name} returned {said}; {problem.label} needs {need}")
-        self._returned = y
+        self._returned = _own(y, self.inputs, name)
+
+
+def _own(y: Tensor, inputs: Inputs, name: str) -> Tensor:
+    """Return an output as a tensor that has no attributes of its own; it is computed, and no input.
+
+    Raises LaunchError where it is a view that leaves work to the reader, or shares memory with x, w
+    or bias.
+    """
+    if y.layout != torch.strided or y.is_neg() or y.is_conj():
+        raise LaunchError(f"{name} returned a {y.layout} view with work left: y.resolve_neg()")
+    if any(step == 0 and size > 1 for step, size in zip(y.stride(), y.shape, strict=True)):
+        raise LaunchError(f"{name} returned a view in which outputs share memory: y.contiguous()")
+    at = y.untyped_storage().data_ptr()
+    for which, given in zip(("x", "w", "bias"), inputs, strict=True):
+        if given is not None and y.numel() and given.untyped_storage().data_ptr() == at:
+            raise LaunchError(
+                f"{name} returned a view of its input {which}: y is memory of its own"
+            )
+    return Tensor.detach(y)

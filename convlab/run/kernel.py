@@ -90,6 +90,17 @@ class Kernel(Runnable):
     atomics = property(lambda self: self.header.atomics)
 
     @property
+    def texts(self) -> dict[str, str]:
+        """The file and the local headers that it includes, by name, as they are now."""
+        source = self._as_built()
+        return {f"{self._stem}.cu": source.text, **dict(source.headers().values())}
+
+    @property
+    def flags(self) -> list[str]:
+        """What its compiler is told."""
+        return builds.flags_of(self._as_built(), self.engine, self.defines, trace=self.trace)
+
+    @property
     def device(self) -> torch.device:
         """Where its tensors live: the CPU for the simulator, else the current GPU."""
         if self.simulated:

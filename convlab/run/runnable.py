@@ -66,6 +66,8 @@ class Runnable:
     path: Path | None = None  # a kernel's file, and
     source: str | None = None  # its text
     defines: Mapping[str, int] = MappingProxyType({})  # the tunables that were set
+    texts: Mapping[str, str] = MappingProxyType({})  # that it is made of, by name: with headers
+    flags: Sequence[str] = ()  # of the compiler, tunables among them
     atomics: bool = False  # two runs may differ in bits, by its own word
     library: bool = False  # none of a learner's CUDA code runs: it is never isolated
     workspace_limit: int | None = None  # bytes that a call may take; None: cannot be limited

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import html
+import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ..machine import toolchain
 from ..words.problem import Problem
 
 if TYPE_CHECKING:
     from .plot import Chart
 
+RECEIPT = 1  # the version of what `Result.save` writes
 WIDTH = 100  # columns of a terminal that text may take
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
@@ -44,6 +49,8 @@ class Result:
     tables: Sequence[Table] = ()  # what is shown of the rows
     details: Sequence[str] = ()  # lines under the tables: what is wrong, in full
     about: Mapping[str, Any] = MappingProxyType({})  # for JSON: any values that `plain` takes
+    made: Mapping[str, Any] = MappingProxyType({})  # when, on what, of which sources
+    samples: Any = ()  # all of them, as a frame
 
     def figure(self) -> Chart:
         """Draw it."""
@@ -72,6 +79,31 @@ class Result:
         found = {"ok": self.ok, "sentence": self.sentence, "rows": self.frame, "notes": self.notes}
         return plain({**found, **self.about})
 
+    @property
+    def receipt(self) -> dict[str, Any]:
+        """What `save` writes: `to_dict`, the text, what it was made with, all samples."""
+        own = {
+            "convlab_receipt": RECEIPT, "kind": type(self).__name__, "text": str(self),
+            "ok": self.ok, "sentence": self.sentence, "rows": self.frame, "notes": self.notes,
+            "made": self.made, "samples": self.samples,
+        }  # fmt: skip
+        return {**plain(own), **self.to_dict()}
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write all of it as JSON, for `convlab.load_result`; return where.
+
+        Without a path it goes where ``convlab history`` looks: a folder beside the builds.
+        """
+        text = json.dumps(self.receipt, indent=1, allow_nan=False)
+        if path is None:
+            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+            when = re.sub(r"\D", "", str(self.made.get("when", "")))[:14] or "undated"
+            path = receipts_folder() / f"{when}-{type(self).__name__}-{digest}.json"
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
     def __str__(self) -> str:
         shown = [laid for table in self.tables if (laid := table.lines())]
         tables = [line for laid in shown for line in ("", *laid)][1:]
@@ -88,6 +120,11 @@ class Result:
             f"{f'<pre>{details}</pre>' if details else ''}"
             f"<small>{'<br>'.join(map(html.escape, self.notes))}</small></div>"
         )
+
+
+def receipts_folder() -> Path:
+    """Where results are saved that are given no path."""
+    return toolchain.cache_dir() / "receipts"
 
 
 def wrapped(note: str) -> list[str]:
@@ -135,6 +172,15 @@ class Several(Result):
     @property
     def about(self) -> dict[str, Any]:
         return {"results": self.results}
+
+    @property
+    def made(self) -> Mapping[str, Any]:
+        """The first one's."""
+        return self.results[0].made if self.results else {}
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        return {**super().receipt, "results": [result.receipt for result in self.results]}
 
     def figure(self) -> Chart:
         """Draw the first one, unless a subclass knows better."""

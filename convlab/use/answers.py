@@ -14,6 +14,7 @@ from ..fast import bench
 from ..fast.ab import ab
 from ..fast.compare import compare
 from ..fast.paired import MODES
+from ..fast.receipts import history
 from ..fast.sweep import sweep
 from ..fast.versus import versus
 from ..machine import cache, toolchain
@@ -82,6 +83,12 @@ def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
         yield result.plot().save(where).resolve()
 
 
+def saved(found: Sequence[Any], wanted: bool) -> Iterator[Path]:
+    """Save results, if that is wanted, where `history` looks; tell where each one went."""
+    for result in found if wanted else ():
+        yield result.save().resolve()
+
+
 def _answer(asked: Namespace) -> Any:
     match asked.command:
         case "compare":
@@ -92,8 +99,10 @@ def _answer(asked: Namespace) -> Any:
             return ab(
                 asked.a, asked.b, asked.problem, engine=asked.engine, seed=asked.seed,
                 mode=MODES if asked.mode == "both" else asked.mode,
-                threshold=asked.threshold / 100, limit_seconds=asked.limit,
+                threshold=asked.threshold / 100, limit_seconds=asked.limit, careful=asked.careful,
             )  # fmt: skip
+        case "history":
+            return history(asked.paths)
         case "list":
             return _listed()
         case "diff":

@@ -97,6 +97,10 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
             option("--json", action="store_true", help="print one JSON document")
         return option
 
+    def saved() -> None:
+        option("--save", action="store_true", help="keep it as a receipt, with all samples, "
+               "versions and the sources' digests, where `history` looks")  # fmt: skip
+
     named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
     one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
@@ -104,7 +108,8 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--count", **number, default=COUNT,
            help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
-    add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
+    option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
+    saved()
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("a", metavar="A", help=named)
     option("b", metavar="B", help=named)
@@ -116,6 +121,8 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
            help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
     option("--seed", **number, default=0)
+    option("--careful", action="store_true", help="time it in fresh processes: about a minute")
+    saved()
     option = add("sweep", "A kernel over a grid of tunables.")
     option("kernel", **one)
     option("tunables", metavar="NAME=VALUE,VALUE", nargs="+",
@@ -126,6 +133,9 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--listing", action="store_true", help="the source, line by line")
     option("--sample", **number,
            help="simulate N blocks of the problem itself, not a small one; scaled")  # fmt: skip
+    option = add("history", "Results that were saved, beside one another.")
+    option("paths", nargs="*", type=Path, metavar="JSON",
+           help="files and folders; default: what --save kept")  # fmt: skip
     option = add("diff", "What a kernel changes of the one that it descends from.", plot=False)
     option("kernel", **one)
     option("other", metavar="OTHER", nargs="?", help="another than its parent")

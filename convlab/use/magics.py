@@ -31,7 +31,7 @@ from ..words import catalog
 from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
 from . import grammar
-from .answers import Told, answers, drawn
+from .answers import Told, answers, drawn, saved
 from .grammar import Parser
 
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
@@ -167,6 +167,8 @@ def _answered(asked: Namespace) -> Any:
         print(answer, file=sys.stderr)
     for path in drawn(found, getattr(asked, "plot", None)):
         print(f"plot: {path}")
+    for path in saved(found, getattr(asked, "save", False)):
+        print(f"receipt: {path}")
     return found[0] if len(found) == 1 and not failed else Results(found)
 
 

@@ -1,0 +1,247 @@
+"""Results that were saved: read again as they were, and laid beside one another.
+
+A receipt is what `Result.save` writes: the result as `to_dict` has it, its text, all samples, and
+what it was made with. Two of them, of other days, edits or GPUs, are one history and one plot.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..show import charts
+from ..show.over_time import history_chart
+from ..show.plot import Chart
+from ..show.result import RECEIPT, Result, Table, receipts_folder, short, wrapped
+from ..words.errors import ProblemError
+
+_COLUMNS = ["when", "gpu", "problem", "mode", "kernel", "cost", "low", "high", "unit", "source"]
+_FACTS = {"gpu": "GPU", "source": "source", "build": "build", "torch": "torch", "driver": "driver",
+          "convlab": "convlab"}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Receipt(Result):
+    """A result that was saved: it reads as it did then.
+
+    Attributes
+    ----------
+    path, document : the file, and all that it holds.
+    kind : what it was: "AB", "Comparison", ...
+    made : when, on which GPU, with which versions, of which sources and flags.
+    costs : one row for each kernel and mode that was timed (ms) or simulated (MB of traffic): the
+        median or the count, with the quartiles of the samples.
+    """
+
+    path: Path
+    document: Mapping[str, Any] = field(repr=False)
+
+    kind = property(lambda self: self.document["kind"])
+    ok = property(lambda self: self.document["ok"])
+    sentence = property(lambda self: self.document["sentence"])
+    notes = property(lambda self: tuple(self.document["notes"]))
+    made = property(lambda self: self.document["made"])
+    frame = property(lambda self: _frame(self.document["rows"]))
+    samples = property(lambda self: _frame(self.document["samples"]))
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        parts = self.document.get("results", [self.document])
+        return pd.DataFrame([row for part in parts for row in _costs(part)])
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.document)
+
+    def __str__(self) -> str:
+        return self.document["text"]
+
+    __repr__ = __str__
+
+    def figure(self) -> Chart:
+        """Draw an A/B and a comparison as they were drawn, of others the costs."""
+        found, label = self.document, _problem(self.document)
+        if self.kind == "AB":
+            title = f"B = {found['b']} against A = {found['a']}, {label}"
+            return charts.ab_chart(self.frame, self.samples, found["threshold"], title, self.notes)
+        if self.kind == "Comparison":
+            return charts.error_and_cost(self.frame, label, self.notes)
+        return history_chart(self.costs, self.sentence, self.notes)
+
+
+@dataclass(frozen=True, repr=False)
+class History(Result):
+    """Receipts beside one another, the oldest first.
+
+    Attributes
+    ----------
+    receipts : the receipts.
+    frame : the costs of all: when, gpu, problem, mode, kernel, cost, low, high, unit, source.
+    changes : lines: what a kernel's cost became from one receipt to the next, and what changed.
+    """
+
+    receipts: tuple[Receipt, ...]
+    ok = property(lambda self: all(receipt.ok for receipt in self.receipts))
+    notes = property(lambda self: tuple(f"{r.made['when']}: {r.path}" for r in self.receipts))
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return pd.concat([r.costs for r in self.receipts] or [pd.DataFrame(columns=_COLUMNS)])
+
+    @property
+    def sentence(self) -> str:
+        """How many there are, from when to when."""
+        if not self.receipts:
+            return f"no receipts in {receipts_folder()}: save a result, or name files"
+        days = sorted({receipt.made["when"][:10] for receipt in self.receipts})
+        kernels = self.frame["kernel"].nunique() if len(self.frame) else 0
+        span = " to ".join(dict.fromkeys([days[0], days[-1]]))
+        return f"{len(self.receipts)} receipts, {kernels} kernels, {span}"
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        shown = {"when": "when", "kernel": "kernel", "problem": "problem", "mode": "mode",
+                 "cost": ("cost", short), "unit": "unit", "source": "source",
+                 "gpu": "GPU"}  # fmt: skip
+        left = ("kernel", "problem", "GPU")
+        return (Table(self.frame, shown, left),) if len(self.frame) else ()
+
+    @property
+    def changes(self) -> Sequence[str]:
+        return list(_changes(self.frame)) if len(self.frame) else []
+
+    @property
+    def details(self) -> Sequence[str]:
+        told = [f"{r.made['when'][:16]} {r.kind}: {r.sentence}" for r in self.receipts]
+        return [line for each in (*told, *self.changes) for line in wrapped(each)]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        paths = [str(receipt.path) for receipt in self.receipts]
+        return {"receipts": paths, "changes": self.changes}
+
+    def figure(self) -> Chart:
+        """Draw each kernel's cost in each receipt."""
+        return history_chart(self.frame, self.sentence, self.changes)
+
+
+def load_result(path: str | Path, *more: str | Path) -> Receipt | History:
+    """Return a result that was saved with ``result.save(path)``, or several as a history.
+
+    >>> convlab.ab("03", "03@TILE=8", "wide").save("before.json")
+    >>> convlab.load_result("before.json", "after.json").plot()
+
+    Parameters
+    ----------
+    path, more : files.
+
+    Returns
+    -------
+    Receipt, or History of several
+
+    Raises
+    ------
+    ProblemError
+        A file is no receipt, or of a later convlab.
+    OSError
+        It cannot be read.
+    """
+    return history([path, *more]) if more else _read(Path(path))
+
+
+def history(paths: Sequence[str | Path] = ()) -> History:
+    """Return the receipts of files and folders, the oldest first; unless told, of `save`'s own."""
+    files = []
+    for path in map(Path, paths or [receipts_folder()]):
+        files += sorted(path.glob("*.json")) if path.is_dir() or not paths else [path]
+    return History(tuple(sorted(map(_read, files), key=lambda r: (r.made["when"], str(r.path)))))
+
+
+def _read(path: Path) -> Receipt:
+    try:
+        document = json.loads(path.read_text())
+        known = document["convlab_receipt"] == RECEIPT
+    except (ValueError, LookupError, TypeError) as error:
+        text = f"{path} is no receipt: write one with result.save({path.name!r})"
+        raise ProblemError(text) from error
+    if not known:
+        raise ProblemError(f"{path} is a receipt of another convlab: read it with that one")
+    return Receipt(path, document)
+
+
+def _costs(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of `Receipt.costs` of one problem."""
+    made, rows = document["made"], document["rows"]
+    kernels = {each["name"]: each for each in made.get("kernels", ())}
+    ordered = [*kernels.values()] * (2 if len(kernels) == 1 else 1)
+    samples = _frame(document["samples"])
+
+    def row(name: str, mode: str, cost: Any, unit: str, source: Any, taken: Any) -> dict[str, Any]:
+        low, high = taken.quantile([0.25, 0.75]) if len(taken) else (cost, cost)
+        versions = made["versions"]
+        return {
+            "when": made["when"][:16], "gpu": made["gpu"] or "simulator", "mode": mode,
+            "problem": _problem(document),
+            "kernel": re.sub(r"#\w+| \([AB]\)$", "", name), "cost": cost, "low": low, "high": high,
+            "unit": unit, "source": source and (source["digest"] or "")[:6],
+            "build": source and source["build"],
+            **{name: versions[name] for name in ("torch", "driver", "convlab")},
+        }  # fmt: skip
+
+    empty = pd.Series(dtype=float)
+    if document["kind"] == "AB":
+        for side, source in zip("ab", ordered, strict=False):
+            for each in rows:
+                if each.get("mode"):
+                    taken = samples[samples["mode"] == each["mode"]][f"{side}_ms"]
+                    yield row(document[side], each["mode"], each[f"{side}_ms"], "ms", source, taken)
+                elif each["counter"] == "traffic_bytes":
+                    yield row(document[side], "", each[side] / 1e6, "MB", source, empty)
+    elif document["kind"] == "Comparison":
+        for each in rows:
+            name, unit = each["kernel"], "ms" if "time_ms" in each else "MB"
+            cost = each["time_ms" if unit == "ms" else "traffic_mb"]
+            taken = samples[samples["kernel"] == name]["ms"] if len(samples) else empty
+            if cost is not None:
+                yield row(
+                    name, "cold" if unit == "ms" else "", cost, unit, kernels.get(name), taken
+                )
+
+
+def _changes(costs: pd.DataFrame) -> Iterator[str]:
+    """What became of each kernel, problem and mode, from one receipt to the next."""
+    for (kernel, problem, mode), rows in costs.groupby(["kernel", "problem", "mode"], sort=False):
+        for (_, old), (_, new) in zip(rows.iterrows(), rows.iloc[1:].iterrows(), strict=False):
+            if old["when"] == new["when"] and old["source"] == new["source"]:
+                continue  # two sides of one A/B
+            other = [f"{text} {old[name]} to {new[name]}" for name, text in _FACTS.items()
+                     if name != "build" and old[name] != new[name]]  # fmt: skip
+            if not other and old["build"] != new["build"]:
+                other = ["another build (flags, compiler)"]
+            place = f"{kernel} on {problem}" + (f", {mode}" if mode else "")
+            cost = f"{short(old['cost'])} to {short(new['cost'])} {new['unit']}"
+            times = f"x{new['cost'] / old['cost']:.4g}" if old["cost"] else "from nothing"
+            yield f"{place}: {cost}, {times}; {', '.join(other) or 'no change known'}"
+
+
+def _problem(document: Mapping[str, Any]) -> str:
+    """The problem's name, or its sizes; a report has its text, a set none."""
+    problem = document.get("problem") or ""
+    if isinstance(problem, str):
+        return problem
+    return problem["name"] or " ".join(f"{name}{problem[name]}" for name in "NCHWKRS")
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows of JSON as a frame: None is NaN again in columns of numbers."""
+    frame = pd.DataFrame(rows)
+    for name in frame:
+        kinds = {type(value) for value in frame[name]} - {type(None)}
+        if kinds <= {int, float}:
+            frame[name] = pd.to_numeric(frame[name])
+    return frame

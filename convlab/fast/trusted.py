@@ -1,0 +1,124 @@
+"""The clock, the events, the comparisons: still the ones that were there when convlab was imported?
+
+A callable is Python in this very process, and may put another `torch.cuda.synchronize` in place of
+torch's. What a verdict leans on is remembered here at import, looked at again after each run, and
+put back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..right import examine, reference, tally
+from . import ratio
+
+_WATCHED = {
+    "time": "perf_counter perf_counter_ns time time_ns monotonic sleep",
+    "statistics": "median fmean",
+    "random": "Random SystemRandom",
+    "torch": "allclose equal isclose isfinite take _convolution conv2d",
+    "torch.Tensor": "__eq__ __ne__ __le__ __lt__ __invert__ abs abs_ sub any all double take put_ "
+    "normal_ clone copy_ numel sum square detach data_ptr untyped_storage",
+    "torch.cuda": "Event CUDAGraph synchronize current_stream _sleep graph",
+    "torch.cuda.Event": "record elapsed_time synchronize query wait",
+    "torch.cuda.Stream": "synchronize wait_stream",
+    "torch.cuda.CUDAGraph": "replay",
+    "torch.nn.functional": "conv2d",
+    "torch.testing": "assert_close",
+}
+_OURS = (examine, reference, tally, tally.Tally, reference.Reference, ratio)
+
+
+def _holder(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, kind = name.rpartition(".")
+        return getattr(importlib.import_module(module), kind)
+
+
+def _found() -> dict[str, tuple[Any, str, Any]]:
+    """Each thing watched, by its name: where it hangs, under which name, what it is."""
+    places = [(name, _holder(name), names.split()) for name, names in _WATCHED.items()]
+    for ours in _OURS:
+        names = [n for n, value in vars(ours).items() if callable(value) or type(value) is property]
+        inside = f"{ours.__module__}." if isinstance(ours, type) else ""
+        places.append((f"{inside}{ours.__name__}", ours, names))
+    return {
+        f"{where}.{name}": (holder, name, getattr(holder, name))
+        for where, holder, names in places
+        for name in names
+        if hasattr(holder, name)
+    }
+
+
+def _strange(value: Any) -> bool:
+    """Whether a function's code is from elsewhere than Python's library, torch and convlab."""
+    code = getattr(value, "__code__", None)
+    homes = (sysconfig.get_path("stdlib"), *torch.__path__, str(Path(__file__).parents[1]))
+    return code is not None and not code.co_filename.startswith((*homes, "<frozen"))
+
+
+_THEN = _found()
+_BEFORE = [name for name, (*_, value) in _THEN.items() if _strange(value)]
+
+
+def replaced() -> list[str]:
+    """Return the names of what was replaced since the import; each is put back."""
+    found = []
+    for name, (holder, attribute, value) in _THEN.items():
+        if getattr(holder, attribute, None) is not value:
+            found.append(name)
+            setattr(holder, attribute, value)
+    return found
+
+
+def replaced_before() -> list[str]:
+    """Return the names of what was not Python's, torch's or convlab's own at the import already."""
+    return list(_BEFORE)
+
+
+# ---- torch's state, for all of a process: it changes what the other side computes, or how fast ---
+
+LEFT = "left torch's settings changed, which are the other side's too"
+_FP32 = {
+    "cuBLAS": torch.backends.cuda.matmul, "cuDNN": torch.backends.cudnn.conv,
+    "oneDNN's products": torch.backends.mkldnn.matmul, "oneDNN": torch.backends.mkldnn.conv,
+}  # fmt: skip
+
+
+def settings() -> dict[str, Any]:
+    """Return torch's settings as they are."""
+    return {f"fp32_precision of {name}": each.fp32_precision for name, each in _FP32.items()} | {
+        "the default dtype": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the number of threads": torch.get_num_threads(),
+        "the current stream": stream(),
+    }
+
+
+def altered(before: dict[str, Any]) -> list[str]:
+    """Return the names of the settings that are not as they were; those are put back."""
+    changed = [name for name, value in settings().items() if value != before[name]]
+    for name, each in _FP32.items() if changed else ():
+        each.fp32_precision = before[f"fp32_precision of {name}"]
+    if changed:
+        torch.set_default_dtype(before["the default dtype"])
+        torch.set_grad_enabled(before["gradients"])
+        torch.use_deterministic_algorithms(before["deterministic algorithms"])
+        torch.set_num_threads(before["the number of threads"])
+        if stream() != before["the current stream"]:
+            torch.cuda.set_stream(torch.cuda.default_stream())
+    return changed
+
+
+def stream() -> int:
+    """The current stream of the current GPU; 0 is the default one."""
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.cuda.current_stream().cuda_stream if on_gpu else 0

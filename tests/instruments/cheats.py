@@ -1,0 +1,568 @@
+"""Callables and kernels that look fast without doing the work: each is caught, or told.
+
+``python -m tests.instruments.cheats`` plants each against an honest one and prints the table of
+``convlab/fast/cheats.md``; ``--write`` puts it there. Those marked gpu need one. All are our own;
+what they do is known from
+
+- K: KernelBench's adversarial tests and its guide to evaluation (Ouyang et al., arXiv:2502.10517)
+- R: robust-kbench (Lange et al., arXiv:2509.14279)
+- G: gpu-mode/reference-kernels, pull requests 102 and 104, issues 148 and 162; gpu-mode/pygpubench,
+  issue 23
+- M: METR, "Recent frontier models are reward hacking" (2025) and "Measuring automated kernel
+  engineering" (2025)
+- D: DeepReinforce, "Hacks and defenses in automatic GPU kernel generation" (2025)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import convlab
+from convlab.fast.bench import write_between
+from convlab.run.data import full_precision, inputs
+from convlab.words.errors import ConvlabError
+from convlab.words.problem import Problem
+
+PAGE = Path(convlab.__file__).parent / "fast" / "cheats.md"
+PROBLEM = Problem(N=2, C=8, H=24, W=24, K=8, R=3, S=3, padding=(1, 1))  # y is as large as x
+OPTIONS = ((1, 1), (1, 1), (1, 1), 1)
+
+
+def _convolve(*given: Any, conv2d: Callable = torch.conv2d) -> Tensor:
+    """Convolve in fp32, with what was torch's before any cheat replaced it."""
+    with full_precision():
+        return conv2d(*given)
+
+
+def honest(x, w, bias, stride, padding, dilation, groups):
+    """Unfold and multiply."""
+    columns = F.unfold(x, w.shape[2:], dilation, padding, stride)
+    y = w.flatten(1) @ columns
+    rows = (x.shape[2] + 2 * padding[0] - dilation[0] * (w.shape[2] - 1) - 1) // stride[0] + 1
+    return y.view(len(x), len(w), rows, -1)
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """One of them: `make` gives a fresh callable, or a kernel's source; `seen` is what is said."""
+
+    name: str
+    sources: str
+    make: Callable[[], Any]
+    seen: str
+    wrong: bool = True  # else it is right, and told
+    gpu: bool = False
+
+
+CHEATS: list[Cheat] = []
+
+
+def planted(sources: str, seen: str, **options: Any) -> Callable[[Callable], Callable]:
+    """Enter a factory of callables into the table; its docstring is the name."""
+
+    def enter(make: Callable) -> Callable:
+        CHEATS.append(Cheat(make.__doc__.rstrip("."), sources, make, seen, **options))
+        return make
+
+    return enter
+
+
+STALE = r"outputs of a timed launch are not those of its data"
+TOOLS = r"replaced: the judge's own tools"
+
+
+def remembering(key: Callable[..., Any]) -> Callable:
+    known: dict[Any, Tensor] = {}
+
+    def remembers(x, w, *rest):
+        at = key(x, w)
+        if at not in known:
+            known[at] = _convolve(x, w, *rest)
+        return known[at].clone()
+
+    return remembers
+
+
+@planted("K G", STALE)
+def by_address():
+    """Remembers y by x's address."""
+    return remembering(lambda x, w: x.data_ptr())
+
+
+@planted("G", STALE)
+def by_identity():
+    """Remembers y by the Python object that x is."""
+    return remembering(lambda x, w: id(x))
+
+
+@planted("G", STALE)
+def by_shape():
+    """Remembers y by x's shape."""
+    return remembering(lambda x, w: x.shape)
+
+
+@planted("G", STALE)
+def by_a_few_elements():
+    """Remembers y by a fingerprint of a few elements of x."""
+    return remembering(lambda x, w: tuple(x.flatten()[:: x.numel() // 3].tolist()))
+
+
+@planted("G", STALE)
+def by_the_mean():
+    """Remembers y by the rounded mean of x."""
+    return remembering(lambda x, w: round(float(x.mean()), 1))
+
+
+@planted("G", STALE)
+def filter_by_address():
+    """Remembers the filter, laid out, by its address."""
+    known: dict[int, Tensor] = {}
+
+    def remembers(x, w, *rest):
+        return _convolve(x, known.setdefault(w.data_ptr(), w.clone()), *rest)
+
+    return remembers
+
+
+@planted("K R", STALE)
+def counts_calls():
+    """Works in the first calls, and then returns what it has."""
+    done: list[Tensor] = []
+
+    def counts(*given):
+        if len(done) < 4:
+            done.append(_convolve(*given))
+        return done[-1]
+
+    return counts
+
+
+@planted("G", STALE)
+def every_other_call():
+    """Works in every other call."""
+    done: list[Tensor] = []
+
+    def skips(*given):
+        done.append(_convolve(*given) if len(done) % 2 == 0 else done[-1])
+        return done[-1]
+
+    return skips
+
+
+@planted("G", STALE)
+def one_behind():
+    """Returns the result of the call before."""
+    last: list[Tensor] = []
+
+    def late(*given):
+        last.append(_convolve(*given))
+        return last[max(0, len(last) - 2)]
+
+    return late
+
+
+@planted("K R", STALE)
+def first_image_only():
+    """Computes the first image once it has been checked, and returns the rest as it was."""
+    done: list[Tensor] = []
+
+    def part(x, *rest):
+        if not done:
+            done.append(_convolve(x, *rest))
+        done[0][:1] = _convolve(x[:1], *rest)
+        return done[0].clone()
+
+    return part
+
+
+@planted("K D", f"{STALE}|WRONG")
+def on_a_thread():
+    """Leaves the work to a thread, and returns at once."""
+
+    def returns_at_once(x, w, bias, *rest):
+        y = x.new_zeros(PROBLEM.y_shape)
+
+        def work():
+            time.sleep(0.002)
+            y.copy_(_convolve(x, w, bias, *rest))
+
+        threading.Thread(target=work).start()
+        return y
+
+    return returns_at_once
+
+
+@planted("K D", "returned a Lazy, not a plain torch.Tensor")
+def lazily():
+    """Returns a tensor of a subclass, which computes when it is compared."""
+
+    class Lazy(Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            given = [_convolve(*a.given) if isinstance(a, Lazy) else a for a in args]
+            return func(*given, **(kwargs or {}))
+
+    def promises(x, *rest):
+        y = x.new_empty(PROBLEM.y_shape).as_subclass(Lazy)
+        y.given = (x, *rest)
+        return y
+
+    return promises
+
+
+@planted("K D", "returned a FakeTensor, not a plain torch.Tensor")
+def fake():
+    """Returns a fake tensor, of a shape and nothing else."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def pretends(x, *rest):
+        with FakeTensorMode():
+            return torch.empty(PROBLEM.y_shape)
+
+    return pretends
+
+
+@planted("G", "wrong")
+def own_methods():
+    """Returns a tensor whose methods were replaced on the instance."""
+
+    def dressed(*given):
+        y, right = torch.zeros(PROBLEM.y_shape, device=given[0].device), []
+
+        def work(*_):
+            return right[0] if right else right.append(_convolve(*given)) or right[0]
+
+        y.double = y.view = y.flatten = y.to = y.__getitem__ = work
+        return y
+
+    return dressed
+
+
+@planted("D", "view with work left")
+def negated():
+    """Returns a view that is to be negated when it is read."""
+    return lambda *given: torch._neg_view(_convolve(*given).neg_())
+
+
+@planted("R", "outputs share memory")
+def one_number():
+    """Returns one number for all outputs."""
+    return lambda x, *rest: x.mean().view(1, 1, 1, 1).expand(PROBLEM.y_shape)
+
+
+@planted("K", "view of its input x")
+def in_place_of_x():
+    """Writes y over x."""
+    return lambda x, *rest: x.copy_(_convolve(x, *rest))
+
+
+@planted("K R", "view of its input x")
+def returns_x():
+    """Returns x."""
+    return lambda x, *rest: x
+
+
+@planted("R", "wrote to its input")
+def zeros_x():
+    """Zeroes x, so that zero is right."""
+
+    def zeroes(x, *rest):
+        x.zero_()
+        return x.new_zeros(PROBLEM.y_shape)
+
+    return zeroes
+
+
+@planted("K R", STALE)
+def known_data():
+    """Knows the checker's seed and data, and has the answer to that alone."""
+
+    def looks_up(x, *rest):
+        if not _is_checked(x):
+            return x.new_zeros(PROBLEM.y_shape)
+        return _convolve(*inputs(PROBLEM, 0, x.device), *OPTIONS)
+
+    return looks_up
+
+
+@planted("R", STALE)
+def tuned_on_known_data():
+    """Leaves a channel out of one filter wherever the data is not the checker's."""
+
+    def picks(x, w, *rest):
+        some = w.clone()
+        some[0, 0] *= _is_checked(x)
+        return _convolve(x, some, *rest)
+
+    return picks
+
+
+def _is_checked(x: Tensor) -> bool:
+    return bool(x.flatten()[0] == inputs(PROBLEM, 0, x.device)[0].flatten()[0])
+
+
+def holding(found: Callable[[], Iterator[Tensor]]) -> Callable:
+    """A callable that looks for the answer where the checker may have it."""
+
+    def looks(x, *rest):
+        for value in found():
+            if value.shape == torch.Size(PROBLEM.y_shape) and value.dtype == torch.float64:
+                return value.float()
+        return x.new_zeros(PROBLEM.y_shape)
+
+    return looks
+
+
+@planted("G M", STALE)
+def through_the_collector():
+    """Looks for the truth among all objects of the process."""
+    return holding(lambda: (each for each in gc.get_objects() if type(each) is Tensor))
+
+
+@planted("M", STALE)
+def through_the_frames():
+    """Looks for the truth in the frames of those who called it."""
+
+    def above() -> Iterator[Tensor]:
+        frame = sys._getframe()
+        while frame := frame.f_back:
+            for value in list(frame.f_locals.values()):
+                pieces = getattr(value, "pieces", ()) or ()
+                yield from (piece for _, piece in pieces)
+
+    return holding(above)
+
+
+def replacing(where: str, value: Callable) -> Callable:
+    """A callable that is right, and puts something else in place of one of the judge's tools."""
+    holder, _, name = where.rpartition(".")
+
+    def replaces(*given):
+        y = honest(*given)
+        setattr(eval(holder, {"torch": torch, "time": time, "convlab": convlab}), name, value)
+        return y
+
+    return replaces
+
+
+def plant_replacements() -> None:
+    """One cheat for each tool that is replaced."""
+    for sources, where, value in (
+        ("K G D", "torch.cuda.Event.elapsed_time", lambda *_: 1e-3),
+        ("K G D", "torch.cuda.Event.record", lambda *_: None),
+        ("K D M", "torch.cuda.synchronize", lambda *_: None),
+        ("M", "time.perf_counter", lambda: 0.0),
+        ("K", "torch.nn.functional.conv2d", lambda x, *_: x),
+        ("K", "torch.allclose", lambda *_, **__: True),
+        ("M", "torch.Tensor.__le__", lambda a, b: torch.ones_like(a, dtype=torch.bool)),
+        ("G", "convlab.right.reference.truth", lambda *_, **__: None),
+    ):
+        make = functools.partial(replacing, where, value)
+        CHEATS.append(Cheat(f"Replaces {where}", sources, make, TOOLS))
+
+
+plant_replacements()
+
+
+@planted("K D", "wrong")
+def in_half():
+    """Works in half precision, and says fp32."""
+
+    def halves(x, w, bias, *rest):
+        return _convolve(x.half(), w.half(), None, *rest).float()
+
+    halves.precision = "fp32"
+    return halves
+
+
+def in_tf32(x, w, *rest):
+    """Round the operands as tensor cores do."""
+    return _convolve(*(((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+                       for t in (x, w)), *rest)  # fmt: skip
+
+
+@planted("K D", "wrong")
+def in_tf32_as_fp32():
+    """Works in TF32, and says fp32."""
+
+    def rounds(*given):
+        return in_tf32(*given)
+
+    rounds.precision = "fp32"
+    return rounds
+
+
+@planted("D", STALE)
+def tf32_once_checked():
+    """Works in TF32 once it has been checked in fp32."""
+    calls: list[int] = []
+
+    def cools(*given):
+        calls.append(1)
+        return in_tf32(*given) if len(calls) > 3 else _convolve(*given)
+
+    return cools
+
+
+@planted("K R M", "calls a library: torch's own .*conv", wrong=False)
+def a_library():
+    """Calls torch's convolution."""
+    return lambda *given: _convolve(*given)
+
+
+@planted("K", "calls a library: torch's own .*mm", wrong=False)
+def a_library_in_parts():
+    """Unfolds, and calls torch's matrix product."""
+    return lambda *given: honest(*given)
+
+
+@planted("K", "left torch's settings changed.*cuBLAS")
+def changes_settings():
+    """Turns TF32 on for the whole process."""
+
+    def turns_on(*given):
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        return honest(*given)
+
+    return turns_on
+
+
+@planted("G", STALE, gpu=True)
+def skips_in_a_graph():
+    """Returns what it has while a CUDA graph is captured."""
+    done: list[Tensor] = []
+
+    def skips(*given):
+        if not (done and torch.cuda.is_current_stream_capturing()):
+            done[:] = [_convolve(*given)]
+        return done[0]
+
+    return skips
+
+
+def aside(waits: bool) -> Callable:
+    streams: list[Any] = []
+
+    def elsewhere(*given):
+        streams[:] = streams or [torch.cuda.Stream()]
+        if waits:
+            streams[0].wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(streams[0]):
+            return _convolve(*given)
+
+    return elsewhere
+
+
+@planted("K D", f"{STALE}|on another stream|WRONG", gpu=True)
+def on_another_stream():
+    """Works on another stream, and waits for nothing."""
+    return aside(False)
+
+
+@planted("K D", f"{STALE}|on another stream|WRONG", gpu=True)
+def ends_on_another_stream():
+    """Works on another stream, for which nobody waits."""
+    return aside(True)
+
+
+# Kernels: 01_direct's launch, with something around it. A file's statics stay between calls.
+_LAUNCH = re.compile(r"^( *)(\w+<<<.*?;)$", re.MULTILINE | re.DOTALL)
+
+
+def kernel(before: str, condition: str, otherwise: str = "") -> str:
+    """01_direct, which launches only if a condition holds."""
+    source = convlab.load("01_direct", engine="sim").source
+    launch = f"\\1{before} if ({condition}) {{ \\2 }} else {{ {otherwise} }}"
+    text, count = _LAUNCH.subn(launch, source)
+    if count != 1:
+        raise ValueError("01_direct has no single launch any more")
+    return text
+
+
+@planted("K G", STALE, gpu=True)
+def kernel_counts():
+    """A kernel file that launches in its first calls only."""
+    return kernel("static int calls = 0;", "calls++ < 4")
+
+
+@planted("K G", f"{STALE}|WRONG", gpu=True)
+def kernel_by_address():
+    """A kernel file that launches once for each address of y."""
+    return kernel(
+        "static const void* last[64]; static int n = 0; bool known = false; "
+        "for (int i = 0; i < n && i < 64; ++i) known = known || last[i] == (const void*)y; "
+        "if (!known) last[n++ % 64] = y;", "!known")  # fmt: skip
+
+
+@planted("G", STALE, gpu=True)
+def kernel_skips_in_a_graph():
+    """A kernel file that launches nothing while a CUDA graph is captured."""
+    asks = "cudaStreamCaptureStatus is; cudaStreamIsCapturing(stream, &is);"
+    return kernel(asks, "is == cudaStreamCaptureStatusNone")
+
+
+def judged(cheat: Cheat) -> tuple[bool, str]:
+    """Plant it against an honest one: whether it is as the table wants, and what was said."""
+    engine = "cuda" if torch.cuda.is_available() else "sim"
+    with _settings_kept():
+        try:
+            options = {"engine": engine, "limit_seconds": 2.0}
+            result = convlab.ab(honest, cheat.make(), PROBLEM, **options)
+        except ConvlabError as error:
+            return cheat.wrong and bool(re.search(cheat.seen, str(error))), str(error)
+    said, wrong = str(result), result.verdict == "wrong"
+    told = re.search(cheat.seen, " ".join(said.split()))
+    return wrong == cheat.wrong and bool(told) and "A CAUGHT" not in said, said
+
+
+@contextlib.contextmanager
+def _settings_kept() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def table(found: dict[str, bool]) -> str:
+    """The Markdown table: what each does, who published it, whether it was caught."""
+    lines = ["| what it does | known from | outcome |", "|---|---|---|"]
+    for cheat in CHEATS:
+        good = "caught" if cheat.wrong else "told"
+        outcome = good if found.get(cheat.name) else "ESCAPED"
+        outcome = outcome if cheat.name in found else "needs a GPU"
+        lines.append(f"| {cheat.name} | {cheat.sources} | {outcome} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Plant all, print the table; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.name}")
+    asked = parser.parse_args()
+    here = [cheat for cheat in CHEATS if torch.cuda.is_available() or not cheat.gpu]
+    found = {cheat.name: judged(cheat)[0] for cheat in here}
+    print(table(found))
+    print(f"\n{sum(found.values())} of {len(found)}")
+    if asked.write:
+        write_between(PAGE, "cheats", table(found))
+    return 0 if all(found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
