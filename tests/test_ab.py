@@ -275,10 +275,12 @@ def test_throttled_rounds_are_left_out_unless_most_are(throttled, discarded, sai
 
 
 def test_the_flush_is_taken_off_and_its_noise_told():
-    found = in_rounds([lambda: [2.0], lambda: [2.5], lambda: [1.0, 1.0]])
+    found = in_rounds([lambda: [2.0], lambda: [2.5], *[lambda: [1.0, 1.0]] * 2])
     assert found.ratio.value == pytest.approx(1.5)  # (2.5 - 1) / (2 - 1)
-    flush = itertools.cycle([[3.0], [1.0]])
-    found = in_rounds([lambda: [2.0], lambda: [2.0], lambda: next(flush)])
+    found = in_rounds([lambda: [2.0], lambda: [2.5], lambda: [1.0], lambda: [1.5]])
+    assert found.ratio.value == pytest.approx(1.0)  # each side's own
+    flush = itertools.cycle([[3.0], [3.0], [1.0], [1.0]])
+    found = in_rounds([lambda: [2.0], lambda: [2.0], *[lambda: next(flush)] * 2])
     assert found.discarded > 0 and "noise" in found.notes[-1]
 
 
@@ -426,6 +428,7 @@ def chip(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
     monkeypatch.setattr(paired, "flush_buffer", lambda device: flush)
+    monkeypatch.setattr(stopwatch, "_end_capture", lambda: None)
     monkeypatch.setattr(paired, "describe", lambda device: SimpleNamespace(l2_bytes=50 << 20))
     return chip
 
@@ -975,6 +978,7 @@ def test_gpu_what_cannot_be_captured_falls_back():
 
     result = on_gpu(plain_torch, waits, TINY, limit_seconds=2.0)
     assert "no CUDA graph could be made" in str(result) and result.ok
+    assert torch.randn(4, device="cuda").isfinite().all()  # a failed capture left it waiting
     again = on_gpu("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
     assert all("CUDA graphs" in mode.method for mode in again.modes), str(again)
 

@@ -108,7 +108,7 @@ class Paired:
 
 @dataclass
 class Plan:
-    """What takes turns: A, B, and perhaps the flush alone, whose time is taken off theirs."""
+    """What takes turns: A, B, and perhaps the flushes of each, whose times are taken off theirs."""
 
     turns: Sequence[Turn]
     method: str
@@ -191,8 +191,8 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
         mhz += [reading.mhz for reading in readings]
         reasons = {reason for reading in readings for reason in reading.throttles}
         held.update(reasons)
-        a, b, *flush = map(centre, taken)
-        a, b = a - sum(flush), b - sum(flush)
+        a, b, *flushes = map(centre, taken)
+        a, b = (side - flush for side, flush in zip((a, b), flushes or (0, 0), strict=True))
         if min(a, b) <= 0:
             lost += 1
         else:
@@ -273,7 +273,8 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
 
     try:
         turns = [turn(witness, [witness.launch]) for witness in witnesses]
-        turns.append(turn(witnesses[0], []))  # the flushes alone, and what a witness does
+        # the flushes alone, and what its witness does, whose places are its own
+        turns += [turn(witness, []) for witness in witnesses]
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan

@@ -181,12 +181,19 @@ def batch(
             with torch.cuda.graph(captured, capture_error_mode="thread_local"):
                 from_the_host()
         except RuntimeError as error:
+            _end_capture()
             if "unjoined" not in str(error):
                 raise
             text = "it works on another stream, for which the one it is given does not wait"
             raise Caught(kernel, text) from error
         replay = captured.replay
     return turn
+
+
+def _end_capture() -> None:
+    """Have torch's generator of random numbers work again, which a failed capture leaves waiting."""
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device="cuda")
 
 
 def lone_seconds(
