@@ -26,6 +26,7 @@ from convlab.machine import cache, toolchain
 from convlab.machine.compile import exported
 from convlab.run import build
 from convlab.run.kernel import load
+from convlab.sim import library as simulated
 from convlab.words.errors import BuildError, LaunchError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -457,6 +458,31 @@ def test_a_path_with_odd_characters(
     assert len(convlab.inspect(path, "N=1,C=1,H=4,W=4,K=1,R=1,S=1", engine="sim").sass)
 
 
+def test_headers_that_were_read_before_make_the_same_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code(first: str, headers: Path) -> bytes:
+        """What a kernel becomes whose first include is a text, or these headers of it."""
+        monkeypatch.setattr(simulated, "_FIRST", first)
+        monkeypatch.setattr(simulated, "_precompiled", lambda *_: cache.Build(headers, 0.0))
+        monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / f"{first[:9]} {headers.name}"))
+        cache._known.clear()
+        made = convlab.compile(FILL, name="fill", engine="sim").build()
+        assert sim.INCLUDE / "sim.h" in made.watched or first != text
+        subprocess.run(["objcopy", "-O", "binary", "-j", ".text", made.library, out], check=True)
+        return out.read_bytes()
+
+    text, out, none = simulated._FIRST, tmp_path / "code", tmp_path / "none"
+    none.touch()
+    precompiled = simulated._precompiled(simulated.compiler(), simulated.FLAGS).library
+    runtime = sim.runtime()
+    monkeypatch.setattr(simulated, "runtime", lambda: runtime)
+    assert code(text, precompiled) == code(text, none) != b""
+    assert code("#error is not read\n", precompiled) == code(text, precompiled)
+    with pytest.raises(BuildError, match="is not read"):
+        code("#error is not read\n", none)
+
+
 # ---- processes that share a cache -------------------------------------------------------------
 
 # A compiler that the test holds by the hand: where $GATE is set, it says when it begins to compile
@@ -470,6 +496,7 @@ case "$*" in
       echo x > "$GATE/started"
       dd bs=1 count=1 of=/dev/null status=none < "$GATE/go"
     fi;;
+  *"NAME=convlab_simulator"*" -c "*) set -- "$@" -O0;;  # quick, and twice
 esac
 exec c++ "$@"
 """
@@ -546,7 +573,8 @@ def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path)
     assert shared.left("fill-sim-*") == []
     os.write(shared.go, b"gg")
     assert [shared.result(process) for process in both] == ["1.0", "1.0"]
-    assert len(shared.left("fill-sim-*")) == 1 and len(shared.left("simulator-*")) == 1
+    assert [len(shared.left(f"{name}-*")) for name in (
+        "fill-sim", "simulator-headers", "simulator-runtime")] == [1, 1, 1]  # fmt: skip
     assert shared.left("unfinished-*") == []
 
     log = fill.with_name("log")  # and a third one compiles nothing
@@ -579,7 +607,7 @@ def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
 def test_a_failed_build_leaves_only_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim.runtime()
+    convlab.compile(FILL, name="fill", engine="sim").build()
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
     with pytest.raises(BuildError):
         convlab.compile("nonsense\n", name="bad", engine="sim")
