@@ -135,9 +135,10 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
 
     def make(folder: Path) -> Made:
         compiler()
-        made = folder / "first.h.gch"
-        command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", "-x", "c++-header", "-", "-o", made]
-        done = subprocess.run(command, input=_FIRST, capture_output=True, text=True, check=False)
+        text, made = folder / "first.h", folder / "first.h.gch"
+        text.write_text(_FIRST)
+        command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise compile_error("simulator", "the simulator's headers", real(done.stderr), {})
         return Made(made, tuple(_first_headers()), (INCLUDE,))
