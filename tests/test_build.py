@@ -26,6 +26,7 @@ from convlab.machine import cache, toolchain
 from convlab.machine.compile import exported
 from convlab.run import build
 from convlab.run.kernel import load
+from convlab.sim import library as simulated
 from convlab.words.errors import BuildError, LaunchError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -334,10 +335,12 @@ def test_the_cache_shows_what_it_holds_and_is_bounded(
     assert [entry.bytes for entry in held] == sizes
 
     monkeypatch.setattr(cache, "LIMIT_BYTES", sizes[0] + sizes[1] + sizes[2] // 2)
+    cache._tidy.cache_clear()
     new = built("fake4").library.parent  # the oldest go
     left = {entry.name for entry in cache.contents()}
     assert left == {folder.name for folder in (made[2], made[3], new)}
     monkeypatch.setattr(cache, "LIMIT_BYTES", 1)
+    cache._tidy.cache_clear()
     built("fake5")  # what was just used stays
     assert made[3].exists() and not made[2].exists()
 
@@ -385,13 +388,9 @@ def test_a_build_is_not_loaded(fill: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @needs_nvcc
 def test_a_build_for_cuda_follows_its_headers_and_is_not_loaded(
-    fill: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a GPU, and with empty libraries in the place of those of torch for CUDA."""
-    for name in ("c10_cuda", "torch_cuda"):
-        command = ["c++", "-shared", "-x", "c++", "/dev/null", "-o", f"{tmp_path}/lib{name}.so"]
-        subprocess.run(command, check=True)
-    monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
+    """Without a GPU, or a torch for one."""
     monkeypatch.setattr(torch.version, "cuda", torch.version.cuda or "13.0")
     header = fill.with_name("number.cuh")
     fill.write_text("#include <number.cuh>\n" + filling("NUMBER"))
@@ -457,6 +456,31 @@ def test_a_path_with_odd_characters(
     assert len(convlab.inspect(path, "N=1,C=1,H=4,W=4,K=1,R=1,S=1", engine="sim").sass)
 
 
+def test_headers_that_were_read_before_make_the_same_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code(first: str, headers: Path) -> bytes:
+        """What a kernel becomes whose first include is a text, or these headers of it."""
+        monkeypatch.setattr(simulated, "_FIRST", first)
+        monkeypatch.setattr(simulated, "_precompiled", lambda *_: cache.Build(headers, 0.0))
+        monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / f"{first[:9]} {headers.name}"))
+        cache._known.clear()
+        made = convlab.compile(FILL, name="fill", engine="sim").build()
+        assert sim.INCLUDE / "sim.h" in made.watched or first != text
+        subprocess.run(["objcopy", "-O", "binary", "-j", ".text", made.library, out], check=True)
+        return out.read_bytes()
+
+    text, out, none = simulated._FIRST, tmp_path / "code", tmp_path / "none"
+    none.touch()
+    precompiled = simulated._precompiled(simulated.compiler(), simulated.FLAGS).library
+    runtime = sim.runtime()
+    monkeypatch.setattr(simulated, "runtime", lambda: runtime)
+    assert code(text, precompiled) == code(text, none) != b""
+    assert code("#error is not read\n", precompiled) == code(text, precompiled)
+    with pytest.raises(BuildError, match="is not read"):
+        code("#error is not read\n", none)
+
+
 # ---- processes that share a cache -------------------------------------------------------------
 
 # A compiler that the test holds by the hand: where $GATE is set, it says when it begins to compile
@@ -470,6 +494,7 @@ case "$*" in
       echo x > "$GATE/started"
       dd bs=1 count=1 of=/dev/null status=none < "$GATE/go"
     fi;;
+  *"NAME=convlab_simulator"*" -c "*) set -- "$@" -O0;;  # quick, and twice
 esac
 exec c++ "$@"
 """
@@ -546,7 +571,8 @@ def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path)
     assert shared.left("fill-sim-*") == []
     os.write(shared.go, b"gg")
     assert [shared.result(process) for process in both] == ["1.0", "1.0"]
-    assert len(shared.left("fill-sim-*")) == 1 and len(shared.left("simulator-*")) == 1
+    assert [len(shared.left(f"{name}-*")) for name in (
+        "fill-sim", "simulator-headers", "simulator-runtime")] == [1, 1, 1]  # fmt: skip
     assert shared.left("unfinished-*") == []
 
     log = fill.with_name("log")  # and a third one compiles nothing
@@ -579,7 +605,7 @@ def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
 def test_a_failed_build_leaves_only_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim.runtime()
+    convlab.compile(FILL, name="fill", engine="sim").build()
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
     with pytest.raises(BuildError):
         convlab.compile("nonsense\n", name="bad", engine="sim")
@@ -751,10 +777,10 @@ def test_no_nvcc(fill: Path, tools: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "no nvcc" in message and "CUDA_HOME" in message and 'engine="sim"' in message
 
 
-def test_importing_convlab_compiles_nothing(tmp_path: Path) -> None:
+def test_importing_convlab_compiles_nothing_nor_loads_a_compiler(tmp_path: Path) -> None:
     script = textwrap.dedent("""
-        import sys, convlab
-        assert "torch.utils.cpp_extension" not in sys.modules
+        import sys, convlab.nn
+        assert not {"torch.utils.cpp_extension", "torch._dynamo"} & set(sys.modules)
         import torch
         assert not torch.cuda.is_initialized()
     """)

@@ -416,17 +416,24 @@ def children(parent: int) -> list[int]:
     return found
 
 
+@pytest.fixture(scope="module")
+def deadly(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all the cases: where it is, decides its build too."""
+    path = tmp_path_factory.mktemp("deadly") / "deadly.cu"
+    path.write_text(source(cases(DEVICE), cases(HOST)))
+    return path
+
+
 @pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize("name", FATAL)
-def test_a_kernel_that_dies(name: str, tmp_path: Path) -> None:
-    path, text = tmp_path / "deadly.cu", source(cases(DEVICE), cases(HOST))
-    path.write_text(text)
+def test_a_kernel_that_dies(name: str, deadly: Path) -> None:
+    text = deadly.read_text()
     x, w = normal(1, 1, 7, 7), normal(1, 1, 2, 2)
     x[0, 0, 0, 0] = FATAL.index(name)
     kept = x.clone(), w.clone()
     for _ in range(2):
         with pytest.raises(LaunchError, match=(DEVICE | HOST)[name][1]) as error:
-            load(path, engine="sim")(x, w)
+            load(deadly, engine="sim")(x, w)
         told = str(error.value)
         assert told.startswith("deadly") and len(told.splitlines()) <= 13  # a race may follow
         marker = NAMED.get(name, f"case {FATAL.index(name)}:")

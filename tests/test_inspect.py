@@ -341,9 +341,8 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     def none(*arguments, **options):
         raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
 
-    explain._functions.cache_clear()  # what was compiled before is remembered
     with monkeypatch.context() as patch:
-        patch.setattr(explain.builds, "cubin", none)
+        patch.setattr(explain, "_functions", none)
         found = convlab.inspect("01_direct", SMALL)
     assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)
     assert any(note.startswith("no prediction") for note in found.notes)
@@ -414,21 +413,24 @@ def test_a_function_of_a_header_has_the_headers_lines() -> None:
 
 
 @needs_tools
-def test_nvcc_runs_once_for_a_kernel(monkeypatch) -> None:
-    ran = []
+def test_nvcc_runs_once_for_a_kernel(monkeypatch, tmp_path) -> None:
+    ran, cubin = [], explain.builds.cubin
 
-    def cubin(*arguments, **options):
+    def seen(*arguments, **options):
         ran.append(arguments)
-        raise BuildError("not here")
+        return cubin(*arguments, **options)
 
-    explain._functions.cache_clear()
-    mine = convlab.load("01_direct", engine="sim")
-    explain.compiled(mine, GPUS["L4"])
-    monkeypatch.setattr(explain.builds, "cubin", cubin)
+    monkeypatch.setattr(explain.builds, "cubin", seen)
+    text = f"{convlab.load('01_direct').source}// {tmp_path}\n"  # was never compiled
+    mine = kernel.compile(text, name="mine", engine="sim")
+    first = explain.compiled(mine, GPUS["L4"])
     convlab.inspect(mine, SMALL, gpu="L4", engine="sim")
-    assert not ran
-    convlab.inspect(mine.tuned("THREADS=128"), SMALL, gpu="L4", engine="sim")
+    explain._functions.cache_clear()  # as in another process
+    assert explain.compiled(mine, GPUS["L4"]) == first and first[0].instructions
     assert len(ran) == 1
+    explain.compiled(mine.tuned("THREADS=128"), GPUS["L4"])
+    explain.compiled(mine, GPUS["H200"])
+    assert len(ran) == 3
 
 
 @needs_tools

@@ -10,6 +10,7 @@ what was read, and what else might have been: the headers that a folder searched
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import hashlib
 import json
@@ -111,7 +112,7 @@ def _find(name: str) -> Build | None:
 
 def _make(name: str, make: Callable[[Path], Made]) -> Build:
     root = toolchain.cache_dir()
-    _tidy(root)
+    _tidy(root, int(time.time() // 60))
     started, began = time.perf_counter(), time.time_ns()
     folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
     try:
@@ -222,7 +223,8 @@ def clear() -> int:
     return sum(entry.bytes for entry in builds)
 
 
-def _tidy(root: Path) -> None:
+@functools.lru_cache(maxsize=1)  # a look at 2,000 builds takes as long as a fifth of one
+def _tidy(root: Path, minute: int) -> None:
     """Remove what killed builds left an hour ago, and the oldest builds beyond `LIMIT_BYTES`."""
     now, total = time.time(), 0
     for folder in root.glob(f"{_UNFINISHED}*"):

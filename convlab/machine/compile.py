@@ -31,8 +31,7 @@ from .cache import Made
 from .complaints import compile_error
 
 CXX_FLAGS = ["-std=c++17", "-w"]
-# No library of torch's is needed, and none is kept: not even libc10 for the pieces of the C++
-# library that it happens to export.
+# No library of torch's is needed, and none is read: see `_no_libraries`.
 LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
 _OURS = "convlab_"  # begins the name of a library that is not loaded
 # What else decides what compilers do.
@@ -130,7 +129,7 @@ def compile_library(
     if cuda is not None:
         cpp_extension.CUDA_HOME = str(plain(cuda.home))
     home = plain(Path(torch.__file__).parent)  # load_inline writes these as they are
-    cpp_extension._TORCH_PATH, cpp_extension.TORCH_LIB_PATH = str(home), str(home / "lib")
+    cpp_extension._TORCH_PATH, cpp_extension.TORCH_LIB_PATH = str(home), str(_no_libraries())
     flags = [_quoted(flag) for flag in flags]
     linking = [*LINK_FLAGS, *(f"-L{plain(path)}" for path in folders), *map(_quoted, libraries)]
     try:
@@ -160,14 +159,15 @@ def compile_library(
         )
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
-    headers = [(copies or {}).get(path, path) for path in _listed(folder)
+    listed = _listed(folder)
+    headers = [(copies or {}).get(path, path) for path in listed
                if path.parent != folder and path not in own]  # fmt: skip
     system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
     read = [path for path in headers if not str(path).startswith(system)]
     there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
     searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
     searched += [path.parent for path in read]
-    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(headers))
+    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(listed))
 
 
 @functools.cache
@@ -184,6 +184,18 @@ def _cpp_extension() -> ModuleType:
         None if name.startswith(_OURS) else load(name, *rest)
     )
     return builder
+
+
+@functools.cache
+def _no_libraries() -> Path:
+    """A folder where each of torch's libraries is empty: `load_inline` names them to the linker.
+
+    They take it longer to read than all else that it does.
+    """
+    folder = toolchain.temporary(str(_links()))
+    for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"):
+        (folder / f"lib{name}.so").write_text("/* a linker script that brings nothing */\n")
+    return folder
 
 
 def exported(library: Path) -> set[str]:

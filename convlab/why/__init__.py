@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-import tempfile
+import pickle
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,12 +18,16 @@ from typing import Any
 import pandas as pd
 
 from ..fast.measure import measure
+from ..machine import cache, toolchain
+from ..machine.cache import Made
+from ..machine.compile import name_of
 from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..run import build as builds
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..run.runnable import Runnable
 from ..words import arguments
+from ..words.catalog import KERNEL_DIR
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -191,11 +195,21 @@ def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
 @functools.lru_cache(maxsize=64)  # nvcc runs once for a kernel, not once for each problem
 def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int], ...],
                headers: tuple[tuple[Path, str], ...]) -> tuple[sass.Function, ...]:  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="convlab-") as folder:
-        cubin, log = builds.cubin(source, arch, Path(folder), dict(defines))
+    """Read what nvcc made, or what it made in an earlier process."""
+
+    def make(folder: Path) -> Made:
+        cubin, log = builds.cubin(source, arch, folder, dict(defines))
         functions = tuple(sass.resources(log).values())
         sass.disassemble(cubin, source.for_nvcc.label, functions)
-    return functions
+        kept = folder / "functions"
+        kept.write_bytes(pickle.dumps(functions))
+        return Made(kept, tuple(path for path, _ in headers), (source.folder, KERNEL_DIR))
+
+    tools = map(toolchain.find, ("nvcc", "nvdisasm"))
+    parts = [repr(defines), *(toolchain.identity(tool) for tool in tools if tool)]
+    parts.append(Path(sass.__file__).read_text())  # decides what is kept
+    found = cache.build(name_of(source, f"sass_{arch}", parts), make)
+    return pickle.loads(found.library.read_bytes())
 
 
 def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
