@@ -87,7 +87,7 @@ def _runs(arch: str, sm: int) -> bool:
 
 _KEYS = tuple(entry.name for entry in fields(Header))
 _VALUES = {
-    "precision": ("fp32|tf32", "fp32 or tf32"),
+    "precision": ("fp32|tf32|bf16", "fp32, tf32 or bf16"),
     "arch": (r"sm_\d{2,3}[af]?", "like sm_80 or sm_90a"),
     "atomics": ("yes|no", "yes or no"),
 }
