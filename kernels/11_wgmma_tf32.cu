@@ -23,7 +23,7 @@
 #include "wgmma_tile.cuh"
 #include "wgmma_roles.cuh"
 
-constexpr Style kStyle = {256, 1, 0, 0};
+constexpr Style kStyle = {256, 1, 0, false};
 constexpr int kBatch = 11;   // pixels that a loader has under way at a time
 
 // A loader: in batches of pixels, through registers.

@@ -20,7 +20,7 @@
 #include "wgmma_tile.cuh"
 #include "wgmma_roles.cuh"
 
-constexpr Style kStyle = {256, 1, 0, 4};
+constexpr Style kStyle = {256, 1, 0, true};
 constexpr int kBatch = 6;   // items that a loader has under way at a time
 
 // A loader: in batches of items, through registers.

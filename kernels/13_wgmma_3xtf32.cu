@@ -27,7 +27,7 @@
 constexpr int kPositions = 128;
 constexpr int kPeriod = 9;   // taps, after which sums leave the tensor cores
 constexpr int kBatch = 6;    // pixels that a loader has under way at a time
-constexpr Style kStyle = {kPositions, 2, kPeriod, 0};
+constexpr Style kStyle = {kPositions, 2, kPeriod, false};
 
 // A loader: pixel by pixel to [high, low][quad][pixel].
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,

@@ -113,7 +113,6 @@ __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tilin
                          int64_t(b.k_tile) * tiling.chunks * taps * tap_bytes;
     int slot = 0, parity = 0;
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
-        if (tiling.resident && tile != b.first_tile) return;
         const char* from = packed;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             for (int first = 0; first < taps; first += tiling.taps) {
@@ -177,70 +176,42 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
     T* y_k = g_y + (int64_t(at.n) * conv.K + mine.first) * PQ;
     if (tiling.rows_out) {
         // Each consumer has one row of the tile. The copy engine moves its 16-byte multiples;
-        // what remains at the two ends is stored by hand. A warp's buffer holds 8 channels of
-        // floats, or all 16 of half their size, and then they leave while the next tile is made.
-        constexpr int kMultiple = 16 / sizeof(T), kRows = 32 / sizeof(T);
-        constexpr int kEngine = sizeof(T) == 4 ? kRows : 8;
+        // what remains at the two ends is stored by hand.
+        constexpr int kMultiple = 16 / sizeof(T);
         T* s_y = reinterpret_cast<T*>(b.s_bytes + tiling.y_at) +
-                 b.warp * kRows * row_pitch(positions);
+                 b.warp * 8 * row_pitch(positions);
         const int p = at.p + consumer;
         const int length = p < conv.P ? min_of(tiling.columns, conv.Q - at.q) : 0;
         T* y_row = y_k + int64_t(p) * conv.Q + at.q;
         auto shift_of = [&](int k) {   // of a row in s_y, as in y: numbers past a multiple of 16
-            return int(reinterpret_cast<uintptr_t>(y_row + k * PQ) / sizeof(T) % kMultiple);
+            const unsigned first = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(T));
+            return int((first + unsigned(k) * unsigned(PQ)) % kMultiple);
         };
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            if (8 * half % kRows == 0) {
-                bulk_wait_read<0>();       // of what this lane had stored from here
-                __syncwarp();
-            }
+            bulk_wait_read<0>();           // of what this lane had stored from here
+            __syncwarp();
             const int shift = shift_of(8 * half + g);
-            T* s_row = s_y + (8 * half + g) % kRows * row_pitch(positions) + shift + 2 * t;
+            T* s_row = s_y + g * row_pitch(positions) + shift + 2 * t;
             #pragma unroll
             for (int j = 0; j < positions / 8; ++j)
                 put(s_row + 8 * j, r_sum[4 * j + 2 * half] + mine.bias[half],
                     r_sum[4 * j + 2 * half + 1] + mine.bias[half], shift % 2 == 0);
-            if (8 * (half + 1) % kRows != 0) continue;
             fence_proxy_async();
             __syncwarp();
-            const int first = 8 * (half + 1) - kRows;
-            struct Row {
-                T* to;
-                const T* from;
-                int head, tail;   // the engine's part
-            };
-            auto row_of = [&](int row) {
-                const int row_shift = shift_of(first + row);
+            const int k = 8 * half + lane % 8, part = lane / 8;   // four lanes for a row
+            if (k < mine.count) {
+                const int row_shift = shift_of(k);
                 const int head = min_of((kMultiple - row_shift) % kMultiple, length);
-                return Row{y_row + (first + row) * PQ,
-                           s_y + row * row_pitch(positions) + row_shift, head,
-                           head + (length - head) / kMultiple * kMultiple};
-            };
-            if (lane < kEngine && first + lane < mine.count) {
-                const Row row = row_of(lane);
-                if (row.tail > row.head)
-                    bulk_store(row.to + row.head, row.from + row.head,
-                               int(sizeof(T)) * (row.tail - row.head));
+                const int tail = head + (length - head) / kMultiple * kMultiple;
+                T* to = y_row + k * PQ;
+                const T* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
+                if (part == 0 && tail > head)
+                    bulk_store(to + head, from + head, int(sizeof(T)) * (tail - head));
+                for (int i = part; i < head; i += 4) to[i] = from[i];
+                for (int i = tail + part; i < length; i += 4) to[i] = from[i];
             }
             bulk_commit();
-            #pragma unroll 4
-            for (int i = kEngine; i < kRows; ++i) {
-                const Row row = row_of(i);
-                const int at = row.head + kMultiple * lane;
-                if (first + i < mine.count && at < row.tail)
-                    *reinterpret_cast<float4*>(row.to + at) =
-                        *reinterpret_cast<const float4*>(row.from + at);
-            }
-            constexpr int kEnds = 2 * kMultiple;   // lanes for the two of a row
-            #pragma unroll 4
-            for (int i = lane / kEnds; i < kRows; i += 32 / kEnds) {
-                const Row row = row_of(i);
-                const int end = lane % kEnds;
-                const int at = end < kMultiple ? end : row.tail + end - kMultiple;
-                if (first + i < mine.count && at < (end < kMultiple ? row.head : length))
-                    row.to[at] = row.from[at];
-            }
         }
         return;
     }
@@ -333,7 +304,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                         i += 1;
                     }
                 }
-                if (++slot == tiling.slots) slot = 0, slot_parity ^= !tiling.resident;
+                if (++slot == tiling.slots) slot = 0, slot_parity ^= 1;
             }
             if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
         }

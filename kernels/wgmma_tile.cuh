@@ -19,13 +19,12 @@ struct Style {
     int positions;   // of a consumer: wgmma's n
     int terms;       // that stand for a number: it, rounded; or also what rounding left
     int taps;        // of a slice of the filter, at most; 0: a row of them
-    int vectors;     // pixels of x that are read at a time, in 16 bytes; or 0
+    bool vectors;    // x is read four pixels at a time
     int size = 4;    // bytes of a number
-    bool resident = false;   // the filter may be
 };
 
-// x is staged in chunks of 8 channels: two quads of 16-byte pixels; of 16, two octets, where a number
-// has 2 bytes, and all that is said of quads is said of those. Where the stride is more than
+// x is staged in chunks of 8 channels: two quads of 16-byte pixels. (Of 16, two octets, where a
+// number has 2 bytes: what is said of quads is said of those.) Where the stride is more than
 // 1, pixels whose coordinates leave the same remainder lie together, in a plane, so that
 // neighbouring outputs again read neighbouring pixels. Rows are end to end, so that a consumer's
 // positions may be several; small images follow each other like rows.
@@ -41,7 +40,7 @@ struct Tiling {
     int k_tiles, lanes;            // of a group; blocks for each of them
     int taps;                      // of a slice of the filter for a chunk
     int stages, slots;             // of x, and of such slices
-    bool resident;                 // all slices have a slot, and stay there
+    bool vectors;                  // x is read four pixels at a time
     bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 };
@@ -116,22 +115,23 @@ pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_
 }
 
 // The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit. With
-// `vectors`, x is read in 16-byte pieces: tiles begin at multiples of one, and a store of pieces of
-// two rows (of four, in bf16) and two quads meets all banks.
+// `vectors`, x is read four pixels at a time: tiles begin at multiples of 4 columns of x, and a
+// store of pieces of two rows and two quads meets all banks.
 inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors, Style style) {
     const int positions = style.positions;
-    const int vectors = style.vectors;
+    const bool vectors = style.vectors;
     Tiling t = {};
+    t.vectors = vectors;
     const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels, in a plane
     const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
     const int planes = conv.stride_h * conv.stride_w;
     t.tiles_q = ceil_div(conv.Q, positions);
-    t.columns = ceil_div(ceil_div(conv.Q, t.tiles_q), 8) * 8;   // where tiles may begin
+    t.columns = ceil_div(ceil_div(conv.Q, t.tiles_q), 4) * 4;   // tiles begin at multiples of 4
     if (t.tiles_q == 1) t.columns = conv.Q;
     t.pitch = t.columns + right;
     if (vectors) {
-        t.left = (vectors - conv.pad_w % vectors) % vectors;
-        t.pitch = ceil_div(t.left + t.pitch, vectors) * vectors + 1;
+        t.left = (4 - conv.pad_w % 4) % 4;
+        t.pitch = ceil_div(t.left + t.pitch, 4) * 4 + 1;
     }
     t.rows = max_of(2, (2 * positions - t.columns) / t.pitch + 1);
     t.images = 1;
@@ -146,7 +146,7 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     t.plane = (t.rows + down) * t.pitch;
     t.quad = max_of(planes * t.plane,   // or to where the last wgmma reads
                     (planes - 1) * t.plane + down * t.pitch + t.left + right + t.step + positions);
-    if (vectors) t.quad += (3 * vectors / 2 - t.quad % vectors) % vectors;
+    if (vectors) t.quad += (6 - t.quad % 4) % 4;
     t.by_pitch = reciprocal(t.pitch);
     t.by_image_rows = t.images == 1 ? 0 : reciprocal(t.image_rows);
     t.by_image_span = t.images == 1 ? 0 : reciprocal(t.image_rows * conv.stride_h);
@@ -165,7 +165,8 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     auto fits = [&](int stages, int slots, bool rows_out) {
         const int64_t slice_bytes = int64_t(t.taps) * style.terms * kTapBytes;
         const int64_t barriers = ceil_div((2 * stages + 2 * slots) * 8, 128) * 128;
-        const int64_t y_bytes = 8 * 8 * (rows_out ? row_pitch(positions) : kPitch) * 4;
+        const int64_t y_bytes =
+            8 * 8 * (rows_out ? row_pitch(positions) * style.size : kPitch * 4);
         const int64_t bytes =
             barriers + table_bytes + stages * stage_bytes + slots * slice_bytes + y_bytes;
         if (bytes > smem) return false;
@@ -181,9 +182,7 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
         t.taps = ceil_div(t.taps, 3);
     }
     if (t.rows == 2 && t.images == 1) fits(2, 2, true);
-    const int slices = t.chunks * ceil_div(conv.R * conv.S, t.taps);
-    t.resident = style.resident && fits(t.stages, slices, t.rows_out);
-    while (t.slots < 4 && !t.resident && fits(t.stages, t.slots + 1, t.rows_out)) {}
+    while (t.slots < 4 && fits(t.stages, t.slots + 1, t.rows_out)) {}
     while (t.stages < kMaxStages && fits(t.stages + 1, t.slots, t.rows_out)) {}
     return t;
 }

@@ -150,7 +150,9 @@ def _compared(
         if gpu:
             found["modes"] = tuple(_measured(kernels, problem, modes, until, isolate, notes))
             peaks = ceilings(kernels[0].device)
-            found["floors"] = tuple(floor_seconds(problem, name, peaks) for name in classes)
+            found["floors"] = tuple(
+                floor_seconds(problem, k.precision, peaks, k.format) for k in kernels
+            )
         else:
             counted = [report.counters for report in reports]
             counted = counted or _counted(kernels, problem, until.seed)

@@ -130,7 +130,8 @@ class _Entry:
         }  # fmt: skip
         if peaks:
             cells = (self.timing or Timing(math.nan, math.nan, 0, False)).cells
-            time, floor = cells["time_ms"], 1e3 * floor_seconds(problem, kernel.precision, peaks)
+            time = cells["time_ms"]
+            floor = 1e3 * floor_seconds(problem, kernel.precision, peaks, kernel.format)
             rate = problem.flops / time / 1e9 if time else math.nan
             row |= cells | {"tflops": rate, "floor_ms": floor, "x_floor": time / floor}
         else:

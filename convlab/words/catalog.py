@@ -39,7 +39,7 @@ class Header:
     idea: str = ""  # how it works
     change: str = ""  # from the rung before
     mapping: str = ""  # which thread computes what
-    precision: str = "fp32"  # the class that its results reach: "fp32" or "tf32"
+    precision: str = "fp32"  # the class that its results reach: "fp32", "tf32" or "bf16"
     supports: tuple[str, ...] = ()  # requirements, each a Python comparison over `VARIABLES`
     limits: str = ""  # what limits it
     parent: str | None = None  # the rung it descends from, by its stem; None: a line begins here
