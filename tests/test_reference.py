@@ -161,6 +161,20 @@ def test_tolerance_tells_the_arithmetics_apart(spec):
     assert fp32 < rounded < truncated < class_tf32 < bf16
 
 
+@pytest.mark.parametrize("gemm_k", [16, 144, 1440])
+def test_tolerance_of_bf16_is_of_one_rounding(gemm_k):
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, gemm_k, 2000, generator=generator).bfloat16()
+    expected = (x.double() * w.double()).sum(0)
+    in_fp32, in_bf16 = torch.zeros(2000), torch.zeros(2000, dtype=torch.bfloat16)
+    for a, b in zip(x, w):
+        in_fp32 += a.float() * b.float()
+        in_bf16 = (in_bf16.float() + a.float() * b.float()).bfloat16()
+    bound = tolerance("bf16", gemm_k)
+    assert normwise(in_fp32.bfloat16(), expected) == pytest.approx(bound / 2, rel=0.1)
+    assert normwise(in_bf16, expected) > bound
+
+
 @pytest.mark.parametrize("gemm_k", [1, 9, 144, 1440])
 def test_tolerance_lets_the_worst_order_of_summation_pass(gemm_k):
     generator = torch.Generator().manual_seed(0)
