@@ -216,7 +216,9 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Ru
         kernels = [kernels]
     loaded = side_by_side(arguments.several(kernels, "kernels"), engine)
     if baselines is None:
-        baselines = BASELINES if any(k.device.type == "cuda" for k in loaded) else []
+        baselines = BASELINES if any(k.device.type == "cuda" for k in loaded) else ()
+        if baselines and any(k.precision == "bf16" for k in loaded):
+            baselines += ("cudnn:bf16",)
     loaded = side_by_side([*loaded, *arguments.several(baselines, "baselines")], engine)
     once: dict[str, Runnable] = {}
     for kernel in sorted(loaded, key=lambda kernel: kernel.library):
