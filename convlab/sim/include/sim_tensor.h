@@ -100,14 +100,9 @@ __forceinline__ void wgmma_fence() { sim_wgmma_fence(); }
 __forceinline__ void wgmma_commit() { sim_wgmma_commit(); }
 template <int newest>
 __forceinline__ void wgmma_wait() { sim_wgmma_wait(newest); }
-__forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t b,
-                                          int accumulate) {
-    sim_wgmma(d, a, b, 256, 8, accumulate);
-}
-__forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b,
-                                           int accumulate) {
-    sim_wgmma(d, a, b, 256, 16, accumulate);
-}
-__forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-    sim_wgmma(d, a, b, 128, 8, accumulate);
-}
+#define SIM_WGMMA(name, n, k)                                                              \
+    __forceinline__ void name(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) { \
+        sim_wgmma(d, a, b, n, k, accumulate);                                              \
+    }
+SIM_WGMMA(wgmma_m64n256k8_tf32, 256, 8) SIM_WGMMA(wgmma_m64n128k8_tf32, 128, 8)
+SIM_WGMMA(wgmma_m64n256k16_bf16, 256, 16)
