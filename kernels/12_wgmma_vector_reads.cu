@@ -105,14 +105,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     extern __shared__ float4 s_mem[];
     const Block b = block_of(conv, tiling, s_mem);
     set_up(conv, tiling, b);
-    // How many rows each of the staged tile's is from the first.
-    const int plane_rows = tiling.plane / tiling.pitch;
-    for (int i = threadIdx.x; i < plane_rows * conv.stride_h; i += kThreads)
-        b.s_where[i] = i % plane_rows * conv.stride_h + i / plane_rows;
-    // Between the rows, and behind the last, is what no valid output needs, but wgmma reads.
-    float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at);
-    for (int i = threadIdx.x; i < tiling.stages * 2 * tiling.quad; i += kThreads) s_x[i] = {};
-    fence_proxy_async();
+    find_rows(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
         load_filter(conv, tiling, b, g_packed, kStyle.terms);

@@ -5,6 +5,10 @@
 // shared memory are 32-bit numbers here (`shared_address`), as the instructions want them.
 #pragma once
 
+struct bf16 {   // the upper half of a float
+    uint16_t bits;
+};
+
 #ifdef CONVLAB_SIMULATOR
 #include <sim_tensor.h>
 #else
@@ -20,6 +24,12 @@ __device__ __forceinline__ float round_tf32(float value) {
     uint32_t bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return __uint_as_float(bits);
+}
+// The nearest numbers of 8 significant bits, ties to even: two in a word, `low` in its lower half.
+__device__ __forceinline__ uint32_t round_bf16(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 
 // ---- mma.sync: a warp multiplies, fragments in registers (sm_80 and later) --------------------
@@ -132,32 +142,40 @@ __device__ __forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], uint64_t a,
         : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56)
         : "l"(a), "l"(b), "r"(accumulate));
 }
+#define M64N256(types, transposed)                                                                \
+    asm volatile(                                                                                 \
+        "{\n"                                                                                     \
+        ".reg .pred p;\n"                                                                         \
+        "setp.ne.b32 p, %130, 0;\n"                                                               \
+        "wgmma.mma_async.sync.aligned." types " {"                                                \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                  \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "        \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "        \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "        \
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "        \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "        \
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "        \
+        "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "    \
+        "%124, %125, %126, %127}, %128, %129, p, 1, 1" transposed ";\n"                           \
+        "}"                                                                                       \
+        : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56), D8(64), D8(72), D8(80),   \
+          D8(88), D8(96), D8(104), D8(112), D8(120)                                               \
+        : "l"(a), "l"(b), "r"(accumulate))
 __device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t b,
                                                      int accumulate) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "setp.ne.b32 p, %130, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "
-        "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "
-        "%124, %125, %126, %127}, %128, %129, p, 1, 1;\n"
-        "}"
-        : D8(0), D8(8), D8(16), D8(24), D8(32), D8(40), D8(48), D8(56), D8(64), D8(72), D8(80),
-          D8(88), D8(96), D8(104), D8(112), D8(120)
-        : "l"(a), "l"(b), "r"(accumulate));
+    M64N256("m64n256k8.f32.tf32.tf32", "");
 }
+// The same of d (64, 256), a (64, 16) and b (256, 16)^T in bf16.
+__device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b,
+                                                      int accumulate) {
+    M64N256("m64n256k16.f32.bf16.bf16", ", 0, 0");
+}
+#undef M64N256
 #undef D8
 #endif
 
 // Where an operand lies, for layouts without swizzle: "core matrices" of 8 rows of 16 bytes, end to
-// end. `k_step` is from one to the next along k (4 numbers on), `row_step` along the other
+// end. `k_step` is from one to the next along k (16 bytes on), `row_step` along the other
 // dimension (8 rows on); PTX calls them leading and stride dimension byte offset. All are
 // multiples of 16 below 2^18.
 __device__ __forceinline__ uint64_t wgmma_descriptor(const void* start, int k_step, int row_step) {

@@ -92,12 +92,24 @@ __device__ __forceinline__ Pixel pixel_at(const ConvProblem& conv, const Tiling&
                 tile.n + image < conv.N};
 }
 
+// For loaders that take x by rows: how many each of the staged tile's rows is from the first.
+__device__ __forceinline__ void find_rows(const ConvProblem& conv, const Tiling& tiling,
+                                          const Block& b) {
+    const int plane_rows = tiling.plane / tiling.pitch;
+    for (int i = threadIdx.x; i < plane_rows * conv.stride_h; i += kThreads)
+        b.s_where[i] = i % plane_rows * conv.stride_h + i / plane_rows;
+    // Between the rows, and behind the last, is what no valid output needs, but wgmma reads.
+    float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at);
+    for (int i = threadIdx.x; i < tiling.stages * 2 * tiling.quad; i += kThreads) s_x[i] = {};
+    fence_proxy_async();
+}
+
 // The filter's warp: slice by slice, [tap][term][quad][64 channels][4].
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
-                                            const Block& b, const float* g_packed, int terms) {
+                                            const Block& b, const void* g_packed, int terms) {
     if (b.lane != 0) return;
     const int taps = conv.R * conv.S, tap_bytes = terms * kTapBytes;
-    const char* packed = reinterpret_cast<const char*>(g_packed) +
+    const char* packed = static_cast<const char*>(g_packed) +
                          int64_t(b.k_tile) * tiling.chunks * taps * tap_bytes;
     int slot = 0, parity = 0;
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
@@ -131,60 +143,79 @@ __device__ __forceinline__ Channels channels_of(const Block& b, const float* g_b
     return mine;
 }
 
+// What differs by the type of y: neighbours in shared memory, whose address is even or not, and one
+// number to where nobody reads it soon.
+__device__ __forceinline__ void put(float* s_to, float x, float y, bool even) {
+    if (even) {
+        *reinterpret_cast<float2*>(s_to) = {x, y};
+    } else {
+        s_to[0] = x, s_to[1] = y;
+    }
+}
+__device__ __forceinline__ void put(bf16* s_to, float x, float y, bool even) {
+    const uint32_t pair = round_bf16(x, y);
+    if (even) {
+        *reinterpret_cast<uint32_t*>(s_to) = pair;
+    } else {
+        s_to[0].bits = uint16_t(pair), s_to[1].bits = uint16_t(pair >> 16);
+    }
+}
+__device__ __forceinline__ void stream(float* to, float value) { __stcs(to, value); }
+__device__ __forceinline__ void stream(bf16* to, float value) {
+    __stcs(&to->bits, uint16_t(round_bf16(value, 0.0f)));
+}
+
 // A consumer's sums, laid out as wgmma's d, to y.
-template <int positions>
+template <int positions, typename T>
 __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
-                                           const float (&r_sum)[positions / 2], float* g_y) {
+                                           const float (&r_sum)[positions / 2], T* g_y) {
     const int consumer = b.warp / 4, lane = b.lane, g = lane / 4, t = lane % 4;
     const Tile at = tile_at(tiling, tile);
     const int64_t PQ = int64_t(conv.P) * conv.Q;
-    float* s_y = reinterpret_cast<float*>(b.s_bytes + tiling.y_at) +
-                 b.warp * 8 * (tiling.rows_out ? row_pitch(positions) : kPitch);
-    float* y_k = g_y + (int64_t(at.n) * conv.K + mine.first) * PQ;
+    T* y_k = g_y + (int64_t(at.n) * conv.K + mine.first) * PQ;
     if (tiling.rows_out) {
         // Each consumer has one row of the tile. The copy engine moves its 16-byte multiples;
-        // what remains at the two ends, up to 3 floats, is stored by hand.
+        // what remains at the two ends is stored by hand.
+        constexpr int kMultiple = 16 / sizeof(T);
+        T* s_y = reinterpret_cast<T*>(b.s_bytes + tiling.y_at) +
+                 b.warp * 8 * row_pitch(positions);
         const int p = at.p + consumer;
         const int length = p < conv.P ? min_of(tiling.columns, conv.Q - at.q) : 0;
-        float* y_row = y_k + int64_t(p) * conv.Q + at.q;
-        auto shift_of = [&](int k) {   // of a row in s_y, as in y: floats past a multiple of 16
-            return int(reinterpret_cast<uintptr_t>(y_row + k * PQ) / 4 % 4);
+        T* y_row = y_k + int64_t(p) * conv.Q + at.q;
+        auto shift_of = [&](int k) {   // of a row in s_y, as in y: numbers past a multiple of 16
+            const unsigned first = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(T));
+            return int((first + unsigned(k) * unsigned(PQ)) % kMultiple);
         };
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
             bulk_wait_read<0>();           // of what this lane had stored from here
             __syncwarp();
             const int shift = shift_of(8 * half + g);
-            float* s_row = s_y + g * row_pitch(positions) + shift + 2 * t;
+            T* s_row = s_y + g * row_pitch(positions) + shift + 2 * t;
             #pragma unroll
-            for (int j = 0; j < positions / 8; ++j) {
-                const float2 pair = {r_sum[4 * j + 2 * half] + mine.bias[half],
-                                     r_sum[4 * j + 2 * half + 1] + mine.bias[half]};
-                if (shift % 2 == 0) {
-                    *reinterpret_cast<float2*>(s_row + 8 * j) = pair;
-                } else {
-                    s_row[8 * j] = pair.x;
-                    s_row[8 * j + 1] = pair.y;
-                }
-            }
+            for (int j = 0; j < positions / 8; ++j)
+                put(s_row + 8 * j, r_sum[4 * j + 2 * half] + mine.bias[half],
+                    r_sum[4 * j + 2 * half + 1] + mine.bias[half], shift % 2 == 0);
             fence_proxy_async();
             __syncwarp();
             const int k = 8 * half + lane % 8, part = lane / 8;   // four lanes for a row
             if (k < mine.count) {
                 const int row_shift = shift_of(k);
-                const int head = min_of((4 - row_shift) % 4, length);
-                const int body = (length - head) / 4 * 4, tail = head + body + part;
-                float* to = y_row + k * PQ;
-                const float* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
-                if (part == 0 && body > 0) bulk_store(to + head, from + head, 4 * body);
-                if (part < head) to[part] = from[part];
-                if (tail < length) to[tail] = from[tail];
+                const int head = min_of((kMultiple - row_shift) % kMultiple, length);
+                const int tail = head + (length - head) / kMultiple * kMultiple;
+                T* to = y_row + k * PQ;
+                const T* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
+                if (part == 0 && tail > head)
+                    bulk_store(to + head, from + head, int(sizeof(T)) * (tail - head));
+                for (int i = part; i < head; i += 4) to[i] = from[i];
+                for (int i = tail + part; i < length; i += 4) to[i] = from[i];
             }
             bulk_commit();
         }
         return;
     }
+    float* s_y = reinterpret_cast<float*>(b.s_bytes + tiling.y_at) + b.warp * 8 * kPitch;
     #pragma unroll
     for (int part = 0; part < positions / 32; ++part) {
         const int position = consumer * tiling.step + 32 * part + lane;
@@ -194,8 +225,7 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
         const int p = at.p + row - image * tiling.image_rows;
         const bool inside = row < tiling.rows && p < conv.P && at.n + image < conv.N &&
                             column < tiling.columns && at.q + column < conv.Q;
-        float* y_pixel =
-            y_k + int64_t(image) * conv.K * PQ + int64_t(p) * conv.Q + at.q + column;
+        T* y_pixel = y_k + int64_t(image) * conv.K * PQ + int64_t(p) * conv.Q + at.q + column;
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
             __syncwarp();                  // all have read what was there
@@ -208,16 +238,27 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
             __syncwarp();
             #pragma unroll 4
             for (int k = 0; k < 8; ++k) {
-                if (inside && 8 * half + k < mine.count) __stcs(y_pixel, s_y[k * kPitch + lane]);
+                if (inside && 8 * half + k < mine.count) stream(y_pixel, s_y[k * kPitch + lane]);
                 y_pixel += PQ;
             }
         }
     }
 }
 
-// A consumer of the TF32 rungs. Both share the stages; each has 64 channels x 256 positions.
+// One tap of a chunk; what is multiplied is of the type of y.
+__device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x, int accumulate,
+                                        const float*) {
+    wgmma_m64n256k8_tf32(d, w, x, accumulate);
+}
+__device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x, int accumulate,
+                                        const bf16*) {
+    wgmma_m64n256k16_bf16(d, w, x, accumulate);
+}
+
+// A consumer. Both share the stages; each has 64 channels x 256 positions.
+template <typename T>
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
-                                         const Block& b, const float* g_bias, float* g_y) {
+                                         const Block& b, const float* g_bias, T* g_y) {
     const int consumer = b.warp / 4, taps = conv.R * conv.S;
     const uint64_t x_first = wgmma_moved(
         wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
@@ -240,9 +281,8 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                 const uint64_t w_slot = wgmma_moved(w_first, slot * tiling.taps * (kTapBytes / 16));
                 const int count = min_of(tiling.taps, taps - first);
                 auto tap = [&](int i) {
-                    wgmma_m64n256k8_tf32(r_acc, wgmma_moved(w_slot, i * (kTapBytes / 16)),
-                                         wgmma_moved(x_stage, b.s_tap[first + i]),
-                                         chunk + first + i > 0);
+                    product(r_acc, wgmma_moved(w_slot, i * (kTapBytes / 16)),
+                            wgmma_moved(x_stage, b.s_tap[first + i]), chunk + first + i > 0, g_y);
                 };
                 // One group of products runs while the next is issued. Groups of three keep the
                 // tensor cores busier than single ones.

@@ -5,8 +5,9 @@
 #include "tensor.cuh"
 
 constexpr int kKTile = 64;          // output channels of a block: wgmma's m
-constexpr int kChunk = 8;           // input channels of a stage: wgmma's k
-constexpr int kTapBytes = kKTile * kChunk * 4;   // of the filter for one tap and chunk
+constexpr int kChunkBytes = 32;     // of a pixel in a stage: wgmma's k
+constexpr int kChunk = kChunkBytes / 4;         // input channels of a stage, in TF32
+constexpr int kTapBytes = kKTile * kChunkBytes;   // of the filter for one tap and chunk
 constexpr int kMaxStages = 4;
 // A consumer warp's buffer for y: 8 rows of 32 positions, or of all of a consumer's. Pitches of 8
 // modulo 32 words keep the 8 rows of a store apart.
@@ -18,10 +19,12 @@ struct Style {
     int positions;   // of a consumer: wgmma's n
     int terms;       // that stand for a number: it, rounded; or also what rounding left
     int taps;        // of a slice of the filter, at most; 0: a row of them
-    bool vectors;    // x is read in 16-byte pieces
+    bool vectors;    // x is read four pixels at a time
+    int size = 4;    // bytes of a number
 };
 
-// x is staged in chunks of 8 channels: two quads of 16-byte pixels. Where the stride is more than
+// x is staged in chunks of 8 channels: two quads of 16-byte pixels. (Of 16, two octets, where a
+// number has 2 bytes: what is said of quads is said of those.) Where the stride is more than
 // 1, pixels whose coordinates leave the same remainder lie together, in a plane, so that
 // neighbouring outputs again read neighbouring pixels. Rows are end to end, so that a consumer's
 // positions may be several; small images follow each other like rows.
@@ -37,6 +40,7 @@ struct Tiling {
     int k_tiles, lanes;            // of a group; blocks for each of them
     int taps;                      // of a slice of the filter for a chunk
     int stages, slots;             // of x, and of such slices
+    bool vectors;                  // x is read four pixels at a time
     bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 };
@@ -65,37 +69,46 @@ __device__ __forceinline__ unsigned tap_at(const ConvProblem& conv, const Tiling
            right / conv.stride_w;
 }
 
+// A number of the filter as it is packed.
+__device__ __forceinline__ float packed(float w, int terms, bool low) {
+    const Parts parts = parts_of(w);
+    return terms == 1 ? round_tf32(w) : low ? parts.low : parts.high;
+}
+__device__ __forceinline__ bf16 packed(bf16 w, int, bool) { return w; }
+
 // The filter as wgmma wants it: [group, k tile][chunk][r][s][term][quad][64 channels][4], rounded.
+template <typename T>
 __global__ void __launch_bounds__(256)
-pack_filter(ConvProblem conv, Tiling tiling, int terms, const float* __restrict__ g_w,
-            float* __restrict__ g_packed, int64_t count) {
+pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_w,
+            T* __restrict__ g_packed, int64_t count) {
+    constexpr int kQuad = 16 / sizeof(T);
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int64_t first = int64_t(blockIdx.x) * 256 + threadIdx.x;
     for (int64_t i = first; i < count; i += int64_t(gridDim.x) * 256) {
-        int64_t rest = i / (kKTile * kChunk);
+        int64_t rest = i / (2 * kKTile * kQuad);
         const bool low = rest % terms == 1;
         rest /= terms;
         const int s = int(rest % conv.S), r = int(rest / conv.S % conv.R);
         rest /= conv.S * conv.R;
-        const int c = int(rest % tiling.chunks) * kChunk + int(i / (kKTile * 4) % 2 * 4 + i % 4);
+        const int c = int(rest % tiling.chunks * 2 + i / (kKTile * kQuad) % 2) * kQuad +
+                      int(i % kQuad);
         rest /= tiling.chunks;
-        const int k = int(rest % tiling.k_tiles) * kKTile + int(i / 4 % kKTile);
+        const int k = int(rest % tiling.k_tiles) * kKTile + int(i / kQuad % kKTile);
         const int64_t group = rest / tiling.k_tiles;
         const bool inside = c < C_group && k < K_group;
         const int64_t at = (((group * K_group + k) * C_group + c) * conv.R + r) * conv.S + s;
-        const float w = inside ? g_w[at] : 0.0f;
-        const Parts parts = parts_of(w);
-        g_packed[i] = terms == 1 ? round_tf32(w) : low ? parts.low : parts.high;
+        g_packed[i] = packed(inside ? g_w[at] : T{}, terms, low);
     }
 }
 
 // The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit. With
-// `vectors`, x is read in 16-byte pieces: tiles begin at multiples of 4 columns of x, and a store
-// of pieces of two rows and two quads meets all banks.
+// `vectors`, x is read four pixels at a time: tiles begin at multiples of 4 columns of x, and a
+// store of pieces of two rows and two quads meets all banks.
 inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors, Style style) {
     const int positions = style.positions;
     const bool vectors = style.vectors;
     Tiling t = {};
+    t.vectors = vectors;
     const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels, in a plane
     const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
     const int planes = conv.stride_h * conv.stride_w;
@@ -124,7 +137,7 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     t.by_pitch = reciprocal(t.pitch);
     t.by_image_rows = t.images == 1 ? 0 : reciprocal(t.image_rows);
     t.by_image_span = t.images == 1 ? 0 : reciprocal(t.image_rows * conv.stride_h);
-    t.chunks = ceil_div(conv.C / conv.groups, kChunk);
+    t.chunks = ceil_div(conv.C / conv.groups, kChunkBytes / style.size);
     t.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
     const int64_t tiles = int64_t(ceil_div(conv.N, t.images)) * t.tiles_p * t.tiles_q;
     const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
@@ -139,7 +152,8 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     auto fits = [&](int stages, int slots, bool rows_out) {
         const int64_t slice_bytes = int64_t(t.taps) * style.terms * kTapBytes;
         const int64_t barriers = ceil_div((2 * stages + 2 * slots) * 8, 128) * 128;
-        const int64_t y_bytes = 8 * 8 * (rows_out ? row_pitch(positions) : kPitch) * 4;
+        const int64_t y_bytes =
+            8 * 8 * (rows_out ? row_pitch(positions) * style.size : kPitch * 4);
         const int64_t bytes =
             barriers + table_bytes + stages * stage_bytes + slots * slice_bytes + y_bytes;
         if (bytes > smem) return false;
@@ -162,16 +176,18 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
 
 inline int64_t packed_bytes(const ConvProblem& conv, Style style) {
     return int64_t(conv.groups) * ceil_div(conv.K / conv.groups, kKTile) *
-           ceil_div(conv.C / conv.groups, kChunk) * conv.R * conv.S * style.terms * kTapBytes;
+           ceil_div(conv.C / conv.groups, kChunkBytes / style.size) * conv.R * conv.S *
+           style.terms * kTapBytes;
 }
 
-using WgmmaKernel = void (*)(ConvProblem, Tiling, const float*, const float*, const float*, float*);
+template <typename T>
+using WgmmaKernel = void (*)(ConvProblem, Tiling, const T*, const T*, const float*, T*);
 
 // Packs the filter into the workspace, and launches.
-inline const char* launch_wgmma(WgmmaKernel kernel, int threads, Style style,
-                                const ConvProblem& conv, const float* x, const float* w,
-                                const float* bias, float* y, void* workspace,
-                                size_t workspace_bytes, cudaStream_t stream) {
+template <typename T>
+const char* launch_wgmma(WgmmaKernel<T> kernel, int threads, Style style, const ConvProblem& conv,
+                         const T* x, const T* w, const float* bias, T* y, void* workspace,
+                         size_t workspace_bytes, cudaStream_t stream) {
     if (conv.N == 0) return nullptr;
     int device = 0, smem = 0, multiprocessors = 0;
     cudaError_t status = cudaGetDevice(&device);
@@ -188,11 +204,11 @@ inline const char* launch_wgmma(WgmmaKernel kernel, int threads, Style style,
                                   tiling.bytes);
     if (status != cudaSuccess) return cudaGetErrorString(status);
 
-    float* g_packed = static_cast<float*>(workspace);
-    const int64_t count = packed / 4;
+    T* g_packed = static_cast<T*>(workspace);
+    const int64_t count = packed / int(sizeof(T));
     const int pack_blocks = int(min_of(ceil_div(count, int64_t(256)), int64_t(1024)));
-    pack_filter<<<pack_blocks, 256, 0, stream>>>(conv, tiling, style.terms, w, g_packed,
-                                                  count);
+    pack_filter<T><<<pack_blocks, 256, 0, stream>>>(conv, tiling, style.terms, w, g_packed,
+                                                    count);
     const int grid = conv.groups * tiling.k_tiles * tiling.lanes;
     kernel<<<grid, threads, tiling.bytes, stream>>>(conv, tiling, x, g_packed, bias, y);
     return launch_error();

@@ -729,7 +729,7 @@ def timed(planted=1.021, notes=()):
 
 
 def test_on_a_gpu_times_are_compared(monkeypatch):
-    asked, peaks = [], Ceilings(4.26e12, 51e12, 366e12)
+    asked, peaks = [], Ceilings(4.26e12, 51e12, 366e12, 708e12)
     monkeypatch.setattr(abing, "describe", lambda device: "an H200")
     monkeypatch.setattr(abing, "ceilings", lambda device: peaks)
     monkeypatch.setattr(paired, "measure_pair", lambda *task: asked.append(task) or timed().modes)

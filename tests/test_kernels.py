@@ -30,7 +30,8 @@ from convlab.words.problem import Problem, problems
 
 RUNGS = catalog()
 ENGINES = {"sim": [], "cuda": [pytest.mark.gpu]}  # and their marks
-WORST = {"fp32": 1e-4, "tf32": 1e-2}  # what one output may be off, for a deviation of 1 among all
+# What one output may be off, for a deviation of 1 among all.
+WORST = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}
 # Of these a rung is tested on the first that it supports.
 PLAINS = (
     Problem(2, 6, 13, 18, 10, 3, 3, (1, 2), 1, groups=2, bias=True, name="plain"),
@@ -84,9 +85,14 @@ def options(problem: Problem) -> tuple:
     return problem.stride, problem.padding, problem.dilation, problem.groups
 
 
+def inputs_of(kernel: Kernel, problem: Problem, seed: int = 0) -> reference.Inputs:
+    """Return normal data where and as the kernel takes it."""
+    return reference.inputs(problem, seed, kernel.device, format=kernel.format)
+
+
 def call(kernel: Kernel, problem: Problem, seed: int = 0) -> tuple[torch.Tensor, reference.Inputs]:
     """Run a kernel as a user does, on normal data; return y and the inputs."""
-    inputs = reference.inputs(problem, seed, kernel.device)
+    inputs = inputs_of(kernel, problem, seed)
     return kernel(*inputs, *options(problem)), inputs
 
 
@@ -104,7 +110,7 @@ def assert_close(
     """
     truth = reference.truth(problem, *inputs, where)
     assert not y.isnan().any()
-    squares = [None if part is None else part.square() for part in inputs]
+    squares = [None if part is None else part.double().square() for part in inputs]
     norm = max(truth.norm(), reference.truth(problem, *squares, where).sum().sqrt())
     error = (y.double() - truth).norm()
     assert error <= reference.tolerance(precision, problem.gemm_k) * norm, (
@@ -116,7 +122,8 @@ def assert_right(kernel: Kernel, problem: Problem, seed: int = 0) -> torch.Tenso
     """Call, compare with the truth, and return y."""
     y, inputs = call(kernel, problem, seed)
     assert tuple(y.shape) == problem.y_shape
-    assert y.dtype == torch.float32 and y.device == kernel.device and y.is_contiguous()
+    assert y.dtype == kernel.format.y.torch_dtype
+    assert y.device == kernel.device and y.is_contiguous()
     if y.numel():
         assert_close(y, problem, inputs, kernel.precision)
     return y
@@ -262,9 +269,8 @@ def test_awkward_problems(kernel: Kernel, problem: Problem) -> None:
 @unless_declined
 def test_padding_same(kernel: Kernel, filter_size: tuple[int, int], dilation: object) -> None:
     K, groups = (8, 4) if "groups == C" in kernel.header.supports else (6, 2)
-    x, w, _ = reference.inputs(
-        Problem(2, 4, 11, 14, K, *filter_size, dilation=dilation, padding=9, groups=groups),
-        device=kernel.device,
+    x, w, _ = inputs_of(
+        kernel, Problem(2, 4, 11, 14, K, *filter_size, dilation=dilation, padding=9, groups=groups)
     )
     y = kernel(x, w, padding="same", dilation=dilation, groups=groups)
     with warnings.catch_warnings():
@@ -282,7 +288,7 @@ def transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 def sliced(tensor: torch.Tensor) -> torch.Tensor:
     """The same values as every second column of a wider tensor, not at its start."""
-    wide = torch.full((*tensor.shape[:3], 2 * tensor.shape[3] + 1), torch.nan, device=tensor.device)
+    wide = tensor.new_full((*tensor.shape[:3], 2 * tensor.shape[3] + 1), torch.nan)
     wide[..., 1::2] = tensor
     return wide[..., 1::2]
 
@@ -320,7 +326,7 @@ ALIKE = {
 @unless_declined
 def test_calls_that_are_alike(kernel: Kernel, calls: Callable) -> None:
     problem = plain(kernel)
-    inputs = reference.inputs(problem, 3, kernel.device)
+    inputs = inputs_of(kernel, problem, 3)
     before = [part.clone() for part in inputs]
 
     def conv(*tensors: torch.Tensor, padding: object = problem.padding) -> torch.Tensor:
@@ -333,7 +339,7 @@ def test_calls_that_are_alike(kernel: Kernel, calls: Callable) -> None:
 
 @unless_declined
 def test_expanded_input(kernel: Kernel) -> None:
-    x, w, _ = reference.inputs(Problem(1, 1, 9, 9, 4, 3, 3), device=kernel.device)
+    x, w, _ = inputs_of(kernel, Problem(1, 1, 9, 9, 4, 3, 3))
     # close, not equal: cuBLAS may sum in another order for another number of images
     torch.testing.assert_close(kernel(x.expand(3, 1, 9, 9), w)[2], kernel(x, w)[0])
 
@@ -342,7 +348,7 @@ def test_expanded_input(kernel: Kernel) -> None:
 @unless_declined
 def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int) -> None:
     problem = Problem(2, 4, 20, 37, 6, 3, 3, (1, 2), groups=groups)
-    x, w, _ = reference.inputs(problem, device=kernel.device)
+    x, w, _ = inputs_of(kernel, problem)
     x[0, 1, 4, 5] = torch.nan
     x[1, 0, 0, 0] = torch.inf
     x[1, 3, 19, 36] = -torch.inf
@@ -361,7 +367,7 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
 
 def workspace_bytes(kernel: Kernel, problem: Problem) -> int:
     """Run once and return what workspace that took."""
-    launch = kernel.prepare(problem, *reference.inputs(problem, 0, kernel.device))
+    launch = kernel.prepare(problem, *inputs_of(kernel, problem))
     launch()
     if kernel.engine == "sim":
         return launch.counters["workspace"]

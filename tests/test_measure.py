@@ -32,6 +32,7 @@ from convlab.run.data import inputs
 from convlab.run.fit import SIM_MACS
 from convlab.show import charts
 from convlab.words.errors import BuildError, ConvlabError, LaunchError
+from convlab.words.format import parse_format
 from convlab.words.problem import Problem
 
 comparing = sys.modules["convlab.fast.compare"]  # convlab.compare is the function
@@ -40,7 +41,7 @@ ABOUT = ["kernel", "title", "class", "engine", "right", "error", "bound"]
 SIM_COLUMNS = [
     *ABOUT, "traffic_mb", "floor_mb", "x_floor", "shared_wavefronts", "host_seconds", "note",
 ]  # fmt: skip
-H200 = Ceilings(copy_bytes_per_s=4.26e12, fp32_flops=51e12, tf32_flops=366e12)
+H200 = Ceilings(4.26e12, fp32_flops=51e12, tf32_flops=366e12, bf16_flops=708e12)
 SQUARE = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
 
 
@@ -66,8 +67,10 @@ def test_floor_of_square_on_an_h200():
     # FACTS: 12.1 ms where fp32 FFMA limits, 2.26 ms where memory does
     assert floor_seconds(SQUARE, "fp32", H200) * 1e3 == pytest.approx(12.1, rel=0.01)
     assert floor_seconds(SQUARE, "tf32", H200) * 1e3 == pytest.approx(2.26, rel=0.01)
-    with pytest.raises(ValueError, match="bf16"):
-        floor_seconds(SQUARE, "bf16", H200)
+    halves = parse_format("x bf16, w bf16, y bf16")  # half of the bytes of TF32's
+    assert floor_seconds(SQUARE, "bf16", H200, halves) * 1e3 == pytest.approx(1.13, rel=0.01)
+    with pytest.raises(ValueError, match="fp16"):
+        floor_seconds(SQUARE, "fp16", H200)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,20 @@ def test_tolerance_tells_the_arithmetics_apart(spec):
     assert fp32 < rounded < truncated < class_tf32 < bf16
 
 
+@pytest.mark.parametrize("gemm_k", [16, 144, 1440])
+def test_tolerance_of_bf16_is_of_one_rounding(gemm_k):
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, gemm_k, 2000, generator=generator).bfloat16()
+    expected = (x.double() * w.double()).sum(0)
+    in_fp32, in_bf16 = torch.zeros(2000), torch.zeros(2000, dtype=torch.bfloat16)
+    for a, b in zip(x, w):
+        in_fp32 += a.float() * b.float()
+        in_bf16 = (in_bf16.float() + a.float() * b.float()).bfloat16()
+    bound = tolerance("bf16", gemm_k)
+    assert normwise(in_fp32.bfloat16(), expected) == pytest.approx(bound / 2, rel=0.1)
+    assert normwise(in_bf16, expected) > bound
+
+
 @pytest.mark.parametrize("gemm_k", [1, 9, 144, 1440])
 def test_tolerance_lets_the_worst_order_of_summation_pass(gemm_k):
     generator = torch.Generator().manual_seed(0)
@@ -257,10 +271,11 @@ def test_full_precision_restores_whatever_was_set():
 def test_baseline_on_a_gpu(name, p):
     runnable = baseline(name)
     assert (runnable.engine, runnable.device.type) == ("cuda", "cuda")
-    x, w, bias = inputs(p, device="cuda")
+    x, w, bias = inputs(p, device="cuda", format=runnable.format)
     launch = runnable.prepare(p, x, w, bias)
     launch()
     launch()
+    assert launch.y.dtype == x.dtype == runnable.format.y.torch_dtype
     assert tuple(launch.y.shape) == p.y_shape
     error = normwise(launch.y, truth(p, x, w, bias))
     assert error < tolerance(runnable.precision, p.gemm_k)
@@ -274,7 +289,8 @@ def test_classes_are_pinned_on_a_gpu():
     where = sample(p, 10_000, device="cuda")
     assert_alike(truth(p, x, w, where=where), expected[tuple(where.T)], 1e-11)
     matmul = torch.backends.cuda.matmul
-    before, names = matmul.fp32_precision, [name for name in BASELINES if name != "torch:cpu"]
+    before = matmul.fp32_precision
+    names = [n for n in BASELINES if n != "torch:cpu" and baseline(n).precision != "bf16"]
     try:
         matmul.fp32_precision = "tf32"  # torch's setting must not matter
         errors = {name: normwise(baseline(name)(x, w, padding=1), expected) for name in names}

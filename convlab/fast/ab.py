@@ -188,7 +188,9 @@ def _compared(
             if any(caught):
                 del found["modes"]
             peaks = ceilings(kernels[0].device)
-            found["floors"] = tuple(floor_seconds(problem, name, peaks) for name in classes)
+            found["floors"] = tuple(
+                floor_seconds(problem, k.precision, peaks, k.format) for k in kernels
+            )
         else:
             counted = [report.counters for report in reports]
             counted = counted or _counted(kernels, problem, until.seed)

@@ -145,7 +145,8 @@ class _Entry:
         }  # fmt: skip
         if peaks:
             cells = (self.timing or Timing(math.nan, math.nan, 0, False)).cells
-            time, floor = cells["time_ms"], 1e3 * floor_seconds(problem, kernel.precision, peaks)
+            time = cells["time_ms"]
+            floor = 1e3 * floor_seconds(problem, kernel.precision, peaks, kernel.format)
             rate = problem.flops / time / 1e9 if time else math.nan
             row |= cells | {"tflops": rate, "floor_ms": floor, "x_floor": time / floor}
             if time < BELOW * floor:
@@ -232,7 +233,9 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Ru
         kernels = [kernels]
     loaded = side_by_side(arguments.several(kernels, "kernels"), engine)
     if baselines is None:
-        baselines = BASELINES if any(k.device.type == "cuda" for k in loaded) else []
+        baselines = BASELINES if any(k.device.type == "cuda" for k in loaded) else ()
+        if baselines and any(k.precision == "bf16" for k in loaded):
+            baselines += ("cudnn:bf16",)
     loaded = side_by_side([*loaded, *arguments.several(baselines, "baselines")], engine)
     once: dict[str, Runnable] = {}
     for kernel in sorted(loaded, key=lambda kernel: kernel.library):

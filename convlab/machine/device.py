@@ -19,6 +19,7 @@ import torch
 
 from ..words.arguments import choice, text
 from ..words.errors import LaunchError, ProblemError
+from ..words.format import FLOAT32, Format
 from . import toolchain
 
 if TYPE_CHECKING:
@@ -163,14 +164,16 @@ class Ceilings:
     copy_bytes_per_s: float
     fp32_flops: float
     tf32_flops: float
+    bf16_flops: float
 
     def __str__(self) -> str:
-        copy, fp32, tf32 = (rate / 1e12 for rate in vars(self).values())
-        return f"copy {copy:.2f} TB/s, GEMM fp32 {fp32:.0f} and TF32 {tf32:.0f} TFLOP/s"
+        copy, fp32, tf32, bf16 = (rate / 1e12 for rate in vars(self).values())
+        gemm = f"fp32 {fp32:.0f}, TF32 {tf32:.0f} and bf16 {bf16:.0f}"
+        return f"copy {copy:.2f} TB/s, GEMM {gemm} TFLOP/s"
 
     def flops(self, precision: str) -> float:
         """Return the peak of the unit that a precision class uses, in flops a second."""
-        peaks = {"fp32": self.fp32_flops, "tf32": self.tf32_flops}
+        peaks = {"fp32": self.fp32_flops, "tf32": self.tf32_flops, "bf16": self.bf16_flops}
         return peaks[choice(precision, "precision class", peaks)]
 
 
@@ -255,7 +258,7 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
 
     Copy: a device-to-device copy far larger than the L2, counting the bytes read and those
     written. Arithmetic: an 8192 x 8192 x 8192 GEMM of torch's (cuBLAS), smaller if memory is
-    short, with TF32 off and on. The best of several.
+    short, with TF32 off and on, and in bf16. The best of several.
     """
     index = _cuda_index(device)
     if index is None:
@@ -266,14 +269,16 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
     return _measured_ceilings(index)
 
 
-def floor_seconds(problem: Problem, precision: str, ceilings: Ceilings) -> float:
+def floor_seconds(
+    problem: Problem, precision: str, ceilings: Ceilings, format: Format = FLOAT32
+) -> float:
     """Return the least time that a problem can take on a GPU, in seconds.
 
     That is its roofline (Williams, Waterman, Patterson, CACM 2009): the larger of least bytes over
     copy bandwidth and flops over the peak of the class's unit. Algorithms that need fewer
     multiplications, such as Winograd's, can go below its second part.
     """
-    memory = problem.min_bytes / ceilings.copy_bytes_per_s
+    memory = format.min_bytes(problem) / ceilings.copy_bytes_per_s
     return max(memory, problem.flops / ceilings.flops(precision))
 
 
@@ -312,7 +317,9 @@ def _measured_ceilings(index: int) -> Ceilings:
                 flops[precision] = 2 * size**3 / _least_seconds(lambda: torch.mm(a, b, out=c))
         finally:
             settings.fp32_precision = before
-    return Ceilings(2 * copied / copy_seconds, flops["ieee"], max(flops.values()))
+        a, b, c = (t.bfloat16() for t in (a, b, c))
+        bf16 = 2 * size**3 / _least_seconds(lambda: torch.mm(a, b, out=c))
+    return Ceilings(2 * copied / copy_seconds, flops["ieee"], max(flops.values()), bf16)
 
 
 def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:

@@ -27,7 +27,8 @@ TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
 _KEPT_BYTES = 2 << 30  # of the last reference
 CHUNK_BYTES = 256 << 20  # temporaries of one step of the truth
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10}  # tf32: the operands', truncated
+# tf32: the operands', truncated; bf16: the tensors', rounded
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10, "bf16": 2.0**-8}
 
 
 def truth(
@@ -129,6 +130,10 @@ def tolerance(precision: str, gemm_k: int) -> float:
     7.7e-4 if both are truncated, as the hardware does with plain fp32 operands; the bound is
     twice the latter, plus the fp32 term for the accumulation. bf16 (2.3e-3) fails it.
 
+    bf16: tensors of 8 significant bits, whose products are exact in fp32. The truth is that of x
+    and w as they are stored, so that only y's rounding is left, 0.41 u = 1.6e-3 (u = 2^-8); the
+    bound is twice that, plus the fp32 term. Sums kept in bf16 fail it from k = 16 on.
+
     Raises ProblemError if there is no such precision.
     """
     accumulation = 4 * 0.29 * math.sqrt(max(gemm_k, 1)) * UNIT_ROUNDOFF["fp32"]
@@ -136,6 +141,8 @@ def tolerance(precision: str, gemm_k: int) -> float:
         return max(2e-6, accumulation)
     if precision == "tf32":
         return 2 * 0.79 * UNIT_ROUNDOFF["tf32"] + accumulation
+    if precision == "bf16":
+        return 2 * 0.41 * UNIT_ROUNDOFF["bf16"] + accumulation
     raise ProblemError(f"no precision {precision!r}; there are {', '.join(UNIT_ROUNDOFF)}")
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..words.errors import LaunchError, ProblemError
+from ..words.format import FLOAT32, Format, parse_format
 from ..words.problem import Pair, Problem
 from . import op
 from .data import Device, chunks, full_precision, match, padded, require
@@ -21,10 +22,13 @@ _KNOWN = {
     "cudnn:tf32": ("cuDNN, TF32 on", "tf32", "cuda"),
     "cudnn:fp32:channels_last": ("cuDNN, TF32 off, inputs already channels_last", "fp32", "cuda"),
     "cudnn:tf32:channels_last": ("cuDNN, TF32 on, inputs already channels_last", "tf32", "cuda"),
+    "cudnn:bf16": ("cuDNN, bf16", "bf16", "cuda"),
+    "cudnn:bf16:channels_last": ("cuDNN, bf16, inputs already channels_last", "bf16", "cuda"),
     "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
     "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
 }
 BASELINES = tuple(_KNOWN)
+_BF16 = parse_format("x bf16, w bf16, y bf16, bias bf16")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Baseline(Runnable):
     engine: str
     device: torch.device
     library = True
+
+    @property
+    def format(self) -> Format:  # type: ignore[override]
+        """How it takes its tensors: in the dtype of its class, in torch's order."""
+        return _BF16 if self.precision == "bf16" else FLOAT32
 
     def prepare(
         self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,

@@ -138,7 +138,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     called = [function for function, _ in pairs] or functions
     if functions and not launches and block is None:
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
-    floor = floor_seconds(problem, kernel.precision, best) if best else math.nan
+    floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
     least = kernel.format.min_bytes(problem)
     file = kernel.path.name if kernel.path else f"{kernel.name.partition('@')[0]}.cu"
     made = Counter(i.line for f in called if f.file == file for i in f.instructions if i.line)
@@ -219,7 +219,8 @@ def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
         return ceilings(), True
     if sheet is None:
         return None, False
-    flops = [1e12 * rate for rate in (sheet.fp32_tflops, sheet.tf32_tflops or sheet.fp32_tflops)]
+    tf32 = sheet.tf32_tflops or sheet.fp32_tflops
+    flops = [1e12 * rate for rate in (sheet.fp32_tflops, tf32, 2 * tf32)]  # bf16: twice TF32's
     return Ceilings(1e9 * sheet.memory_gb_per_s, *flops), False
 
 

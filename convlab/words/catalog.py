@@ -40,7 +40,7 @@ class Header:
     idea: str = ""  # how it works
     change: str = ""  # from the rung before
     mapping: str = ""  # which thread computes what
-    precision: str = "fp32"  # the class that its results reach: "fp32" or "tf32"
+    precision: str = "fp32"  # the class that its results reach: "fp32", "tf32" or "bf16"
     supports: tuple[str, ...] = ()  # requirements, each a Python comparison over `VARIABLES`
     # When it is the one to take: as `supports`, and over `_TF32` too; None: where it is named only.
     best: tuple[str, ...] | None = None
@@ -101,7 +101,7 @@ def _runs(arch: str, sm: int) -> bool:
 
 _KEYS = tuple(entry.name for entry in fields(Header))
 _VALUES = {
-    "precision": ("fp32|tf32", "fp32 or tf32"),
+    "precision": ("fp32|tf32|bf16", "fp32, tf32 or bf16"),
     "arch": (r"sm_\d{2,3}[af]?", "like sm_80 or sm_90a"),
     "atomics": ("yes|no", "yes or no"),
 }

@@ -897,8 +897,21 @@ STEM_PARTS = _of(
        ("r_sum[i][j][e] += r_acc", "r_sum[i][j][e] = r_acc")),
 )  # fmt: skip
 
+HALF = _of(
+    "15_wgmma_bf16",
+    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+       at=(*_ROLES, "bulk_load(", "s_x[i] = {}", "s_octet = s_x", "s_to["), **_SHARED),
+    _m("halves_swapped", "the permutation takes the odd pixel where the even one belongs",
+       ("odd ? 0x7632 : 0x5410", "odd ? 0x5410 : 0x7632")),
+    _m("halves_of_one", "a word of two channels gets both from the first",
+       ("__byte_perm(a, b, halves)", "__byte_perm(a, a, halves)")),
+    _m("pixels_shifted", "where W is odd, the upper half of a word is the lower one's channel",
+       ("x[0] | x[1] << 16", "x[0] | x[0] << 16")),
+    _m("pairs_swapped", "two neighbours of y are rounded into one word in the wrong order",
+       ("round_bf16(x, y)", "round_bf16(y, x)"), inline="wgmma_roles.cuh"),
+)  # fmt: skip
+
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS,
-    *STEM, *STEM_PARTS,
+    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF,
 )  # fmt: skip

@@ -1,7 +1,7 @@
 // kernels/tensor.cuh on the simulator: the same functions, by the same names.
 #pragma once
 
-#include <cuda_runtime.h>
+#include <cuda_bf16.h>
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_partial_warp(unsigned came);
@@ -17,7 +17,7 @@ void sim_fence_proxy_async();
 void sim_wgmma_fence();
 void sim_wgmma_commit();
 void sim_wgmma_wait(unsigned newest);
-void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int accumulate);
+void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int k, int accumulate);
 }
 
 __forceinline__ uint32_t shared_address(const void* pointer) { return sim_shared_address(pointer); }
@@ -27,6 +27,9 @@ __forceinline__ float round_tf32(float value) {
     const unsigned bits = __float_as_uint(value);
     if ((bits & 0x7f800000) == 0x7f800000) return value;  // infinity, NaN
     return __uint_as_float((bits + 0x1000) & 0xffffe000);
+}
+__forceinline__ uint32_t round_bf16(float low, float high) {
+    return sim::Bfloat16::narrow(low) | uint32_t(sim::Bfloat16::narrow(high)) << 16;
 }
 namespace sim {
 inline float truncate_tf32(float value) {  // what a tensor core sees of a number
@@ -97,10 +100,9 @@ __forceinline__ void wgmma_fence() { sim_wgmma_fence(); }
 __forceinline__ void wgmma_commit() { sim_wgmma_commit(); }
 template <int newest>
 __forceinline__ void wgmma_wait() { sim_wgmma_wait(newest); }
-__forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a, uint64_t b,
-                                          int accumulate) {
-    sim_wgmma(d, a, b, 256, accumulate);
-}
-__forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-    sim_wgmma(d, a, b, 128, accumulate);
-}
+#define SIM_WGMMA(name, n, k)                                                              \
+    __forceinline__ void name(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) { \
+        sim_wgmma(d, a, b, n, k, accumulate);                                              \
+    }
+SIM_WGMMA(wgmma_m64n256k8_tf32, 256, 8) SIM_WGMMA(wgmma_m64n128k8_tf32, 128, 8)
+SIM_WGMMA(wgmma_m64n256k16_bf16, 256, 16)

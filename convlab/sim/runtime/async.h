@@ -252,9 +252,9 @@ bool Worker::warp_met(void* argument, uintptr_t pc) {
     return std::exchange(async.warps[current / 32].met, false);
 }
 
-// A row of 8 numbers along k of an operand: two quads of 16 bytes.
-void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, float (*to)[8], uintptr_t pc,
-                           std::vector<Span>& reading) {
+// Rows of k numbers of an operand: twice 16 bytes, of 8 in TF32 or of 16 in bf16.
+void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, int k, float (*to)[16],
+                           uintptr_t pc, std::vector<Span>& reading) {
     if (descriptor >> 62) fault("wgmma", pc, "a descriptor with a swizzle, which is not simulated");
     uintptr_t start = uintptr_t(shared) + (descriptor & 0x3fff) * 16;
     uintptr_t k_step = (descriptor >> 16 & 0x3fff) * 16, row_step = (descriptor >> 32 & 0x3fff) * 16;
@@ -262,9 +262,10 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, float (*to)
         for (int row = first; row < first + rows; row += 8) {
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
             examine_proxy(core, 128, pc, "wgmma");
-            for (int i = 0; i < 32; ++i) {
-                uint32_t bits = reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000;
-                std::memcpy(&to[row - first + i / 4][quad * 4 + i % 4], &bits, 4);
+            for (int i = 0, half = k / 2; i < 8 * half; ++i) {
+                uint32_t bits = k == 8 ? reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000
+                                       : reinterpret_cast<const uint16_t*>(core)[i] << 16;
+                std::memcpy(&to[row - first + i / half][quad * half + i % half], &bits, 4);
             }
             if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
                 reading.back().to += 128;
@@ -273,8 +274,8 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, float (*to)
         }
 }
 
-void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, int accumulate,
-                   uintptr_t pc) {
+void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, int k,
+                   int accumulate, uintptr_t pc) {
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
     if (!warp_met(&mine, pc)) return;
     Warpgroup& group = async.warps[current / 32];
@@ -303,15 +304,15 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
         }
     }
     auto& [a, b, transposed] = *operands;
-    wgmma_operand(first.a, current / 32 % 4 * 16, 16, a, first.pc, group.reading);
-    wgmma_operand(first.b, 0, first.n, b, first.pc, group.reading);
+    wgmma_operand(first.a, current / 32 % 4 * 16, 16, k, a, first.pc, group.reading);
+    wgmma_operand(first.b, 0, first.n, k, b, first.pc, group.reading);
     for (int j = 0; j < first.n; ++j)
-        for (int k = 0; k < 8; ++k) transposed[k][j] = b[j][k];
+        for (int i = 0; i < k; ++i) transposed[i][j] = b[j][i];
     for (int row = 0; row < 16; ++row) {
         float* sums = &chain->sums[size_t(row * first.n)];
         if (!first.accumulate) std::fill(sums, sums + first.n, 0.0f);
-        for (int k = 0; k < 8; ++k)
-            for (int j = 0; j < first.n; ++j) sums[j] += a[row][k] * transposed[k][j];
+        for (int i = 0; i < k; ++i)
+            for (int j = 0; j < first.n; ++j) sums[j] += a[row][i] * transposed[i][j];
     }
 }
 

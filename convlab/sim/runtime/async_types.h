@@ -35,8 +35,8 @@ struct Warpgroup {  // a warp's part in it
     std::vector<std::vector<Span>> groups;  // committed, the oldest first
 };
 
-struct Operands {  // of one wgmma: (16 rows, 8), (n, 8), (8, n)
-    float a[16][8], b[256][8], transposed[8][256];
+struct Operands {  // of one wgmma: (16 rows, k), (n, k), (k, n)
+    float a[16][16], b[256][16], transposed[16][256];
 };
 
 struct Stores {  // bulk ones of a thread
