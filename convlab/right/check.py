@@ -172,6 +172,8 @@ def _check_set(
         try:
             return one(problem)
         except LaunchError as error:
+            if error.kind == "too little workspace":  # it says so, and that is no mistake
+                raise UnsupportedError(error.args[0].split(": load")[0]) from None
             lost += time.perf_counter() - started
             return failed(kernel, problem, error)
 

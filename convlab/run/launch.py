@@ -63,7 +63,8 @@ class CudaLaunch(Launch):
         if need > limit:
             raise LaunchError(
                 f"{self.runnable.name} needs {need:,} bytes of workspace for this problem, more "
-                f"than the limit of {limit:,}: load(..., workspace_limit={need})"
+                f"than the limit of {limit:,}: load(..., workspace_limit={need})",
+                kind="too little workspace",
             )
         stored, shape = self.runnable.format.y, self.problem.y_shape
         try:

@@ -180,7 +180,8 @@ def _failure(
     if done.workspace > limit:
         return LaunchError(
             f"{label} needs {done.workspace:,} bytes of workspace for this problem, more than "
-            f"the limit of {limit:,}: load(..., workspace_limit={done.workspace})"
+            f"the limit of {limit:,}: load(..., workspace_limit={done.workspace})",
+            kind="too little workspace",
         )
     if done.error:
         note = f" ({done.note})" if done.note else ""
