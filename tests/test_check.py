@@ -392,7 +392,7 @@ def test_set_of_problems_is_told_of():
 def few(monkeypatch):
     """Let a few problems stand for the set "awkward"."""
     chosen = problems("awkward")[::5]
-    monkeypatch.setattr(checking, "named_problems", lambda name: chosen)
+    monkeypatch.setattr(checking, "named_problems", {"awkward": chosen, "limits": []}.get)
     return chosen
 
 
@@ -562,7 +562,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     assert document["ok"] and len(document["reports"]) == 1
     assert picture.stat().st_size > 5000
 
-    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN])
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": []}.get)
     arguments = ["check", "01_direct", "--engine", "sim", "--count", "6", "--seed", "3", "--json"]
     assert __main__.main(arguments) == 0
     (found,) = json.loads(capfd.readouterr().out)["reports"]

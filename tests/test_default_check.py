@@ -70,8 +70,8 @@ def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One problem stands for all sets."""
-    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN])
+    """One problem stands for the fixed ones."""
+    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
     monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
 
 
@@ -92,3 +92,47 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
     assert [why for _, why in found.skipped] == [
         "greedy needs 100,000 bytes of workspace for this problem, more than the limit of 40,000"
     ]
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+# A kernel that is written for less, and the problem of the set "limits" that shows it.
+TOO_LONG = {
+    "filters_65537": {"last": "if ((unsigned short)d.K != d.K) sum = 0;"},
+    "width_65540": {"first": "d.Q = (short)d.Q < 0 ? 1 : (unsigned short)d.Q;"},
+    "filter_65x65": {"product": f"if (ok && kh * d.S + kw < 4096) sum += {AT} * filt[wi];"},
+    "channels_4099": {"product": f"if (ok && ic < 4096) sum += {AT} * filt[wi];"},
+    "channels_65537": {"product": f"if (ok) sum += {AT} * filt[wi - ic + (ic & 65535)];"},
+    "filters_4099": {"last": "if (b && oc >= 4096) sum -= b[oc];"},
+    "planes_66000": {
+        "first": "idx = (long long)blockIdx.y * d.P * d.Q + idx; "
+                 "if (blockIdx.x * 256 + threadIdx.x >= d.P * d.Q) return;",
+        "host": "if (total) { conv_kernel<<<dim3((d.P * d.Q + 255) / 256, (unsigned)(d.N * d.K)), "
+                "256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error(); }"},
+    "padding_65x33": {"last": "if (d.pad_h > 63 && oh == 0) sum += 1;"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parts"), TOO_LONG.items(), ids=TOO_LONG)
+def test_a_size_that_it_is_not_written_for_is_met(
+    name: str, parts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
+    kernel = stranger("short_sighted", **parts)
+    ordinary = check(kernel, ["awkward.everything", "awkward.primes"], progress=False)
+    assert ordinary.ok, ordinary
+    assert not check(kernel.untraced(), [f"limits.{name}"], progress=False).ok
+
+
+def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = convlab.problem("limits.width_4100")
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
+    short, other = default(stranger("good"))
+    assert short.counters["global_load_bytes"] and not short.notes
+    assert not other.counters["global_load_bytes"] and "untraced" in other.notes[0]
+
+
+def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
+    """With this seed its one output is 0.013, where a sum of such terms is of order 1."""
+    one = Problem(N=1, C=1, H=40, W=40, K=1, R=40, S=40)
+    assert check(convlab.load("10_mma_tf32", engine="sim"), one, seed=35).ok

@@ -36,19 +36,24 @@ _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
 def examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = ()
-) -> Report:
-    """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
+    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = (),
+    twice: bool = True,
+) -> Report:  # fmt: skip
+    """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with.
+
+    `twice`: run it again, if that may be, to see whether bits move.
+    """
+    given = (kernel, problem, seed, sample, notes, twice)
     if kernel.device.type != "cuda":
-        return _examine(kernel, problem, seed, sample, notes)
+        return _examine(*given)
     with torch.cuda.device(kernel.device):
         torch.cuda.synchronize()
         with torch.cuda.stream(_side_stream(kernel.device.index)):
             hits = reference.known.cache_info().hits
-            report = _examine(kernel, problem, seed, sample, notes)
+            report = _examine(*given)
             if not report.ok and reference.known.cache_info().hits > hits:
                 reference.forget()  # it may be the reference that an earlier kernel spoilt
-                report = _examine(kernel, problem, seed, sample, notes)
+                report = _examine(*given)
         torch.cuda.synchronize()  # a fault on another stream shows here at the latest
         if torch.cuda.memory_reserved() > 1 << 30:
             torch.cuda.empty_cache()  # what is measured next may need it in another process
@@ -62,7 +67,7 @@ def _side_stream(index: int) -> torch.cuda.Stream:
 
 
 def _examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...]
+    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...], twice: bool
 ) -> Report:
     guards, said = Guards(), list(notes)
     right = reference.known(problem, sample, seed, kernel.device, kernel.format)
@@ -87,7 +92,7 @@ def _examine(
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     try:
-        moving = _moving(kernel, launch, host_seconds, said)
+        moving = _moving(kernel, launch, host_seconds, said) if twice else []
     except LaunchError as error:
         if not failures:
             raise
