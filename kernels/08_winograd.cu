@@ -9,6 +9,7 @@
 //       warp -> 2 elements of the 16; thread -> 8 tiles x 8 channels of each.
 // precision: fp32
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
+// mixes: 2x2
 // limits: With few channels the transforms are a large part. An inf or NaN in x reaches all of its
 //       2 x 2 outputs, and inf minus inf is NaN.
 #include "convlab_async.cuh"

@@ -6,13 +6,16 @@ an ordinary problem with ordinary data.
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
 import convlab
+from convlab.right import settings
 from convlab.right.check import check
 from convlab.words.problem import Problem
+from tests.test_report_schema import VALIDATOR
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
 PLAIN = Problem(N=2, C=4, H=11, W=12, K=6, R=3, S=3, padding=1, groups=2, bias=True)
@@ -127,7 +130,7 @@ def test_a_size_that_it_is_not_written_for_is_met(
 def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     long = convlab.problem("limits.width_4100")
     monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
-    short, other = default(stranger("good"))
+    short, other, *_ = default(stranger("good"))
     assert short.counters["global_load_bytes"] and not short.notes
     assert not other.counters["global_load_bytes"] and "untraced" in other.notes[0]
 
@@ -136,3 +139,48 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
     """With this seed its one output is 0.013, where a sum of such terms is of order 1."""
     one = Problem(N=1, C=1, H=40, W=40, K=1, R=40, S=40)
     assert check(convlab.load("10_mma_tf32", engine="sim"), one, seed=35).ok
+
+
+# ---- data --------------------------------------------------------------------------------------
+
+FLAT = "(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw"
+UNUSUAL = {  # a kernel, and the setting that shows it
+    "rounded_sums": ("on small integers", {
+        "header": "// precision: tf32",
+        "last": "sum = __uint_as_float(__float_as_uint(sum) & 0xffffe000);"}),
+    "scaled_by_what_may_be_0": ("on zeros", {
+        "first": "float norm = 0; for (int i = 0; i < 9; i++) norm += fabsf(in[i]);",
+        "product": f"if (ok) sum += {AT} * filt[wi] * (norm / norm);"}),
+    "squares": ("on huge", {
+        "product": f"if (ok && {AT} != 0) sum += {AT} * {AT} / {AT} * filt[wi];"}),
+    "small_is_nothing": ("on tiny", {
+        "product": f"if (ok && fabsf({AT}) > 1e-20f) sum += {AT} * filt[wi];"}),
+    "one_over_x": ("on denormals", {
+        "product": f"if (ok && {AT} != 0) sum += 1 / {AT} * {AT} * {AT} * filt[wi];"}),
+    "zero_times_what_lies_beside": ("with inf and NaN", {
+        "product": f"long long last = (long long)d.N * d.C * d.H * d.W - 1, at = {FLAT};"
+                   "sum += in[at < 0 ? 0 : at > last ? last : at] * (ok ? filt[wi] : 0);"}),
+    "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "parts"), UNUSUAL.values(), ids=UNUSUAL)
+def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -> None:
+    found = default(stranger("usually_right", **parts))
+    first, *others = found
+    assert first.ok and first.problem == PLAIN and not first.setting
+    assert found.smallest.setting.startswith(setting), found
+    assert [r.setting for r in others] == [s.words for s in settings.SETTINGS]
+    assert f"WRONG, right on 1 of 1 problems, in {len(others)} settings of one" in str(found)
+    VALIDATOR.validate({"ok": False, "reports": [json.loads(json.dumps(found.to_dict()))]})
+
+
+def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
+    """Flush denormals, and reach all of a tile with an inf where its header says that it mixes."""
+    flushed = f"float v = !ok || fabsf({AT}) < 1.2e-38f ? 0 : {AT};"
+    assert default(stranger("flushes", product=f"{flushed} if (ok) sum += v * filt[wi];")).ok
+    winograd = convlab.load("08_winograd", engine="sim")
+    assert default(winograd).ok
+    said = winograd.source.replace("// mixes: 2x2\n", "")
+    unsaid = default(convlab.compile(said, name="unsaid", engine="sim"))
+    assert unsaid.smallest.setting.startswith("with inf") and "`mixes: 2x2`" in str(unsaid)

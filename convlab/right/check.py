@@ -25,9 +25,10 @@ from ..words.errors import ConvlabError, LaunchError, UnsupportedError, WrongRes
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
-from . import shapes
+from . import settings, shapes
 from .examine import examine, failed
 from .report import Report, Reports
+from .settings import ONCE, ORDINARY, SETTINGS, Setting
 
 COUNT = 64  # generated problems, unless told otherwise
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
@@ -118,9 +119,9 @@ def check(
 
     def one(
         problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = (),
-        twice: bool = True,
+        setting: Setting = ORDINARY,
     ) -> Report:  # fmt: skip
-        given = (kernel, problem, seed, sample, notes, twice)
+        given = (kernel, problem, seed, sample, notes, setting)
         try:
             if isolate and worker.can_cross(*given):
                 return worker.call(examine, *given, time_limit=time_limit)
@@ -139,7 +140,7 @@ def check(
     def short(problem: Problem) -> Report:
         """A problem of the default check."""
         if kernel.simulated and max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG:
-            return one(problem, untraced, (_ONCE.format(_LONG),), twice=False)
+            return one(problem, untraced, (_ONCE.format(_LONG),), ONCE)
         return one(problem)
 
     found: Report | Reports
@@ -156,6 +157,9 @@ def check(
                                [*map(named_problem, _IN_CHUNKS)], (what, note), progress)  # fmt: skip
             found = replace(again, reports=found.reports + again.reports,
                             skipped=found.skipped + again.skipped)  # fmt: skip
+        on = settings.host(kernel, (r.problem for r in found))
+        if found.ok and on and kernel.source:  # of a kernel's file
+            found = _in_settings(kernel, functools.partial(one, on), found)
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
     elif asked is None:
@@ -227,3 +231,15 @@ def _check_set(
             bar.set_description(f"{kernel.name}: shrinking")
             smallest = shrunk(min(wrong, key=lambda r: (r.problem.macs, r.problem.min_bytes)))
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes)
+
+
+def _in_settings(kernel: Runnable, one: Callable[..., Report], found: Reports) -> Reports:
+    """Add the reports of a kernel that is right so far in all settings, on one problem."""
+    reports: list[Report] = []
+    for setting in SETTINGS:
+        try:
+            reports.append(one(setting=setting))
+        except LaunchError as error:
+            reports.append(failed(kernel, error.problem, error, setting))
+    wrong = next((report for report in reports if not report.ok), None)
+    return replace(found, reports=found.reports + tuple(reports), smallest=wrong)

@@ -24,9 +24,10 @@ from ..run.runnable import Launch, Runnable
 from ..sim import Finding
 from ..words.errors import LaunchError
 from ..words.problem import Problem
-from . import reference, tally
+from . import reference, settings, tally
 from .reference import Reference
 from .report import Report, found_in, worded
+from .settings import ORDINARY, Setting
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
@@ -37,13 +38,10 @@ _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 def examine(
     kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = (),
-    twice: bool = True,
+    setting: Setting = ORDINARY,
 ) -> Report:  # fmt: skip
-    """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with.
-
-    `twice`: run it again, if that may be, to see whether bits move.
-    """
-    given = (kernel, problem, seed, sample, notes, twice)
+    """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
+    given = (kernel, problem, seed, sample, notes, setting)
     if kernel.device.type != "cuda":
         return _examine(*given)
     with torch.cuda.device(kernel.device):
@@ -67,14 +65,20 @@ def _side_stream(index: int) -> torch.cuda.Stream:
 
 
 def _examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...], twice: bool
-) -> Report:
+    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...],
+    setting: Setting,
+) -> Report:  # fmt: skip
     guards, said = Guards(), list(notes)
-    right = reference.known(problem, sample, seed, kernel.device, kernel.format)
+    bound = reference.tolerance(kernel.precision, problem.gemm_k)
+    if setting.data == "normal":
+        right = reference.known(problem, sample, seed, kernel.device, kernel.format)
+    else:
+        bound = setting.bound(bound, kernel.mixes)
+        given = settings.inputs(setting.data, problem, seed, kernel.device, kernel.format)
+        right = Reference(problem, given, sample, seed)
     inputs = [guards.place(n, t) for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
-    bound = reference.tolerance(kernel.precision, problem.gemm_k)
 
     started = time.perf_counter()
     poisoned = _run(launch)
@@ -83,16 +87,24 @@ def _examine(
     failures = tally.changed_inputs(launch.inputs, right.inputs)
     seen = list(launch.findings)
 
-    found = tally.Tally(right, launch.y, bound, poisoned)
+    y = launch.y
+    if setting.data in ("denormals", "special"):
+        known = torch.cat([piece for _, piece in right.pieces])
+        y = settings.forgiven(setting.data, y, known, problem, right.inputs, kernel.mixes)
+    found = tally.Tally(right, y, bound, poisoned)
     failures += found.failures()
     if not found.error <= bound:
         text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
         failures.append(tally.wrong("wrong result", f"{text} here"))
-    if right.constant:
+    if failures and setting.data in ("integers", "special"):
+        said.append(
+            "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`"
+        )
+    if right.constant and not setting.words:
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     try:
-        moving = _moving(kernel, launch, host_seconds, said) if twice else []
+        moving = _moving(kernel, launch, host_seconds, said) if setting.twice else []
     except LaunchError as error:
         if not failures:
             raise
@@ -108,7 +120,7 @@ def _examine(
         limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
         compared=found.compared, findings=findings, patterns=tuple(patterns),
         failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
-        notes=tuple(said),
+        notes=tuple(said), setting=setting.words,
         pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
@@ -117,14 +129,16 @@ def _examine(
     return report
 
 
-def failed(kernel: Runnable, problem: Problem, error: LaunchError) -> Report:
+def failed(
+    kernel: Runnable, problem: Problem, error: LaunchError, setting: Setting = ORDINARY
+) -> Report:
     """Return the report of a kernel that did not run to its end."""
     return _report(
         kernel, problem, ok=False, error=math.nan,
         bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
         limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
         compared="nothing compared", failures=(str(error),), fault=error.kind,
-        findings=found_in(error),
+        findings=found_in(error), setting=setting.words,
     )  # fmt: skip
 
 

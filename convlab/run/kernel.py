@@ -87,6 +87,7 @@ class Kernel(Runnable):
 
     precision = property(lambda self: self.header.precision)
     format = property(lambda self: self.header.tensors)
+    mixes = property(lambda self: self.header.mixes)
     atomics = property(lambda self: self.header.atomics)
 
     @property

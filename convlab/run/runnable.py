@@ -66,6 +66,7 @@ class Runnable:
     path: Path | None = None  # a kernel's file, and
     source: str | None = None  # its text
     defines: Mapping[str, int] = MappingProxyType({})  # the tunables that were set
+    mixes: str | None = None  # "2x2": outputs of such a tile are made of the same sums, as it says
     atomics: bool = False  # two runs may differ in bits, by its own word
     library: bool = False  # none of a learner's CUDA code runs: it is never isolated
     workspace_limit: int | None = None  # bytes that a call may take; None: cannot be limited
