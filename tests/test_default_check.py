@@ -10,10 +10,12 @@ import json
 import sys
 
 import pytest
+import torch
 
 import convlab
-from convlab.right import settings
+from convlab.right import reference, settings
 from convlab.right.check import check
+from convlab.words.errors import LaunchError
 from convlab.words.problem import Problem
 from tests.test_report_schema import VALIDATOR
 
@@ -184,3 +186,58 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
     said = winograd.source.replace("// mixes: 2x2\n", "")
     unsaid = default(convlab.compile(said, name="unsaid", engine="sim"))
     assert unsaid.smallest.setting.startswith("with inf") and "`mixes: 2x2`" in str(unsaid)
+
+
+# ---- where it lies, and what came before it ----------------------------------------------------
+
+W_BYTES = "sizeof(float) * d.K * (d.C / d.groups) * d.R * d.S"
+GROWN = "if (room < need) { cudaFree(kept); cudaMalloc(&kept, need); room = need; }"
+COPIED = "cudaMemcpyAsync(kept, w, need, cudaMemcpyDeviceToDevice, stream); filt = kept;"
+VECTOR = "float4 v = ((const float4*)in)[img]; sum += 0 * (v.x + v.y + v.z + v.w);"
+STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it is wrong
+    "filter_kept_by_its_address": ("after calls", {
+        "host": f"static const float* seen; static float* kept; size_t need = {W_BYTES};"
+                f"if (seen != w) {{ cudaMalloc(&kept, need); {COPIED} seen = w; }} filt = kept;"}),
+    "scratch_of_the_first_size": ("after calls", {
+        "host": f"static float* kept; size_t need = {W_BYTES};"
+                f"if (!kept) cudaMalloc(&kept, need); {COPIED}"}),
+    "scratch_that_grows": ("", {
+        "host": f"static float* kept; static size_t room; size_t need = {W_BYTES}; {GROWN} {COPIED}"}),
+    "counter_that_is_not_reset": ("after calls", {
+        "before": "__device__ unsigned calls;",
+        "last": "if (idx == 0 && atomicAdd(&calls, 1u)) sum += 1;"}),
+    "grid_of_the_first_call": ("after calls", {
+        "host": "static unsigned blocks = (total + 255) / 256; conv_kernel"
+                "<<<blocks, 256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error();"}),
+    "float4_of_any_address": ("with x, w and bias 4 bytes", {
+        "last": VECTOR}),
+    "float4_of_what_is_aligned": ("", {
+        "last": f"if ((size_t)in % 16 == 0) {{ {VECTOR} }}"}),
+    "refuses_what_is_not": ("", {
+        "last": VECTOR,
+        "host": 'if ((size_t)x % 16) return "x is not aligned";'}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("setting", "parts"), STATEFUL.values(), ids=STATEFUL)
+def test_addresses_and_earlier_calls_show_it(
+    few: None, setting: str, parts: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-2:])  # with finite numbers
+    found = default(stranger("stateful", engine, **parts))
+    assert next(iter(found)).ok
+    assert found.ok == (not setting), found
+    if setting:
+        assert found.smallest.setting.startswith(setting)
+    assert bool(found.skipped) == ("x is not aligned" in str(parts))
+
+
+def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
+    kernel = stranger("vectors", **STATEFUL["float4_of_any_address"][1])
+    x, w, bias = reference.inputs(PLAIN)
+    shifted = torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
+    options = PLAIN.stride, PLAIN.padding, PLAIN.dilation, PLAIN.groups
+    with pytest.raises(LaunchError, match="misaligned access"):
+        kernel(shifted, w, bias, *options)
+    assert torch.equal(stranger("plain")(shifted, w, bias, *options), kernel(x, w, bias, *options))

@@ -236,10 +236,17 @@ def _check_set(
 def _in_settings(kernel: Runnable, one: Callable[..., Report], found: Reports) -> Reports:
     """Add the reports of a kernel that is right so far in all settings, on one problem."""
     reports: list[Report] = []
+    declined: list[tuple[Problem, str]] = []
     for setting in SETTINGS:
         try:
             reports.append(one(setting=setting))
         except LaunchError as error:
-            reports.append(failed(kernel, error.problem, error, setting))
+            if setting.offset and not error.kind:  # it says that it does not take such
+                declined.append((error.problem, str(error)))
+            else:
+                reports.append(failed(kernel, error.problem, error, setting))
     wrong = next((report for report in reports if not report.ok), None)
-    return replace(found, reports=found.reports + tuple(reports), smallest=wrong)
+    return replace(
+        found, reports=found.reports + tuple(reports), smallest=wrong,
+        skipped=found.skipped + tuple(declined),
+    )  # fmt: skip

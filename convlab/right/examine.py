@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,12 +77,13 @@ def _examine(
         bound = setting.bound(bound, kernel.mixes)
         given = settings.inputs(setting.data, problem, seed, kernel.device, kernel.format)
         right = Reference(problem, given, sample, seed)
-    inputs = [guards.place(n, t) for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]
+    inputs = [guards.place(n, t, setting.offset)
+              for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]  # fmt: skip
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
 
     started = time.perf_counter()
-    poisoned = _run(launch)
+    poisoned = _run(launch, settings.others(kernel, problem) if setting.after_others else ())
     host_seconds = time.perf_counter() - started
     counters = launch.counters
     failures = tally.changed_inputs(launch.inputs, right.inputs)
@@ -147,7 +149,7 @@ def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
                   precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
 
 
-def _run(launch: Launch) -> bool:
+def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
     """Poison and run a launch on the current stream; return whether there was an output to poison.
 
     On a GPU the stream is made to sleep first, and only it is waited for: what a kernel launches
@@ -157,7 +159,10 @@ def _run(launch: Launch) -> bool:
     if device.type == "cuda":
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = tally.poison(launch)
-    launch()
+    if others:
+        launch.call_after(others)
+    else:
+        launch()
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return poisoned
@@ -215,13 +220,18 @@ class Guards:
         self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
         self._names: dict[int, str] = {}  # by the middle's address
 
-    def place(self, name: str, tensor: Tensor | None) -> Tensor | None:
-        """Return a copy of a tensor without gaps (of None: None) between two zones."""
+    def place(self, name: str, tensor: Tensor | None, offset: int = 0) -> Tensor | None:
+        """Return a copy of a tensor without gaps (of None: None) between two zones.
+
+        It begins `offset` bytes behind the first of them.
+        """
         if tensor is None:
             return None
-        middle = self.allocate(tuple(tensor.shape), tensor.dtype, tensor.device)
+        skipped = offset // tensor.element_size()
+        middle = self.allocate((skipped + tensor.numel(),), tensor.dtype, tensor.device)
         self._names[middle.data_ptr()] = name
-        return middle.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+        middle[:skipped] = math.nan
+        return middle[skipped:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
     def name(self, launch: Launch) -> None:
         """Learn which of what was allocated is the launch's y, its workspace, its filter."""

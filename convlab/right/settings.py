@@ -14,6 +14,7 @@ do there is decided here, by rule:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable
@@ -37,6 +38,8 @@ class Setting:
 
     words: str = ""  # for people; of the ordinary one none
     data: str = "normal"
+    offset: int = 0  # bytes by which x, w and bias miss an aligned address
+    after_others: bool = False  # called for other problems first, in the same process
     twice: bool = True  # run again, if that may be, to see whether bits move
 
     def bound(self, allowed: float, mixes: str | None) -> float:
@@ -52,6 +55,9 @@ SETTINGS = tuple(
         ("on huge numbers", "huge"), ("on tiny numbers", "tiny"), ("on denormals", "denormals"),
         ("with inf and NaN in single places", "special"),
     )
+) + (
+    Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
+    Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
 _FEW_MACS = 500_000
@@ -62,6 +68,20 @@ def host(kernel: Runnable, right: Iterable[Problem]) -> Problem | None:
     usual = [named_problem(spec) for spec in _HOSTS]
     others = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
     return next((p for p in [*usual, *others] if not kernel.unsupported(p)), None)
+
+
+def others(kernel: Runnable, problem: Problem) -> list[Problem]:
+    """The problems that it is called for before: smaller ones, a larger one, at last the same."""
+    N, H, W, K = problem.N, problem.H, problem.W, problem.K
+    changes = (
+        {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, {"R": 1, "S": 1},
+        {"N": N + 1, "H": H + 3, "W": W + 8, "K": 2 * K}, {},
+    )  # fmt: skip
+    found = []
+    for change in changes:
+        with contextlib.suppress(ProblemError):
+            found.append(dataclasses.replace(problem, name="", **change))
+    return [other for other in found if not kernel.unsupported(other)]
 
 
 def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: Format) -> Inputs:
