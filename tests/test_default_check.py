@@ -7,6 +7,8 @@ an ordinary problem with ordinary data.
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 
 import pytest
@@ -97,6 +99,33 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
     assert [why for _, why in found.skipped] == [
         "greedy needs 100,000 bytes of workspace for this problem, more than the limit of 40,000"
     ]
+
+
+WAITING = {  # blocks that wait for others, of which a GPU has all under way
+    "grid_barrier": (
+        "if (threadIdx.x == 0) { atomicAdd(flags, 1u); while (atomicAdd(flags, 0u) < gridDim.x); }"
+        "__syncthreads();"),
+    "volatile_grid_barrier": (
+        "if (threadIdx.x == 0) { atomicAdd(flags, 1u);"
+        "while (*(volatile unsigned*)flags < gridDim.x); } __syncthreads();"),
+    "look_back_at_the_block_before": (
+        "if (threadIdx.x == 0) { while (atomicAdd(flags, 0u) != gridDim.x - 1 - blockIdx.x);"
+        "atomicAdd(flags, 1u); } __syncthreads();"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
+@pytest.mark.parametrize("first", WAITING.values(), ids=WAITING)
+def test_blocks_may_wait_for_blocks_that_have_not_begun(first: str, traced: bool) -> None:
+    kernel = stranger("waits", first=f"unsigned* flags = (unsigned*)ws; {first}", workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4; }""",
+        host="cudaMemsetAsync(workspace, 0, 4, stream);")  # fmt: skip
+    blocks = -(-math.prod(PLAIN.y_shape) // 256)
+    assert blocks > 2 * len(os.sched_getaffinity(0))
+    if not traced and "volatile" in first:
+        pytest.skip("nothing sees a plain load there")
+    report = check(kernel if traced else kernel.untraced(), PLAIN)
+    assert report.ok, report
 
 
 # ---- sizes -------------------------------------------------------------------------------------
