@@ -210,6 +210,10 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
     """Flush denormals, and reach all of a tile with an inf where its header says that it mixes."""
     flushed = f"float v = !ok || fabsf({AT}) < 1.2e-38f ? 0 : {AT};"
     assert default(stranger("flushes", product=f"{flushed} if (ok) sum += v * filt[wi];")).ok
+    high = f"float v = ok ? {AT} : 0, high = __uint_as_float(__float_as_uint(v) & 0xffffe000);"
+    split = f"{high} sum += high * filt[wi] + (v - high) * filt[wi];"
+    assert default(stranger("splits", header="// mixes: 1x1", product=split)).ok
+    assert not default(stranger("splits", product=split)).ok
     winograd = convlab.load("08_winograd", engine="sim")
     assert default(winograd).ok
     said = winograd.source.replace("// mixes: 2x2\n", "")

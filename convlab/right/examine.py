@@ -100,7 +100,8 @@ def _examine(
         failures.append(tally.wrong("wrong result", f"{text} here"))
     if failures and setting.data in ("integers", "special"):
         said.append(
-            "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`"
+            "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`; one "
+            "that makes NaN of inf, `mixes: 1x1`"
         )
     if right.constant and not setting.words:
         said.append("every output of this problem is the same number: passing it says little")

@@ -9,7 +9,8 @@ do there is decided here, by rule:
   seen, whatever a kernel multiplies by zero there.
 - A kernel whose header says ``mixes: 2x2`` makes each tile of 2 x 2 outputs from the same sums
   (Winograd): an inf or NaN that one of them sees may make all of them inf or NaN, and sums of
-  integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile.
+  integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile,
+  and ``mixes: 1x1`` is for what turns an inf into NaN where it is seen (a number split in two).
 """
 
 from __future__ import annotations
