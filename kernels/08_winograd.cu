@@ -10,6 +10,7 @@
 // precision: fp32
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // best: tf32 == 0, groups == 1, C >= 16, N * P * Q * K >= 500000
+// mixes: 2x2
 // limits: With few channels the transforms are a large part. An inf or NaN in x reaches all of its
 //       2 x 2 outputs, and inf minus inf is NaN.
 #include "convlab_async.cuh"

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import convlab
 from convlab import __main__
-from convlab.right import examine, reference, tally
+from convlab.right import examine, reference, settings, tally
 from convlab.right.check import check
 from convlab.right.report import Reports
 from convlab.run import build as builds
@@ -392,7 +392,7 @@ def test_set_of_problems_is_told_of():
 def few(monkeypatch):
     """Let a few problems stand for the set "awkward"."""
     chosen = problems("awkward")[::5]
-    monkeypatch.setattr(checking, "named_problems", lambda name: chosen)
+    monkeypatch.setattr(checking, "named_problems", {"awkward": chosen, "limits": []}.get)
     return chosen
 
 
@@ -402,7 +402,7 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
     fixed = [problem for problem in few if problem.R != 1]
     assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25
+    assert len(first) + len(first.skipped) == len(few) + 25 + len(settings.SETTINGS)
     told = [(report.problem, report.error) for report in first]
     assert told == [(report.problem, report.error) for report in again]
     other = check(Fake(), count=25, seed=1, progress=False)
@@ -562,11 +562,11 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     assert document["ok"] and len(document["reports"]) == 1
     assert picture.stat().st_size > 5000
 
-    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN])
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": []}.get)
     arguments = ["check", "01_direct", "--engine", "sim", "--count", "6", "--seed", "3", "--json"]
     assert __main__.main(arguments) == 0
     (found,) = json.loads(capfd.readouterr().out)["reports"]
-    assert len(found["reports"]) == 7 and found["kernel"] == "01_direct"
+    assert len(found["reports"]) == 7 + len(settings.SETTINGS) and found["kernel"] == "01_direct"
     assert found["notes"] == ["1 fixed and 6 generated problems, seed 3"]
 
 

@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import convlab
 from convlab.machine import toolchain
 from convlab.machine.device import available_bytes
-from convlab.right import reference
+from convlab.right import reference, settings
+from convlab.right.examine import examine
 from convlab.run import build
 from convlab.run.kernel import Kernel, load, tunables
 from convlab.words.catalog import catalog, parse_header
@@ -196,7 +198,7 @@ def fuzz(macs: int, examples: int, edges: tuple[int, ...] = EDGES, **more: objec
 
     def decorate(test: Callable) -> Callable:
         asked = given(problem=generated(macs, edges), seed=st.integers(0, 99))
-        return settings(max_examples=examples, **quiet, **more)(asked(test))
+        return hypothesis_settings(max_examples=examples, **quiet, **more)(asked(test))
 
     return decorate
 
@@ -363,6 +365,26 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
     finite = truth.isfinite()
     worst = WORST[kernel.precision] * truth[finite].std().item()
     torch.testing.assert_close(y[finite], truth[finite], rtol=0, atol=worst)
+
+
+@unless_declined
+def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
+    problem = settings.host(kernel, ())
+    for setting in settings.SETTINGS:
+        try:
+            report = examine(kernel, problem, 0, 100_000, (), setting)
+        except LaunchError as error:  # it says that it cannot, which a user can act on
+            assert setting.offset and "does not begin at a multiple of 16 bytes" in str(error)
+            continue
+        assert report.ok, str(report)
+
+
+@on("cuda")
+@pytest.mark.parametrize("problem", problems("limits"), ids=lambda p: p.label)
+@unless_declined
+def test_long_problems(kernel: Kernel, problem: Problem) -> None:
+    report = convlab.check(kernel, problem, scale=None)
+    assert report.ok, str(report)
 
 
 def workspace_bytes(kernel: Kernel, problem: Problem) -> int:

@@ -25,14 +25,18 @@ from ..words.errors import ConvlabError, LaunchError, UnsupportedError, WrongRes
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
-from . import shapes
+from . import settings, shapes
 from .examine import examine, failed
 from .report import Report, Reports
+from .settings import ONCE, ORDINARY, SETTINGS, Setting
 
 COUNT = 64  # generated problems, unless told otherwise
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
+_SHRINK_SECONDS = 20.0
+_LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
+_ONCE = "run once, untraced: longer than {:,}"  # without looking for races
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 
@@ -63,8 +67,8 @@ def check(
         A runnable, or a kernel's name or path, or a baseline's name.
     problem
         A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
-        Without it: the set "awkward" and `count` generated problems, and, if one fails, the
-        smallest that does.
+        Without it: the sets "awkward" and "limits" and `count` generated problems, and, if one
+        fails, the smallest that does.
     seed
         Seed of the inputs, and of the generated problems.
     sample
@@ -113,8 +117,11 @@ def check(
     built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and not kernel.simulated and not kernel.library
 
-    def one(problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = ()) -> Report:
-        given = (kernel, problem, seed, sample, notes)
+    def one(
+        problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = (),
+        setting: Setting = ORDINARY,
+    ) -> Report:  # fmt: skip
+        given = (kernel, problem, seed, sample, notes, setting)
         try:
             if isolate and worker.can_cross(*given):
                 return worker.call(examine, *given, time_limit=time_limit)
@@ -128,12 +135,21 @@ def check(
         problem, note = fit(problem, [kernel], scale)
         return one(problem, notes=(note,) if note else ())
 
+    untraced = kernel.untraced()
+
+    def short(problem: Problem) -> Report:
+        """A problem of the default check."""
+        if kernel.simulated and max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG:
+            return one(problem, untraced, (_ONCE.format(_LONG),), ONCE)
+        return one(problem)
+
     found: Report | Reports
     asked = None if problem is None else members(problem)
     if problem is None:
-        chosen = [*named_problems("awkward"), *shapes.generated(count, seed)]
+        chosen = [*named_problems("awkward"), *named_problems("limits"),
+                  *shapes.generated(count, seed)]  # fmt: skip
         what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
-        found = _check_set(kernel, one, chosen, (what,), progress)
+        found = _check_set(kernel, short, chosen, (what,), progress)
         if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
             small = kernel.limited(_LITTLE_WORKSPACE)
             note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
@@ -141,6 +157,9 @@ def check(
                                [*map(named_problem, _IN_CHUNKS)], (what, note), progress)  # fmt: skip
             found = replace(again, reports=found.reports + again.reports,
                             skipped=found.skipped + again.skipped)  # fmt: skip
+        on = settings.host(kernel, (r.problem for r in found))
+        if found.ok and on and kernel.source:  # of a kernel's file
+            found = _in_settings(kernel, functools.partial(one, on), found)
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
     elif asked is None:
@@ -172,14 +191,16 @@ def _check_set(
         try:
             return one(problem)
         except LaunchError as error:
+            if error.kind == "too little workspace":  # it says so, and that is no mistake
+                raise UnsupportedError(error.args[0].split(": load")[0]) from None
             lost += time.perf_counter() - started
             return failed(kernel, problem, error)
 
     def shrunk(least: Report) -> Report:
-        tried = {least.problem: least}
+        tried, until = {least.problem: least}, time.perf_counter() + _SHRINK_SECONDS
 
         def fails(problem: Problem) -> bool:  # in the same way: a worker that died is no race
-            if lost > _FAULT_SECONDS:
+            if lost > _FAULT_SECONDS or time.perf_counter() > until:
                 return False
             try:
                 tried[problem] = attempt(problem)
@@ -210,3 +231,22 @@ def _check_set(
             bar.set_description(f"{kernel.name}: shrinking")
             smallest = shrunk(min(wrong, key=lambda r: (r.problem.macs, r.problem.min_bytes)))
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes)
+
+
+def _in_settings(kernel: Runnable, one: Callable[..., Report], found: Reports) -> Reports:
+    """Add the reports of a kernel that is right so far in all settings, on one problem."""
+    reports: list[Report] = []
+    declined: list[tuple[Problem, str]] = []
+    for setting in SETTINGS:
+        try:
+            reports.append(one(setting=setting))
+        except LaunchError as error:
+            if setting.offset and not error.kind:  # it says that it does not take such
+                declined.append((error.problem, str(error)))
+            else:
+                reports.append(failed(kernel, error.problem, error, setting))
+    wrong = next((report for report in reports if not report.ok), None)
+    return replace(
+        found, reports=found.reports + tuple(reports), smallest=wrong,
+        skipped=found.skipped + tuple(declined),
+    )  # fmt: skip

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from ..run.runnable import Launch, Runnable
 from ..sim import Finding
 from ..words.errors import LaunchError
 from ..words.problem import Problem
-from . import reference, tally
+from . import reference, settings, tally
 from .reference import Reference
 from .report import Report, found_in, worded
+from .settings import ORDINARY, Setting
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
@@ -36,19 +38,21 @@ _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
 def examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = ()
-) -> Report:
+    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = (),
+    setting: Setting = ORDINARY,
+) -> Report:  # fmt: skip
     """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
+    given = (kernel, problem, seed, sample, notes, setting)
     if kernel.device.type != "cuda":
-        return _examine(kernel, problem, seed, sample, notes)
+        return _examine(*given)
     with torch.cuda.device(kernel.device):
         torch.cuda.synchronize()
         with torch.cuda.stream(_side_stream(kernel.device.index)):
             hits = reference.known.cache_info().hits
-            report = _examine(kernel, problem, seed, sample, notes)
+            report = _examine(*given)
             if not report.ok and reference.known.cache_info().hits > hits:
                 reference.forget()  # it may be the reference that an earlier kernel spoilt
-                report = _examine(kernel, problem, seed, sample, notes)
+                report = _examine(*given)
         torch.cuda.synchronize()  # a fault on another stream shows here at the latest
         if torch.cuda.memory_reserved() > 1 << 30:
             torch.cuda.empty_cache()  # what is measured next may need it in another process
@@ -62,32 +66,48 @@ def _side_stream(index: int) -> torch.cuda.Stream:
 
 
 def _examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...]
-) -> Report:
+    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...],
+    setting: Setting,
+) -> Report:  # fmt: skip
     guards, said = Guards(), list(notes)
-    right = reference.known(problem, sample, seed, kernel.device, kernel.format)
-    inputs = [guards.place(n, t) for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]
+    bound = reference.tolerance(kernel.precision, problem.gemm_k)
+    if setting.data == "normal":
+        right = reference.known(problem, sample, seed, kernel.device, kernel.format)
+    else:
+        bound = setting.bound(bound, kernel.mixes)
+        given = settings.inputs(setting.data, problem, seed, kernel.device, kernel.format)
+        right = Reference(problem, given, sample, seed)
+    inputs = [guards.place(n, t, setting.offset)
+              for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]  # fmt: skip
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
-    bound = reference.tolerance(kernel.precision, problem.gemm_k)
 
     started = time.perf_counter()
-    poisoned = _run(launch)
+    poisoned = _run(launch, settings.others(kernel, problem) if setting.after_others else ())
     host_seconds = time.perf_counter() - started
     counters = launch.counters
     failures = tally.changed_inputs(launch.inputs, right.inputs)
     seen = list(launch.findings)
 
-    found = tally.Tally(right, launch.y, bound, poisoned)
+    y = launch.y
+    if setting.data in ("denormals", "special"):
+        known = torch.cat([piece for _, piece in right.pieces])
+        y = settings.forgiven(setting.data, y, known, problem, right.inputs, kernel.mixes)
+    found = tally.Tally(right, y, bound, poisoned)
     failures += found.failures()
     if not found.error <= bound:
         text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
         failures.append(tally.wrong("wrong result", f"{text} here"))
-    if right.constant:
+    if failures and setting.data in ("integers", "special"):
+        said.append(
+            "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`; one "
+            "that makes NaN of inf, `mixes: 1x1`"
+        )
+    if right.constant and not setting.words:
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     try:
-        moving = _moving(kernel, launch, host_seconds, said)
+        moving = _moving(kernel, launch, host_seconds, said) if setting.twice else []
     except LaunchError as error:
         if not failures:
             raise
@@ -103,7 +123,7 @@ def _examine(
         limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
         compared=found.compared, findings=findings, patterns=tuple(patterns),
         failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
-        notes=tuple(said),
+        notes=tuple(said), setting=setting.words,
         pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
@@ -112,14 +132,16 @@ def _examine(
     return report
 
 
-def failed(kernel: Runnable, problem: Problem, error: LaunchError) -> Report:
+def failed(
+    kernel: Runnable, problem: Problem, error: LaunchError, setting: Setting = ORDINARY
+) -> Report:
     """Return the report of a kernel that did not run to its end."""
     return _report(
         kernel, problem, ok=False, error=math.nan,
         bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
         limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
         compared="nothing compared", failures=(str(error),), fault=error.kind,
-        findings=found_in(error),
+        findings=found_in(error), setting=setting.words,
     )  # fmt: skip
 
 
@@ -128,7 +150,7 @@ def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
                   precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
 
 
-def _run(launch: Launch) -> bool:
+def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
     """Poison and run a launch on the current stream; return whether there was an output to poison.
 
     On a GPU the stream is made to sleep first, and only it is waited for: what a kernel launches
@@ -138,7 +160,10 @@ def _run(launch: Launch) -> bool:
     if device.type == "cuda":
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = tally.poison(launch)
-    launch()
+    if others:
+        launch.call_after(others)
+    else:
+        launch()
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return poisoned
@@ -196,13 +221,18 @@ class Guards:
         self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
         self._names: dict[int, str] = {}  # by the middle's address
 
-    def place(self, name: str, tensor: Tensor | None) -> Tensor | None:
-        """Return a copy of a tensor without gaps (of None: None) between two zones."""
+    def place(self, name: str, tensor: Tensor | None, offset: int = 0) -> Tensor | None:
+        """Return a copy of a tensor without gaps (of None: None) between two zones.
+
+        It begins `offset` bytes behind the first of them.
+        """
         if tensor is None:
             return None
-        middle = self.allocate(tuple(tensor.shape), tensor.dtype, tensor.device)
+        skipped = offset // tensor.element_size()
+        middle = self.allocate((skipped + tensor.numel(),), tensor.dtype, tensor.device)
         self._names[middle.data_ptr()] = name
-        return middle.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+        middle[:skipped] = math.nan
+        return middle[skipped:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
     def name(self, launch: Launch) -> None:
         """Learn which of what was allocated is the launch's y, its workspace, its filter."""

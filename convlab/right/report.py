@@ -104,6 +104,8 @@ class Report(Result):
         Lines: what is wrong; what the wrong outputs have in common; what was left out and why.
     findings
         The failures as data, with places where they are known, and the simulator's warnings.
+    setting
+        What was unusual of the run: the data, what came before it; in words, empty if nothing was.
     fault
         The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None.
     pixels, channels
@@ -131,6 +133,7 @@ class Report(Result):
     patterns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    setting: str = ""
     fault: str | None = None
     pixels: np.ndarray | None = field(default=None, compare=False)
     channels: np.ndarray | None = field(default=None, compare=False)
@@ -146,7 +149,8 @@ class Report(Result):
     def cells(self) -> dict[str, Any]:
         """The row of `frame`."""
         row = {"kernel": self.kernel, "title": self.title, "class": self.precision,
-               "engine": self.engine, "problem": self.problem.label, "right": self.ok}  # fmt: skip
+               "engine": self.engine, "problem": self.problem.label, "setting": self.setting,
+               "right": self.ok}  # fmt: skip
         numbers = ("error", "bound", "worst", "limit", "outputs", "wrong", "unwritten", "compared")
         return row | {name: getattr(self, name) for name in numbers}
 
@@ -165,7 +169,12 @@ class Report(Result):
     @property
     def sentence(self) -> str:
         """Right or wrong, and on what."""
-        return f"{self.kernel} on {self.problem.label}: {'right' if self.ok else 'WRONG'}"
+        return f"{self.kernel} on {self.label}: {'right' if self.ok else 'WRONG'}"
+
+    @property
+    def label(self) -> str:
+        """The problem's label, and the setting."""
+        return f"{self.problem.label}, {self.setting}" if self.setting else self.problem.label
 
     @property
     def details(self) -> Sequence[str]:
@@ -226,7 +235,7 @@ class Reports(Result):
         told = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
         again = [f"on {many} of {len(wrong)} wrong problems: {text}"
                  for text, many in told.most_common(3) if 3 * many >= len(wrong) > 1]  # fmt: skip
-        return across([(report.problem, report.ok) for report in self]) + again
+        return across([(r.problem, r.ok) for r in self if not r.setting]) + again
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -238,9 +247,13 @@ class Reports(Result):
         declined = f", {len(self.skipped)} declined" if self.skipped else ""
         if not self.reports:
             return f"{self.kernel}: nothing was checked{declined}"
-        right = len(self) - len(self.wrong)
+        plain = [report for report in self if not report.setting]
+        right = sum(report.ok for report in plain)
         verdict = "" if self.ok else "WRONG, "
-        return f"{self.kernel}: {verdict}right on {right} of {len(self)} problems{declined}"
+        others = f", in {len(self) - len(plain)} settings of one" if len(self) > len(plain) else ""
+        return (
+            f"{self.kernel}: {verdict}right on {right} of {len(plain)} problems{declined}{others}"
+        )
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -255,16 +268,18 @@ class Reports(Result):
         """How near it came to a bound; what failing problems share, the smallest, the first."""
         lines = []
         if self.ok:
-            nearest = max(self, key=lambda report: report.error / report.bound)
+            plain = [report for report in self if not report.setting]
+            nearest = max(plain, key=lambda report: report.error / report.bound)
             lines.append(
                 f"  nearest to its bound: error {nearest.error:.2g} of at most "
                 f"{nearest.bound:.2g} on {nearest.problem.label}"
             )
         lines += _warnings(self.reports) + [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
-            lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
+            if not self.smallest.setting:
+                lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
-        wrong = [f"wrong on {r.problem.label}: {r.summary}" for r in self.wrong]
+        wrong = [f"wrong on {r.label}: {r.summary}" for r in self.wrong]
         declined = [f"declined {p.label}: {why.split(': ', 1)[-1]}" for p, why in self.skipped]
         for told, rest in ((wrong, "and on {} more"), (declined, "and {} more declined")):
             more = [rest.format(len(told) - _LISTED)] if len(told) > _LISTED else []

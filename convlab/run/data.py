@@ -37,6 +37,12 @@ def inputs(
     w = normal(*problem.w_shape) / math.sqrt(problem.gemm_k)
     bias = normal(problem.K) if problem.bias else None
     x = normal(*problem.x_shape)
+    return placed((x, w, bias), format)
+
+
+def placed(inputs: Inputs, format: Format) -> Inputs:
+    """Return the same numbers, rounded and placed as a format says."""
+    x, w, bias = inputs
     if format != FLOAT32:
         x = format.x.place(x.to(format.x.torch_dtype))
         w = format.w.place(w.to(format.w.torch_dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -63,7 +64,8 @@ class CudaLaunch(Launch):
         if need > limit:
             raise LaunchError(
                 f"{self.runnable.name} needs {need:,} bytes of workspace for this problem, more "
-                f"than the limit of {limit:,}: load(..., workspace_limit={need})"
+                f"than the limit of {limit:,}: load(..., workspace_limit={need})",
+                kind="too little workspace",
             )
         stored, shape = self.runnable.format.y, self.problem.y_shape
         try:
@@ -107,6 +109,7 @@ class SimLaunch(Launch):
 
     def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs) -> None:
         self._build, self._trace, self._runs = kernel.build(), None, 0
+        self._earlier: list[list[int]] = []
         self.launches: list[dict[str, object]] = []
         names = ("x", "w", "bias")
         given = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
@@ -114,7 +117,9 @@ class SimLaunch(Launch):
         shapes["y"] = problem.y_shape
         # most pages of a sampled y are never touched, and it may exceed the memory
         sparse = ["y"] if kernel.sample is not None else []
-        self._arena = sim.Arena(shapes, sparse, kernel.format)
+        # each misses an address for float4 as the tensor does that was given
+        shifts = {name: tensor.data_ptr() % 16 // 4 * 4 for name, tensor in given.items()}
+        self._arena = sim.Arena(shapes, sparse, kernel.format, shifts)
         placed = self._arena.tensors
         for name, tensor in given.items():
             placed[name].copy_(tensor)
@@ -136,13 +141,20 @@ class SimLaunch(Launch):
                 label=kernel.name, source=kernel.path or kernel.source,
                 workspace_limit=kernel.workspace_limit, trace=kernel.trace,
                 time_limit=kernel.time_limit, schedule=schedule,
-                sample=kernel.sample and (kernel.sample, 0),
+                sample=kernel.sample and (kernel.sample, 0), earlier=self._earlier,
             )  # fmt: skip
         except LaunchError as error:
             self.findings = error.findings
             raise
         self._trace, self.findings, self.launches = trace, trace.findings, trace.launches
         self.counters, self.sampling = trace.counters, trace.sampling
+
+    def call_after(self, earlier: Sequence[Problem]) -> None:
+        self._earlier = [integers(problem) for problem in earlier]
+        try:
+            self()
+        finally:
+            self._earlier = []
 
     @property
     def lines(self) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ nothing else: what one of them has not is a default here, so that nobody has to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..words.errors import ConvlabError, LaunchError
-from ..words.format import FLOAT32, Format
+from ..words.format import FLOAT32, Format, Storage
 from ..words.problem import Problem
 
 if TYPE_CHECKING:
@@ -50,6 +51,48 @@ class Launch:
         """Compute y: on a GPU asynchronously, on torch's current stream."""
         raise NotImplementedError
 
+    def call_after(self, earlier: Sequence[Problem]) -> None:
+        """Call it in a process that has called the runnable for other problems, on other numbers.
+
+        Those lie at the same addresses where they fit; the largest runs once more, beside
+        this one, on another stream, where there are streams.
+        """
+        kept = [None if tensor is None else tensor.clone() for tensor in self.inputs]
+        for tensor in self.inputs:
+            if tensor is not None:
+                tensor.neg_()
+        calls = [self.runnable.prepare(p, *self._fitted(p)) for p in earlier]
+        for call in calls:
+            call()
+        for tensor, before in zip(self.inputs, kept, strict=True):
+            if tensor is not None:
+                tensor.copy_(before)
+        if self.runnable.device.type != "cuda" or not calls:
+            return self()
+        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            max(calls, key=lambda call: call.problem.macs)()
+        self()
+        here.wait_stream(beside)
+        return None
+
+    def _fitted(self, problem: Problem) -> Inputs:
+        """Tensors of another problem, at the same addresses where they are not larger."""
+
+        def fit(tensor: Tensor | None, stored: Storage, *shape: int) -> Tensor | None:
+            if tensor is None:
+                return None
+            flat, size = tensor.as_strided((tensor.numel(),), (1,)), math.prod(shape)
+            flat = flat[:size] if size <= len(flat) else flat.new_zeros(size)
+            return stored.logical(flat.view(stored.in_memory(shape)))
+
+        (x, w, bias), lie = self.inputs, self.runnable.format
+        return (
+            fit(x, lie.x, *problem.x_shape), fit(w, lie.w, *problem.w_shape),
+            fit(bias, lie.bias, problem.K),
+        )  # fmt: skip
+
     def prepare_filter(self) -> None:
         """Lay the filter out once more, as `Runnable.prepare` did; nothing where `plan` is None."""
 
@@ -68,6 +111,7 @@ class Runnable:
     defines: Mapping[str, int] = MappingProxyType({})  # the tunables that were set
     texts: Mapping[str, str] = MappingProxyType({})  # that it is made of, by name: with headers
     flags: Sequence[str] = ()  # of the compiler, tunables among them
+    mixes: str | None = None  # "2x2": outputs of such a tile are made of the same sums, as it says
     atomics: bool = False  # two runs may differ in bits, by its own word
     library: bool = False  # none of a learner's CUDA code runs: it is never isolated
     workspace_limit: int | None = None  # bytes that a call may take; None: cannot be limited
@@ -84,6 +128,10 @@ class Runnable:
     def unsupported(self, problem: Problem) -> str | None:
         """Return why it cannot do a problem, or None."""
         return None
+
+    def untraced(self) -> Runnable:
+        """Itself, without what the simulator counts and looks for: several times as fast there."""
+        return self
 
     def must_run_whole(self) -> None:
         """Raise ProblemError if its y would be no result, as only some of the blocks run."""

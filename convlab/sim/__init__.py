@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -54,7 +55,7 @@ class Arena:
     Each tensor starts on a page of its own, so that the child can map each with unmapped memory
     around it. Nothing is written to them: what stays untouched takes no memory, and is zero; those
     called `sparse`, of which little will be touched, need not fit into memory. A shape is as torch
-    has it, or a number of bytes.
+    has it, or a number of bytes. `shifts` are the bytes by which some miss their page's start.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Arena:
         shapes: Mapping[str, tuple[int, ...] | int],
         sparse: Collection[str] = (),
         format: Format = FLOAT32,
+        shifts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.buffers: dict[str, tuple[int, int]] = {}  # offset and bytes of each
         self.arrays: dict[str, Array] = {}  # how to name their elements
@@ -70,8 +72,9 @@ class Arena:
         total = needed = 0
         for name, shape in shapes.items():
             size = shape if isinstance(shape, int) else stored[name].itemsize * math.prod(shape)
-            self.buffers[name] = (total, size)
-            total += -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+            shift = shifts.get(name, 0)
+            self.buffers[name] = (total + shift, size)
+            total += -(-max(shift + size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
             needed += 0 if name in sparse else size
         self._fd = os.memfd_create("convlab")
         try:
@@ -127,6 +130,8 @@ def simulate(
 
     `more` has workspace_limit, in bytes; and may have
 
+    - earlier: problems, as `problem` is one, for which it is called first in the same process, with
+      other numbers at the same addresses where they fit;
     - joined: (code offset, bytes) of instructions whose successive accesses to neighbouring
       addresses are counted as one of so many bytes, see `Trace.offsets_of`;
     - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All counts
@@ -180,7 +185,8 @@ def _failure(
     if done.workspace > limit:
         return LaunchError(
             f"{label} needs {done.workspace:,} bytes of workspace for this problem, more than "
-            f"the limit of {limit:,}: load(..., workspace_limit={done.workspace})"
+            f"the limit of {limit:,}: load(..., workspace_limit={done.workspace})",
+            kind="too little workspace",
         )
     if done.error:
         note = f" ({done.note})" if done.note else ""

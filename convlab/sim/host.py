@@ -8,6 +8,7 @@ reply tells how the child ended, and what it wrote to its report (see ``runtime/
 import ctypes
 import fcntl
 import json
+import mmap
 import os
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
@@ -93,12 +94,16 @@ def _run(request: dict, report: int, tell) -> None:
     if "arguments" in request:
         error = _any_kernel(request, library, buffer)
     else:
+        limit = request["workspace_limit"]
+        tensors = {name: buffer(name, name == "y") for name in ("x", "w", "bias", "y")}
+        for problem in request.get("earlier", ()):
+            _earlier(abi.Entry(request["library"], problem), problem, request, runtime, tensors)
         entry = abi.Entry(request["library"], request["problem"])
-        need = entry.workspace(request["workspace_limit"])
+        need = entry.workspace(limit)
         tell("workspace", need)
-        if need > request["workspace_limit"]:
+        if need > limit:
             return
-        error = _convolution(entry, need, runtime, buffer)
+        error = _convolution(entry, need, runtime, *tensors.values())
     if not error and (code := runtime.cudaPeekAtLastError()):
         error = runtime.cudaGetErrorString(code).decode()
     if error:
@@ -106,13 +111,51 @@ def _run(request: dict, report: int, tell) -> None:
     runtime.sim_finish()
 
 
-def _convolution(entry, need: int, runtime, buffer) -> str | None:
+def _earlier(entry, problem: list[int], request: dict, runtime, tensors: dict) -> None:
+    """Call it for another problem, with other numbers at the same addresses where they fit."""
+    need = entry.workspace(request["workspace_limit"])
+    if need > request["workspace_limit"]:
+        return
+    elements, there = _elements(problem), _elements(request["problem"])
+    given, kept = dict(tensors), []
+    for name, address in tensors.items():
+        if address is None:
+            continue
+        size = request["buffers"][name][1]
+        if (wanted := size // there[name] * elements[name]) > size:
+            given[name] = runtime.sim_map(b"%s of another call" % name.encode(), -1, 0, wanted, 2)
+            continue
+        numbers = ctypes.string_at(address, size)
+        kept.append((address, numbers, name != "y"))
+        _put(address, numbers[size // 8 * 4 :] + numbers[: size // 8 * 4], name != "y")
+    _convolution(entry, need, runtime, *given.values())
+    for place in kept:
+        _put(*place)
+
+
+def _elements(problem: list[int]) -> dict[str, int]:
+    p = dict(zip(abi.FIELDS, problem, strict=True))
+    return {"x": p["N"] * p["C"] * p["H"] * p["W"], "bias": p["K"],
+            "w": p["K"] * (p["C"] // p["groups"]) * p["R"] * p["S"],
+            "y": p["N"] * p["K"] * p["P"] * p["Q"]}  # fmt: skip
+
+
+def _put(address: int, numbers: bytes, constant: bool) -> None:
+    """Write to a buffer; one that is `constant` for the kernel can be written to only here."""
+    protect, first = ctypes.CDLL(None).mprotect, address // mmap.PAGESIZE * mmap.PAGESIZE
+    pages = c_void_p(first), c_size_t(address - first + len(numbers))
+    protect(*pages, mmap.PROT_READ | mmap.PROT_WRITE)
+    ctypes.memmove(address, numbers, len(numbers))
+    if constant:
+        protect(*pages, mmap.PROT_READ)
+
+
+def _convolution(entry, need: int, runtime, x, w, bias, y) -> str | None:
     """Call the entry points; an error's text, or None."""
 
     def own(name: bytes, size: int) -> int | None:
         return runtime.sim_map(name, -1, 0, size, 1) if size else None
 
-    x, w, bias, y = (buffer(name, name == "y") for name in ("x", "w", "bias", "y"))
     laid_out, workspace, error = own(b"plan", entry.plan()), own(b"workspace", need), None
     if laid_out:
         error, w = entry.prepare(w, laid_out), laid_out

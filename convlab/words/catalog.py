@@ -50,6 +50,7 @@ class Header:
     # "sm_100f", those of its family. None: whichever is there.
     arch: str | None = None
     tensors: Format = FLOAT32
+    mixes: str | None = None  # "2x2": outputs of such a tile are made of the same sums; "image"
     atomics: bool = False  # it adds into memory in no fixed order: two runs may differ in bits
 
     def unsupported(self, problem: Problem, sm: int, smem: int) -> str | None:
@@ -103,6 +104,7 @@ _KEYS = tuple(entry.name for entry in fields(Header))
 _VALUES = {
     "precision": ("fp32|tf32|bf16", "fp32, tf32 or bf16"),
     "arch": (r"sm_\d{2,3}[af]?", "like sm_80 or sm_90a"),
+    "mixes": (r"[1-9]\d?x[1-9]\d?|image", "like 2x2, or image"),
     "atomics": ("yes|no", "yes or no"),
 }
 

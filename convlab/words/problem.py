@@ -20,7 +20,7 @@ from .scaled import scaled
 
 INT32_MAX = 2**31 - 1
 _DIMENSIONS = "NCHWKRS"
-PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward")
+PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward", "limits")
 
 Pair = tuple[int, int]
 

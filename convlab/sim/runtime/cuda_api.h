@@ -61,17 +61,15 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
     choose(launch);
     g_running = &launch;
     ++g_counters.launches;
-    int workers = int(std::min<uint64_t>(uint64_t(std::min(g_threads, 256)), launch.runs));
-    std::vector<std::thread> others;
-    for (int i = 1; i < workers; ++i)
-        others.emplace_back([&] {
-            catch_signals_here();
-            Worker().run(&launch);
-        });
-    g_os_threads = 0;
-    for (auto& other : others) g_os_thread[g_os_threads++] = other.native_handle();
+    for (int i = 1; i < g_threads; ++i) start_worker(launch);
     Worker().run(&launch);
-    for (auto& other : others) other.join();
+    for (size_t i = 0;; ++i) {  // those who still run may start more
+        std::unique_lock<std::mutex> hold(launch.lock);
+        if (i == launch.others.size()) break;
+        std::thread other = std::move(launch.others[i]);
+        hold.unlock();
+        other.join();
+    }
     g_os_threads = 0;
     g_running = nullptr;
     if (g_sample) extrapolate(launch);

@@ -88,6 +88,18 @@ void Worker::yield() {
 // For loops that wait for another thread: fibers are never interrupted, so let others run.
 void Worker::spin() {
     if (++spins % 16 == 0) yield();
+    look(0);
+}
+
+void start_worker(Launch& launch);
+
+// A thread that looks at one place so often may wait for a block that no worker has begun.
+void Worker::look(uintptr_t at) {
+    if (at != looked_at || current != looker) looks = 0, looked_at = at, looker = current;
+    if (++looks % kRelief) return;
+    start_worker(*launch);
+    yield();
+    sched_yield();
 }
 
 // The current thread is done, at its end or at a fault.

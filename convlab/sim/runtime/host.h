@@ -44,13 +44,15 @@ void sim_time_limit(double seconds, double stall) {
 // Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
 // `writable` is 2 where what it holds may be read before it is written.
 void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
-    size_t pages = (std::max<size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
+    size_t shift = offset % kPage;  // by which it misses a page's start
+    size_t pages = (std::max<size_t>(shift + bytes, 1) + kPage - 1) / kPage * kPage;
     if (g_region_used + pages + kGap > kRegion) return nullptr;
     void* at = reinterpret_cast<void*>(g_region + g_region_used);
     g_region_used += (pages + kGap + kPage - 1) / kPage * kPage;
     int flags = MAP_FIXED | (fd < 0 ? kPrivate : MAP_SHARED);
     int protection = PROT_READ | (writable ? PROT_WRITE : 0);
-    if (mmap(at, pages, protection, flags, fd, off_t(offset)) == MAP_FAILED) return nullptr;
+    if (mmap(at, pages, protection, flags, fd, off_t(offset - shift)) == MAP_FAILED) return nullptr;
+    at = static_cast<char*>(at) + shift;
     if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
     std::lock_guard<std::mutex> hold(g_lock);
     Cell* cells = nullptr;

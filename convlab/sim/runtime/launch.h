@@ -1,6 +1,7 @@
 // One launch: its blocks, all or some, on one worker for each core; and the sums afterwards.
 #pragma once
 #include "findings.h"
+#include "signals.h"
 
 #include <link.h>
 
@@ -64,6 +65,19 @@ Counters Worker::totals() const {
         all.shared_wavefronts += on_shared.units;
     }
     return all;
+}
+
+// One more worker, if there are blocks that none has begun: others may be waiting for those. On a
+// GPU they would be resident beside them, if they are not too many.
+void start_worker(Launch& launch) {
+    std::lock_guard<std::mutex> hold(launch.lock);
+    if (launch.next >= launch.runs || g_os_threads == kOthers) return;
+    launch.others.emplace_back([&launch] {
+        catch_signals_here();
+        Worker().run(&launch);
+    });
+    g_os_thread[g_os_threads] = launch.others.back().native_handle();
+    ++g_os_threads;
 }
 
 // Where the library is that holds a code address.

@@ -3,7 +3,8 @@
 //   launch    blocks are handed to one OS thread per core; a block runs to its end on one of them.
 //   fiber     each thread of a block has a stack of its own and runs until it must wait: at a
 //             barrier, at a warp operation, or because its access log is full. Then the next one
-//             that can go on does. Nothing is preemptive.
+//             that can go on does. Nothing is preemptive; but where a block seems to wait for one
+//             that has not begun, a further worker begins it.
 //   schedule  number 0 is that order. In a higher one, threads also lose their turn before some
 //             accesses (which, the number decides), and in an odd one the last block and the last
 //             thread come first. What a kernel computes may not depend on it.

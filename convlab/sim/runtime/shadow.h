@@ -145,6 +145,7 @@ void sim_atomic(const volatile void* address, unsigned bytes) {
     if (!t_worker) return;
     Worker& w = *t_worker;
     ++w.counters.atomics;
+    w.look(uintptr_t(address));
     w.access(uintptr_t(address), bytes, Kind::atomic, CALLER);
     Fiber& f = w.fibers[w.current];
     if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;

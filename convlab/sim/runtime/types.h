@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 #include <unordered_map>
 #include <vector>
@@ -30,6 +31,7 @@ constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's sh
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // entries that a lane logs before its warp is counted
 constexpr int kHeld = 256;                   // full logs that a lane waits for those behind it
+constexpr unsigned kRelief = 1 << 11;        // looks at one place after which a block seems to wait
 constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
 constexpr size_t kFindings = 200;            // lines that are told apart
@@ -215,6 +217,7 @@ struct Launch {
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
     std::unordered_map<uint32_t, uint32_t> released;  // by blocks, see Fiber
+    std::vector<std::thread> others;  // workers beside the first
     uint3 block_of(uint64_t number) const {
         return {unsigned(number % grid.x), unsigned(number / grid.x % grid.y),
                 unsigned(number / grid.x / grid.y)};
@@ -268,7 +271,8 @@ struct {                             // see time_is_up
     int still = 0;                   // for how many ticks it has been that
 } g_patience;
 std::atomic<int> g_os_threads{0};
-pthread_t g_os_thread[256];
+constexpr int kOthers = 256;
+pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
 uintptr_t g_library_call = 0;        // where the host called a library that is at work

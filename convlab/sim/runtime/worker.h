@@ -10,7 +10,9 @@ struct Worker {
     Launch* launch = nullptr;
     int threads = 0, current = -1, live = 0, waiting = 0;
     int votes = 0, last_votes = 0, last_arrived = 0;
-    unsigned spins = 0;
+    unsigned spins = 0, looks = 0;  // of loops that wait; of one thread at one place, one by one
+    uintptr_t looked_at = 0;
+    int looker = 0;
     int patience = 0;  // accesses until the next switch
     uint64_t dice = 0;
     void* scheduler = nullptr;  // its stack pointer while fibers run
@@ -90,6 +92,7 @@ struct Worker {
     bool can_run(int i) const;
     void yield();
     void spin();
+    void look(uintptr_t at);
     [[noreturn]] void leave(bool at_fault);
     void run_block(uint64_t number);
 

@@ -1,0 +1,132 @@
+"""Settings in which a kernel must be right, too: other data than normal, and what came before it.
+
+The default check has each on one small problem, once all others are right. What a right kernel may
+do there is decided here, by rule:
+
+- Sums of small integers are exact in any order and in any class: the result is the truth's bits.
+- Denormals may count as zero, x's and w's as well as products, as with ``-ftz=true``.
+- An inf or NaN changes the outputs that see it, and no others: what lies beside the image is not
+  seen, whatever a kernel multiplies by zero there.
+- A kernel whose header says ``mixes: 2x2`` makes each tile of 2 x 2 outputs from the same sums
+  (Winograd): an inf or NaN that one of them sees may make all of them inf or NaN, and sums of
+  integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile,
+  and ``mixes: 1x1`` is for what turns an inf into NaN where it is seen (a number split in two).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..run import data
+from ..run.runnable import Inputs, Runnable
+from ..words.errors import ProblemError
+from ..words.format import Format
+from ..words.problem import Problem
+from ..words.problem import problem as named_problem
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a problem is run, and on what."""
+
+    words: str = ""  # for people; of the ordinary one none
+    data: str = "normal"
+    offset: int = 0  # bytes by which x, w and bias miss an aligned address
+    after_others: bool = False  # called for other problems first, in the same process
+    twice: bool = True  # run again, if that may be, to see whether bits move
+
+    def bound(self, allowed: float, mixes: str | None) -> float:
+        """The largest normwise error of a right result, of which `allowed` is its class's."""
+        return 0.0 if self.data == "integers" and not mixes else allowed
+
+
+ORDINARY, ONCE = Setting(), Setting(twice=False)
+SETTINGS = tuple(
+    Setting(words, kind, twice=False)
+    for words, kind in (
+        ("on small integers, whose sums are exact", "integers"), ("on zeros", "zeros"),
+        ("on huge numbers", "huge"), ("on tiny numbers", "tiny"), ("on denormals", "denormals"),
+        ("with inf and NaN in single places", "special"),
+    )
+) + (
+    Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
+    Setting("after calls for other problems in the same process", after_others=True, twice=False),
+)  # fmt: skip
+_HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
+_FEW_MACS = 500_000
+
+
+def host(kernel: Runnable, right: Iterable[Problem]) -> Problem | None:
+    """The problem that the settings ride on, where not one of `right` has to stand in for it."""
+    usual = [named_problem(spec) for spec in _HOSTS]
+    others = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
+    return next((p for p in [*usual, *others] if not kernel.unsupported(p)), None)
+
+
+def others(kernel: Runnable, problem: Problem) -> list[Problem]:
+    """The problems that it is called for before: smaller ones, a larger one, at last the same."""
+    N, H, W, K = problem.N, problem.H, problem.W, problem.K
+    changes = (
+        {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, {"R": 1, "S": 1},
+        {"N": N + 1, "H": H + 3, "W": W + 8, "K": 2 * K}, {},
+    )  # fmt: skip
+    found = []
+    for change in changes:
+        with contextlib.suppress(ProblemError):
+            found.append(dataclasses.replace(problem, name="", **change))
+    return [other for other in found if not kernel.unsupported(other)]
+
+
+def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: Format) -> Inputs:
+    """Return x, w and bias (or None) of one kind of data, the same for the same seed."""
+    if kind == "normal":
+        return data.inputs(problem, seed, device, format=format)
+    x, w, bias = data.inputs(problem, seed, device)
+    dtypes = [stored.torch_dtype for _, stored in format]
+    reach = min(round(math.log2(torch.finfo(dtype).max)) for dtype in dtypes)  # 128; 16 of fp16
+    if kind == "integers":  # exact in y's dtype, even in quarters, as Winograd's F(2x2) sums them
+        exact = 2 / torch.finfo(format.y.torch_dtype).eps
+        top = max(1, min(31, math.isqrt(int(exact / (problem.gemm_k + 1)))))
+        w = w * math.sqrt(problem.gemm_k)
+        x, w, bias = (t if t is None else (t * top / 2).round().clamp(-top, top)
+                      for t in (x, w, bias))  # fmt: skip
+    elif kind == "zeros":
+        x = torch.zeros_like(x)
+    elif kind == "special":
+        x[0, 0, -1, problem.W // 2] = math.inf  # what is read for the row before the next channel
+        x[-1, -1, problem.H // 2, -1] = -math.inf  # or for the column before the next row
+        x[0, -1, 0, 0] = math.nan
+        if all(around <= spread * ((taps - 1) // 2) for around, spread, taps in
+               zip(problem.padding, problem.dilation, (problem.R, problem.S))):  # fmt: skip
+            w[-1, 0, problem.R // 2, problem.S // 2] = math.nan  # never on the padding
+    else:
+        of_x, of_w = {"huge": (reach // 2, reach // 5), "tiny": (-reach // 2, -reach // 5),
+                      "denormals": (-reach - 2, 0)}[kind]  # fmt: skip
+        x, w = x * 2.0**of_x, w * 2.0**of_w
+        bias = None if bias is None else bias * 2.0 ** (of_x + of_w)
+    return data.placed((x, w, bias), format)
+
+
+def forgiven(kind: str, y: Tensor, truth: Tensor, problem: Problem, given: Inputs,
+             mixes: str | None) -> Tensor:  # fmt: skip
+    """Return y with the truth where it differs in a way that a right kernel's may."""
+    if kind == "denormals":
+        x, w, _ = (None if t is None else t.double().abs().max() for t in given)
+        flushed = problem.gemm_k * float(x * w) + torch.finfo(torch.float32).tiny
+        return torch.where((y.double() - truth).abs() <= flushed, truth.to(y.dtype), y)
+    if kind == "special" and mixes:
+        P, Q = problem.P, problem.Q
+        high, wide = (P, Q) if mixes == "image" else map(int, mixes.split("x"))
+        seen = (~torch.isfinite(truth)).float()
+        tiles = F.max_pool2d(seen, (high, wide), ceil_mode=True)
+        spread = tiles.repeat_interleave(high, 2).repeat_interleave(wide, 3)[..., :P, :Q] > 0
+        return torch.where(spread & ~torch.isfinite(y), truth.to(y.dtype), y)
+    return y

@@ -1,0 +1,276 @@
+"""The default check finds what a few ordinary problems do not show, in kernels of strangers.
+
+Each is written as somebody would who has never seen the rungs; none of the wrong ones is wrong on
+an ordinary problem with ordinary data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+
+import pytest
+import torch
+
+import convlab
+from convlab.right import reference, settings
+from convlab.right.check import check
+from convlab.words.errors import LaunchError
+from convlab.words.problem import Problem
+from tests.test_report_schema import VALIDATOR
+
+checking = sys.modules["convlab.right.check"]  # convlab.check is the function
+PLAIN = Problem(N=2, C=4, H=11, W=12, K=6, R=3, S=3, padding=1, groups=2, bias=True)
+
+# A thread for each output, as a textbook has it. What can be spliced in: declarations before the
+# kernel; what a thread does first, and to its sum; the host's code before the launch.
+SOURCE = """
+%(header)s
+#include "convlab.cuh"
+%(before)s
+__global__ void conv_kernel(const float* in, const float* filt, const float* b, float* out,
+                            ConvProblem d, void* ws) {
+    long long total = (long long)d.N * d.K * d.P * d.Q;
+    long long idx = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    %(first)s
+    if (idx >= total) return;
+    int ow = idx %% d.Q, oh = idx / d.Q %% d.P, oc = idx / d.Q / d.P %% d.K;
+    int img = idx / d.Q / d.P / d.K, icg = d.C / d.groups, g = oc / (d.K / d.groups);
+    float sum = b ? b[oc] : 0.f;
+    for (int ic = 0; ic < icg; ic++)
+        for (int kh = 0; kh < d.R; kh++)
+            for (int kw = 0; kw < d.S; kw++) {
+                int ih = oh * d.stride_h - d.pad_h + kh * d.dilation_h;
+                int iw = ow * d.stride_w - d.pad_w + kw * d.dilation_w;
+                long long wi = (((long long)oc * icg + ic) * d.R + kh) * d.S + kw;
+                bool ok = ih >= 0 && ih < d.H && iw >= 0 && iw < d.W;
+                %(product)s
+            }
+    %(last)s
+    out[idx] = sum;
+}
+%(workspace)s
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* workspace, size_t size,
+                                 cudaStream_t stream) {
+    const ConvProblem& d = *problem;
+    long long total = (long long)d.N * d.K * d.P * d.Q;
+    const float* filt = w;
+    %(host)s
+    if (total) conv_kernel<<<(total + 255) / 256, 256, 0, stream>>>(x, filt, bias, y, d, workspace);
+    return launch_error();
+}
+"""
+AT = "in[(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw]"
+PARTS = {
+    "header": "", "before": "", "first": "", "last": "", "workspace": "", "host": "",
+    "product": f"if (ok) sum += {AT} * filt[wi];",
+}  # fmt: skip
+
+
+def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
+    """The textbook's kernel with some of its parts replaced."""
+    return convlab.compile(SOURCE % (PARTS | parts), name=name, engine=engine)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One problem stands for the fixed ones."""
+    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
+    monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
+
+
+def default(kernel: convlab.Kernel) -> convlab.right.report.Reports:
+    """What `check` does when it is told nothing, without generated problems."""
+    return check(kernel, count=0, progress=False)
+
+
+# ---- no false alarm ----------------------------------------------------------------------------
+
+
+def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: None) -> None:
+    greedy = stranger("greedy", workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100000; }""",
+        host='if (size < 100000) return "too little";')  # fmt: skip
+    found = default(greedy)
+    assert found.ok, found
+    assert [why for _, why in found.skipped] == [
+        "greedy needs 100,000 bytes of workspace for this problem, more than the limit of 40,000"
+    ]
+
+
+WAITING = {  # blocks that wait for others, of which a GPU has all under way
+    "grid_barrier": (
+        "if (threadIdx.x == 0) { atomicAdd(flags, 1u); while (atomicAdd(flags, 0u) < gridDim.x); }"
+        "__syncthreads();"),
+    "volatile_grid_barrier": (
+        "if (threadIdx.x == 0) { atomicAdd(flags, 1u);"
+        "while (*(volatile unsigned*)flags < gridDim.x); } __syncthreads();"),
+    "look_back_at_the_block_before": (
+        "if (threadIdx.x == 0) { while (atomicAdd(flags, 0u) != gridDim.x - 1 - blockIdx.x);"
+        "atomicAdd(flags, 1u); } __syncthreads();"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
+@pytest.mark.parametrize("first", WAITING.values(), ids=WAITING)
+def test_blocks_may_wait_for_blocks_that_have_not_begun(first: str, traced: bool) -> None:
+    kernel = stranger("waits", first=f"unsigned* flags = (unsigned*)ws; {first}", workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4; }""",
+        host="cudaMemsetAsync(workspace, 0, 4, stream);")  # fmt: skip
+    blocks = -(-math.prod(PLAIN.y_shape) // 256)
+    assert blocks > 2 * len(os.sched_getaffinity(0))
+    if not traced and "volatile" in first:
+        pytest.skip("nothing sees a plain load there")
+    report = check(kernel if traced else kernel.untraced(), PLAIN)
+    assert report.ok, report
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+# A kernel that is written for less, and the problem of the set "limits" that shows it.
+TOO_LONG = {
+    "filters_65537": {"last": "if ((unsigned short)d.K != d.K) sum = 0;"},
+    "width_65540": {"first": "d.Q = (short)d.Q < 0 ? 1 : (unsigned short)d.Q;"},
+    "filter_65x65": {"product": f"if (ok && kh * d.S + kw < 4096) sum += {AT} * filt[wi];"},
+    "channels_4099": {"product": f"if (ok && ic < 4096) sum += {AT} * filt[wi];"},
+    "channels_65537": {"product": f"if (ok) sum += {AT} * filt[wi - ic + (ic & 65535)];"},
+    "filters_4099": {"last": "if (b && oc >= 4096) sum -= b[oc];"},
+    "planes_66000": {
+        "first": "idx = (long long)blockIdx.y * d.P * d.Q + idx; "
+                 "if (blockIdx.x * 256 + threadIdx.x >= d.P * d.Q) return;",
+        "host": "if (total) { conv_kernel<<<dim3((d.P * d.Q + 255) / 256, (unsigned)(d.N * d.K)), "
+                "256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error(); }"},
+    "padding_65x33": {"last": "if (d.pad_h > 63 && oh == 0) sum += 1;"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parts"), TOO_LONG.items(), ids=TOO_LONG)
+def test_a_size_that_it_is_not_written_for_is_met(
+    name: str, parts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
+    kernel = stranger("short_sighted", **parts)
+    ordinary = check(kernel, ["awkward.everything", "awkward.primes"], progress=False)
+    assert ordinary.ok, ordinary
+    assert not check(kernel.untraced(), [f"limits.{name}"], progress=False).ok
+
+
+def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = convlab.problem("limits.width_4100")
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
+    short, other, *_ = default(stranger("good"))
+    assert short.counters["global_load_bytes"] and not short.notes
+    assert not other.counters["global_load_bytes"] and "untraced" in other.notes[0]
+
+
+def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
+    """With this seed its one output is 0.013, where a sum of such terms is of order 1."""
+    one = Problem(N=1, C=1, H=40, W=40, K=1, R=40, S=40)
+    assert check(convlab.load("10_mma_tf32", engine="sim"), one, seed=35).ok
+
+
+# ---- data --------------------------------------------------------------------------------------
+
+FLAT = "(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw"
+UNUSUAL = {  # a kernel, and the setting that shows it
+    "rounded_sums": ("on small integers", {
+        "header": "// precision: tf32",
+        "last": "sum = __uint_as_float(__float_as_uint(sum) & 0xffffe000);"}),
+    "scaled_by_what_may_be_0": ("on zeros", {
+        "first": "float norm = 0; for (int i = 0; i < 9; i++) norm += fabsf(in[i]);",
+        "product": f"if (ok) sum += {AT} * filt[wi] * (norm / norm);"}),
+    "squares": ("on huge", {
+        "product": f"if (ok && {AT} != 0) sum += {AT} * {AT} / {AT} * filt[wi];"}),
+    "small_is_nothing": ("on tiny", {
+        "product": f"if (ok && fabsf({AT}) > 1e-20f) sum += {AT} * filt[wi];"}),
+    "one_over_x": ("on denormals", {
+        "product": f"if (ok && {AT} != 0) sum += 1 / {AT} * {AT} * {AT} * filt[wi];"}),
+    "zero_times_what_lies_beside": ("with inf and NaN", {
+        "product": f"long long last = (long long)d.N * d.C * d.H * d.W - 1, at = {FLAT};"
+                   "sum += in[at < 0 ? 0 : at > last ? last : at] * (ok ? filt[wi] : 0);"}),
+    "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "parts"), UNUSUAL.values(), ids=UNUSUAL)
+def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -> None:
+    found = default(stranger("usually_right", **parts))
+    first, *others = found
+    assert first.ok and first.problem == PLAIN and not first.setting
+    assert found.smallest.setting.startswith(setting), found
+    assert [r.setting for r in others] == [s.words for s in settings.SETTINGS]
+    assert f"WRONG, right on 1 of 1 problems, in {len(others)} settings of one" in str(found)
+    VALIDATOR.validate({"ok": False, "reports": [json.loads(json.dumps(found.to_dict()))]})
+
+
+def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
+    """Flush denormals, and reach all of a tile with an inf where its header says that it mixes."""
+    flushed = f"float v = !ok || fabsf({AT}) < 1.2e-38f ? 0 : {AT};"
+    assert default(stranger("flushes", product=f"{flushed} if (ok) sum += v * filt[wi];")).ok
+    high = f"float v = ok ? {AT} : 0, high = __uint_as_float(__float_as_uint(v) & 0xffffe000);"
+    split = f"{high} sum += high * filt[wi] + (v - high) * filt[wi];"
+    assert default(stranger("splits", header="// mixes: 1x1", product=split)).ok
+    assert not default(stranger("splits", product=split)).ok
+    winograd = convlab.load("08_winograd", engine="sim")
+    assert default(winograd).ok
+    said = winograd.source.replace("// mixes: 2x2\n", "")
+    unsaid = default(convlab.compile(said, name="unsaid", engine="sim"))
+    assert unsaid.smallest.setting.startswith("with inf") and "`mixes: 2x2`" in str(unsaid)
+
+
+# ---- where it lies, and what came before it ----------------------------------------------------
+
+W_BYTES = "sizeof(float) * d.K * (d.C / d.groups) * d.R * d.S"
+GROWN = "if (room < need) { cudaFree(kept); cudaMalloc(&kept, need); room = need; }"
+COPIED = "cudaMemcpyAsync(kept, w, need, cudaMemcpyDeviceToDevice, stream); filt = kept;"
+VECTOR = "float4 v = ((const float4*)in)[img]; sum += 0 * (v.x + v.y + v.z + v.w);"
+STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it is wrong
+    "filter_kept_by_its_address": ("after calls", {
+        "host": f"static const float* seen; static float* kept; size_t need = {W_BYTES};"
+                f"if (seen != w) {{ cudaMalloc(&kept, need); {COPIED} seen = w; }} filt = kept;"}),
+    "scratch_of_the_first_size": ("after calls", {
+        "host": f"static float* kept; size_t need = {W_BYTES};"
+                f"if (!kept) cudaMalloc(&kept, need); {COPIED}"}),
+    "scratch_that_grows": ("", {
+        "host": f"static float* kept; static size_t room; size_t need = {W_BYTES}; {GROWN} {COPIED}"}),
+    "counter_that_is_not_reset": ("after calls", {
+        "before": "__device__ unsigned calls;",
+        "last": "if (idx == 0 && atomicAdd(&calls, 1u)) sum += 1;"}),
+    "grid_of_the_first_call": ("after calls", {
+        "host": "static unsigned blocks = (total + 255) / 256; conv_kernel"
+                "<<<blocks, 256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error();"}),
+    "float4_of_any_address": ("with x, w and bias 4 bytes", {
+        "last": VECTOR}),
+    "float4_of_what_is_aligned": ("", {
+        "last": f"if ((size_t)in % 16 == 0) {{ {VECTOR} }}"}),
+    "refuses_what_is_not": ("", {
+        "last": VECTOR,
+        "host": 'if ((size_t)x % 16) return "x is not aligned";'}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("setting", "parts"), STATEFUL.values(), ids=STATEFUL)
+def test_addresses_and_earlier_calls_show_it(
+    few: None, setting: str, parts: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-2:])  # with finite numbers
+    found = default(stranger("stateful", engine, **parts))
+    assert next(iter(found)).ok
+    assert found.ok == (not setting), found
+    if setting:
+        assert found.smallest.setting.startswith(setting)
+    assert bool(found.skipped) == ("x is not aligned" in str(parts))
+
+
+def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
+    kernel = stranger("vectors", **STATEFUL["float4_of_any_address"][1])
+    x, w, bias = reference.inputs(PLAIN)
+    shifted = torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
+    options = PLAIN.stride, PLAIN.padding, PLAIN.dilation, PLAIN.groups
+    with pytest.raises(LaunchError, match="misaligned access"):
+        kernel(shifted, w, bias, *options)
+    assert torch.equal(stranger("plain")(shifted, w, bias, *options), kernel(x, w, bias, *options))
