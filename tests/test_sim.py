@@ -232,7 +232,7 @@ def test_fault_in_a_header_names_the_header(tmp_path):
          "barrier of all blocks .* GPU is needed"),
         ("__global__ void ok() {}", "void* none[1]; cudaLaunchCooperativeKernel(&ok, 1, 32, none);",
          "", "cooperative launch .* GPU is needed"),
-        ("#include <curand.h>\n#include <cublasLt.h>\n__global__ void ok() {}",
+        ("#include <curand.h>\n#include <cublasLt.h>\n__global__ void ok(__half, __nv_bfloat16) {}",
          "curandGenerator_t g; curandCreateGenerator(&g, CURAND_RNG_PSEUDO_DEFAULT);",
          "", "cuRAND; .* GPU is needed"),
     ],

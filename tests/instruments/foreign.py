@@ -1,6 +1,6 @@
 """What the simulator makes of CUDA that others wrote: `foreign.md` was made by this.
 
-``python -m tests.instruments.foreign FOLDER [--include DIR]... [--seconds N]`` compiles each ``.cu``
+``python -m tests.instruments.foreign FOLDER [--flag=-IDIR]... [--seconds N]`` compiles each ``.cu``
 file below a folder, unchanged; where it has a ``main``, it runs that too, without arguments and for
 at most so many seconds, and prints what the compiler refused, or what the run found. Nothing of the
 files is kept here.
@@ -42,14 +42,13 @@ _MAIN = re.compile(r"^\s*(?:int|void|auto)\s+main\s*\(", re.M)
 _NO_MAIN = '\nextern "C" void sim_entry() {}\n'
 
 
-def tried(path: Path, include: list[Path], seconds: float) -> tuple[str, str]:
+def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
     """Whether a file compiles, or why not; and what its run found."""
-    flags = [f"-I{folder.resolve()}" for folder in (path.parent, *include)]
     text = path.read_text(errors="replace")
     runs = _MAIN.search(text) is not None
     parts = [_BEFORE, f'#line 1 "{path}"\n{text}\n', _AFTER] if runs else [text, _NO_MAIN]
     try:
-        built = sim.build(Source("".join(parts), path.stem, path), flags, entry="sim_entry")
+        built = sim.build(Source("".join(parts), path.stem, path), [f"-I{path.parent}", *flags], entry="sim_entry")
     except BuildError as error:
         if re.search("undefined (reference|symbol)", str(error)):
             return "yes", "not run: it takes other files to link"
@@ -78,16 +77,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--include", type=Path, action="append", default=[])
+    parser.add_argument("--flag", action="append", default=[], help="for g++, as --flag=-IDIR")
     parser.add_argument("--seconds", type=float, default=20, help="that each main may run")
     options = parser.parse_args()
-    paths = sorted(options.folder.rglob("*.cu"))
+    paths = sorted(options.folder.resolve().rglob("*.cu"))
     compiled = 0
     print("| file | compiles | findings |\n|---|---|---|")
     for path in paths:
-        result, found = tried(path, options.include, options.seconds)
+        result, found = tried(path, options.flag, options.seconds)
         compiled += result == "yes"
-        print(f"| {path.relative_to(options.folder)} | {result} | {found} |", flush=True)
+        print(f"| {path.relative_to(options.folder.resolve())} | {result} | {found} |", flush=True)
     print(f"\n{compiled} of {len(paths)} compile.")
 
 

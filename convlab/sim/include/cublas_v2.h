@@ -3,6 +3,10 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#ifndef SIM_RUNTIME
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
 
 typedef struct cublasContext* cublasHandle_t;
 typedef enum {

@@ -17,6 +17,8 @@
 #ifndef SIM_RUNTIME
 #define __CUDACC__ 1
 #define __NVCC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
 #define __CUDA_ARCH__ 900  // in host code too: what is compiled once takes the device's branch
 #endif
 
