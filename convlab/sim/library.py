@@ -76,7 +76,9 @@ def build(
         plain = replace(source, text=rewrite(source.text, source.label))
         try:
             return compile_library(
-                source, folder, "#include <cuda_runtime.h>\n" + plain.marked, flags=flags,
+                source, folder, "#include <cuda_runtime.h>\n" + plain.marked,
+                # "cuda.h" is the one beside the source, where there is one
+                flags=[*flags, *(f"-iquote{home}" for home in (*homes, source.folder))],
                 include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
                 libraries=[linked], copies=copies, entry=entry,
             )  # fmt: skip

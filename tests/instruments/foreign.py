@@ -48,7 +48,9 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
     runs = _MAIN.search(text) is not None
     parts = [_BEFORE, f'#line 1 "{path}"\n{text}\n', _AFTER] if runs else [text, _NO_MAIN]
     try:
-        built = sim.build(Source("".join(parts), path.stem, path), [f"-I{path.parent}", *flags], entry="sim_entry")
+        built = sim.build(
+            Source("".join(parts), path.stem, path), [f"-I{path.parent}", *flags], entry="sim_entry"
+        )
     except BuildError as error:
         if re.search("undefined (reference|symbol)", str(error)):
             return "yes", "not run: it takes other files to link"
@@ -68,7 +70,8 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
             found = [finding for finding in found if finding.kind != error.kind]
             ended = f" in the first {seconds:g} s"
         elif not any(finding.error for finding in found):
-            ended = f" ({str(error).splitlines()[0]})"
+            status = re.search(r"\(([^)]*)\) before", str(error))
+            ended = f", until it left: {status[1] if status else str(error).splitlines()[0]}"
     kinds = {f"{finding.kind}, line {finding.line}": None for finding in found}
     return "yes", ("; ".join(kinds) or "none") + ended
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#define CUBLAS_API_H_  // by which others tell that it was included
 #ifndef SIM_RUNTIME
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,7 +19,8 @@ typedef enum {
     CUBLAS_STATUS_MAPPING_ERROR = 11,
     CUBLAS_STATUS_EXECUTION_FAILED = 13,
     CUBLAS_STATUS_INTERNAL_ERROR = 14,
-    CUBLAS_STATUS_NOT_SUPPORTED = 15
+    CUBLAS_STATUS_NOT_SUPPORTED = 15,
+    CUBLAS_STATUS_LICENSE_ERROR = 16
 } cublasStatus_t;
 typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1, CUBLAS_OP_C = 2 } cublasOperation_t;
 typedef enum { CUBLAS_DEFAULT_MATH = 0, CUBLAS_PEDANTIC_MATH = 2,

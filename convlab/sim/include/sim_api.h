@@ -58,7 +58,7 @@ enum { cudaComputeModeDefault, cudaComputeModeProhibited = 2, cudaComputeModeExc
 enum { cudaHostAllocDefault, cudaHostAllocPortable, cudaHostAllocMapped,
        cudaHostAllocWriteCombined = 4 };
 enum { cudaHostRegisterDefault, cudaHostRegisterPortable, cudaHostRegisterMapped };
-enum { cudaMemAttachGlobal = 1, cudaMemAttachHost, cudaMemAttachSingle = 4 };
+enum { cudaCpuDeviceId = -1, cudaMemAttachGlobal = 1, cudaMemAttachHost, cudaMemAttachSingle = 4 };
 enum { cudaDeviceScheduleAuto, cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8 };
 enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize };
 enum { cudaStreamDefault, cudaStreamNonBlocking };
