@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..machine import cache, toolchain
 from ..machine.cache import Build, Made
-from ..machine.compile import CXX_FLAGS, Source, compile_library, name_of
+from ..machine.compile import CXX_FLAGS, Source, compile_library, name_of, plain
 from ..words.catalog import KERNEL_DIR
 from ..words.errors import BuildError
 from .findings import INCLUDE
@@ -73,12 +73,12 @@ def build(
         compiler()
         copies = _rewritten(source, folder / "headers")
         homes = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
-        plain = replace(source, text=rewrite(source.text, source.label))
+        text = replace(source, text=rewrite(source.text, source.label)).marked
         try:
             return compile_library(
-                source, folder, "#include <cuda_runtime.h>\n" + plain.marked,
+                source, folder, "#include <cuda_runtime.h>\n" + text,
                 # "cuda.h" is the one beside the source, where there is one
-                flags=[*flags, *(f"-iquote{home}" for home in (*homes, source.folder))],
+                flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
                 include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
                 libraries=[linked], copies=copies, entry=entry,
             )  # fmt: skip
@@ -96,8 +96,8 @@ def build(
 def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
     """Put the local headers that hold CUDA C++ into a folder, as C++; return whose copy each is."""
     headers, copies = source.headers(), {}
-    plain = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
-    changed = {path for path, (_, text) in headers.items() if plain[path] != text}
+    rewritten = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
+    changed = {path for path, (_, text) in headers.items() if rewritten[path] != text}
     for path, (name, text) in headers.items():
         # who leads to a changed one would find the original beside itself
         if not changed & {path, *Source(text, path.name, path).headers()}:
@@ -111,7 +111,7 @@ def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
             )
         copy = new / path.relative_to(home)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(Source(plain[path], path.name, path).marked)
+        copy.write_text(Source(rewritten[path], path.name, path).marked)
         copies[copy] = path
     return copies
 
