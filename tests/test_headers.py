@@ -46,6 +46,12 @@ def test_a_shared_array_in_a_header(kernel: Path) -> None:
     assert list(run(kernel)) == list(range(31, -1, -1))
 
 
+def test_a_header_that_is_named_as_one_of_cuda(kernel: Path) -> None:
+    (kernel.parent / "cuda.h").write_text("#define BLOCK 32\n")
+    kernel.write_text('#include "cuda.h"\n' + KERNEL.replace("<32>", "<BLOCK>"))
+    assert list(run(kernel)) == list(range(31, -1, -1))
+
+
 def test_a_finding_names_the_header_and_an_edit_of_it_is_seen(kernel: Path) -> None:
     header = kernel.parent / "tile.cuh"
     run(kernel)

@@ -55,6 +55,7 @@ def launch(text: str) -> tuple[str, str, str]:
         ("k<<<g, b>>>(p->x, \")\", ')', a /* ) */);", ("k", "g, b", "p->x, \")\", ')', a /* ) */")),
         ("k<<<a<b, c>(1), d->e, 1'000>>>(2'000);", ("k", "a<b, c>(1), d->e, 1'000", "2'000")),
         ("k<<<g, b, 0, s ? s : t>>>(a);", ("k", "g, b, 0, s ? s : t", "a")),
+        ("cout << \"a\" << n; k << <g, b >> > (a);", ("k", "g, b ", "a")),
     ],
 )  # fmt: skip
 def test_launch(text, expected):

@@ -230,8 +230,14 @@ def test_fault_in_a_header_names_the_header(tmp_path):
         ("#include <cooperative_groups.h>\nusing cooperative_groups::this_grid;\n"  # noqa: ISC004
          "__global__ void ok() { this_grid().sync(); }", "ok<<<1, 32>>>();", "this_grid().",
          "barrier of all blocks .* GPU is needed"),
+        ("__global__ void ok() {}", "void* none[1]; cudaLaunchCooperativeKernel(&ok, 1, 32, none);",
+         "", "cooperative launch .* GPU is needed"),
+        ("#include <curand.h>\n#include <cublasLt.h>\n__global__ void ok(__half, __nv_bfloat16) {}",
+         "curandGenerator_t g; curandCreateGenerator(&g, CURAND_RNG_PSEUDO_DEFAULT);",
+         "", "cuRAND; .* GPU is needed"),
     ],
-    ids=["undeclared", "no such kernel", "too many arguments", "wrong type", "PTX", "grid barrier"],
+    ids=["undeclared", "no such kernel", "too many arguments", "wrong type", "PTX", "grid barrier",
+         "cooperative launch", "cuRAND"],
 )  # fmt: skip
 def test_compile_error_names_the_line(code, launch, at, message):
     source = one(code, launch)

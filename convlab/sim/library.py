@@ -84,7 +84,9 @@ def build(
         (folder / "first.h.gch").symlink_to(headers.library)
         try:
             made = compile_library(
-                source, folder, '#include "first.h"\n' + written.marked, flags=flags,
+                source, folder, '#include "first.h"\n' + written.marked,
+                # "cuda.h" is the one beside the source, where there is one
+                flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
                 include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
                 libraries=[linked], copies=copies, entry=entry,
             )  # fmt: skip
@@ -103,8 +105,8 @@ def build(
 def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
     """Put the local headers that hold CUDA C++ into a folder, as C++; return whose copy each is."""
     headers, copies = source.headers(), {}
-    plain = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
-    changed = {path for path, (_, text) in headers.items() if plain[path] != text}
+    rewritten = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
+    changed = {path for path, (_, text) in headers.items() if rewritten[path] != text}
     for path, (name, text) in headers.items():
         # who leads to a changed one would find the original beside itself
         if not changed & {path, *Source(text, path.name, path).headers()}:
@@ -118,7 +120,7 @@ def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
             )
         copy = new / path.relative_to(home)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(Source(plain[path], path.name, path).marked)
+        copy.write_text(Source(rewritten[path], path.name, path).marked)
         copies[copy] = path
     return copies
 

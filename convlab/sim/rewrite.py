@@ -40,6 +40,8 @@ _UNIT = r"\w+(?:\s*\x03+|(?<=[\w\x03])\s*\x01\x02*)*"
 _KERNEL = re.compile(
     rf"(?:(?:::\s*)?{_UNIT}|\x01\x02+(?:\s*\x03+)*)(?:\s*(?:::|\.|->)\s*{_UNIT})*\s*$"
 )
+_OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")  # formatters part them
+_CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
 # It is named twice: to ask for its address and parameter types, and to call it. See sim::launch.
 _LAUNCH = (
     '::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ '
@@ -74,7 +76,7 @@ def rewrite(source: str, where: str = "kernel") -> str:
             if at not in declared or blank[blank.rfind("\n", 0, at) + 1 :].lstrip()[:1] == "#":
                 raise ValueError(_READABLE)
             edits.append((*declared[at].span(), _declaration(blank, declared[at])))
-        for opening in re.finditer("<<<", blank):
+        for opening in _OPENING.finditer(blank):
             at = opening.start()
             edits += _launch(blank, opening)
     except ValueError as error:
@@ -138,14 +140,14 @@ def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]
     at, end = opening.span()
     statement = max(blank.rfind(char, 0, at) for char in ";{}") + 1
     kernel = _KERNEL.search(_masked(blank[statement:at]))
-    close = re.compile(r">>>\s*(?=\()").search(blank, end)
+    close = _CLOSING.search(blank, end)
     if kernel is None or close is None or ";" in blank[end : close.start()]:
         raise ValueError("cannot read this launch; write kernel<<<...>>>(...)")
     start = statement + kernel.start()
     name = " ".join(blank[start:at].split())
     yield start, start, _LAUNCH.format(name, name.replace('"', "'"))
     yield at, end, "(p...); }, ::sim::config("
-    yield close.start(), close.start() + 3, "))"
+    yield close.start(1), close.end(1), "))"
 
 
 def _masked(text: str) -> str:

@@ -159,3 +159,20 @@ __global__ void grid_stride(const float* in, float* out, int count) {
     cg::grid_group grid = cg::this_grid();
     for (unsigned long long i = grid.thread_rank(); i < count; i += grid.size()) out[i] = 2 * in[i];
 }
+
+// case wide_shuffles: wide_shuffles<<<1, 32, 0, stream>>>(x, y);
+// note: groups move what is wider than a register, too
+// x: 128; expect: x.reshape(32, 4)[[l ^ 3 for l in range(32)]].sum(1) + x.reshape(32, 4)[5, 2]
+__global__ void wide_shuffles(const float* x, float* y) {
+    auto tile = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
+    float4 mine = reinterpret_cast<const float4*>(x)[threadIdx.x];
+    float4 other = tile.shfl_xor(mine, 3), fifth = tile.shfl(mine, 5);
+    y[threadIdx.x] = other.x + other.y + other.z + other.w + fifth.z;
+}
+
+// case two_parts: two_parts<<<1, 32, 0, stream>>>(x, y);
+// expect: [32 - n if v else n for n in [int((x[:32] > 0).logical_not().sum())] for v in x[:32] > 0]
+__global__ void two_parts(const float* x, float* y) {
+    auto tile = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
+    y[threadIdx.x] = cooperative_groups::binary_partition(tile, x[threadIdx.x] > 0).size();
+}

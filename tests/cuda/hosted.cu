@@ -77,3 +77,55 @@ __global__ void twice(const float* x, float* y, int n) {
 //     twice<<<1, 64, 0, stream>>>(x, y, n);
 //     CHECK(cudaGetLastError()); CHECK(cudaDeviceSynchronize());
 // expect: 2 * x
+
+// case told_by_macros: told_by_macros<<<1, 64, 0, stream>>>(x, y, n);
+// note: helper headers of samples ask which headers of CUDA were included before them
+// expect: 2 * x
+#if defined(__CUDA_RUNTIME_H__) && defined(__DRIVER_TYPES_H__) && __CUDACC_VER_MAJOR__ >= 11
+__global__ void told_by_macros(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i];
+}
+#endif
+
+// case callbacks:
+//     cudaStream_t s; int least = -1, greatest = 1, called = 0;
+//     CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+//     if (least < greatest) return "the least priority is above the greatest";
+//     CHECK(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, least));
+//     twice<<<1, 64, 0, s>>>(x, y, n);
+//     CHECK(cudaStreamAddCallback(s, after, &called, 0));
+//     CHECK(cudaLaunchHostFunc(s, [](void* p) { *(int*)p += 10; }, &called));
+//     CHECK(cudaStreamSynchronize(s)); CHECK(cudaStreamDestroy(s));
+//     if (called != 11) return "not called";
+// expect: 2 * x
+void CUDART_CB after(cudaStream_t, cudaError_t status, void* p) {
+    *(int*)p += status == cudaSuccess ? 1 : 100;
+}
+
+// case pitched:
+//     float *rows = nullptr, *pinned, *same; size_t pitch = 0;
+//     CHECK(cudaMallocPitch(&rows, &pitch, 16 * 4, n / 16));
+//     if (pitch % 64 || pitch < 64) return "an odd pitch";
+//     CHECK(cudaMemset2D(rows, pitch, 0, 64, n / 16));
+//     CHECK(cudaMemcpy2D(rows, pitch, x, 64, 32, n / 16, cudaMemcpyDeviceToDevice));
+//     CHECK(cudaMemcpy2D(y, 64, rows, pitch, 64, n / 16, cudaMemcpyDeviceToDevice));
+//     CHECK(cudaHostAlloc(&pinned, 4 * n, cudaHostAllocMapped | cudaHostAllocPortable));
+//     CHECK(cudaHostGetDevicePointer(&same, pinned, 0));
+//     for (int i = 0; i < n; ++i) pinned[i] = i;
+//     add_to<<<1, 64, 0, stream>>>(same, y);
+//     CHECK(cudaDeviceSynchronize()); CHECK(cudaFreeHost(pinned)); CHECK(cudaFree(rows));
+// expect: [(v if i % 16 < 8 else 0) + i for i, v in enumerate(x.tolist())]
+__global__ void add_to(const float* x, float* y) { y[threadIdx.x] += x[threadIdx.x]; }
+
+// case what_it_is:
+//     int mode = -1, clock = 0, integrated = -1; cudaDeviceProp prop; cudaFuncAttributes attr;
+//     CHECK(cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, 0));
+//     CHECK(cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, 0));
+//     CHECK(cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, 0));
+//     CHECK(cudaGetDeviceProperties(&prop, 0)); CHECK(cudaFuncGetAttributes(&attr, twice));
+//     if (mode == cudaComputeModeProhibited || clock < 1000000 || integrated ||
+//         !prop.canMapHostMemory || attr.binaryVersion < 70) return "an odd device";
+//     if (cudaSetDevice(0) != cudaSuccess || cudaErrorAssert != 710) return "an odd runtime";
+//     twice<<<1, 64, 0, stream>>>(x, y, n);
+// expect: 2 * x

@@ -110,3 +110,20 @@ __global__ void gemm(const float* a, const float* b, float* c, int size) {
     }
     c[row * size + column] = sum;
 }
+
+// case defaults: defaulted<<<1, 64, 0, stream>>>(x, y);
+// note: fewer arguments than parameters
+// expect: x + 2
+__global__ void defaulted(const float* x, float* y, float add = 2, const float* more = nullptr) {
+    y[threadIdx.x] = x[threadIdx.x] + add + (more ? *more : 0);
+}
+
+// case parted: parted<3> << <1, 64, 0, stream >> > (x, y);
+// note: as formatters that do not know the brackets leave them; operator<< <T> is none
+// expect: 3 * x
+template <typename T> struct Sink {};
+template <typename T, typename U> Sink<T> operator<<(Sink<T> sink, U) { return sink; }
+inline Sink<int> filled() { return operator<< <int, int>(Sink<int>(), 1); }
+template <int n> __global__ void parted(const float* x, float* y) {
+    y[threadIdx.x] = n * x[threadIdx.x];
+}

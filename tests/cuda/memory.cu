@@ -1,4 +1,5 @@
 #include "convlab.cuh"
+#include <new>
 
 // case lock: lock<<<1, 64, 0, stream>>>(y);
 // note: a spin lock held across a barrier of the warp
@@ -240,3 +241,18 @@ __global__ void on_shared(const float* x, T* y, T start) {
 // case shared_max: on_shared<int, true><<<8, 64, 0, stream>>>(x, (int*)y, 3);
 // x: 512; view: int32
 // expect: [fours(block, lambda v: v.max().clamp(min=3)) for block in x.reshape(8, 64)]
+
+// case virtual_call: virtual_call<<<1, 64, 0, stream>>>(x, y);
+// note: who makes an object writes where its functions are
+// expect: x + 3
+struct Adds {
+    float by = 3;
+    __device__ virtual float of(float v) const { return v + by; }
+};
+__global__ void virtual_call(const float* x, float* y) {
+    __shared__ __align__(8) unsigned char s_bytes[sizeof(Adds)];
+    __shared__ Adds* s_adds;
+    if (threadIdx.x == 0) s_adds = new (s_bytes) Adds;
+    __syncthreads();
+    y[threadIdx.x] = s_adds->of(x[threadIdx.x]);
+}

@@ -1,5 +1,6 @@
 #include "convlab.cuh"
 #include <cuda.h>
+#include <cuda_profiler_api.h>
 #include <cfloat>
 #include <device_launch_parameters.h>
 #include <math_constants.h>
@@ -164,7 +165,7 @@ __device__ float atomicMaxFloat(float* address, float val) {
     int old = *address_as_int, assumed;
     do {
         assumed = old;
-        old = atomicCAS(address_as_int, assumed,
+        old = atomicCAS_system(address_as_int, assumed,
                         __float_as_int(fmaxf(val, __int_as_float(assumed))));
     } while (assumed != old);
     return __int_as_float(old);

@@ -34,6 +34,18 @@ SIM_UNSEEN inline unsigned pack(unsigned votes, unsigned mask) {  // a bit for e
         packed |= (votes & mask & -mask ? 1u : 0u) << rank;
     return packed;
 }
+template <typename T>
+__forceinline__ T shuffle_any(unsigned mask, T value, int source) {  // 8 bytes at a time
+    if constexpr (sizeof(T) <= 8) {
+        return shuffle(mask, value, source);
+    } else {
+        uint64_t words[(sizeof(T) + 7) / 8] = {};
+        std::memcpy(words, &value, sizeof(T));
+        for (auto& word : words) word = shuffle(mask, word, source);
+        std::memcpy(&value, words, sizeof(T));
+        return value;
+    }
+}
 }  // namespace sim
 
 namespace cooperative_groups {
@@ -71,7 +83,7 @@ __forceinline__ grid_group this_grid() { return {}; }
 struct coalesced_group : thread_group {
     template <typename T>
     __forceinline__ T shfl(T value, int rank) const {
-        return sim::shuffle(mask, value, sim::nth_lane(mask, unsigned(rank) % size()));
+        return sim::shuffle_any(mask, value, sim::nth_lane(mask, unsigned(rank) % size()));
     }
     template <typename T>
     __forceinline__ T shfl_up(T value, int delta) const { return shfl_down(value, -delta); }
@@ -95,7 +107,7 @@ struct thread_block_tile : coalesced_group {
     SIM_IS(unsigned, meta_group_size, (thread_block().size() + n - 1) / n)
     template <typename T>
     __forceinline__ T shfl_xor(T value, unsigned lanes) const {
-        return __shfl_xor_sync(mask, value, int(lanes), n);
+        return this->shfl(value, int(this->thread_rank() ^ lanes));
     }
 };
 __forceinline__ thread_group tiled_partition(const thread_group&, unsigned n) {
@@ -108,6 +120,10 @@ __forceinline__ thread_block_tile<n, Parent> tiled_partition(const Parent& paren
 template <typename Group, typename T>
 __forceinline__ coalesced_group labeled_partition(const Group& group, T label) {
     return {{__match_any_sync(group.mask, label)}};
+}
+template <typename Group>
+__forceinline__ coalesced_group binary_partition(const Group& group, bool label) {
+    return labeled_partition(group, int(label));
 }
 template <typename Group>
 __forceinline__ void sync(const Group& group) { group.sync(); }

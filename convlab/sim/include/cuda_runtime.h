@@ -11,9 +11,14 @@
 #include "sim.h"
 
 #define CONVLAB_SIMULATOR 1
+#define __CUDA_RUNTIME_H__ 1  // by which others tell what was included before them
+#define __DRIVER_TYPES_H__ 1
+#define CUDART_CB
 #ifndef SIM_RUNTIME
 #define __CUDACC__ 1
 #define __NVCC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
 #define __CUDA_ARCH__ 900  // in host code too: what is compiled once takes the device's branch
 #endif
 
@@ -205,13 +210,16 @@ SIM_ATOMIC(atomicOr, a | b)
 SIM_ATOMIC(atomicXor, a ^ b)
 SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1)
 SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1)
-template <typename T>
-__forceinline__ T atomicCAS(T* address, sim::same<T> compare, sim::same<T> value) {
-    sim_atomic(address, sizeof(T));
-    T old = sim::atomic(address, [=](T a) SIM_UNSEEN -> T { return a == compare ? value : a; });
-    if (!(old == compare)) sim_spin();
-    return old;
-}
+#define SIM_CAS(name)                                                                           \
+    template <typename T>                                                                       \
+    __forceinline__ T name(T* address, sim::same<T> compare, sim::same<T> value) {              \
+        sim_atomic(address, sizeof(T));                                                         \
+        auto swap = [=](T a) SIM_UNSEEN -> T { return a == compare ? value : a; };              \
+        T old = sim::atomic(address, swap);                                                     \
+        if (!(old == compare)) sim_spin();                                                      \
+        return old;                                                                             \
+    }
+SIM_CAS(atomicCAS) SIM_CAS(atomicCAS_block) SIM_CAS(atomicCAS_system)
 
 // ---- loads and stores with a hint: the hint is dropped ------------------------------------
 #define SIM_LOAD(name) template <typename T> __forceinline__ T name(const T* p) { return *p; }

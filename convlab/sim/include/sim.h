@@ -71,20 +71,6 @@ inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_
 }
 
 // What stands between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
-template <typename... P>
-struct Typed {  // one function: the arguments become its parameters' types, as in a call
-    Config config;
-    void (*kernel)(P...);
-    __attribute__((always_inline)) void operator()(P... p) const {
-        std::pair<void (*)(P...), std::tuple<P...>> call(kernel, std::tuple<P...>(p...));
-        auto body = [](void* context) {
-            auto* c = static_cast<decltype(call)*>(context);
-            std::apply(c->first, c->second);
-        };
-        sim_launch(config.name, config.grid, config.block, config.shared_bytes,
-                   reinterpret_cast<const void*>(kernel), body, &call);
-    }
-};
 template <typename Call>
 struct Deduced {  // a template: each thread's call deduces its arguments
     Config config;
@@ -102,18 +88,39 @@ struct Deduced {  // a template: each thread's call deduces its arguments
                    &call);
     }
 };
+template <typename Call, typename... P>
+struct Typed {  // one function: the arguments become its parameters' types, as in a call
+    Config config;
+    void (*kernel)(P...);
+    Call call_kernel;
+    template <typename... A, typename = std::enable_if_t<(sizeof...(A) < sizeof...(P))>>
+    __attribute__((always_inline)) void operator()(A&&... a) const {  // it has default arguments
+        Deduced<Call>{config, call_kernel}(std::forward<A>(a)...);
+    }
+    __attribute__((always_inline)) void operator()(P... p) const {
+        std::pair<void (*)(P...), std::tuple<P...>> call(kernel, std::tuple<P...>(p...));
+        auto body = [](void* context) {
+            auto* c = static_cast<decltype(call)*>(context);
+            std::apply(c->first, c->second);
+        };
+        sim_launch(config.name, config.grid, config.block, config.shared_bytes,
+                   reinterpret_cast<const void*>(kernel), body, &call);
+    }
+};
 struct Address {
     template <typename... P>
     auto operator()(void (*kernel)(P...)) const { return kernel; }
 };
-template <typename... P>
-Typed<P...> prepare(const Config& config, void (*kernel)(P...)) { return {config, kernel}; }
+template <typename Call, typename... P>
+Typed<Call, P...> prepare(const Config& config, const Call& call, void (*kernel)(P...)) {
+    return {config, kernel, call};
+}
 // `address(Address())` is the kernel's address, where its name alone tells which function it is.
 template <typename Find, typename Call>
 auto launch(const char* name, const Find& address, const Call& call, Config config) {
     config.name = name;
     if constexpr (std::is_invocable_v<const Find&, Address>)
-        return prepare(config, address(Address()));
+        return prepare(config, call, address(Address()));
     else
         return Deduced<Call>{config, call};
 }
@@ -147,7 +154,7 @@ const char* call(void (*kernel)(P...), const char* name, const Argument* a, cons
                  std::index_sequence<i...>) {
     Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], name};
     if (shape[7] != sizeof...(P)) return "it has another number of parameters than were given";
-    Typed<P...>{config, kernel}(a[i].template as<std::decay_t<P>>()...);
+    Typed<int, P...>{config, kernel, 0}(a[i].template as<std::decay_t<P>>()...);
     return nullptr;
 }
 template <typename... P>

@@ -13,8 +13,11 @@ enum cudaError_t : int {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorAssert = 710,
     cudaErrorLaunchFailure = 719,
     cudaErrorNotSupported = 801,
     cudaErrorUnknown = 999,
@@ -25,7 +28,9 @@ enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDe
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
                          cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
 enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxSharedMemoryPerBlock = 8,
-                      cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16,
+                      cudaDevAttrWarpSize = 10, cudaDevAttrClockRate = 13,
+                      cudaDevAttrMultiProcessorCount = 16, cudaDevAttrIntegrated = 18,
+                      cudaDevAttrComputeMode = 20,
                       cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39,
                       cudaDevAttrComputeCapabilityMajor = 75,
                       cudaDevAttrComputeCapabilityMinor = 76,
@@ -49,12 +54,21 @@ inline cudaError_t cudaDriverGetVersion(int* is) { return *is = CUDART_VERSION, 
 
 // ---- streams and events: all is done when a call returns; the seconds are this machine's --
 typedef struct CUevent_st { double milliseconds; }* cudaEvent_t;
+enum { cudaComputeModeDefault, cudaComputeModeProhibited = 2, cudaComputeModeExclusiveProcess };
+enum { cudaHostAllocDefault, cudaHostAllocPortable, cudaHostAllocMapped,
+       cudaHostAllocWriteCombined = 4 };
+enum { cudaHostRegisterDefault, cudaHostRegisterPortable, cudaHostRegisterMapped };
+enum { cudaCpuDeviceId = -1, cudaMemAttachGlobal = 1, cudaMemAttachHost, cudaMemAttachSingle = 4 };
+enum { cudaDeviceScheduleAuto, cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8 };
+enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize };
 enum { cudaStreamDefault, cudaStreamNonBlocking };
 enum { cudaEventDefault, cudaEventBlockingSync, cudaEventDisableTiming };
 enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1,
                      cudaFuncCachePreferEqual };
 #define SIM_NOTHING_TO_DO(name, ...) inline cudaError_t name(__VA_ARGS__) { return cudaSuccess; }
 SIM_NOTHING_TO_DO(cudaSetDevice, int) SIM_NOTHING_TO_DO(cudaDeviceReset)
+SIM_NOTHING_TO_DO(cudaSetDeviceFlags, unsigned) SIM_NOTHING_TO_DO(cudaProfilerStart)
+SIM_NOTHING_TO_DO(cudaProfilerStop) SIM_NOTHING_TO_DO(cudaDeviceSetLimit, cudaLimit, size_t)
 SIM_NOTHING_TO_DO(cudaDeviceSynchronize) SIM_NOTHING_TO_DO(cudaDeviceSetCacheConfig, cudaFuncCache)
 SIM_NOTHING_TO_DO(cudaStreamSynchronize, cudaStream_t)
 SIM_NOTHING_TO_DO(cudaStreamQuery, cudaStream_t) SIM_NOTHING_TO_DO(cudaStreamDestroy, cudaStream_t)
@@ -64,9 +78,25 @@ template <typename F>
 SIM_NOTHING_TO_DO(cudaFuncSetCacheConfig, F*, cudaFuncCache)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaMemPrefetchAsync, const A&...)
+template <typename... A>
+SIM_NOTHING_TO_DO(cudaStreamAttachMemAsync, const A&...)
 inline cudaError_t cudaStreamCreate(cudaStream_t* s) { return *s = nullptr, cudaSuccess; }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
     return cudaStreamCreate(s);
+}
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
+    return cudaStreamCreate(s);
+}
+inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+    return *least = *greatest = 0, cudaSuccess;
+}
+inline cudaError_t cudaStreamAddCallback(cudaStream_t s,
+                                         void (*call)(cudaStream_t, cudaError_t, void*),
+                                         void* with, unsigned) {
+    return call(s, cudaPeekAtLastError(), with), cudaSuccess;
+}
+inline cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*call)(void*), void* with) {
+    return call(with), cudaSuccess;
 }
 inline cudaError_t cudaEventCreate(cudaEvent_t* e) { return *e = new CUevent_st{}, cudaSuccess; }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
@@ -91,7 +121,10 @@ struct cudaDeviceProp {
         maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 2048,
         maxBlocksPerMultiProcessor = 32, major = 9, minor = 0, multiProcessorCount = 132,
         l2CacheSize = 60 << 20, clockRate = 1980000, memoryClockRate = 3201000,
-        memoryBusWidth = 6144, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 0;
+        memoryBusWidth = 6144, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 0,
+        computeMode = cudaComputeModeDefault, integrated = 0, canMapHostMemory = 1, ECCEnabled = 1,
+        unifiedAddressing = 1, asyncEngineCount = 1, deviceOverlap = 1, pageableMemoryAccess = 0,
+        concurrentManagedAccess = 1, kernelExecTimeoutEnabled = 0, isMultiGpuBoard = 0;
 };
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     if (device) return sim_error(cudaErrorInvalidDevice);
@@ -113,7 +146,8 @@ cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F kernel,
 }
 struct cudaFuncAttributes {
     size_t sharedSizeBytes = 0, constSizeBytes = 0, localSizeBytes = 0;
-    int maxThreadsPerBlock = 1024, numRegs = 0, maxDynamicSharedSizeBytes = 48 << 10;
+    int maxThreadsPerBlock = 1024, numRegs = 0, maxDynamicSharedSizeBytes = 48 << 10,
+        ptxVersion = 90, binaryVersion = 90;
 };
 template <typename F>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, F*) { return *of = {}, cudaSuccess; }
@@ -121,6 +155,10 @@ template <typename F>
 cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int value) {
     return sim_set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
+
+template <typename... A>
+SIM_REFUSED("a cooperative launch has all blocks run at one time")
+cudaError_t cudaLaunchCooperativeKernel(const A&...);
 
 // ---- memory -------------------------------------------------------------------------------
 template <typename T>
@@ -140,6 +178,18 @@ template <typename T>
 cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t) {
     return cudaMalloc(pointer, bytes);
 }
+template <typename T>
+cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height) {
+    return cudaMalloc(pointer, (*pitch = (width + 511) / 512 * 512) * height);
+}
+template <typename T>
+cudaError_t cudaHostGetDevicePointer(T** pointer, void* host, unsigned) {
+    return *pointer = static_cast<T*>(host), cudaSuccess;
+}
+inline cudaError_t cudaHostRegister(void*, size_t, unsigned) {
+    return sim_error(cudaErrorNotSupported);  // the host's own memory stays the host's
+}
+inline cudaError_t cudaHostUnregister(void*) { return sim_error(cudaErrorNotSupported); }
 inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
 inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -159,6 +209,11 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t = nullptr) {
     return cudaMemcpy(to, from, bytes, kind);
+}
+inline cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
+    for (size_t row = 0; row < height; ++row)
+        cudaMemset(static_cast<char*>(to) + row * pitch, value, width);
+    return cudaSuccess;
 }
 inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                                 size_t width, size_t height, cudaMemcpyKind kind) {

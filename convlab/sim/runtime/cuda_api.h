@@ -125,6 +125,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
         case cudaDevAttrMultiProcessorCount: *value = 132; break;
         case cudaDevAttrL2CacheSize: *value = 60 << 20; break;
         case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
+        case cudaDevAttrClockRate: *value = 1980000; break;
+        case cudaDevAttrIntegrated: case cudaDevAttrComputeMode: *value = 0; break;
         case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
         case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
         default: return g_error = cudaErrorNotSupported;

@@ -63,6 +63,6 @@ void __tsan_func_exit() {
 void __sanitizer_cov_trace_pc() {
     if (Worker* w = t_worker) w->step(CALLER);
 }
-void __tsan_vptr_update(void**, void*) {}
+HOOK(vptr_update, 8, Kind::store, , false)  // a constructor tells where its functions are
 void __tsan_vptr_read(void**) {}
 }  // extern "C"
