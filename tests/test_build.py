@@ -564,6 +564,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     os.close(made.go)
 
 
+def test_another_checkout_has_headers_of_its_own(tmp_path: Path) -> None:
+    for part in ("convlab", "kernels"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    header = tmp_path / "kernels" / "convlab.cuh"
+    header.write_text(f"#error of another checkout\n{header.read_text()}")
+    kernel = convlab.load("01_direct", engine="sim")
+    kernel.build()  # it is in the cache, which both share
+    asks = "import convlab; convlab.load('01_direct', engine='sim').build()"
+    done = subprocess.run(
+        [sys.executable, "-c", asks], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "of another checkout" in done.stderr, done.stderr
+
+
 @pytest.mark.xdist_group("shared cache")
 def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path) -> None:
     both = [shared.start(fill, GATE=shared.gate) for _ in range(2)]

@@ -96,10 +96,13 @@ class Source:
         return found
 
 
-def name_of(source: Source, kind: str, parts: Iterable[str]) -> str:
-    """Return what a build is called in the cache: by all that decides it but what is read."""
+def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KERNEL_DIR)) -> str:
+    """Return what a build is called in the cache: by all that decides it but what is read.
+
+    What is read lies elsewhere in another checkout: `home` is in the name, unless the parts say it.
+    """
     digest = hashlib.sha256()
-    environment = [f"{key}={os.environ.get(key)}" for key in _VARIABLES]
+    environment = [home, *(f"{key}={os.environ.get(key)}" for key in _VARIABLES)]
     for part in (source.text, source.label, *parts, *environment, *LINK_FLAGS, torch.__version__):
         digest.update(part.encode(errors="surrogateescape") + b"\0")
     return f"{source.name[:80]}-{kind}-{digest.hexdigest()[:16]}"

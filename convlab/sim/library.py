@@ -158,7 +158,8 @@ def runtime() -> Path:
 @functools.cache
 def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
     source = Source(RUNTIME.read_text(), "simulator")  # wherever convlab lies
-    rewriting = Path(__file__).with_name("rewrite.py").read_text()  # decides what kernels become
+    read = [Path(__file__).with_name("rewrite.py")]  # which decides what kernels become
+    read += sorted([*INCLUDE.rglob("*.h"), *RUNTIME.parent.glob("*.h")])
     gcc = toolchain.require_host_compiler()
 
     def make(folder: Path) -> Made:
@@ -168,5 +169,5 @@ def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
             libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
         )  # fmt: skip
 
-    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), rewriting]
-    return name_of(source, "runtime", parts), make
+    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), *(path.read_text() for path in read)]
+    return name_of(source, "runtime", parts, home=""), make
