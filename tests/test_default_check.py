@@ -259,10 +259,10 @@ def test_addresses_and_earlier_calls_show_it(
 ) -> None:
     monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-2:])  # with finite numbers
     found = default(stranger("stateful", engine, **parts))
-    assert next(iter(found)).ok
     assert found.ok == (not setting), found
-    if setting:
-        assert found.smallest.setting.startswith(setting)
+    if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and
+        assert next(iter(found)).ok  # the second can show it
+        assert not setting or found.smallest.setting.startswith(setting)
     assert bool(found.skipped) == ("x is not aligned" in str(parts))
 
 

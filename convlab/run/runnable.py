@@ -54,28 +54,31 @@ class Launch:
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call it in a process that has called the runnable for other problems, on other numbers.
 
-        Those lie at the same addresses where they fit; the largest runs once more, beside
-        this one, on another stream, where there are streams.
+        Those lie at the same addresses where they fit. Where there are streams, the largest runs
+        once more, on another, beside the last and this one: only the last, which may be of the same
+        problem, comes between what it leaves behind and this one.
         """
         kept = [None if tensor is None else tensor.clone() for tensor in self.inputs]
         for tensor in self.inputs:
             if tensor is not None:
                 tensor.neg_()
         calls = [self.runnable.prepare(p, *self._fitted(p)) for p in earlier]
-        for call in calls:
+        for call in calls[:-1]:
+            call()
+        beside = None
+        if self.runnable.device.type == "cuda" and calls[:-1]:
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                max(calls[:-1], key=lambda call: call.problem.macs)()
+        for call in calls[-1:]:  # at this one's addresses: what is kept by those is wrong now
             call()
         for tensor, before in zip(self.inputs, kept, strict=True):
             if tensor is not None:
                 tensor.copy_(before)
-        if self.runnable.device.type != "cuda" or not calls:
-            return self()
-        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
-        beside.wait_stream(here)
-        with torch.cuda.stream(beside):
-            max(calls, key=lambda call: call.problem.macs)()
         self()
-        here.wait_stream(beside)
-        return None
+        if beside is not None:
+            torch.cuda.current_stream().wait_stream(beside)
 
     def _fitted(self, problem: Problem) -> Inputs:
         """Tensors of another problem, at the same addresses where they are not larger."""

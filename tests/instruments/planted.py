@@ -863,7 +863,7 @@ _FILTER_THERE = ("    __syncthreads();   // the filter is there\n", "")
 _STEM_BARRIERS = (
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",
        (("            __syncthreads();   // all have their part of this stage, and are done with the "
-         "other\n"), ""), at=_STAGE, sim=FAULT, cuda=WRONG, **_STEM),
+         "other\n"), ""), at=_STAGE, **_BEFORE_ROLES, **_STEM),
     _m("no_barrier_store", "sums are put into a stage that others still read",
        (("        __syncthreads();   // all are done with this stage; the next overwrites it after a "
          "barrier\n"), ""), at=_STAGE, **_BEFORE_ROLES, **_STEM),
