@@ -24,7 +24,10 @@ _COUNTERS = (
     "barriers",
 )  # fmt: skip
 BELOW = 0.98  # of the floor: what is measured as the floor is no sharper
-BELOW_WORDS = "below the floor: fewer products (Winograd), y left in the L2, or work left out"
+BELOW_WORDS = (
+    "below the floor: fewer products (Winograd), other units (fp32 on tensor cores), "
+    "y left in the L2, or work left out"
+)
 Counters = Mapping[str, Any] | None
 
 
