@@ -28,6 +28,7 @@ CUDA graphs                      works, once the kernel ran before the capture; 
 
 import contextlib
 import copy
+import os
 from collections.abc import Callable, Sequence
 
 import torch
@@ -38,6 +39,7 @@ from torch.nn.utils import parametrize
 
 from .run.op import convolve, key_of, name_of, posed
 from .words.arguments import shown
+from .words.catalog import find
 from .words.errors import ProblemError
 from .words.problem import Problem
 
@@ -98,8 +100,9 @@ class Conv2d(nn.Conv2d):
     ----------
     in_channels, ..., dtype : as ``torch.nn.Conv2d``; a dtype other than float32 raises at the
         forward pass.
-    kernel : as in `conv2d`, ``"auto"`` among them. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A
-        copy of the layer shares the object; a pickle holds what was given here.
+    kernel : as in `conv2d`, ``"auto"`` among them. It can be assigned later too:
+        ``layer.kernel = "02_im2col_gemm"``. A copy of the layer shares the object; a pickle holds
+        what was given here.
 
     Raises
     ------
@@ -176,11 +179,13 @@ def replace(
 
     Raises
     ------
-    ProblemError
-        ``kernel`` is no kernel, or a layer has a forward of its own, which would go on running.
-        Nothing is replaced then.
+    ProblemError, CatalogError
+        ``kernel`` is no kernel, none has that name, or a layer has a forward of its own, which
+        would go on running. Nothing is replaced then.
     """
-    key_of(kernel)  # raises before anything is changed
+    key = key_of(kernel)  # raises before anything is changed, as does a name that none has
+    if isinstance(kernel, (str, os.PathLike)) and key != "auto":
+        find(key.partition("@")[0])
     _require_module(model)
     if where is not None and not callable(where):
         raise ProblemError(f"where must be a function of a name and a layer, not {shown(where)}")

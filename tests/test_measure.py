@@ -447,8 +447,6 @@ def test_ceilings_and_times_on_a_gpu():
         assert 0.3 < peaks.fp32_flops / known.datasheet.fp32_tflops / 1e12 < 1.1
         assert 0.5 < peaks.copy_bytes_per_s / known.datasheet.memory_gb_per_s / 1e9 < 1.05
     problem = Problem(N=4, C=32, H=128, W=128, K=64, R=3, S=3)
-    first, second = measure.measure_all(
-        kernels, problem, limit_seconds=1.0, judged=[False, False]
-    )
+    first, second = measure.measure_all(kernels, problem, limit_seconds=1.0, judged=[False, False])
     assert first.samples >= 10 and 0.8 < first.seconds / second.seconds < 1.25
     assert first.seconds > 0.8 * floor_seconds(problem, "tf32", peaks)

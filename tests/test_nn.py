@@ -824,3 +824,10 @@ def test_real_errors(real):
         convlab.nn.Conv2d(2, 3, 3, kernel="99_nothing", device=device)(x)
     with pytest.raises(ProblemError):
         convlab.nn.Conv2d(4, 3, 3, kernel="01_direct", device=device)(x)
+
+
+def test_nothing_is_replaced_by_a_name_that_no_kernel_has():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1))
+    with pytest.raises(CatalogError, match="no kernel is named 'atuo'"):
+        convlab.nn.replace(model, "atuo")
+    assert type(model[0]) is torch.nn.Conv2d

@@ -122,7 +122,7 @@ def test_what_is_no_receipt_is_told(own_folder, text):
 
 
 def test_commands(own_folder, capfd):
-    assert history().sentence.startswith("no receipts in") and history().plot()
+    assert history().sentence.startswith("no receipts there") and history().plot()
     words = ["--engine", "sim", "--problem", SPEC]
     assert main(["ab", "01", "03", *words, "--save"]) == 0
     assert "receipt: " in capfd.readouterr().out
@@ -144,3 +144,10 @@ def test_a_receipt_is_not_changed_by_who_reads_it(own_folder):
     before = copy.deepcopy(found.document)
     found.to_dict()["ok"] = None
     assert found.plot() and found.costs is not None and found.document == before
+
+
+def test_problems_that_differ_in_their_padding_alone_are_told_apart(tmp_path):
+    specs = ("N=1,C=1,H=6,W=6,K=1,R=3,S=3", "N=1,C=1,H=6,W=6,K=1,R=3,S=3,padding=1")
+    for n, spec in enumerate(specs):
+        convlab.compare("01_direct", spec, engine="sim").save(tmp_path / f"{n}.json")
+    assert history([tmp_path]).frame["problem"].nunique() == 2

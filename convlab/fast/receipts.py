@@ -20,6 +20,7 @@ from ..show.over_time import history_chart
 from ..show.plot import Chart
 from ..show.result import RECEIPT, Result, Table, receipts_folder, short, wrapped
 from ..words.errors import ProblemError
+from ..words.problem import Problem
 
 _COLUMNS = ["when", "gpu", "problem", "mode", "kernel", "cost", "low", "high", "unit", "source"]
 _FACTS = {"gpu": "GPU", "source": "source", "build": "build", "torch": "torch", "driver": "driver",
@@ -97,7 +98,7 @@ class History(Result):
     def sentence(self) -> str:
         """How many there are, from when to when."""
         if not self.receipts:
-            return f"no receipts in {receipts_folder()}: save a result, or name files"
+            return f"no receipts there: `save` puts them in {receipts_folder()}, or name files"
         days = sorted({receipt.made["when"][:10] for receipt in self.receipts})
         kernels = self.frame["kernel"].nunique() if len(self.frame) else 0
         span = " to ".join(dict.fromkeys([days[0], days[-1]]))
@@ -167,7 +168,7 @@ def _read(path: Path) -> Receipt:
         document = json.loads(path.read_text())
         known = document["convlab_receipt"] == RECEIPT
     except (ValueError, LookupError, TypeError) as error:
-        text = f"{path} is no receipt: write one with result.save({path.name!r})"
+        text = f"{path} is no receipt, which is what result.save(path) writes"
         raise ProblemError(text) from error
     if not known:
         raise ProblemError(f"{path} is a receipt of another convlab: read it with that one")
@@ -230,11 +231,13 @@ def _changes(costs: pd.DataFrame) -> Iterator[str]:
 
 
 def _problem(document: Mapping[str, Any]) -> str:
-    """The problem's name, or its sizes; a report has its text, a set none."""
+    """The problem's name, or all its numbers; a report has its text, a set none."""
     problem = document.get("problem") or ""
     if isinstance(problem, str):
         return problem
-    return problem["name"] or " ".join(f"{name}{problem[name]}" for name in "NCHWKRS")
+    pairs = ([problem[f"{key}_{side}"] for side in "hw"] for key in ("stride", "pad", "dilation"))
+    sizes = [problem[key] for key in "NCHWKRS"]
+    return Problem(*sizes, *pairs, problem["groups"], problem["bias"], problem["name"]).label
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

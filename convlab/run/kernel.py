@@ -264,7 +264,7 @@ class Kernel(Runnable):
                 same = other.path != self.path and other.format == self.format
                 if same and other.unsupported(problem) is None:
                     able.append(other.name)
-        offer = f"use {', '.join(able)}" if able else "no kernel in the catalog can"
+        offer = f"use {', '.join(able)}" if able else "no other of its format can"
         return f"{self.name} cannot do {problem.label}: {reason}; {offer}"
 
     def __repr__(self) -> str:

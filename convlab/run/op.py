@@ -218,7 +218,8 @@ def _require_float32(*tensors: Tensor | None) -> None:
         if tensor.dtype != torch.float32:
             raise ProblemError(
                 f"{name} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
-                "in float32: convert it with .float(), or leave this layer to torch.nn.Conv2d"
+                "in float32 in layers and conv2d: convert it with .float(), leave this layer to "
+                "torch.nn.Conv2d, or call a kernel of that type itself"
             )
 
 
