@@ -566,7 +566,9 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     arguments = ["check", "01_direct", "--engine", "sim", "--count", "6", "--seed", "3", "--json"]
     assert __main__.main(arguments) == 0
     (found,) = json.loads(capfd.readouterr().out)["reports"]
-    assert len(found["reports"]) == 7 + len(settings.SETTINGS) and found["kernel"] == "01_direct"
+    assert (
+        len(found["reports"]) == 7 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
+    )
     assert found["notes"] == ["1 fixed and 6 generated problems, seed 3"]
 
 

@@ -7,6 +7,7 @@ A new .cu file joins by its presence. What a rung declines by its header must be
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import warnings
 from collections.abc import Callable
@@ -369,8 +370,7 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
 
 @unless_declined
 def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
-    problem = settings.host(kernel, ())
-    for setting in settings.SETTINGS:
+    for problem, setting in itertools.product(settings.hosts(kernel, ()), settings.SETTINGS):
         try:
             report = examine(kernel, problem, 0, 100_000, (), setting)
         except LaunchError as error:  # it says that it cannot, which a user can act on

@@ -157,9 +157,9 @@ def check(
                                [*map(named_problem, _IN_CHUNKS)], (what, note), progress)  # fmt: skip
             found = replace(again, reports=found.reports + again.reports,
                             skipped=found.skipped + again.skipped)  # fmt: skip
-        on = settings.host(kernel, (r.problem for r in found))
-        if found.ok and on and kernel.source:  # of a kernel's file
-            found = _in_settings(kernel, functools.partial(one, on), found)
+        for on in settings.hosts(kernel, [r.problem for r in found]):
+            if found.ok and kernel.source:  # of a kernel's file
+                found = _in_settings(kernel, functools.partial(one, on), found)
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
     elif asked is None:

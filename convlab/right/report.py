@@ -250,7 +250,8 @@ class Reports(Result):
         plain = [report for report in self if not report.setting]
         right = sum(report.ok for report in plain)
         verdict = "" if self.ok else "WRONG, "
-        others = f", in {len(self) - len(plain)} settings of one" if len(self) > len(plain) else ""
+        special = [report for report in self if report.setting]
+        others = f", in {sum(r.ok for r in special)} of {len(special)} settings" if special else ""
         return (
             f"{self.kernel}: {verdict}right on {right} of {len(plain)} problems{declined}{others}"
         )
