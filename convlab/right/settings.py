@@ -1,7 +1,7 @@
 """Settings in which a kernel must be right, too: other data than normal, and what came before it.
 
-The default check has each on one small problem, once all others are right. What a right kernel may
-do there is decided here, by rule:
+The default check has each on a 3x3 and a 1x1 problem, once all others are right. What a
+right kernel may do there is decided here, by rule:
 
 - Sums of small integers are exact in any order and in any class: the result is the truth's bits.
 - Denormals may count as zero, x's and w's as well as products, as with ``-ftz=true``.
