@@ -34,3 +34,18 @@ def _give_back_gpu_memory():
     yield
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def _settings() -> list[object]:
+    backends = torch.backends
+    settings = (backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul,
+                backends.mkldnn.conv, backends.mkldnn.matmul)  # fmt: skip
+    return [each.fp32_precision for each in settings]
+
+
+@pytest.fixture(autouse=True)
+def _leave_torch_as_it_was():
+    """Fail where a test leaves torch's precision changed: `torch.export` then raises in another."""
+    before = _settings()
+    yield
+    assert _settings() == before

@@ -128,6 +128,19 @@ def test_what_is_replaced_is_named_and_put_back(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("older", [True, False])
+def test_settings_are_put_back_whichever_way_they_were_changed(older):
+    before, backends = settings(), torch.backends
+    if older:
+        backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = not backends.cudnn.allow_tf32
+    else:
+        backends.cudnn.conv.fp32_precision = backends.cuda.matmul.fp32_precision = "ieee"
+    told = ", ".join(trusted.altered(before))
+    assert "fp32_precision of cuDNN" in told and "fp32_precision of cuBLAS" in told
+    assert settings() == before and trusted.altered(before) == []
+    assert torch.backends.cudnn.allow_tf32 is before["allow_tf32 of cuDNN"] is not None
+
+
 class Works(Spin):
     """Convolves, for as long as it is told on the chip's clock, unless it had better not."""
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import threading
 
 import pytest
 import torch
@@ -263,6 +264,25 @@ def test_full_precision_restores_whatever_was_set():
         assert (conv.fp32_precision, matmul.fp32_precision) == ("tf32", "tf32")
     finally:
         conv.fp32_precision, matmul.fp32_precision = before
+
+
+def test_full_precision_of_two_threads_that_overlap():
+    conv = torch.backends.cudnn.conv
+    before, inside, left = conv.fp32_precision, threading.Event(), threading.Event()
+
+    def other():
+        with full_precision():
+            inside.set()
+            left.wait(20)
+
+    thread = threading.Thread(target=other)
+    with full_precision():
+        thread.start()
+        assert inside.wait(20)
+    assert conv.fp32_precision == "ieee"
+    left.set()
+    thread.join()
+    assert conv.fp32_precision == before
 
 
 @pytest.mark.gpu

@@ -87,14 +87,25 @@ def replaced_before() -> list[str]:
 
 LEFT = "left torch's settings changed, which are the other side's too"
 _FP32 = {
-    "cuBLAS": torch.backends.cuda.matmul, "cuDNN": torch.backends.cudnn.conv,
+    "cuBLAS": torch.backends.cuda.matmul,
+    "cuDNN": torch.backends.cudnn.conv, "cuDNN's RNNs": torch.backends.cudnn.rnn,
     "oneDNN's products": torch.backends.mkldnn.matmul, "oneDNN": torch.backends.mkldnn.conv,
 }  # fmt: skip
+_ALLOW_TF32 = {"cuBLAS": torch.backends.cuda.matmul, "cuDNN": torch.backends.cudnn}  # the older
+
+
+def _allowed(backend: Any) -> bool | None:
+    try:
+        return backend.allow_tf32
+    except RuntimeError:  # torch refuses, where it and the newer setting do not agree
+        return None
 
 
 def settings() -> dict[str, Any]:
     """Return torch's settings as they are."""
-    return {f"fp32_precision of {name}": each.fp32_precision for name, each in _FP32.items()} | {
+    older = {f"allow_tf32 of {name}": _allowed(each) for name, each in _ALLOW_TF32.items()}
+    newer = {f"fp32_precision of {name}": each.fp32_precision for name, each in _FP32.items()}
+    return older | newer | {
         "the default dtype": torch.get_default_dtype(),
         "gradients": torch.is_grad_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -106,6 +117,9 @@ def settings() -> dict[str, Any]:
 def altered(before: dict[str, Any]) -> list[str]:
     """Return the names of the settings that are not as they were; those are put back."""
     changed = [name for name, value in settings().items() if value != before[name]]
+    for name, each in _ALLOW_TF32.items() if changed else ():
+        if before[f"allow_tf32 of {name}"] is not None:
+            each.allow_tf32 = before[f"allow_tf32 of {name}"]
     for name, each in _FP32.items() if changed else ():
         each.fp32_precision = before[f"fp32_precision of {name}"]
     if changed:

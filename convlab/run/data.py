@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -50,25 +51,32 @@ def placed(inputs: Inputs, format: Format) -> Inputs:
     return x, w, bias
 
 
+_lock = threading.Lock()
+_inside: list[list[str]] = []  # what the settings were, once for each that is within
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Make torch's float32 products and convolutions plain fp32 inside, and restore it after.
 
     Sets torch's per-operation `fp32_precision` (2.9 and later), which is all that its products
     read. The older `allow_tf32` is left alone: torch raises where it is read or set through
-    `torch.backends.cudnn.flags` after the newer settings were used. Not for threads that
-    change the same settings at once.
+    `torch.backends.cudnn.flags` after the newer settings were used. For any number of threads at
+    once: the last to leave restores what the first one found.
     """
     gpu, cpu = torch.backends, torch.backends.mkldnn
     settings = (gpu.cuda.matmul, gpu.cudnn.conv, cpu.matmul, cpu.conv)
-    before = [setting.fp32_precision for setting in settings]
-    try:
+    with _lock:
+        _inside.append(_inside[0] if _inside else [each.fp32_precision for each in settings])
         for setting in settings:
             setting.fp32_precision = "ieee"
+    try:
         yield
     finally:
-        for setting, value in zip(settings, before):
-            setting.fp32_precision = value
+        with _lock:
+            before = _inside.pop()
+            for setting, value in () if _inside else zip(settings, before):
+                setting.fp32_precision = value
 
 
 def chunks(problem: Problem, pixels: int) -> Iterator[tuple[slice, slice]]:
