@@ -8,6 +8,9 @@
 struct bf16 {   // the upper half of a float
     uint16_t bits;
 };
+struct fp16 {   // 5 bits of exponent, 10 of fraction
+    uint16_t bits;
+};
 
 #ifdef CONVLAB_SIMULATOR
 #include <sim_tensor.h>
@@ -29,6 +32,12 @@ __device__ __forceinline__ float round_tf32(float value) {
 __device__ __forceinline__ uint32_t round_bf16(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+// The same of 11 significant bits; from 65520 on it is infinity.
+__device__ __forceinline__ uint32_t round_fp16(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
@@ -165,10 +174,14 @@ __device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a
                                                      int accumulate) {
     M64N256("m64n256k8.f32.tf32.tf32", "");
 }
-// The same of d (64, 256), a (64, 16) and b (256, 16)^T in bf16.
+// The same of d (64, 256), a (64, 16) and b (256, 16)^T in bf16, or fp16.
 __device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b,
                                                       int accumulate) {
     M64N256("m64n256k16.f32.bf16.bf16", ", 0, 0");
+}
+__device__ __forceinline__ void wgmma_m64n256k16_fp16(float (&d)[128], uint64_t a, uint64_t b,
+                                                      int accumulate) {
+    M64N256("m64n256k16.f32.f16.f16", ", 0, 0");
 }
 #undef M64N256
 #undef D8

@@ -152,8 +152,15 @@ __device__ __forceinline__ void put(float* s_to, float x, float y, bool even) {
         s_to[0] = x, s_to[1] = y;
     }
 }
-__device__ __forceinline__ void put(bf16* s_to, float x, float y, bool even) {
-    const uint32_t pair = round_bf16(x, y);
+__device__ __forceinline__ uint32_t rounded(float low, float high, const bf16*) {
+    return round_bf16(low, high);
+}
+__device__ __forceinline__ uint32_t rounded(float low, float high, const fp16*) {
+    return round_fp16(low, high);
+}
+template <typename T>
+__device__ __forceinline__ void put(T* s_to, float x, float y, bool even) {
+    const uint32_t pair = rounded(x, y, s_to);
     if (even) {
         *reinterpret_cast<uint32_t*>(s_to) = pair;
     } else {
@@ -161,8 +168,9 @@ __device__ __forceinline__ void put(bf16* s_to, float x, float y, bool even) {
     }
 }
 __device__ __forceinline__ void stream(float* to, float value) { __stcs(to, value); }
-__device__ __forceinline__ void stream(bf16* to, float value) {
-    __stcs(&to->bits, uint16_t(round_bf16(value, 0.0f)));
+template <typename T>
+__device__ __forceinline__ void stream(T* to, float value) {
+    __stcs(&to->bits, uint16_t(rounded(value, 0.0f, to)));
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
@@ -253,6 +261,10 @@ __device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x,
 __device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x, int accumulate,
                                         const bf16*) {
     wgmma_m64n256k16_bf16(d, w, x, accumulate);
+}
+__device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x, int accumulate,
+                                        const fp16*) {
+    wgmma_m64n256k16_fp16(d, w, x, accumulate);
 }
 
 // A consumer. Both share the stages; each has 64 channels x 256 positions.

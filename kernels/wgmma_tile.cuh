@@ -74,7 +74,8 @@ __device__ __forceinline__ float packed(float w, int terms, bool low) {
     const Parts parts = parts_of(w);
     return terms == 1 ? round_tf32(w) : low ? parts.low : parts.high;
 }
-__device__ __forceinline__ bf16 packed(bf16 w, int, bool) { return w; }
+template <typename T>
+__device__ __forceinline__ T packed(T w, int, bool) { return w; }   // of 16 bits
 
 // The filter as wgmma wants it: [group, k tile][chunk][r][s][term][quad][64 channels][4], rounded.
 template <typename T>

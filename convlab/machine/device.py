@@ -173,7 +173,8 @@ class Ceilings:
 
     def flops(self, precision: str) -> float:
         """Return the peak of the unit that a precision class uses, in flops a second."""
-        peaks = {"fp32": self.fp32_flops, "tf32": self.tf32_flops, "bf16": self.bf16_flops}
+        peaks = {"fp32": self.fp32_flops, "tf32": self.tf32_flops}
+        peaks |= dict.fromkeys(("bf16", "fp16"), self.bf16_flops)  # tensor cores have one rate
         return peaks[choice(precision, "precision class", peaks)]
 
 

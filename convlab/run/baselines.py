@@ -24,11 +24,16 @@ _KNOWN = {
     "cudnn:tf32:channels_last": ("cuDNN, TF32 on, inputs already channels_last", "tf32", "cuda"),
     "cudnn:bf16": ("cuDNN, bf16", "bf16", "cuda"),
     "cudnn:bf16:channels_last": ("cuDNN, bf16, inputs already channels_last", "bf16", "cuda"),
+    "cudnn:fp16": ("cuDNN, fp16", "fp16", "cuda"),
+    "cudnn:fp16:channels_last": ("cuDNN, fp16, inputs already channels_last", "fp16", "cuda"),
     "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
     "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
 }
 BASELINES = tuple(_KNOWN)
-_BF16 = parse_format("x bf16, w bf16, y bf16, bias bf16")
+_HALVES = {
+    "bf16": parse_format("x bf16, w bf16, y bf16, bias bf16"),
+    "fp16": parse_format("x f16, w f16, y f16, bias f16"),
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Baseline(Runnable):
     @property
     def format(self) -> Format:  # type: ignore[override]
         """How it takes its tensors: in the dtype of its class, in torch's order."""
-        return _BF16 if self.precision == "bf16" else FLOAT32
+        return _HALVES.get(self.precision, FLOAT32)
 
     def prepare(
         self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,

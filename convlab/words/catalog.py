@@ -40,7 +40,7 @@ class Header:
     idea: str = ""  # how it works
     change: str = ""  # from the rung before
     mapping: str = ""  # which thread computes what
-    precision: str = "fp32"  # the class that its results reach: "fp32", "tf32" or "bf16"
+    precision: str = "fp32"  # the class that its results reach: or "tf32", "bf16", "fp16"
     supports: tuple[str, ...] = ()  # requirements, each a Python comparison over `VARIABLES`
     # When it is the one to take: as `supports`, and over `_TF32` too; None: where it is named only.
     best: tuple[str, ...] | None = None
@@ -102,7 +102,7 @@ def _runs(arch: str, sm: int) -> bool:
 
 _KEYS = tuple(entry.name for entry in fields(Header))
 _VALUES = {
-    "precision": ("fp32|tf32|bf16", "fp32, tf32 or bf16"),
+    "precision": ("fp32|tf32|bf16|fp16", "fp32, tf32, bf16 or fp16"),
     "arch": (r"sm_\d{2,3}[af]?", "like sm_80 or sm_90a"),
     "mixes": (r"[1-9]\d?x[1-9]\d?|image", "like 2x2, or image"),
     "atomics": ("yes|no", "yes or no"),

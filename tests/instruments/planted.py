@@ -908,10 +908,15 @@ HALF = _of(
     _m("pixels_shifted", "where W is odd, the upper half of a word is the lower one's channel",
        ("x[0] | x[1] << 16", "x[0] | x[0] << 16")),
     _m("pairs_swapped", "two neighbours of y are rounded into one word in the wrong order",
-       ("round_bf16(x, y)", "round_bf16(y, x)"), inline="wgmma_roles.cuh"),
+       ("rounded(x, y, s_to)", "rounded(y, x, s_to)"), inline="wgmma_roles.cuh"),
+)  # fmt: skip
+
+FP16 = _of(
+    "15b_wgmma_fp16",
+    _m("other_format", "numbers are taken for bf16's", ("NUMBER fp16", "NUMBER bf16")),
 )  # fmt: skip
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF,
+    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF, *FP16,
 )  # fmt: skip

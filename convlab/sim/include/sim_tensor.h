@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_partial_warp(unsigned came);
@@ -17,7 +18,7 @@ void sim_fence_proxy_async();
 void sim_wgmma_fence();
 void sim_wgmma_commit();
 void sim_wgmma_wait(unsigned newest);
-void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int k, int accumulate);
+void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
 }
 
 __forceinline__ uint32_t shared_address(const void* pointer) { return sim_shared_address(pointer); }
@@ -30,6 +31,9 @@ __forceinline__ float round_tf32(float value) {
 }
 __forceinline__ uint32_t round_bf16(float low, float high) {
     return sim::Bfloat16::narrow(low) | uint32_t(sim::Bfloat16::narrow(high)) << 16;
+}
+__forceinline__ uint32_t round_fp16(float low, float high) {
+    return sim::Half::narrow(low) | uint32_t(sim::Half::narrow(high)) << 16;
 }
 namespace sim {
 inline float truncate_tf32(float value) {  // what a tensor core sees of a number
@@ -100,9 +104,9 @@ __forceinline__ void wgmma_fence() { sim_wgmma_fence(); }
 __forceinline__ void wgmma_commit() { sim_wgmma_commit(); }
 template <int newest>
 __forceinline__ void wgmma_wait() { sim_wgmma_wait(newest); }
-#define SIM_WGMMA(name, n, k)                                                              \
+#define SIM_WGMMA(name, n, type)                                                           \
     __forceinline__ void name(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) { \
-        sim_wgmma(d, a, b, n, k, accumulate);                                              \
+        sim_wgmma(d, a, b, n, type, accumulate);                                           \
     }
-SIM_WGMMA(wgmma_m64n256k8_tf32, 256, 8) SIM_WGMMA(wgmma_m64n128k8_tf32, 128, 8)
-SIM_WGMMA(wgmma_m64n256k16_bf16, 256, 16)
+SIM_WGMMA(wgmma_m64n256k8_tf32, 256, 't') SIM_WGMMA(wgmma_m64n128k8_tf32, 128, 't')
+SIM_WGMMA(wgmma_m64n256k16_bf16, 256, 'b') SIM_WGMMA(wgmma_m64n256k16_fp16, 256, 'f')
