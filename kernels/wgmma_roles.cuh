@@ -39,11 +39,12 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
 
 // What is made before the barrier that all warps of a block pass.
 __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& tiling,
-                                       const Block& b) {
+                                       const Block& b, int block_channels = kKTile) {
     for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads)
         b.s_tap[i] = tap_at(conv, tiling, i / conv.S, i % conv.S);
     if (threadIdx.x != 0) return;
-    const int K_group = conv.K / conv.groups, k0 = b.k_tile % tiling.k_tiles * kKTile;
+    const int K_group = conv.K / conv.groups;
+    const int k0 = b.k_tile % tiling.k_tiles * block_channels;
     b.s_k[0] = b.group * K_group + k0;
     b.s_k[1] = K_group - k0;
     for (int i = 0; i < tiling.stages; ++i) {
@@ -134,8 +135,11 @@ struct Channels {
     int first, count;
     float bias[2];
 };
-__device__ __forceinline__ Channels channels_of(const Block& b, const float* g_bias) {
-    Channels mine = {b.s_k[0] + b.warp % 4 * 16, b.s_k[1] - b.warp % 4 * 16, {}};
+template <typename Tiles>
+__device__ __forceinline__ Channels channels_of(const Tiles& tiling, const Block& b,
+                                                const float* g_bias) {
+    const int first = tiling.first_channel(b.warp / 4);   // of this consumer, in the block's
+    Channels mine = {b.s_k[0] + first + b.warp % 4 * 16, b.s_k[1] - first - b.warp % 4 * 16, {}};
     for (int half = 0; half < 2; ++half) {
         const int k = 8 * half + b.lane / 4;
         mine.bias[half] = g_bias && k < mine.count ? g_bias[mine.first + k] : 0.0f;
@@ -268,8 +272,8 @@ __device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x,
 }
 
 // A consumer. Both share the stages; each has 64 channels x 256 positions.
-template <typename T>
-__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
+template <typename T, typename Tiles>
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiles& tiling,
                                          const Block& b, const float* g_bias, T* g_y) {
     const int consumer = b.warp / 4, taps = conv.R * conv.S;
     const uint64_t x_first = wgmma_moved(
@@ -290,7 +294,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
             const uint64_t x_stage = wgmma_moved(x_first, stage * 2 * tiling.quad);
             for (int first = 0; first < taps; first += tiling.taps) {
                 mbarrier_wait(&b.w_full[slot], slot_parity);
-                const uint64_t w_slot = wgmma_moved(w_first, slot * tiling.taps * (kTapBytes / 16));
+                const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
                 const int count = min_of(tiling.taps, taps - first);
                 auto tap = [&](int i) {
                     product(r_acc, wgmma_moved(w_slot, i * (kTapBytes / 16)),
@@ -320,7 +324,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
             }
             if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
         }
-        const Channels mine = channels_of(b, g_bias);
+        const Channels mine = channels_of(tiling, b, g_bias);
         wgmma_wait<0>();
         release(true);
         store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);

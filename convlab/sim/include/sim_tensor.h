@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_pipeline_primitives.h>
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_partial_warp(unsigned came);
@@ -73,6 +74,38 @@ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const 
     sim::Fragments mine{d, a, b, 0};
     sim_collective(0xffffffffu, sim::mma_step, &mine);
     if (~mine.came) sim_partial_warp(mine.came);
+}
+
+// ---- stmatrix, cp.async -------------------------------------------------------------------
+namespace sim {
+struct Matrices {
+    const uint32_t* pairs;
+    uint16_t column[8];
+    unsigned came;  // the lanes that took part
+};
+inline void stmatrix_step(void** arguments, unsigned came) {
+    for (int l = 0; l < 32; ++l) {
+        if (!(came >> l & 1)) continue;
+        auto& mine = *static_cast<Matrices*>(arguments[l]);
+        mine.came = came;
+        for (int g = 0; g < 8 && !~came; ++g) {
+            auto& other = *static_cast<Matrices*>(arguments[4 * g + l % 8 / 2]);
+            mine.column[g] = uint16_t(other.pairs[l / 8] >> l % 2 * 16);
+        }
+    }
+}
+}  // namespace sim
+__forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_t (&pairs)[4]) {
+    sim::Matrices mine{pairs, {}, 0};
+    sim_collective(0xffffffffu, sim::stmatrix_step, &mine);
+    if (~mine.came) sim_partial_warp(mine.came);
+    sim_shared_address(to_shared);
+    uint4 column;
+    std::memcpy(&column, mine.column, 16);
+    *static_cast<uint4*>(to_shared) = column;
+}
+__forceinline__ void copy_async16(void* to_shared, const void* from, bool inside) {
+    __pipeline_memcpy_async(to_shared, from, 16, inside ? 0 : 16);
 }
 
 // ---- mbarrier, bulk copies ----------------------------------------------------------------
