@@ -172,6 +172,11 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
     const int channels = mine.count + warp * 16 - k;        // that are there from k on
     Number* y_k = g_y + mine.first - warp * 16 + k;
     const bool vectors = conv.K / conv.groups % kOctet == 0;
+    // Where a consumer's positions are one row of y, that is soon told of each.
+    const bool one_row = vectors && tiling.images == 1 && tiling.rows == 3 - tiling.halves;
+    const int p0 = at.p + beside;
+    const int length = p0 < conv.P && channels > 0 ? min_of(tiling.columns, conv.Q - at.q) : 0;
+    Number* y_row = y_k + ((int64_t(at.n) * conv.P + p0) * conv.Q + at.q) * conv.K;
     uint64_t* meeting = meeting_of(tiling, b, consumer);
     char* s_y = b.s_bytes + tiling.y_at + consumer * kPart * kPixelPitch;   // [pixel][channel]
     // A lane names a row of 8 channels of one of four matrices: 2 of pixels x 2 of channels.
@@ -198,6 +203,11 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i) {
             const int mine_at = part * kPart + warp * 8 + 4 * i + lane / 8;
+            if (one_row) {
+                if (mine_at < length)
+                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(mine_at) * conv.K), r_y[i]);
+                continue;
+            }
             const int position = beside * tiling.step + mine_at;
             const int row = divide(position, tiling.by_pitch);
             const int column = position - row * tiling.pitch;
