@@ -23,7 +23,7 @@
 #include "wgmma_tile.cuh"
 #include "wgmma_roles.cuh"
 
-#ifndef NUMBER
+#if !defined(NUMBER)
 #define NUMBER bf16   // or fp16, for 15b
 #endif
 using Number = NUMBER;

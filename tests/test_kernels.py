@@ -421,7 +421,8 @@ def test_a_small_workspace_means_chunks(kernel: Kernel, problem: Problem) -> Non
         call(kernel.limited(1), problem)
     stated = NEED.search(str(refused.value))
     least = int(stated[2])
-    in_parts = "size_t /*limit*/" not in kernel.source  # else it says that it needs all or none
+    # else it says that it needs all or none
+    in_parts = "size_t /*limit*/" not in "".join([kernel.source, *kernel.texts.values()])
     assert stated[1] == f"{least:,}" and 1 < least <= most and (least < most) == in_parts
     for limit in (least, max(least, (least + most) // 3)):
         small = kernel.limited(limit)

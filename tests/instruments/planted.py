@@ -922,7 +922,8 @@ LAST = _of(
        at=(*_ROLES, "bulk_load(", "= {};"), **_SHARED),
     _m("no_meeting", "a warp's part of y is stored by others before it is there",
        ("        meet(meeting, lane, 0);   // all have stored\n", ""),
-       at=("stmatrix_x4_trans(s_to", "const uint4*>(s_from"), **_BEFORE_ROLES),
+       at=("stmatrix_x4_trans(s_to", "const uint4*>(s_from", "mbarrier_wait(meeting"),
+       **_BEFORE_ROLES),
     _m("no_wait", "the newest copies of a stage are not waited for",
        ("__pipeline_wait_prior(1)", "__pipeline_wait_prior(2)"), at=("wgmma_", "copy_async16("),
        sim=FAULT, cuda=None, why=EARLY, inline="wgmma_roles.cuh"),
@@ -933,7 +934,8 @@ LAST = _of(
     _m("group_dropped", "every group reads the first one's input channels",
        ("b.group * C_group + octet * kOctet", "octet * kOctet"), shipped=True),
     _m("channels_unchecked", "channels past a pixel's last are written",
-       ("if (c < channels) y[c]", "y[c]"), at=("y[c].bits",), sim=FAULT, shipped=True),
+       ("if (c < channels) y[c]", "y[c]"), at=("y[c].bits", "stmatrix_x4_trans(s_to", "mbarrier_wait(meeting"), sim=FAULT,
+       shipped=True),
 )  # fmt: skip
 
 MUTANTS = (
