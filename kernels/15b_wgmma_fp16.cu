@@ -4,6 +4,7 @@
 //       cost nothing, as long as they stay below 65504; beyond it they are infinite.
 // change: Against 15: the type of a number.
 // mapping: as 15.
+// parent: 15_wgmma_bf16
 // precision: fp16
 // arch: sm_90a
 // tensors: x f16, w f16, y f16, bias f32

@@ -9,6 +9,7 @@
 //       filter that fits stays in shared memory for all tiles of a block.
 // mapping: as 15; a loader's item is 16 pixels of a row, two lanes each. A warp stores 64 channels
 //       of 4 pixels at a time.
+// parent: 15_wgmma_bf16
 // precision: bf16
 // arch: sm_90a
 // tensors: x bf16 NHWC, w bf16 KRSC, y bf16 NHWC, bias f32

@@ -178,8 +178,8 @@ __device__ __forceinline__ void stream(T* to, float value) {
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
-template <int positions, typename T>
-__device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling& tiling,
+template <int positions, typename T, typename Tiles>
+__device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiles& tiling,
                                            const Block& b, int tile, const Channels& mine,
                                            const float (&r_sum)[positions / 2], T* g_y) {
     const int consumer = b.warp / 4, lane = b.lane, g = lane / 4, t = lane % 4;
@@ -218,12 +218,23 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
                 const int tail = head + (length - head) / kMultiple * kMultiple;
                 T* to = y_row + k * PQ;
                 const T* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
-                if (part == 0 && tail > head)
+                if (!Tiles::by_warps && part == 0 && tail > head)
                     bulk_store(to + head, from + head, int(sizeof(T)) * (tail - head));
                 for (int i = part; i < head; i += 4) to[i] = from[i];
                 for (int i = tail + part; i < length; i += 4) to[i] = from[i];
             }
             bulk_commit();
+            if constexpr (Tiles::by_warps) {
+                #pragma unroll
+                for (int i = 0; i < 8; ++i) {   // 16 bytes of a row for each lane
+                    const int row_shift = shift_of(8 * half + i);
+                    const int at = (kMultiple - row_shift) % kMultiple + kMultiple * lane;
+                    if (8 * half + i < mine.count && at + kMultiple <= length)
+                        __stcs(reinterpret_cast<uint4*>(y_row + (8 * half + i) * PQ + at),
+                               *reinterpret_cast<const uint4*>(
+                                   s_y + i * row_pitch(positions) + row_shift + at));
+                }
+            }
         }
         return;
     }

@@ -45,6 +45,8 @@ struct Tiling {
     bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 
+    static constexpr bool by_warps = false;   // rows of y leave by the copy engine
+
     // What differs where a block has two k tiles, as in 16.
     __device__ static int first_channel(int /*consumer*/) { return 0; }   // of the block's
     __device__ unsigned slot_at(int slot, int /*consumer*/) const {      // in 16 bytes
