@@ -161,7 +161,7 @@ __device__ __forceinline__ void load_slices(const ConvProblem& conv, const Pixel
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
-template <int positions>
+template <int positions, bool>
 __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelTiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
                                            const float (&r_sum)[positions / 2], Number* g_y) {

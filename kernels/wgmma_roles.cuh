@@ -178,8 +178,8 @@ __device__ __forceinline__ void stream(T* to, float value) {
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
-template <int positions, typename T, typename Tiles>
-__device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiles& tiling,
+template <int positions, bool by_warps = false, typename T>
+__device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
                                            const float (&r_sum)[positions / 2], T* g_y) {
     const int consumer = b.warp / 4, lane = b.lane, g = lane / 4, t = lane % 4;
@@ -218,13 +218,13 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiles&
                 const int tail = head + (length - head) / kMultiple * kMultiple;
                 T* to = y_row + k * PQ;
                 const T* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
-                if (!Tiles::by_warps && part == 0 && tail > head)
+                if (!by_warps && part == 0 && tail > head)
                     bulk_store(to + head, from + head, int(sizeof(T)) * (tail - head));
                 for (int i = part; i < head; i += 4) to[i] = from[i];
                 for (int i = tail + part; i < length; i += 4) to[i] = from[i];
             }
             bulk_commit();
-            if constexpr (Tiles::by_warps) {
+            if constexpr (by_warps) {
                 #pragma unroll
                 for (int i = 0; i < 8; ++i) {   // 16 bytes of a row for each lane
                     const int row_shift = shift_of(8 * half + i);
@@ -338,7 +338,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiles& t
         const Channels mine = channels_of(tiling, b, g_bias);
         wgmma_wait<0>();
         release(true);
-        store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);
+        store_tile<256, Tiles::by_warps>(conv, tiling, b, tile, mine, r_acc, g_y);
     }
     bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
 }
