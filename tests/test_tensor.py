@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import convlab
 from convlab.right import reference
 from convlab.right.check import check
 from convlab.run.kernel import Kernel, load
@@ -186,6 +187,13 @@ SHAPES = [
     "N2 C32 H16 W117 K64 R5 S9 p2x4", "N2 C48 H8 W8 K136 R3 S3 g2 p1 bias",
     "N1 C16 H3 W530 K8 R2 S4 p1", "N1 C144 H5 W20 K192 R3 S3 p1", "N9 C16 H7 W7 K128 R3 S3 p1",
 ]  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_libraries_are_of_the_class_and_layout() -> None:
+    found = convlab.compare([FP16, LAST], "N2 C64 H30 W64 K128 R3 S3", progress=False)
+    assert found.ok, str(found)
+    assert {"cudnn:fp16", "cudnn:bf16:channels_last"} <= set(found.frame["kernel"])
 
 
 @pytest.mark.parametrize("spec", SHAPES)

@@ -911,10 +911,8 @@ HALF = _of(
        ("rounded(x, y, s_to)", "rounded(y, x, s_to)"), inline="wgmma_roles.cuh"),
 )  # fmt: skip
 
-FP16 = _of(
-    "15b_wgmma_fp16",
-    _m("other_format", "numbers are taken for bf16's", ("NUMBER fp16", "NUMBER bf16")),
-)  # fmt: skip
+_OTHER_FORMAT = _m("other_format", "numbers are taken for bf16's", ("NUMBER fp16", "NUMBER bf16"))
+FP16 = _of("15b_wgmma_fp16", _OTHER_FORMAT) + _of("16b_wgmma_nhwc_fp16", _OTHER_FORMAT)
 
 LAST = _of(
     "16_wgmma_nhwc_bf16",
