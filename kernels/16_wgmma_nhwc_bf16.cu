@@ -21,8 +21,8 @@
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 4 * R * S + 16384 <= smem
 // limits: not measured yet. Predicted for an H200, by count: a block's two consumers store at the
-//       same time, when nothing is multiplied, some 1500 of 11000 cycles of a tile of `wide`, 0.85 ms
-//       in all; `rect` 0.5 ms; `square`, whose y is nine tenths of its bytes, 1.5 ms.
+//       same time, when nothing is multiplied, some 1500 of 11000 cycles of a tile of `wide`, 0.85
+//       ms in all; `rect` 0.5 ms; `square`, whose y is nine tenths of its bytes, 1.5 ms.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -133,8 +133,8 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const PixelTiling&
     if (unannounced >= 0) announce(unannounced);
 }
 
-// The filter's warp: slice by slice, [tap][octet][64 channels][8], for each of the block's k tiles. Of
-// a filter that stays, slices are announced for each tile, but fetched for the first only.
+// The filter's warp: slice by slice, [tap][octet][64 channels][8], for each of the block's k tiles.
+// Of a filter that stays, slices are announced for each tile, but fetched for the first only.
 __device__ __forceinline__ void load_slices(const ConvProblem& conv, const PixelTiling& tiling,
                                             const Block& b, const Number* g_packed) {
     if (b.lane != 0) return;

@@ -1,5 +1,5 @@
 // title: NHWC in fp16 on Hopper's tensor cores
-// idea: What 15b is to 15: stmatrix turns 16 bits, whatever they mean, and wgmma takes both formats.
+// idea: What 15b is to 15: stmatrix turns 16 bits whatever they mean, and wgmma takes both formats.
 // change: Against 16: the type of a number.
 // mapping: as 16.
 // parent: 16_wgmma_nhwc_bf16

@@ -111,9 +111,9 @@ pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_
     }
 }
 
-// Cuts a problem into tiles; false where they are too many. With `vectors`, x is read four pixels at
-// a time: tiles begin at multiples of 4 columns of x, and a store of pieces of two rows and two quads
-// meets all banks.
+// Cuts a problem into tiles; false where they are too many. With `vectors`, x is read four pixels
+// at a time: tiles begin at multiples of 4 columns of x, and a store of pieces of two rows and two
+// quads meets all banks.
 inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style style) {
     const int positions = style.positions, beside = 2 / style.halves;   // consumers, in positions
     const bool vectors = style.vectors;

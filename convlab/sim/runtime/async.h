@@ -274,8 +274,8 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
             examine_proxy(core, 128, pc, "wgmma");
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
             for (int i = 0, half = type == 't' ? 4 : 8; i < 8 * half; ++i) {
-                uint32_t bits = type == 't' ? reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000
-                                : type == 'b' ? halves[i] << 16 : widened(halves[i]);
+                uint32_t bits = type == 'b' ? halves[i] << 16 : type == 'f' ? widened(halves[i])
+                                : reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000;
                 std::memcpy(&to[row - first + i / half][quad * half + i % half], &bits, 4);
             }
             if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
