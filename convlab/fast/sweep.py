@@ -121,6 +121,7 @@ def sweep(
 
     Several GPUs: give an executor. Its tasks pickle, so any does: Dask's
     ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, ipyparallel's ``view.executor``.
+    A point that it loses, with a process that died, is dropped, and the others stay.
     A process uses the first GPU that it sees; with one for each of a host's eight GPUs, in a script
     (not a notebook: a spawned process imports the script to find `take_a_gpu`)::
 
@@ -202,7 +203,12 @@ def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict,
         yield from ((row, measure_point(*task)) for row, task in tasks)
         return
     futures = {executor.submit(measure_point, *task): row for row, task in tasks}
-    yield from ((futures[future], future.result()) for future in as_completed(futures))
+    for future in as_completed(futures):
+        try:
+            found = future.result()
+        except Exception as error:  # the executor's own: a process that died, a task given up
+            found = {"kind": "failed", "reason": f"{type(executor).__name__} lost it: {error!r}"}
+        yield futures[future], found
 
 
 def measure_point(
