@@ -125,7 +125,7 @@ def numbers() -> dict[str, tuple[int, int, int]]:
         "import circles": (len(circles()), 0, 0),
         # `best` and `load_result` more, which issues 11 and 13 ask for by name
         "public names": (len(convlab.__all__), 18, 16),
-        "tests/ without instruments": (lines(*tests), 14470, 11000),
+        "tests/ without instruments": (lines(*tests), 14500, 11000),
     }
 
 
