@@ -1,7 +1,5 @@
 """Which of two is faster, and how surely: right first, then timed in interleaved rounds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which kernel for this problem? A rule that takes no time, or a choice that was measured."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

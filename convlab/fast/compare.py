@@ -1,7 +1,5 @@
 """Several kernels, one problem, one table: right or wrong, at what cost, how far from the floor."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import os

@@ -9,8 +9,6 @@ faster, and how surely, take `ab`.
 A simulated run has counters, which a `Report` holds; it never has a time of a GPU.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import random

@@ -4,8 +4,6 @@ A receipt is what `Result.save` writes: the result as `to_dict` has it, its text
 what it was made with. Two of them, of other days, edits or GPUs, are one history and one plot.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

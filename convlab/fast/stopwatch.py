@@ -8,8 +8,6 @@ microseconds the two stamps also see the launch itself, which is no part of the 
 launches are put in one CUDA graph and the whole is timed.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

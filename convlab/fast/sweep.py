@@ -1,7 +1,5 @@
 """A grid of tunables over some problems: built, checked, measured; the invalid ones named."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed

@@ -5,8 +5,6 @@ torch's. What a verdict leans on is remembered here at import, looked at again a
 put back.
 """
 
-from __future__ import annotations
-
 import importlib
 import sysconfig
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a comparison of A and B found, and how it is told."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections import Counter

@@ -7,8 +7,6 @@ is killed leaves nothing that a later one would trip over. Beside each library s
 what was read, and what else might have been: the headers that a folder searched earlier now has.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import glob

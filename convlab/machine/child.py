@@ -6,8 +6,6 @@ and ends with this process, however that ends: its socket hangs up. Whoever wait
 (`child_process`) adopts what it leaves, so that not even what a second fork detached is left.
 """
 
-from __future__ import annotations
-
 import atexit
 import codecs
 import contextlib

@@ -7,8 +7,6 @@ It imports nothing of convlab's, for it starts where there is no path to it; a s
 finds it as the module ``child_process``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

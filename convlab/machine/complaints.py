@@ -1,7 +1,5 @@
 """What compilers say of a kernel, in a few lines: the first errors, at the user's lines."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Progress bars without widgets: text in a terminal, HTML under a cell, and elsewhere none."""
 
-from __future__ import annotations
-
 import html
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What a kernel is timed against: the convolutions of cuDNN and torch, each pinned to its class."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Source, flags and engine to a library in the cache."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import shutil

@@ -1,7 +1,5 @@
 """The tensors of a problem: normal data to run it on, and its output in pieces."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 What a kind means, and what to do next, is what ``faults.md`` says of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

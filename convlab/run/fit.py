@@ -1,7 +1,5 @@
 """What an engine and its memory can do of a problem: all of it, or a smaller one like it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..machine.device import available_bytes

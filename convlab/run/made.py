@@ -1,7 +1,5 @@
 """What a result was made with, for its receipt: when, by which versions, of which sources."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 import hashlib

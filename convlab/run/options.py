@@ -1,7 +1,5 @@
 """How a kernel is built and run: the keyword arguments of `load` and `compile`, validated."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

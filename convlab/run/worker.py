@@ -6,8 +6,6 @@ What a kernel does to that process becomes a `LaunchError` here; the next call f
 Specifications, seeds and reports cross, pickled; tensors do not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

@@ -4,8 +4,6 @@ A header is the run of `//` lines that opens the file, `// key: value`, with con
 indented by two spaces or more. Lines of prose between them are ignored.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import difflib
