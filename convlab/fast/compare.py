@@ -82,8 +82,7 @@ def compare(
     arguments.flag(progress, "progress")
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
-    asked = members(problem)
-    loaded = _load(kernels, engine, baselines)
+    loaded, asked = _load(kernels, engine, baselines), members(problem)
     options = (kernels is None, scale, seed, limit_seconds, progress)
     if asked is None:
         return _compared(loaded, named_problem(problem), *options)
@@ -142,7 +141,7 @@ class _Entry:
             "bound": reference.tolerance(kernel.precision, problem.gemm_k),
         }  # fmt: skip
         if peaks:
-            cells = (self.timing or Timing(math.nan, math.nan, 0, False)).cells
+            cells = (self.timing or Timing()).cells
             time = cells["time_ms"]
             floor = 1e3 * floor_seconds(problem, kernel.precision, peaks, kernel.format)
             rate = problem.flops / time / 1e9 if time else math.nan
@@ -157,10 +156,7 @@ class _Entry:
 
 
 def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
-    """Turn names, paths and callables into runnables; baselines and callables go where kernels are.
-
-    Raises ConvlabError if they are not of one device.
-    """
+    """Turn names, paths and callables into runnables: libraries' and Python's where kernels are."""
     found = list(things)
     for i, thing in enumerate(found):
         if isinstance(thing, Path) or (isinstance(thing, str) and ":" not in thing):
@@ -208,10 +204,7 @@ def counted(report: Report | None) -> dict[str, float]:
 
 
 def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
-    """Build runnables, as many at a time as there are cores; yield what went wrong with each.
-
-    The compiler is a process of its own, so threads of this one do.
-    """
+    """Build runnables, as many at a time as there are cores; yield what went wrong with each."""
     pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
     try:
         for building in [pool.submit(kernel.build) for kernel in kernels]:
@@ -279,11 +272,13 @@ def _compared(
         frame = frame.drop(columns="with_prepare_ms")
     frame["right"] = frame["right"].astype(object)  # None, True and False stay what they are
     passed = [entry.right or (entry.right is None and whole_catalog) for entry in entries]
+    taken = [(e.kernel.name, 1e3 * s) for e in ran if e.timing for s in e.timing.taken]
     return Comparison(
         problem=problem, frame=frame, ok=all(passed) and any(entry.right for entry in entries),
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
-        reports=tuple(entry.report for entry in ran), samples=_samples(ran),
+        reports=tuple(entry.report for entry in ran),
+        samples=pd.DataFrame(taken, columns=["kernel", "ms"]),
         made=made_of([entry.kernel for entry in ran]),
     )  # fmt: skip
 
@@ -307,12 +302,6 @@ def _measure(
             entry.caught(timing.caught)
         elif not (timing.stable or entry.note):
             entry.note = f"unsteady: {timing.samples} samples until time was up"
-
-
-def _samples(entries: Sequence[_Entry]) -> pd.DataFrame:
-    """Each time that was taken, in the order of the kernels and of time."""
-    taken = [(e.kernel.name, 1e3 * s) for e in entries if e.timing for s in e.timing.taken]
-    return pd.DataFrame(taken, columns=["kernel", "ms"])
 
 
 def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:

@@ -27,7 +27,6 @@ from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
-_Task = tuple[dict[str, Any], tuple]  # a row, and `measure_point`'s arguments for it
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,14 +170,12 @@ def sweep(
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
     asked = members(problems)
-    chosen = [named_problem(problems)] if asked is None else asked
-    fitted = [fit(each, [kernel]) for each in chosen]
+    fitted = [fit(p, [kernel]) for p in ([named_problem(problems)] if asked is None else asked)]
     notes = dict.fromkeys(note for _, note in fitted if note)
     quiet = {"leave": False, "disable": not progress}
     errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
 
-    rows: list[dict[str, Any]] = []
-    tasks: list[_Task] = []
+    rows, tasks = [], []  # of these each has its row, and `measure_point`'s arguments for it
     for problem, _ in fitted:
         for point, tuned, error in zip(points, kernels, errors, strict=True):
             rows.append({"problem": problem.label, **point, "kernel": tuned.name})
@@ -195,7 +192,9 @@ def sweep(
     return Sweep(kernel.name, grid, *frames, (*notes, where), kernel.engine)
 
 
-def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
+def _done(
+    tasks: list[tuple[dict, tuple]], executor: Executor | None
+) -> Iterator[tuple[dict, dict]]:
     """Yield each row and what was found for it, as soon as it is known."""
     if executor is None:
         yield from ((row, measure_point(*task)) for row, task in tasks)

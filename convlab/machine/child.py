@@ -215,10 +215,7 @@ os.register_at_fork(after_in_child=lambda: [child._forget_in_a_fork() for child 
 def run(
     command: Sequence[str], limit: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and return what it printed; nothing that it started is left.
-
-    Past the limit, in seconds, `subprocess.TimeoutExpired` is raised, with what was printed by then.
-    """
+    """Run a program to its end, `subprocess.TimeoutExpired` past the limit; leave nothing of it."""
     ours, theirs = Pipe()
     with ours, theirs:
         process = subprocess.Popen(

@@ -6,6 +6,7 @@ on one raises `LaunchError`; `available_bytes` works for the CPU too.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import re
@@ -201,17 +202,14 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
     if wanted is None:
         here = describe()
         return GPUS["H200"] if here is None else _from_device(here)
-    by_key = {_key(name): name for name in GPUS}
-    key = _key(text(wanted, "gpu"))
+    key, *known = (re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
+                   for name in (text(wanted, "gpu"), *GPUS))  # fmt: skip
+    by_key = dict(zip(known, GPUS.values(), strict=True))
     if key in by_key:
-        return GPUS[by_key[key]]
+        return by_key[key]
     near = difflib.get_close_matches(key, by_key, n=1)
-    hint = f"did you mean {by_key[near[0]]}? " if near else ""
+    hint = f"did you mean {by_key[near[0]].name}? " if near else ""
     raise ProblemError(f"no GPU {wanted!r} is known; {hint}There are {', '.join(GPUS)}")
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
 
 
 def _from_device(device: Device) -> Gpu:
@@ -227,12 +225,12 @@ def _from_device(device: Device) -> Gpu:
 @functools.cache
 def driver_version() -> str | None:
     """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if there is none."""
-    stated, tool = Path("/proc/driver/nvidia/version"), toolchain.find("nvidia-smi")
-    if stated.exists():
-        found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated.read_text(errors="replace"))
-        if found:
+    with contextlib.suppress(OSError):
+        stated = Path("/proc/driver/nvidia/version").read_text(errors="replace")
+        if found := re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated):
             return found[1]
-    query = [tool or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    tool = toolchain.find("nvidia-smi") or "nvidia-smi"
+    query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):  # as where there is no such tool
@@ -241,13 +239,9 @@ def driver_version() -> str | None:
 
 
 def available_bytes(device: torch.device | str | None = None) -> int:
-    """Return the memory that can still be had on a device, in bytes.
-
-    On a GPU that is the free memory and what torch's allocator holds without using it; on the CPU
-    what Linux calls MemAvailable.
-    """
+    """Return the memory that can still be had on a device, in bytes."""
     index = _cuda_index(device)
-    if index is not None:
+    if index is not None:  # and what torch's allocator holds without using it
         free, _ = torch.cuda.mem_get_info(index)
         return free + torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
     return 1024 * int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
@@ -256,9 +250,8 @@ def available_bytes(device: torch.device | str | None = None) -> int:
 def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
     """Measure what a GPU does at best, once in a process (about half a second on a large one).
 
-    Copy: a device-to-device copy far larger than the L2, counting the bytes read and those
-    written. Arithmetic: an 8192 x 8192 x 8192 GEMM of torch's (cuBLAS), smaller if memory is
-    short, with TF32 off and on, and in bf16. The best of several.
+    A copy far larger than the L2, bytes read and written; a GEMM of cuBLAS with 8192 on each side
+    (fewer if memory is short), with TF32 off and on, and in bf16. The best of several.
     """
     index = _cuda_index(device)
     if index is None:
@@ -323,11 +316,8 @@ def _measured_ceilings(index: int) -> Ceilings:
 
 
 def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:
-    """Time a call after two calls of warm-up, on the current stream: the least, in seconds.
-
-    A median moves with what else the GPU did, and every multiple of the floor with it.
-    """
-    times = []
+    """Time a call after two calls of warm-up, on the current stream: the least, in seconds."""
+    times = []  # whose median moves with what else the GPU did, and so would each floor
     for taken in range(samples + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

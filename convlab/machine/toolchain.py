@@ -131,14 +131,13 @@ def _dotted(release: tuple[object, ...]) -> str:
 def cuda() -> Cuda | None:
     """The CUDA toolkit to build with: the first that fits torch's CUDA; None without one.
 
-    In order: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda*, pip's wheels. A kernel and torch share
-    one CUDA runtime, so the major releases must be the same; where torch has none, any does.
+    A kernel and torch share one CUDA runtime, so the major releases must be the same; where torch
+    has none, any does.
     """
     wanted = torch_cuda()
-    for found in toolkits():
-        if wanted is None or (found.release or (0,))[0] == wanted[0]:
-            return found
-    return None
+    fitting = (found for found in toolkits()
+               if wanted is None or (found.release or (0,))[0] == wanted[0])  # fmt: skip
+    return next(fitting, None)
 
 
 def require_cuda() -> Cuda:
