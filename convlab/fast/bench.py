@@ -50,10 +50,7 @@ def write_between(path: Path, marker: str, text: str) -> None:
 
 
 def between(path: Path, marker: str) -> tuple[str, str]:
-    """What stands before and after that text, the markers included.
-
-    Raises ProblemError if the file has no such markers, OSError if it cannot be read.
-    """
+    """What stands before and after that text, the markers included."""
     begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
     text = path.read_text()
     head, _, rest = text.partition(begin)

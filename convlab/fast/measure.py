@@ -1,12 +1,9 @@
-"""How long a kernel takes on a GPU.
+"""How long kernels take on a GPU; to know which of two is faster, and how surely, take `ab`.
 
 Single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`), warm-up until
 it no longer gets faster, samples until their mean is known to half a percent or the time is up, and
 the median reported. Several kernels are timed in interleaved rounds, so that a drifting clock meets
-all of them. What they compute meanwhile may be looked at (`witness`). To know which of two is
-faster, and how surely, take `ab`.
-
-A simulated run has counters, which a `Report` holds; it never has a time of a GPU.
+all of them. What they compute meanwhile may be looked at (`witness`).
 """
 
 import functools
