@@ -19,7 +19,6 @@ from ..run.runnable import Runnable, run
 from ..words import arguments
 from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
-from ..words.problem import problem as named_problem
 from . import paired
 from .compare import identity, side_by_side
 from .measure import shared_inputs
@@ -113,14 +112,14 @@ def ab(
         for letter, side in (("a", a), ("b", b))
     ]  # fmt: skip
     sides = side_by_side(sides, engine)
-    found, asked = [], members(problem)
-    for each in [named_problem(problem)] if asked is None else asked:
+    found, (chosen, of_set) = [], members(problem)
+    for each in chosen:
         smaller, scaled = fit(each, sides, scale)
         notes = [scaled] if scaled else []
         found.append(
             _compared(sides, smaller, check, threshold, modes, until, isolate, notes, careful)
         )
-    return found[0] if asked is None else ABs(tuple(found))
+    return ABs(tuple(found)) if of_set else found[0]
 
 
 def _compared(

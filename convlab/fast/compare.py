@@ -28,7 +28,6 @@ from ..words import arguments
 from ..words.catalog import catalog
 from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import Problem, members
-from ..words.problem import problem as named_problem
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
 from .trusted import settings
@@ -82,11 +81,10 @@ def compare(
     arguments.flag(progress, "progress")
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
-    loaded, asked = _load(kernels, engine, baselines), members(problem)
+    loaded, (chosen, of_set) = _load(kernels, engine, baselines), members(problem)
     options = (kernels is None, scale, seed, limit_seconds, progress)
-    if asked is None:
-        return _compared(loaded, named_problem(problem), *options)
-    return Comparisons(tuple(_compared(loaded, each, *options) for each in asked))
+    found = [_compared(loaded, each, *options) for each in chosen]
+    return Comparisons(tuple(found)) if of_set else found[0]
 
 
 @dataclass

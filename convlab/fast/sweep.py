@@ -20,7 +20,6 @@ from ..show.result import Table, wrapped
 from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
-from ..words.problem import problem as named_problem
 from .compare import build_all, counted, reason
 from .comparison import COSTS, Costly
 from .measure import measure
@@ -169,8 +168,7 @@ def sweep(
     grid = _grid(tunables)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
-    asked = members(problems)
-    fitted = [fit(p, [kernel]) for p in ([named_problem(problems)] if asked is None else asked)]
+    fitted = [fit(each, [kernel]) for each in members(problems)[0]]
     notes = dict.fromkeys(note for _, note in fitted if note)
     quiet = {"leave": False, "disable": not progress}
     errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))

@@ -156,13 +156,11 @@ class AB(Result):
             text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
             moved = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
             said.append(f"{text.get(verdict, moved)} ({mode})")
-        return "; ".join([*said, *self._below()])
-
-    def _below(self) -> list[str]:
-        """Who is quicker than the floor, cold, when what it reads comes from memory."""
-        cold = [mode.seconds for mode in self.modes if mode.mode == "cold"]
-        sides = zip("AB", *cold, self.floors, strict=True) if cold else ()
-        return [f"{side} is {BELOW_WORDS}" for side, took, floor in sides if took < BELOW * floor]
+        # cold, when what it reads comes from memory
+        for cold in (mode.seconds for mode in self.modes if mode.mode == "cold"):
+            sides = zip("AB", cold, self.floors, strict=True)
+            said += [f"{side} is {BELOW_WORDS}" for side, s, floor in sides if s < BELOW * floor]
+        return "; ".join(said)
 
     @property
     def details(self) -> Sequence[str]:
@@ -184,10 +182,8 @@ class AB(Result):
             if min(mode.overheads) >= 0:
                 a, b = (1e6 * seconds for seconds in mode.overheads)
                 times.append(f"launch overhead apart: A {a:.1f} µs, B {b:.1f} µs")
-            clock = (
-                "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
-            )
-            for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
+            clock = "{} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "unknown"
+            for text in (", ".join(times), f"{mode.method}; SM clock {clock}", *mode.notes):
                 lines += [" " * 8 + line for line in textwrap.wrap(text, WIDTH - 8)]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
