@@ -1,5 +1,7 @@
 """The tables that README publishes of the kernels: their costs, and the ladder itself."""
 
+from __future__ import annotations
+
 import datetime
 from pathlib import Path
 
@@ -50,7 +52,10 @@ def write_between(path: Path, marker: str, text: str) -> None:
 
 
 def between(path: Path, marker: str) -> tuple[str, str]:
-    """What stands before and after that text, the markers included."""
+    """What stands before and after that text, the markers included.
+
+    Raises ProblemError if the file has no such markers, OSError if it cannot be read.
+    """
     begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
     text = path.read_text()
     head, _, rest = text.partition(begin)

@@ -177,7 +177,8 @@ def fastest(found: Comparison) -> str | None:
 class Auto:
     """What ``kernel="auto"`` stands for in `convlab.nn`: `best` for each input's shape.
 
-    In TF32 where torch's own are; till a file beside the kernels changes, or one is measured.
+    In TF32 where torch's own convolutions are, as ``torch.backends.cudnn.allow_tf32`` says. The
+    choices hold until a file beside the kernels changes, or one is measured.
     """
 
     name = "auto"

@@ -26,6 +26,7 @@ from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0
+_Task = tuple[dict[str, Any], tuple]  # a row, and `measure_point`'s arguments for it
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,7 +174,8 @@ def sweep(
     quiet = {"leave": False, "disable": not progress}
     errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
 
-    rows, tasks = [], []  # of these each has its row, and `measure_point`'s arguments for it
+    rows: list[dict[str, Any]] = []
+    tasks: list[_Task] = []
     for problem, _ in fitted:
         for point, tuned, error in zip(points, kernels, errors, strict=True):
             rows.append({"problem": problem.label, **point, "kernel": tuned.name})
@@ -190,9 +192,7 @@ def sweep(
     return Sweep(kernel.name, grid, *frames, (*notes, where), kernel.engine)
 
 
-def _done(
-    tasks: list[tuple[dict, tuple]], executor: Executor | None
-) -> Iterator[tuple[dict, dict]]:
+def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
     """Yield each row and what was found for it, as soon as it is known."""
     if executor is None:
         yield from ((row, measure_point(*task)) for row, task in tasks)

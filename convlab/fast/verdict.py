@@ -182,8 +182,10 @@ class AB(Result):
             if min(mode.overheads) >= 0:
                 a, b = (1e6 * seconds for seconds in mode.overheads)
                 times.append(f"launch overhead apart: A {a:.1f} µs, B {b:.1f} µs")
-            clock = "{} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "unknown"
-            for text in (", ".join(times), f"{mode.method}; SM clock {clock}", *mode.notes):
+            clock = (
+                "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
+            )
+            for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
                 lines += [" " * 8 + line for line in textwrap.wrap(text, WIDTH - 8)]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 

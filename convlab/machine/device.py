@@ -6,7 +6,6 @@ on one raises `LaunchError`; `available_bytes` works for the CPU too.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import re
@@ -202,14 +201,17 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
     if wanted is None:
         here = describe()
         return GPUS["H200"] if here is None else _from_device(here)
-    key, *known = (re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
-                   for name in (text(wanted, "gpu"), *GPUS))  # fmt: skip
-    by_key = dict(zip(known, GPUS.values(), strict=True))
+    by_key = {_key(name): name for name in GPUS}
+    key = _key(text(wanted, "gpu"))
     if key in by_key:
-        return by_key[key]
+        return GPUS[by_key[key]]
     near = difflib.get_close_matches(key, by_key, n=1)
-    hint = f"did you mean {by_key[near[0]].name}? " if near else ""
+    hint = f"did you mean {by_key[near[0]]}? " if near else ""
     raise ProblemError(f"no GPU {wanted!r} is known; {hint}There are {', '.join(GPUS)}")
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
 
 
 def _from_device(device: Device) -> Gpu:
@@ -225,12 +227,12 @@ def _from_device(device: Device) -> Gpu:
 @functools.cache
 def driver_version() -> str | None:
     """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if there is none."""
-    with contextlib.suppress(OSError):
-        stated = Path("/proc/driver/nvidia/version").read_text(errors="replace")
-        if found := re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated):
+    stated, tool = Path("/proc/driver/nvidia/version"), toolchain.find("nvidia-smi")
+    if stated.exists():
+        found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated.read_text(errors="replace"))
+        if found:
             return found[1]
-    tool = toolchain.find("nvidia-smi") or "nvidia-smi"
-    query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    query = [tool or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):  # as where there is no such tool

@@ -1,5 +1,7 @@
 """Progress bars without widgets: text in a terminal, HTML under a cell, and elsewhere none."""
 
+from __future__ import annotations
+
 import html
 import sys
 from collections.abc import Iterable
@@ -7,13 +9,21 @@ from typing import Any
 
 from tqdm import tqdm
 
+__all__ = ["bar", "tqdm"]
+
 
 def bar(
-    iterable: Iterable[Any] | None = None, desc: str | None = None, total: int | None = None,
-    disable: bool = False, **options: Any,
-) -> tqdm:  # fmt: skip
-    """Return a bar as `tqdm.tqdm` does, disabled where nobody sees it, in a log or a pipe."""
-    # tqdm.auto would want ipywidgets in a notebook, and warn where it is missing
+    iterable: Iterable[Any] | None = None,
+    desc: str | None = None,
+    total: int | None = None,
+    disable: bool = False,
+    **options: Any,
+) -> tqdm:
+    """Return a bar as `tqdm.tqdm` does, of the kind that suits where it will be seen.
+
+    Where nobody sees it, in a log or a pipe, it is disabled. ``tqdm.auto`` would want ipywidgets in
+    a notebook, and warn where it is missing.
+    """
     ipython = sys.modules.get("IPython")
     if getattr(ipython and ipython.get_ipython(), "kernel", None) is not None:
         return _CellBar(iterable, desc, total, disable=disable, **options)
@@ -39,11 +49,9 @@ class _CellBar(tqdm):
         text = str(self) if msg is None else msg
         page = ""
         if text:
-            total, beside = "", text
-            if about["total"]:
-                total = f' max="{about["total"]}" value="{about["n"]}"'
-                brief = {"prefix": "", "bar_format": "{n_fmt}/{total_fmt} {elapsed}{postfix}"}
-                beside = self.format_meter(**about | brief)
+            total = f' max="{about["total"]}" value="{about["n"]}"' if about["total"] else ""
+            brief = {"prefix": "", "bar_format": "{n_fmt}/{total_fmt} {elapsed}{postfix}"}
+            beside = self.format_meter(**about | brief) if about["total"] else text
             what = (about["prefix"] or "").removesuffix(": ")
             page = (
                 f'<progress{total} style="width:16em;vertical-align:middle"></progress> '

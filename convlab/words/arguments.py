@@ -3,6 +3,8 @@
 A message begins with the argument's name and what was given, and says what may be given.
 """
 
+from __future__ import annotations
+
 import numbers
 import operator
 import os
