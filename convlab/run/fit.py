@@ -41,8 +41,8 @@ def fit(
         return problem, None
     why = f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free"
     if needed <= free:
-        seconds, units = problem.macs / _SIM_MACS_PER_SECOND, {3600: "hours", 60: "minutes"}
+        seconds = problem.macs / _SIM_MACS_PER_SECOND
+        units = {3600: "hours", 60: "minutes", 1: "seconds"}
         unit = next((unit for unit in units if seconds >= 2 * unit), 1)
-        lasting = f"{seconds / unit:.0f} {units.get(unit, 'seconds')}"
-        why = f"all of it would take the simulator about {lasting}"
+        why = f"all of it would take the simulator about {seconds / unit:.0f} {units[unit]}"
     return smaller, f"scaled down to {smaller}: {why}"
