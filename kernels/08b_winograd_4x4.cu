@@ -1,0 +1,517 @@
+// title: Winograd F(4x4, 3x3), fused
+// idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. Interpolation at 0, +-5/8,
+//       +-3/2 and infinity, not at the usual 0, +-1, +-2: then no transform's numbers are large, and
+//       the error is less than half as large. All are short in binary, so nothing is rounded in B.
+// change: Against 08: 36 elements. The sums of 32 tiles x 32 channels already take 96 registers of
+//       384 threads, too many to hold x beside them while it is on its way: four warps of their own
+//       transform and copy, twelve multiply. Half a warp has one element's 32 x 32, 8 x 8 a thread.
+// mapping: block -> 32 tiles of 4 x 4 outputs (n, p, q) end to end x 32 channels k of one group;
+//       a warp of twelve -> 3 elements of the 36: two by half warps, 8 x 8 a thread, one whole, 8 x 4.
+// precision: fp32
+// supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
+// mixes: 4x4
+// limits: By plan, not yet measured: multiply-adds are two of three instructions issued, and shared
+//       memory is busy for 0.8 of that time; between items nobody multiplies while the elements of
+//       a tile meet. An inf or NaN in x reaches all of its 4 x 4 outputs, and inf minus inf is NaN.
+#include "convlab_async.cuh"
+
+#ifndef BC
+#define BC 8       // input channels staged at a time
+#endif
+#ifndef UNROLL
+#define UNROLL 1   // of them multiplied in one piece of code
+#endif
+constexpr int kBC = BC, kUnroll = UNROLL;
+static_assert(kBC == 4 || kBC == 8, "BC: 4 or 8");
+static_assert(kUnroll >= 1 && kUnroll <= 8, "UNROLL: 1 to 8");
+constexpr int kTile = 32, kElements = 36;                   // of tiles and of channels: 32 x 32
+constexpr int kRow = kElements * kTile;                     // floats of an input channel, of x or w
+constexpr int kMultiply = 12, kLoad = 4;                    // warps
+constexpr int kThreads = 32 * (kMultiply + kLoad);
+constexpr float kA = 0.625f, kB = 1.5f;                     // interpolated at 0, +-kA, +-kB, infinity
+constexpr float kA2 = kA * kA, kB2 = kB * kB;
+
+// The tiles of 4 x 4 outputs, and how x and y may be accessed.
+struct Tiling {
+    int tiles_q, per_image;
+    int C_group, k_tiles;   // of a group
+    bool quads;      // a tile's middle four columns of x: aligned to 16 bytes, all inside or none
+    int aligned;     // floats of y that each row's tiles are aligned to: 4, 2 or 1
+};
+
+struct alignas(16) Quad {
+    float v[4];
+};
+
+// B' of six numbers: values of the polynomial that is zero at all other points.
+__device__ __forceinline__ void transform_x(const float (&x)[6], float (&v)[6]) {
+    const float even_a = x[4] - kB2 * x[2], odd_a = kA * (x[3] - kB2 * x[1]);
+    const float even_b = x[4] - kA2 * x[2], odd_b = kB * (x[3] - kA2 * x[1]);
+    v[0] = kA2 * kB2 * x[0] + (x[4] - (kA2 + kB2) * x[2]);
+    v[1] = even_a + odd_a;
+    v[2] = even_a - odd_a;
+    v[3] = even_b + odd_b;
+    v[4] = even_b - odd_b;
+    v[5] = kA2 * kB2 * x[1] + (x[5] - (kA2 + kB2) * x[3]);
+}
+
+// G of three numbers: the values of w[0] + w[1] t + w[2] t^2 at the points, over the scale of B'.
+__device__ __forceinline__ void transform_w(const float (&w)[3], float (&u)[6]) {
+    constexpr float at_a = 1 / (2 * kA2 * (kA2 - kB2)), at_b = 1 / (2 * kB2 * (kB2 - kA2));
+    const float even_a = at_a * (w[0] + kA2 * w[2]), odd_a = at_a * kA * w[1];
+    const float even_b = at_b * (w[0] + kB2 * w[2]), odd_b = at_b * kB * w[1];
+    u[0] = w[0] / (kA2 * kB2);
+    u[1] = even_a + odd_a;
+    u[2] = even_a - odd_a;
+    u[3] = even_b + odd_b;
+    u[4] = even_b - odd_b;
+    u[5] = w[2];
+}
+
+// A' of six numbers: four sums of them times the points' powers.
+__device__ __forceinline__ void transform_m(const float (&m)[6], float (&y)[4]) {
+    const float even_a = m[1] + m[2], odd_a = m[1] - m[2];
+    const float even_b = m[3] + m[4], odd_b = m[3] - m[4];
+    y[0] = m[0] + even_a + even_b;
+    y[1] = kA * odd_a + kB * odd_b;
+    y[2] = kA2 * even_a + kB2 * even_b;
+    y[3] = kA2 * kA * odd_a + (kB2 * kB * odd_b + m[5]);
+}
+
+// g_u: (groups, k_tiles, C_group, 36, 32), with u = G w G'; channels past K are zeros.
+__global__ void __launch_bounds__(256)
+transform_filter(ConvProblem conv, int first_group, int groups, const float* __restrict__ g_w,
+                 float* __restrict__ g_u) {
+    const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
+    const int k_tiles = ceil_div(K_group, kTile);
+    const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
+    const int c = int(i / kTile % C_group);
+    const int k = int(i / kTile / C_group % k_tiles) * kTile + int(i % kTile);
+    const int64_t group = i / kTile / C_group / k_tiles;   // in the workspace
+    if (group >= groups) return;
+    const float* w_kc = g_w + (((first_group + group) * K_group + k) * C_group + c) * 9;   // (3, 3)
+    float r_half[6][3];   // G w
+    #pragma unroll
+    for (int s = 0; s < 3; ++s) {
+        float r_w[3], r_u[6];
+        #pragma unroll
+        for (int r = 0; r < 3; ++r) r_w[r] = k < K_group ? w_kc[r * 3 + s] : 0.0f;
+        transform_w(r_w, r_u);
+        #pragma unroll
+        for (int e = 0; e < 6; ++e) r_half[e][s] = r_u[e];
+    }
+    float* u = g_u + i / kTile * kRow + i % kTile;
+    #pragma unroll
+    for (int e = 0; e < 6; ++e) {
+        float r_u[6];
+        transform_w(r_half[e], r_u);
+        #pragma unroll
+        for (int f = 0; f < 6; ++f) u[(6 * e + f) * kTile] = r_u[f];
+    }
+}
+
+// All warps of the block: a barrier of PTX is known by its number, wherever it is waited at.
+__device__ __forceinline__ void meet() {
+#ifdef CONVLAB_SIMULATOR
+    __syncthreads();
+#else
+    asm volatile("bar.sync 0;" ::: "memory");
+#endif
+}
+
+// An item of work: 32 channels, and of the 32 tiles a lane's.
+struct Item {
+    int group, k_tile;   // the group in the workspace
+    int n, p, q;         // n is N and more where there is no such tile
+};
+
+__device__ __forceinline__ Item item_at(const Tiling& tiling, int groups, int item, int lane) {
+    const int slices = tiling.k_tiles * groups;   // items that share tiles follow each other
+    const unsigned t = unsigned(item / slices) * kTile + lane;
+    const int n = int(t / unsigned(tiling.per_image)), rest = int(t % unsigned(tiling.per_image));
+    return {item % slices / tiling.k_tiles, item % tiling.k_tiles, n,
+            rest / tiling.tiles_q * 4, rest % tiling.tiles_q * 4};
+}
+
+// A lane's tile of x on its way to shared memory.
+struct Pixels {
+    const float* x;   // the first of the tile's 6 x 6, perhaps outside
+    unsigned mask;    // bit i: row i is inside x; bit 6 + j: column j is
+};
+
+__device__ __forceinline__ Pixels pixels_of(const ConvProblem& conv, const Item& item,
+                                            int first_group, const float* g_x) {
+    const int h0 = item.p - conv.pad_h, w0 = item.q - conv.pad_w;
+    const int64_t plane =
+        int64_t(item.n) * conv.C + int64_t(first_group + item.group) * (conv.C / conv.groups);
+    unsigned mask = 0;
+    #pragma unroll
+    for (int i = 0; i < 6; ++i) {
+        if (item.n < conv.N && h0 + i >= 0 && h0 + i < conv.H) mask |= 1u << i;
+        if (w0 + i >= 0 && w0 + i < conv.W) mask |= 64u << i;
+    }
+    return {g_x + (plane * conv.H + h0) * conv.W + w0, mask};
+}
+
+// Reads kFloats neighbours, aligned to their size, or zeros: by a predicate. From branches ptxas
+// makes jumps here, and each read waits for its own.
+template <int kFloats>
+__device__ __forceinline__ void load_if(bool inside, const float* g_from, float* r_to) {
+    #pragma unroll
+    for (int i = 0; i < kFloats; ++i) r_to[i] = 0.0f;
+#ifdef CONVLAB_SIMULATOR
+    struct alignas(4 * kFloats) Floats { float v[kFloats]; };
+    if (!inside) return;
+    const Floats floats = *reinterpret_cast<const Floats*>(g_from);
+    for (int i = 0; i < kFloats; ++i) r_to[i] = floats.v[i];
+#else
+    if constexpr (kFloats == 4)
+        asm("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
+            : "+f"(r_to[0]), "+f"(r_to[1]), "+f"(r_to[2]), "+f"(r_to[3])
+            : "l"(g_from), "r"(int(inside)));
+    else if constexpr (kFloats == 2)
+        asm("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.nc.v2.f32 {%0, %1}, [%2]; }"
+            : "+f"(r_to[0]), "+f"(r_to[1]) : "l"(g_from), "r"(int(inside)));
+    else
+        asm("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.f32 %0, [%1]; }"
+            : "+f"(r_to[0]) : "l"(g_from), "r"(int(inside)));
+#endif
+}
+
+__device__ __forceinline__ void load_x(const Pixels& pixels, const float* x, int W, int pad_w,
+                                       bool quads, bool there, float (&r_x)[6][6]) {
+    const unsigned rows = there ? pixels.mask : 0, columns = pixels.mask >> 6;
+    #pragma unroll
+    for (int i = 0; i < 6; ++i, x += W) {
+        const bool row = rows >> i & 1;
+        if (quads && pad_w == 0) {
+            load_if<4>(row, x, r_x[i]);
+            load_if<2>(row && columns >> 5 & 1, x + 4, r_x[i] + 4);
+        } else if (quads) {
+            load_if<1>(row && columns & 1, x, r_x[i]);
+            load_if<4>(row, x + 1, r_x[i] + 1);
+            load_if<1>(row && columns >> 5 & 1, x + 5, r_x[i] + 5);
+        } else {
+            #pragma unroll
+            for (int j = 0; j < 6; ++j) load_if<1>(row && columns >> j & 1, x + j, r_x[i] + j);
+        }
+    }
+}
+
+// Sums of a round meet in shared memory, (36, 4 kRows, 32): channel row, and tiles, whose halves
+// change places in every second group of kRows, so that a warp's stores of four meet different
+// banks. A thread's channels are 16 i + 4 g + j, g = 0 to 3; a round has one i and kRows of the j.
+template <int kBC>
+struct Meeting {
+    static constexpr int kRows = kBC / 2;
+    static constexpr int kRounds = 8 / kRows;
+    // Channels that the twelve warps write; in more rounds than two they have no registers for it.
+    static constexpr int kOthers = kRows == 4 ? kMultiply : 0;
+
+    __device__ static int at(int element, int g, int j, int t) {
+        return (element * 4 * kRows + g * kRows + j) * kTile + (t ^ (g & 1) * 16);
+    }
+};
+
+// A warp's channel of a round, back from the 36 elements to 4 x 4 outputs, a lane's tile each.
+template <int kBC>
+__device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& tiling,
+                                        const Item& item, int first_group, int round,
+                                        const float* s_m, const float* g_bias, float* g_y,
+                                        int channel, int lane) {
+    using Meet = Meeting<kBC>;
+    const int K_group = conv.K / conv.groups;
+    const int g = channel / Meet::kRows, j = channel % Meet::kRows, first = round * Meet::kRows;
+    const int k_group = item.k_tile * kTile + first / 4 * 16 + g * 4 + first % 4 + j;
+    if (k_group >= K_group) return;
+    const int k = (first_group + item.group) * K_group + k_group;
+    float r_half[4][6];   // A' m
+    #pragma unroll
+    for (int f = 0; f < 6; ++f) {
+        float r_m[6], r_y[4];
+        #pragma unroll
+        for (int e = 0; e < 6; ++e) r_m[e] = s_m[Meet::at(6 * e + f, g, j, lane)];
+        transform_m(r_m, r_y);
+        #pragma unroll
+        for (int row = 0; row < 4; ++row) r_half[row][f] = r_y[row];
+    }
+    const float bias = g_bias ? g_bias[k] : 0.0f;
+    const int rows = item.n < conv.N ? conv.P - item.p : 0, columns = conv.Q - item.q;
+    float* y = g_y + ((int64_t(item.n) * conv.K + k) * conv.P + item.p) * conv.Q + item.q;
+    // Where rows begin 8 bytes off, four outputs in one piece are two of the tile to the left.
+    const bool to_left = item.q > 0 && lane > 0, to_right = columns > 4 && lane < 31;
+    #pragma unroll
+    for (int row = 0; row < 4; ++row, y += conv.Q) {
+        float r_y[4];
+        transform_m(r_half[row], r_y);
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) r_y[i] += bias;
+        if (tiling.aligned == 4) {
+            if (row < rows)
+                *reinterpret_cast<float4*>(y) = make_float4(r_y[0], r_y[1], r_y[2], r_y[3]);
+        } else if (tiling.aligned == 2) {
+            const float next_0 = __shfl_down_sync(0xffffffffu, r_y[0], 1);
+            const float next_1 = __shfl_down_sync(0xffffffffu, r_y[1], 1);
+            if (row >= rows) continue;
+            const bool here = reinterpret_cast<uintptr_t>(y) % 16 == 0;
+            if (here && columns >= 4)
+                *reinterpret_cast<float4*>(y) = make_float4(r_y[0], r_y[1], r_y[2], r_y[3]);
+            if (!here && to_right)
+                *reinterpret_cast<float4*>(y + 2) = make_float4(r_y[2], r_y[3], next_0, next_1);
+            if (here ? columns < 4 : !to_left)
+                *reinterpret_cast<float2*>(y) = make_float2(r_y[0], r_y[1]);
+            if (!here && !to_right && columns >= 4)
+                *reinterpret_cast<float2*>(y + 2) = make_float2(r_y[2], r_y[3]);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < 4; ++i)
+                if (row < rows && i < columns) y[i] = r_y[i];
+        }
+    }
+}
+
+// One block stays on each SM and does one item after another. Its warps part for good: four stage
+// what the next kBC channels need, also of the next item, while twelve multiply; all write y.
+template <int kBC>
+__global__ void __launch_bounds__(kThreads, 1)
+conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int groups, int items,
+                    const float* __restrict__ g_x, const float* __restrict__ g_u,
+                    const float* __restrict__ g_bias, float* __restrict__ g_y) {
+    using Meet = Meeting<kBC>;
+    extern __shared__ float4 s_mem[];
+    constexpr int kStage = kBC * kRow * 2;          // floats: v (kBC, 36, 32), then u alike; twice
+    float* s_stages = reinterpret_cast<float*>(s_mem);
+    const int C_group = tiling.C_group;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int stage = 0;
+
+    if (warp >= kMultiply) {
+        const int64_t HW = int64_t(conv.H) * conv.W;
+        const int loader = warp - kMultiply;        // has channels loader, loader + kLoad, ...
+        int next_item = blockIdx.x, next_c = loader;
+        Item next = item_at(tiling, groups, next_item, lane);
+        Pixels pixels = pixels_of(conv, next, first_group, g_x);
+        float r_x[6][6];
+        load_x(pixels, pixels.x + next_c * HW, conv.W, conv.pad_w, tiling.quads, next_c < C_group,
+               r_x);
+        // The stage that begins with channel c0 of an item; x of its first channel is on its way.
+        const auto fill = [&](const Item& item, int c0, int stage) {
+            float* s_v = s_stages + stage * kStage + loader * kRow + lane;
+            float* s_u = s_stages + stage * kStage + kBC * kRow;
+            const float* u =
+                g_u + ((int64_t(item.group) * tiling.k_tiles + item.k_tile) * C_group + c0) * kRow;
+            const int left = min_of(C_group - c0, kBC) * kRow;
+            constexpr int kStep = kLoad * 32 * 4;   // 16 bytes a thread
+            static_assert(kBC * kRow % kStep == 0, "the same for all threads");
+            #pragma unroll 6
+            for (int i = (loader * 32 + lane) * 4; i < kBC * kRow; i += kStep)
+                copy_async<16>(s_u + i, u + (i < left ? i : 0), i < left);
+            __pipeline_commit();
+            #pragma unroll 1
+            for (int c = 0; c < kBC; c += kLoad, s_v += kLoad * kRow) {
+                float r_half[6][6];   // B' x
+                #pragma unroll
+                for (int j = 0; j < 6; ++j) {
+                    float r_column[6], r_v[6];
+                    #pragma unroll
+                    for (int i = 0; i < 6; ++i) r_column[i] = r_x[i][j];
+                    transform_x(r_column, r_v);
+                    #pragma unroll
+                    for (int i = 0; i < 6; ++i) r_half[i][j] = r_v[i];
+                }
+                next_c += kLoad;
+                if (next_c >= ceil_div(C_group, kBC) * kBC) {
+                    next_c = loader;
+                    next_item = min_of(next_item + int(gridDim.x), items - 1);   // or one too many
+                    next = item_at(tiling, groups, next_item, lane);
+                    pixels = pixels_of(conv, next, first_group, g_x);
+                }
+                load_x(pixels, pixels.x + next_c * HW, conv.W, conv.pad_w, tiling.quads,
+                       next_c < C_group, r_x);
+                #pragma unroll
+                for (int i = 0; i < 6; ++i) {
+                    float r_v[6];
+                    transform_x(r_half[i], r_v);
+                    #pragma unroll
+                    for (int j = 0; j < 6; ++j) s_v[(6 * i + j) * kTile] = r_v[j];
+                }
+            }
+            __pipeline_wait_prior(0);
+        };
+        Item item = next;
+        fill(item, 0, stage);
+        for (int number = blockIdx.x; number < items; number += gridDim.x) {
+            const Item done = item;
+            for (int c0 = 0; c0 < C_group; c0 += kBC, stage ^= 1) {
+                meet();
+                if (c0 + kBC < C_group) {
+                    fill(item, c0 + kBC, stage ^ 1);
+                } else if (number + int(gridDim.x) < items) {
+                    item = item_at(tiling, groups, number + int(gridDim.x), lane);
+                    fill(item, 0, stage ^ 1);
+                }
+            }
+            #pragma unroll 1
+            for (int round = 0; round < Meet::kRounds; ++round) {
+                meet();
+                meet();
+                #pragma unroll 1
+                for (int i = Meet::kOthers + loader; i < 4 * Meet::kRows; i += kLoad)
+                    write_y<kBC>(conv, tiling, done, first_group, round,
+                                 s_stages + (stage ^ 1) * kStage, g_bias, g_y, i, lane);
+            }
+        }
+        return;
+    }
+
+    // Elements 3 warp and 3 warp + 1, a half warp each: 4 threads along tiles x 4 along channels.
+    // Element 3 warp + 2, the whole warp: 8 along tiles x 4. Of a thread 4 neighbours, 16 on 4 more.
+    const int half = lane / 16, pair_t = lane % 4 * 4, pair_k = lane / 4 % 4;
+    const int whole_t = lane % 8 * 4, whole_k = lane / 8;
+    // What a thread reads of a channel, in the stage that is next: v and u of the pair, of the whole.
+    const float* s_pair_v = s_stages + (3 * warp + half) * kTile + pair_t;
+    const float* s_pair_u = s_stages + (kBC * kElements + 3 * warp + half) * kTile + pair_k * 4;
+    const float* s_whole_v = s_stages + (3 * warp + 2) * kTile + whole_t;
+    const float* s_whole_u = s_stages + (kBC * kElements + 3 * warp + 2) * kTile + whole_k * 4;
+    for (int number = blockIdx.x; number < items; number += gridDim.x) {
+        float r_pair[8][8] = {}, r_whole[8][4] = {};   // k, t
+        for (int c0 = 0; c0 < C_group; c0 += kBC) {
+            meet();   // all have their part of this stage, and are done with the other
+            #pragma unroll kUnroll
+            for (int c = 0; c < kBC; ++c) {
+                Quad r_v[2], r_u[2];
+                #pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    r_v[i] = *reinterpret_cast<const Quad*>(s_pair_v + i * 16);
+                    r_u[i] = *reinterpret_cast<const Quad*>(s_pair_u + i * 16);
+                }
+                #pragma unroll
+                for (int k = 0; k < 8; ++k)
+                    #pragma unroll
+                    for (int t = 0; t < 8; ++t)
+                        r_pair[k][t] += r_u[k / 4].v[k % 4] * r_v[t / 4].v[t % 4];
+                r_v[0] = *reinterpret_cast<const Quad*>(s_whole_v);
+                #pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    r_u[i] = *reinterpret_cast<const Quad*>(s_whole_u + i * 16);
+                #pragma unroll
+                for (int k = 0; k < 8; ++k)
+                    #pragma unroll
+                    for (int t = 0; t < 4; ++t)
+                        r_whole[k][t] += r_u[k / 4].v[k % 4] * r_v[0].v[t];
+                s_pair_v += kRow;
+                s_pair_u += kRow;
+                s_whole_v += kRow;
+                s_whole_u += kRow;
+            }
+            stage ^= 1;
+            const int step = (stage ? kStage : -kStage) - kBC * kRow;
+            s_pair_v += step;
+            s_pair_u += step;
+            s_whole_v += step;
+            s_whole_u += step;
+        }
+        // Worked out anew, or it would take registers from the loop above.
+        int thread = threadIdx.x;
+        asm volatile("" : "+r"(thread));
+        const int g_pair = thread / 4 % 4, g_whole = thread / 8 % 4;
+        const int element = thread / 32 * 3, pair = element + thread / 16 % 2;
+        const Item item = item_at(tiling, groups, number, thread % 32);
+        float* s_m = s_stages + (stage ^ 1) * kStage;
+        #pragma unroll
+        for (int round = 0; round < Meet::kRounds; ++round) {
+            meet();   // all have read what lies there
+            #pragma unroll
+            for (int j = 0; j < Meet::kRows; ++j) {
+                const float* r_m = r_pair[round * Meet::kRows + j];
+                #pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    *reinterpret_cast<Quad*>(
+                        s_m + Meet::at(pair, g_pair, j, thread % 4 * 4 + i * 16)) =
+                        {r_m[4 * i], r_m[4 * i + 1], r_m[4 * i + 2], r_m[4 * i + 3]};
+                const float* r_n = r_whole[round * Meet::kRows + j];
+                *reinterpret_cast<Quad*>(s_m + Meet::at(element + 2, g_whole, j, thread % 8 * 4)) =
+                    {r_n[0], r_n[1], r_n[2], r_n[3]};
+            }
+            meet();
+            if constexpr (Meet::kOthers > 0)
+                write_y<kBC>(conv, tiling, item, first_group, round, s_m, g_bias, g_y, thread / 32,
+                             thread % 32);
+        }
+    }
+}
+
+static Tiling tiling_of(const ConvProblem& conv, const float* x, const float* y) {
+    const int tiles_q = ceil_div(conv.Q, 4), per_image = ceil_div(conv.P, 4) * tiles_q;
+    const bool quads = conv.W % 4 == 0 && conv.pad_w <= 1 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(y);
+    const int aligned = conv.Q % 4 == 0 && address % 16 == 0  ? 4
+                        : conv.Q % 2 == 0 && address % 8 == 0 ? 2
+                                                              : 1;
+    return {tiles_q, per_image, conv.C / conv.groups, ceil_div(conv.K / conv.groups, kTile),
+            quads, aligned};
+}
+
+// Bytes of a block's two stages of `channels` input channels.
+constexpr int stages_bytes(int channels) { return 2 * 2 * channels * kRow * int(sizeof(float)); }
+
+// Bytes of the transformed filter of one group.
+static size_t group_bytes(const ConvProblem& conv) {
+    return sizeof(float) * kRow * (conv.C / conv.groups) *
+           size_t(ceil_div(conv.K / conv.groups, kTile));
+}
+
+// Groups are done one or several at a time, as the workspace allows.
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
+    if (problem->N == 0) return 0;
+    const size_t group = group_bytes(*problem);
+    return group * min_of(max_of(limit / group, size_t(1)), size_t(problem->groups));
+}
+
+template <int kBC>
+static const char* launch(const ConvProblem& conv, int sms, int first_group, int groups,
+                          const float* x, const float* u, const float* bias, float* y,
+                          cudaStream_t stream) {
+    const Tiling tiling = tiling_of(conv, x, y);
+    const int64_t tiles = int64_t(conv.N) * tiling.per_image;
+    const int64_t items = ceil_div(tiles, int64_t(kTile)) * groups * tiling.k_tiles;
+    if (tiles > INT32_MAX || items > INT32_MAX / 2) return "08b_winograd_4x4: over 2^30 items";
+    const char* error = ask_for_shared_memory(conv2d_winograd_4x4<kBC>, stages_bytes(kBC));
+    if (error) return error;
+    const unsigned blocks = unsigned(min_of(items, int64_t(sms)));
+    conv2d_winograd_4x4<kBC><<<blocks, kThreads, stages_bytes(kBC), stream>>>(
+        conv, tiling, first_group, groups, int(items), x, u, bias, y);
+    return launch_error();
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    const ConvProblem conv = *problem;
+    if (conv.N == 0) return nullptr;
+    int device = 0, smem = 0, sms = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (status != cudaSuccess) return cudaGetErrorString(status);
+
+    const size_t fit = min_of(workspace_bytes / group_bytes(conv), size_t(conv.groups));
+    if (fit == 0) return "08b_winograd_4x4: the workspace is too small for one group's filter";
+    float* u = static_cast<float*>(workspace);
+    const char* error = nullptr;
+    for (int first = 0; first < conv.groups && !error; first += int(fit)) {
+        const int groups = min_of(int(fit), conv.groups - first);
+        const int64_t filters = int64_t(group_bytes(conv) / sizeof(float) / kElements) * groups;
+        if (filters / 256 >= INT32_MAX) return "08b_winograd_4x4: too many filters for a grid";
+        transform_filter<<<unsigned(ceil_div(filters, int64_t(256))), 256, 0, stream>>>(
+            conv, first, groups, w, u);
+        error = launch_error();
+        if (error) break;
+        error = stages_bytes(kBC) <= smem
+                    ? launch<kBC>(conv, sms, first, groups, x, u, bias, y, stream)
+                    : launch<min_of(kBC, 4)>(conv, sms, first, groups, x, u, bias, y, stream);
+    }
+    return error;
+}
