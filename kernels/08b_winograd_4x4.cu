@@ -18,12 +18,7 @@
 #ifndef BC
 #define BC 8       // input channels staged at a time
 #endif
-#ifndef UNROLL
-#define UNROLL 1   // of them multiplied in one piece of code
-#endif
-constexpr int kBC = BC, kUnroll = UNROLL;
-static_assert(kBC == 4 || kBC == 8, "BC: 4 or 8");
-static_assert(kUnroll >= 1 && kUnroll <= 8, "UNROLL: 1 to 8");
+static_assert(BC == 4 || BC == 8, "BC: 4 or 8");
 constexpr int kTile = 32, kElements = 36;                   // of tiles and of channels: 32 x 32
 constexpr int kRow = kElements * kTile;                     // floats of an input channel, of x or w
 constexpr int kMultiply = 12, kLoad = 4;                    // warps
@@ -33,8 +28,10 @@ constexpr float kA2 = kA * kA, kB2 = kB * kB;
 
 // The tiles of 4 x 4 outputs, and how x and y may be accessed.
 struct Tiling {
+    int64_t HW, PQ;
     int tiles_q, per_image;
     int C_group, k_tiles;   // of a group
+    int slices;             // k_tiles of all groups: items that share tiles follow each other
     bool quads;      // a tile's middle four columns of x: aligned to 16 bytes, all inside or none
     int aligned;     // floats of y that each row's tiles are aligned to: 4, 2 or 1
 };
@@ -125,22 +122,23 @@ struct Item {
     int n, p, q;         // n is N and more where there is no such tile
 };
 
-__device__ __forceinline__ Item item_at(const Tiling& tiling, int groups, int item, int lane) {
-    const int slices = tiling.k_tiles * groups;   // items that share tiles follow each other
-    const unsigned t = unsigned(item / slices) * kTile + lane;
-    const int n = int(t / unsigned(tiling.per_image)), rest = int(t % unsigned(tiling.per_image));
-    return {item % slices / tiling.k_tiles, item % tiling.k_tiles, n,
-            rest / tiling.tiles_q * 4, rest % tiling.tiles_q * 4};
+__device__ __forceinline__ Item item_at(const Tiling& tiling, unsigned item, unsigned lane) {
+    const unsigned slice = item % unsigned(tiling.slices), k_tiles = tiling.k_tiles;
+    const unsigned t = item / unsigned(tiling.slices) * kTile + lane;
+    const unsigned per_image = tiling.per_image, tiles_q = tiling.tiles_q, rest = t % per_image;
+    return {int(slice / k_tiles), int(slice % k_tiles), int(t / per_image),
+            int(rest / tiles_q) * 4, int(rest % tiles_q) * 4};
 }
 
 // A lane's tile of x on its way to shared memory.
 struct Pixels {
     const float* x;   // the first of the tile's 6 x 6, perhaps outside
     unsigned mask;    // bit i: row i is inside x; bit 6 + j: column j is
+    bool inside;      // all of it, of all lanes
 };
 
-__device__ __forceinline__ Pixels pixels_of(const ConvProblem& conv, const Item& item,
-                                            int first_group, const float* g_x) {
+__device__ __forceinline__ Pixels pixels_of(const ConvProblem& conv, const Tiling& tiling,
+                                            const Item& item, int first_group, const float* g_x) {
     const int h0 = item.p - conv.pad_h, w0 = item.q - conv.pad_w;
     const int64_t plane =
         int64_t(item.n) * conv.C + int64_t(first_group + item.group) * (conv.C / conv.groups);
@@ -150,7 +148,8 @@ __device__ __forceinline__ Pixels pixels_of(const ConvProblem& conv, const Item&
         if (item.n < conv.N && h0 + i >= 0 && h0 + i < conv.H) mask |= 1u << i;
         if (w0 + i >= 0 && w0 + i < conv.W) mask |= 64u << i;
     }
-    return {g_x + (plane * conv.H + h0) * conv.W + w0, mask};
+    return {g_x + plane * tiling.HW + int64_t(h0) * conv.W + w0, mask,
+            __all_sync(0xffffffffu, mask == 0xfff) != 0};
 }
 
 // Reads kFloats neighbours, aligned to their size, or zeros: by a predicate. From branches ptxas
@@ -178,22 +177,22 @@ __device__ __forceinline__ void load_if(bool inside, const float* g_from, float*
 #endif
 }
 
-__device__ __forceinline__ void load_x(const Pixels& pixels, const float* x, int W, int pad_w,
-                                       bool quads, bool there, float (&r_x)[6][6]) {
-    const unsigned rows = there ? pixels.mask : 0, columns = pixels.mask >> 6;
+template <bool kInside>
+__device__ __forceinline__ void load_tile(const float* x, unsigned mask, int W, int pad_w,
+                                          bool quads, float (&r_x)[6][6]) {
     #pragma unroll
     for (int i = 0; i < 6; ++i, x += W) {
-        const bool row = rows >> i & 1;
+        const auto inside = [&](int j) { return kInside || (mask >> i & mask >> (6 + j) & 1); };
         if (quads && pad_w == 0) {
-            load_if<4>(row, x, r_x[i]);
-            load_if<2>(row && columns >> 5 & 1, x + 4, r_x[i] + 4);
+            load_if<4>(inside(0), x, r_x[i]);
+            load_if<2>(inside(5), x + 4, r_x[i] + 4);
         } else if (quads) {
-            load_if<1>(row && columns & 1, x, r_x[i]);
-            load_if<4>(row, x + 1, r_x[i] + 1);
-            load_if<1>(row && columns >> 5 & 1, x + 5, r_x[i] + 5);
+            load_if<1>(inside(0), x, r_x[i]);
+            load_if<4>(inside(1), x + 1, r_x[i] + 1);
+            load_if<1>(inside(5), x + 5, r_x[i] + 5);
         } else {
             #pragma unroll
-            for (int j = 0; j < 6; ++j) load_if<1>(row && columns >> j & 1, x + j, r_x[i] + j);
+            for (int j = 0; j < 6; ++j) load_if<1>(inside(j), x + j, r_x[i] + j);
         }
     }
 }
@@ -237,7 +236,7 @@ __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& t
     }
     const float bias = g_bias ? g_bias[k] : 0.0f;
     const int rows = item.n < conv.N ? conv.P - item.p : 0, columns = conv.Q - item.q;
-    float* y = g_y + ((int64_t(item.n) * conv.K + k) * conv.P + item.p) * conv.Q + item.q;
+    float* y = g_y + (int64_t(item.n) * conv.K + k) * tiling.PQ + int64_t(item.p) * conv.Q + item.q;
     // Where rows begin 8 bytes off, four outputs in one piece are two of the tile to the left.
     const bool to_left = item.q > 0 && lane > 0, to_right = columns > 4 && lane < 31;
     #pragma unroll
@@ -270,11 +269,18 @@ __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& t
     }
 }
 
+// Where in a channel's (36, 32) an element of x's tile t is. A warp multiplies three elements: one
+// for each half warp, and one for both, which have half of its tiles each. So a half warp's numbers
+// lie together, its own 32 and the 16, and a thread needs one address for them.
+__device__ __forceinline__ int v_at(int element, int t) {
+    return element / 3 * 3 * kTile + (element % 3 < 2 ? element % 3 * 48 + t : 32 + t + t / 16 * 32);
+}
+
 // One block stays on each SM and does one item after another. Its warps part for good: four stage
 // what the next kBC channels need, also of the next item, while twelve multiply; all write y.
 template <int kBC>
 __global__ void __launch_bounds__(kThreads, 1)
-conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int groups, int items,
+conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items, int blocks,
                     const float* __restrict__ g_x, const float* __restrict__ g_u,
                     const float* __restrict__ g_bias, float* __restrict__ g_y) {
     using Meet = Meeting<kBC>;
@@ -283,23 +289,27 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int groups
     float* s_stages = reinterpret_cast<float*>(s_mem);
     const int C_group = tiling.C_group;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int stage = 0;
 
     if (warp >= kMultiply) {
-        const int64_t HW = int64_t(conv.H) * conv.W;
+        int stage = 0;
         const int loader = warp - kMultiply;        // has channels loader, loader + kLoad, ...
         int next_item = blockIdx.x, next_c = loader;
-        Item next = item_at(tiling, groups, next_item, lane);
-        Pixels pixels = pixels_of(conv, next, first_group, g_x);
+        Pixels pixels = pixels_of(conv, tiling, item_at(tiling, next_item, lane), first_group, g_x);
         float r_x[6][6];
-        load_x(pixels, pixels.x + next_c * HW, conv.W, conv.pad_w, tiling.quads, next_c < C_group,
-               r_x);
+        const auto load_x = [&] {
+            const float* x = pixels.x + next_c * tiling.HW;
+            if (pixels.inside && next_c < C_group)   // the rule; tests would cost more than loads
+                load_tile<true>(x, 0, conv.W, conv.pad_w, tiling.quads, r_x);
+            else
+                load_tile<false>(x, next_c < C_group ? pixels.mask : 0, conv.W, conv.pad_w,
+                                 tiling.quads, r_x);
+        };
+        load_x();
         // The stage that begins with channel c0 of an item; x of its first channel is on its way.
-        const auto fill = [&](const Item& item, int c0, int stage) {
-            float* s_v = s_stages + stage * kStage + loader * kRow + lane;
+        const auto fill = [&](int number, int c0, int stage) {
+            float* s_v = s_stages + stage * kStage + loader * kRow;
             float* s_u = s_stages + stage * kStage + kBC * kRow;
-            const float* u =
-                g_u + ((int64_t(item.group) * tiling.k_tiles + item.k_tile) * C_group + c0) * kRow;
+            const float* u = g_u + (int64_t(number % tiling.slices) * C_group + c0) * kRow;
             const int left = min_of(C_group - c0, kBC) * kRow;
             constexpr int kStep = kLoad * 32 * 4;   // 16 bytes a thread
             static_assert(kBC * kRow % kStep == 0, "the same for all threads");
@@ -322,134 +332,133 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int groups
                 next_c += kLoad;
                 if (next_c >= ceil_div(C_group, kBC) * kBC) {
                     next_c = loader;
-                    next_item = min_of(next_item + int(gridDim.x), items - 1);   // or one too many
-                    next = item_at(tiling, groups, next_item, lane);
-                    pixels = pixels_of(conv, next, first_group, g_x);
+                    next_item = min_of(next_item + blocks, items - 1);   // or one too many
+                    pixels = pixels_of(conv, tiling, item_at(tiling, next_item, lane), first_group, g_x);
                 }
-                load_x(pixels, pixels.x + next_c * HW, conv.W, conv.pad_w, tiling.quads,
-                       next_c < C_group, r_x);
+                load_x();
                 #pragma unroll
                 for (int i = 0; i < 6; ++i) {
                     float r_v[6];
                     transform_x(r_half[i], r_v);
                     #pragma unroll
-                    for (int j = 0; j < 6; ++j) s_v[(6 * i + j) * kTile] = r_v[j];
+                    for (int j = 0; j < 6; ++j) s_v[v_at(6 * i + j, lane)] = r_v[j];
                 }
             }
             __pipeline_wait_prior(0);
         };
-        Item item = next;
-        fill(item, 0, stage);
-        for (int number = blockIdx.x; number < items; number += gridDim.x) {
-            const Item done = item;
-            for (int c0 = 0; c0 < C_group; c0 += kBC, stage ^= 1) {
-                meet();
-                if (c0 + kBC < C_group) {
-                    fill(item, c0 + kBC, stage ^ 1);
-                } else if (number + int(gridDim.x) < items) {
-                    item = item_at(tiling, groups, number + int(gridDim.x), lane);
-                    fill(item, 0, stage ^ 1);
-                }
-            }
-            #pragma unroll 1
-            for (int round = 0; round < Meet::kRounds; ++round) {
-                meet();
-                meet();
+        // While channels from c0 on of an item are multiplied, the stage that is next is filled.
+        for (int number = blockIdx.x, c0 = -kBC;; stage ^= 1) {
+            const bool last = c0 + kBC >= C_group;
+            const int then = last ? number + blocks : number;
+            if (then < items) fill(then, last ? 0 : c0 + kBC, stage);
+            if (last) {
+                const Item item = item_at(tiling, number, lane);
                 #pragma unroll 1
-                for (int i = Meet::kOthers + loader; i < 4 * Meet::kRows; i += kLoad)
-                    write_y<kBC>(conv, tiling, done, first_group, round,
-                                 s_stages + (stage ^ 1) * kStage, g_bias, g_y, i, lane);
+                for (int round = 0; round < Meet::kRounds; ++round) {
+                    meet();
+                    meet();
+                    #pragma unroll 1
+                    for (int i = Meet::kOthers + loader; i < 4 * Meet::kRows; i += kLoad)
+                        write_y<kBC>(conv, tiling, item, first_group, round,
+                                     s_stages + (stage ^ 1) * kStage, g_bias, g_y, i, lane);
+                }
+                if (then >= items) return;
             }
+            number = then;
+            c0 = last ? 0 : c0 + kBC;
+            meet();
         }
-        return;
     }
 
-    // Elements 3 warp and 3 warp + 1, a half warp each: 4 threads along tiles x 4 along channels.
-    // Element 3 warp + 2, the whole warp: 8 along tiles x 4. Of a thread 4 neighbours, 16 on 4 more.
-    const int half = lane / 16, pair_t = lane % 4 * 4, pair_k = lane / 4 % 4;
-    const int whole_t = lane % 8 * 4, whole_k = lane / 8;
-    // What a thread reads of a channel, in the stage that is next: v and u of the pair, of the whole.
-    const float* s_pair_v = s_stages + (3 * warp + half) * kTile + pair_t;
-    const float* s_pair_u = s_stages + (kBC * kElements + 3 * warp + half) * kTile + pair_k * 4;
-    const float* s_whole_v = s_stages + (3 * warp + 2) * kTile + whole_t;
-    const float* s_whole_u = s_stages + (kBC * kElements + 3 * warp + 2) * kTile + whole_k * 4;
-    for (int number = blockIdx.x; number < items; number += gridDim.x) {
-        float r_pair[8][8] = {}, r_whole[8][4] = {};   // k, t
-        for (int c0 = 0; c0 < C_group; c0 += kBC) {
+    // What a thread reads of a channel, in the stage that is next: v of all three elements, u of the
+    // half warp's own and of the one that is shared.
+    const int half = lane / 16, thread_k = lane / 4 % 4 * 4;   // + 0 to 3, and 16 on
+    const float* s_v = s_stages + v_at(3 * warp + half, lane % 4 * 4);
+    const float* s_u = s_stages + (kBC * kElements + 3 * warp + half) * kTile + thread_k;
+    const float* s_u_both = s_stages + (kBC * kElements + 3 * warp + 2) * kTile + thread_k;
+    bool second = false;   // that stage of the two
+    for (int number = blockIdx.x; number < items; number += blocks) {
+        float r_own[8][8] = {}, r_both[8][4] = {};   // k, t
+        for (int left = C_group; left > 0; left -= kBC) {
             meet();   // all have their part of this stage, and are done with the other
-            #pragma unroll kUnroll
-            for (int c = 0; c < kBC; ++c) {
+            const int channels = min_of(kBC, left);
+            #pragma unroll 1   // more, and numbers are read too early for the registers
+            for (int c = 0; c < channels; ++c) {
                 Quad r_v[2], r_u[2];
                 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                    r_v[i] = *reinterpret_cast<const Quad*>(s_pair_v + i * 16);
-                    r_u[i] = *reinterpret_cast<const Quad*>(s_pair_u + i * 16);
+                    r_v[i] = *reinterpret_cast<const Quad*>(s_v + i * 16);
+                    r_u[i] = *reinterpret_cast<const Quad*>(s_u + i * 16);
                 }
                 #pragma unroll
                 for (int k = 0; k < 8; ++k)
                     #pragma unroll
                     for (int t = 0; t < 8; ++t)
-                        r_pair[k][t] += r_u[k / 4].v[k % 4] * r_v[t / 4].v[t % 4];
-                r_v[0] = *reinterpret_cast<const Quad*>(s_whole_v);
+                        r_own[k][t] += r_u[k / 4].v[k % 4] * r_v[t / 4].v[t % 4];
+                r_v[0] = *reinterpret_cast<const Quad*>(s_v + 32);
                 #pragma unroll
                 for (int i = 0; i < 2; ++i)
-                    r_u[i] = *reinterpret_cast<const Quad*>(s_whole_u + i * 16);
+                    r_u[i] = *reinterpret_cast<const Quad*>(s_u_both + i * 16);
                 #pragma unroll
                 for (int k = 0; k < 8; ++k)
                     #pragma unroll
                     for (int t = 0; t < 4; ++t)
-                        r_whole[k][t] += r_u[k / 4].v[k % 4] * r_v[0].v[t];
-                s_pair_v += kRow;
-                s_pair_u += kRow;
-                s_whole_v += kRow;
-                s_whole_u += kRow;
+                        r_both[k][t] += r_u[k / 4].v[k % 4] * r_v[0].v[t];
+                s_v += kRow;
+                s_u += kRow;
+                s_u_both += kRow;
             }
-            stage ^= 1;
-            const int step = (stage ? kStage : -kStage) - kBC * kRow;
-            s_pair_v += step;
-            s_pair_u += step;
-            s_whole_v += step;
-            s_whole_u += step;
+            const int step = (second ? -kStage : kStage) - channels * kRow;
+            second = !second;
+            s_v += step;
+            s_u += step;
+            s_u_both += step;
         }
-        // Worked out anew, or it would take registers from the loop above.
-        int thread = threadIdx.x;
+        // Worked out anew, or it would take registers from the loop above; so would the item below.
+        unsigned thread = threadIdx.x;
         asm volatile("" : "+r"(thread));
-        const int g_pair = thread / 4 % 4, g_whole = thread / 8 % 4;
-        const int element = thread / 32 * 3, pair = element + thread / 16 % 2;
-        const Item item = item_at(tiling, groups, number, thread % 32);
-        float* s_m = s_stages + (stage ^ 1) * kStage;
+        const int g = thread / 4 % 4, t = thread % 4 * 4, element = thread / 32 * 3;
+        Item item;
+        float* s_m = s_stages + (second ? 0 : kStage);   // the stage read last
         #pragma unroll
         for (int round = 0; round < Meet::kRounds; ++round) {
             meet();   // all have read what lies there
             #pragma unroll
             for (int j = 0; j < Meet::kRows; ++j) {
-                const float* r_m = r_pair[round * Meet::kRows + j];
+                const float* r_m = r_own[round * Meet::kRows + j];
+                const float* r_n = r_both[round * Meet::kRows + j];
                 #pragma unroll
                 for (int i = 0; i < 2; ++i)
                     *reinterpret_cast<Quad*>(
-                        s_m + Meet::at(pair, g_pair, j, thread % 4 * 4 + i * 16)) =
+                        s_m + Meet::at(element + thread / 16 % 2, g, j, t + i * 16)) =
                         {r_m[4 * i], r_m[4 * i + 1], r_m[4 * i + 2], r_m[4 * i + 3]};
-                const float* r_n = r_whole[round * Meet::kRows + j];
-                *reinterpret_cast<Quad*>(s_m + Meet::at(element + 2, g_whole, j, thread % 8 * 4)) =
+                *reinterpret_cast<Quad*>(
+                    s_m + Meet::at(element + 2, g, j, t + thread / 16 % 2 * 16)) =
                     {r_n[0], r_n[1], r_n[2], r_n[3]};
             }
             meet();
-            if constexpr (Meet::kOthers > 0)
+            if constexpr (Meet::kOthers > 0) {
+                if (round == 0) {
+                    asm volatile("" : "+r"(thread));
+                    item = item_at(tiling, number, thread % 32);
+                }
                 write_y<kBC>(conv, tiling, item, first_group, round, s_m, g_bias, g_y, thread / 32,
                              thread % 32);
+            }
         }
     }
 }
 
-static Tiling tiling_of(const ConvProblem& conv, const float* x, const float* y) {
+static Tiling tiling_of(const ConvProblem& conv, int groups, const float* x, const float* y) {
     const int tiles_q = ceil_div(conv.Q, 4), per_image = ceil_div(conv.P, 4) * tiles_q;
     const bool quads = conv.W % 4 == 0 && conv.pad_w <= 1 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
     const uintptr_t address = reinterpret_cast<uintptr_t>(y);
     const int aligned = conv.Q % 4 == 0 && address % 16 == 0  ? 4
                         : conv.Q % 2 == 0 && address % 8 == 0 ? 2
                                                               : 1;
-    return {tiles_q, per_image, conv.C / conv.groups, ceil_div(conv.K / conv.groups, kTile),
-            quads, aligned};
+    const int k_tiles = ceil_div(conv.K / conv.groups, kTile);
+    return {int64_t(conv.H) * conv.W, int64_t(conv.P) * conv.Q, tiles_q, per_image,
+            conv.C / conv.groups, k_tiles, k_tiles * groups, quads, aligned};
 }
 
 // Bytes of a block's two stages of `channels` input channels.
@@ -472,15 +481,15 @@ template <int kBC>
 static const char* launch(const ConvProblem& conv, int sms, int first_group, int groups,
                           const float* x, const float* u, const float* bias, float* y,
                           cudaStream_t stream) {
-    const Tiling tiling = tiling_of(conv, x, y);
+    const Tiling tiling = tiling_of(conv, groups, x, y);
     const int64_t tiles = int64_t(conv.N) * tiling.per_image;
-    const int64_t items = ceil_div(tiles, int64_t(kTile)) * groups * tiling.k_tiles;
+    const int64_t items = ceil_div(tiles, int64_t(kTile)) * tiling.slices;
     if (tiles > INT32_MAX || items > INT32_MAX / 2) return "08b_winograd_4x4: over 2^30 items";
     const char* error = ask_for_shared_memory(conv2d_winograd_4x4<kBC>, stages_bytes(kBC));
     if (error) return error;
-    const unsigned blocks = unsigned(min_of(items, int64_t(sms)));
+    const int blocks = int(min_of(items, int64_t(sms)));
     conv2d_winograd_4x4<kBC><<<blocks, kThreads, stages_bytes(kBC), stream>>>(
-        conv, tiling, first_group, groups, int(items), x, u, bias, y);
+        conv, tiling, first_group, int(items), blocks, x, u, bias, y);
     return launch_error();
 }
 
@@ -509,9 +518,9 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
             conv, first, groups, w, u);
         error = launch_error();
         if (error) break;
-        error = stages_bytes(kBC) <= smem
-                    ? launch<kBC>(conv, sms, first, groups, x, u, bias, y, stream)
-                    : launch<min_of(kBC, 4)>(conv, sms, first, groups, x, u, bias, y, stream);
+        error = stages_bytes(BC) <= smem
+                    ? launch<BC>(conv, sms, first, groups, x, u, bias, y, stream)
+                    : launch<min_of(BC, 4)>(conv, sms, first, groups, x, u, bias, y, stream);
     }
     return error;
 }
