@@ -429,12 +429,12 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
                 const float* r_n = r_both[round * Meet::kRows + j];
                 #pragma unroll
                 for (int i = 0; i < 2; ++i)
-                    *reinterpret_cast<Quad*>(
+                    *reinterpret_cast<float4*>(
                         s_m + Meet::at(element + thread / 16 % 2, g, j, t + i * 16)) =
-                        {r_m[4 * i], r_m[4 * i + 1], r_m[4 * i + 2], r_m[4 * i + 3]};
-                *reinterpret_cast<Quad*>(
+                        make_float4(r_m[4 * i], r_m[4 * i + 1], r_m[4 * i + 2], r_m[4 * i + 3]);
+                *reinterpret_cast<float4*>(
                     s_m + Meet::at(element + 2, g, j, t + thread / 16 % 2 * 16)) =
-                    {r_n[0], r_n[1], r_n[2], r_n[3]};
+                    make_float4(r_n[0], r_n[1], r_n[2], r_n[3]);
             }
             meet();
             if constexpr (Meet::kOthers > 0) {
