@@ -18,7 +18,11 @@
 #ifndef BC
 #define BC 8       // input channels staged at a time
 #endif
+#ifndef KEEP
+#define KEEP 1     // whether the filter stays in shared memory where its channels fit
+#endif
 static_assert(BC == 4 || BC == 8, "BC: 4 or 8");
+static_assert(KEEP == 0 || KEEP == 1, "KEEP: 0 or 1");
 constexpr int kTile = 32, kElements = 36;                   // of tiles and of channels: 32 x 32
 constexpr int kRow = kElements * kTile;                     // floats of an input channel, of x or w
 constexpr int kMultiply = 12, kLoad = 4;                    // warps
@@ -278,7 +282,9 @@ __device__ __forceinline__ int v_at(int element, int t) {
 
 // One block stays on each SM and does one item after another. Its warps part for good: four stage
 // what the next kBC channels need, also of the next item, while twelve multiply; all write y.
-template <int kBC>
+// kKeep: two stages have all channels, and all items of a block the same 32 filters. Then u is
+// copied once, and sums do not meet where it lies but in a third place.
+template <int kBC, bool kKeep>
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items, int blocks,
                     const float* __restrict__ g_x, const float* __restrict__ g_u,
@@ -287,12 +293,14 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
     extern __shared__ float4 s_mem[];
     constexpr int kStage = kBC * kRow * 2;          // floats: v (kBC, 36, 32), then u alike; twice
     float* s_stages = reinterpret_cast<float*>(s_mem);
+    float* s_meeting = s_stages + 2 * kStage;       // where they do not meet in a stage
     const int C_group = tiling.C_group;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     if (warp >= kMultiply) {
         int stage = 0;
         const int loader = warp - kMultiply;        // has channels loader, loader + kLoad, ...
+        int copies = 2;                             // of u, with kKeep
         int next_item = blockIdx.x, next_c = loader;
         Pixels pixels = pixels_of(conv, tiling, item_at(tiling, next_item, lane), first_group, g_x);
         float r_x[6][6];
@@ -313,10 +321,12 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
             const int left = min_of(C_group - c0, kBC) * kRow;
             constexpr int kStep = kLoad * 32 * 4;   // 16 bytes a thread
             static_assert(kBC * kRow % kStep == 0, "the same for all threads");
-            #pragma unroll 6
-            for (int i = (loader * 32 + lane) * 4; i < kBC * kRow; i += kStep)
-                copy_async<16>(s_u + i, u + (i < left ? i : 0), i < left);
-            __pipeline_commit();
+            if (!kKeep || copies-- > 0) {
+                #pragma unroll 6
+                for (int i = (loader * 32 + lane) * 4; i < kBC * kRow; i += kStep)
+                    copy_async<16>(s_u + i, u + (i < left ? i : 0), i < left);
+                __pipeline_commit();
+            }
             #pragma unroll 1
             for (int c = 0; c < kBC; c += kLoad, s_v += kLoad * kRow) {
                 float r_half[6][6];   // B' x
@@ -355,12 +365,13 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
                 const Item item = item_at(tiling, number, lane);
                 #pragma unroll 1
                 for (int round = 0; round < Meet::kRounds; ++round) {
-                    meet();
+                    if (!kKeep || round > 0) meet();
                     meet();
                     #pragma unroll 1
                     for (int i = Meet::kOthers + loader; i < 4 * Meet::kRows; i += kLoad)
                         write_y<kBC>(conv, tiling, item, first_group, round,
-                                     s_stages + (stage ^ 1) * kStage, g_bias, g_y, i, lane);
+                                     kKeep ? s_meeting : s_stages + (stage ^ 1) * kStage, g_bias,
+                                     g_y, i, lane);
                 }
                 if (then >= items) return;
             }
@@ -419,10 +430,10 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
         asm volatile("" : "+r"(thread));
         const int g = thread / 4 % 4, t = thread % 4 * 4, element = thread / 32 * 3;
         Item item;
-        float* s_m = s_stages + (second ? 0 : kStage);   // the stage read last
+        float* s_m = kKeep ? s_meeting : s_stages + (second ? 0 : kStage);   // the one read last
         #pragma unroll
         for (int round = 0; round < Meet::kRounds; ++round) {
-            meet();   // all have read what lies there
+            if (!kKeep || round > 0) meet();   // all have read what lies there
             #pragma unroll
             for (int j = 0; j < Meet::kRows; ++j) {
                 const float* r_m = r_own[round * Meet::kRows + j];
@@ -464,6 +475,9 @@ static Tiling tiling_of(const ConvProblem& conv, int groups, const float* x, con
 // Bytes of a block's two stages of `channels` input channels.
 constexpr int stages_bytes(int channels) { return 2 * 2 * channels * kRow * int(sizeof(float)); }
 
+// And where sums meet in a place of their own.
+constexpr int kept_bytes(int channels) { return stages_bytes(channels) / 2 * 3; }
+
 // Bytes of the transformed filter of one group.
 static size_t group_bytes(const ConvProblem& conv) {
     return sizeof(float) * kRow * (conv.C / conv.groups) *
@@ -477,7 +491,7 @@ CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) 
     return group * min_of(max_of(limit / group, size_t(1)), size_t(problem->groups));
 }
 
-template <int kBC>
+template <int kBC, bool kKeep>
 static const char* launch(const ConvProblem& conv, int sms, int first_group, int groups,
                           const float* x, const float* u, const float* bias, float* y,
                           cudaStream_t stream) {
@@ -485,10 +499,12 @@ static const char* launch(const ConvProblem& conv, int sms, int first_group, int
     const int64_t tiles = int64_t(conv.N) * tiling.per_image;
     const int64_t items = ceil_div(tiles, int64_t(kTile)) * tiling.slices;
     if (tiles > INT32_MAX || items > INT32_MAX / 2) return "08b_winograd_4x4: over 2^30 items";
-    const char* error = ask_for_shared_memory(conv2d_winograd_4x4<kBC>, stages_bytes(kBC));
-    if (error) return error;
+    if (kKeep) sms -= sms % tiling.slices;   // items of a block are of one slice
     const int blocks = int(min_of(items, int64_t(sms)));
-    conv2d_winograd_4x4<kBC><<<blocks, kThreads, stages_bytes(kBC), stream>>>(
+    constexpr int bytes = kKeep ? kept_bytes(kBC) : stages_bytes(kBC);
+    const char* error = ask_for_shared_memory(conv2d_winograd_4x4<kBC, kKeep>, bytes);
+    if (error) return error;
+    conv2d_winograd_4x4<kBC, kKeep><<<blocks, kThreads, bytes, stream>>>(
         conv, tiling, first_group, int(items), blocks, x, u, bias, y);
     return launch_error();
 }
@@ -518,9 +534,12 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
             conv, first, groups, w, u);
         error = launch_error();
         if (error) break;
-        error = stages_bytes(BC) <= smem
-                    ? launch<BC>(conv, sms, first, groups, x, u, bias, y, stream)
-                    : launch<min_of(BC, 4)>(conv, sms, first, groups, x, u, bias, y, stream);
+        const bool keep = KEEP && conv.C / conv.groups <= 2 * BC && kept_bytes(BC) <= smem &&
+                          ceil_div(conv.K / conv.groups, kTile) * groups <= sms;
+        const auto run = keep                         ? launch<BC, true>
+                         : stages_bytes(BC) <= smem ? launch<BC, false>
+                                                    : launch<min_of(BC, 4), false>;
+        error = run(conv, sms, first, groups, x, u, bias, y, stream);
     }
     return error;
 }
