@@ -1,12 +1,12 @@
 // title: Winograd F(4x4, 3x3), fused
-// idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. Interpolation at 0, +-5/8,
-//       +-3/2 and infinity, not at the usual 0, +-1, +-2: then no transform's numbers are large, and
-//       the error is less than half as large. All are short in binary, so nothing is rounded in B.
-// change: Against 08: 36 elements. The sums of 32 tiles x 32 channels already take 96 registers of
-//       384 threads, too many to hold x beside them while it is on its way: four warps of their own
-//       transform and copy, twelve multiply. Half a warp has one element's 32 x 32, 8 x 8 a thread.
-// mapping: block -> 32 tiles of 4 x 4 outputs (n, p, q) end to end x 32 channels k of one group;
-//       a warp of twelve -> 3 elements of the 36: two by half warps, 8 x 8 a thread, one whole, 8 x 4.
+// idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. With Winograd's usual points
+//       0, +-1, +-2 and infinity large numbers cancel; at 0, +-5/8, +-3/2 and infinity none is large,
+//       and the error is less than half as large. B and A have short numbers there, nothing rounded.
+// change: Against 08: 36 elements. The sums of 32 tiles x 32 channels take 96 registers of 384
+//       threads, too many to hold x beside them while it is on its way. So four warps transform and
+//       copy, and twelve do nothing but multiply, until all write y.
+// mapping: block -> 32 tiles of 4 x 4 outputs (n, p, q) end to end x 32 channels k of one group; one
+//       of twelve warps -> 3 of 36 elements: one for each half warp, 8 x 8 a thread, one for both, 8 x 4.
 // precision: fp32
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // mixes: 4x4
@@ -23,11 +23,11 @@
 #endif
 static_assert(BC == 4 || BC == 8, "BC: 4 or 8");
 static_assert(KEEP == 0 || KEEP == 1, "KEEP: 0 or 1");
-constexpr int kTile = 32, kElements = 36;                   // of tiles and of channels: 32 x 32
-constexpr int kRow = kElements * kTile;                     // floats of an input channel, of x or w
-constexpr int kMultiply = 12, kLoad = 4;                    // warps
+constexpr int kTile = 32, kElements = 36;   // tiles of a block, and channels
+constexpr int kRow = kElements * kTile;     // floats of an input channel, of x or of the filter
+constexpr int kMultiply = 12, kLoad = 4;    // warps
 constexpr int kThreads = 32 * (kMultiply + kLoad);
-constexpr float kA = 0.625f, kB = 1.5f;                     // interpolated at 0, +-kA, +-kB, infinity
+constexpr float kA = 0.625f, kB = 1.5f;     // the points are 0, kA, -kA, kB, -kB and infinity
 constexpr float kA2 = kA * kA, kB2 = kB * kB;
 
 // The tiles of 4 x 4 outputs, and how x and y may be accessed.
@@ -277,7 +277,8 @@ __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& t
 // for each half warp, and one for both, which have half of its tiles each. So a half warp's numbers
 // lie together, its own 32 and the 16, and a thread needs one address for them.
 __device__ __forceinline__ int v_at(int element, int t) {
-    return element / 3 * 3 * kTile + (element % 3 < 2 ? element % 3 * 48 + t : 32 + t + t / 16 * 32);
+    const int third = element % 3;
+    return element / 3 * 3 * kTile + (third < 2 ? third * 48 + t : 32 + t + t / 16 * 32);
 }
 
 // One block stays on each SM and does one item after another. Its warps part for good: four stage
@@ -343,7 +344,8 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
                 if (next_c >= ceil_div(C_group, kBC) * kBC) {
                     next_c = loader;
                     next_item = min_of(next_item + blocks, items - 1);   // or one too many
-                    pixels = pixels_of(conv, tiling, item_at(tiling, next_item, lane), first_group, g_x);
+                    pixels = pixels_of(conv, tiling, item_at(tiling, next_item, lane), first_group,
+                                       g_x);
                 }
                 load_x();
                 #pragma unroll
@@ -381,8 +383,8 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
         }
     }
 
-    // What a thread reads of a channel, in the stage that is next: v of all three elements, u of the
-    // half warp's own and of the one that is shared.
+    // What a thread reads of a channel, in the stage that is next: v of its elements, u of its half
+    // warp's own and of the one for both.
     const int half = lane / 16, thread_k = lane / 4 % 4 * 4;   // + 0 to 3, and 16 on
     const float* s_v = s_stages + v_at(3 * warp + half, lane % 4 * 4);
     const float* s_u = s_stages + (kBC * kElements + 3 * warp + half) * kTile + thread_k;
@@ -462,8 +464,9 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
 
 static Tiling tiling_of(const ConvProblem& conv, int groups, const float* x, const float* y) {
     const int tiles_q = ceil_div(conv.Q, 4), per_image = ceil_div(conv.P, 4) * tiles_q;
-    const bool quads = conv.W % 4 == 0 && conv.pad_w <= 1 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+    const uintptr_t x_address = reinterpret_cast<uintptr_t>(x);
     const uintptr_t address = reinterpret_cast<uintptr_t>(y);
+    const bool quads = conv.W % 4 == 0 && conv.pad_w <= 1 && x_address % 16 == 0;
     const int aligned = conv.Q % 4 == 0 && address % 16 == 0  ? 4
                         : conv.Q % 2 == 0 && address % 8 == 0 ? 2
                                                               : 1;

@@ -15,11 +15,11 @@ CASES = {
         "N1 C16 H66 W66 K260 R3 S3 p1",
         "N1 C20 H70 W69 K200 R3 S3 p0x2",
     ],
-    # the same; rows of x and of y 16, 8 and 4 bytes at a time, images smaller than a tile
+    # the same, the filter kept, and not; rows of x and y by 4, 8 and 16 bytes; images less than a tile
     "08b_winograd_4x4": [
-        "N1 C3 H114 W114 K200 R3 S3", "N1 C20 H66 W68 K130 R3 S3 p1 bias",
-        "N2 C9 H22 W40 K36 R3 S3 p0", "N3 C18 H30 W39 K40 R3 S3 p2x0 g2",
-        "N3 C5 H2 W3 K33 R3 S3 p1 bias",
+        "N1 C9 H118 W118 K130 R3 S3", "N1 C20 H34 W36 K40 R3 S3 p1 bias",
+        "N1 C140 H6 W7 K140 R3 S3 g140", "N2 C9 H22 W40 K36 R3 S3",
+        "N3 C18 H30 W39 K40 R3 S3 p2x0 g2", "N3 C5 H2 W3 K33 R3 S3 p1 bias",
     ],
     # each tile's shape; rows of x four pixels at a time; padding past the filter
     "05_async_gemm": [
