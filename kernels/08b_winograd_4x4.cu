@@ -318,14 +318,19 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
         const auto fill = [&](int number, int c0, int stage) {
             float* s_v = s_stages + stage * kStage + loader * kRow;
             float* s_u = s_stages + stage * kStage + kBC * kRow;
-            const float* u = g_u + (int64_t(number % tiling.slices) * C_group + c0) * kRow;
-            const int left = min_of(C_group - c0, kBC) * kRow;
-            constexpr int kStep = kLoad * 32 * 4;   // 16 bytes a thread
-            static_assert(kBC * kRow % kStep == 0, "the same for all threads");
             if (!kKeep || copies-- > 0) {
-                #pragma unroll 6
-                for (int i = (loader * 32 + lane) * 4; i < kBC * kRow; i += kStep)
-                    copy_async<16>(s_u + i, u + (i < left ? i : 0), i < left);
+                constexpr int kStep = kLoad * 32 * 4, kSteps = kBC * kRow / kStep;   // by 16 bytes
+                static_assert(kBC * kRow % kStep == 0, "the same for all threads");
+                const int first = (loader * 32 + lane) * 4, floats = (C_group - c0) * kRow;
+                const float* u = g_u + (int64_t(number % tiling.slices) * C_group + c0) * kRow;
+                if (C_group - c0 >= kBC) {
+                    #pragma unroll
+                    for (int i = 0; i < kSteps; ++i)
+                        copy_async<16>(s_u + first + i * kStep, u + first + i * kStep, true);
+                } else {
+                    #pragma unroll 1
+                    for (int i = first; i < floats; i += kStep) copy_async<16>(s_u + i, u + i, true);
+                }
                 __pipeline_commit();
             }
             #pragma unroll 1
