@@ -1,7 +1,7 @@
 // title: Winograd F(4x4, 3x3), fused
 // idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. At the usual points, 0,
-//       +-1, +-2 and infinity, large terms cancel; at 0, +-5/8, +-3/2 and infinity they are smaller,
-//       and the error is less than half. These points, too, have exact constants in A and B.
+//       +-1, +-2 and infinity, large terms cancel; at 0, +-5/8, +-3/2 and infinity they are less,
+//       and the error is not half as large. A and B have exact constants with these, too.
 // change: Against 08: 36 elements. The sums of 32 tiles x 32 channels take 96 registers of 384
 //       threads, and leave none for x on its way. So four warps load, transform and copy, while
 //       twelve multiply. Where two stages hold all channels, the filter is copied once.
@@ -30,6 +30,8 @@ constexpr int kThreads = 32 * (kMultiply + kLoad);
 constexpr float kA = 0.625f, kB = 1.5f;     // the points are 0, kA, -kA, kB, -kB and infinity
 constexpr float kA2 = kA * kA, kB2 = kB * kB;
 
+#include "winograd_tile.cuh"
+
 // The plan, by count; nothing of it is measured. Per block and input channel: 32 x 32 x 36 products
 // are 1152 instructions of warps; with reads (7 of 16 bytes for 96 products a thread) and steps the
 // twelve warps issue 1340, the loaders 280: an SM needs 405 cycles where its multipliers need 288.
@@ -39,20 +41,6 @@ constexpr float kA2 = kA * kA, kB2 = kB * kB;
 // and y is written. On an H200 at 1.98 GHz `square` takes 5.0 ms and `wide` 3.7, at 0.8 of that
 // clock 6.2 and 4.6. Were v and the products written to memory instead, so that 36 products of
 // matrices remain, `square` would move 38 GB more: 2.25 times y, out and in.
-
-// The tiles of 4 x 4 outputs, and how x and y may be accessed.
-struct Tiling {
-    int64_t HW, PQ;
-    int tiles_q, per_image;
-    int C_group, k_tiles;   // of a group
-    int slices;             // k_tiles of all groups: items that share tiles follow each other
-    bool quads;      // a tile's middle four columns of x: aligned to 16 bytes, all inside or none
-    int aligned;     // floats of y that each row's tiles are aligned to: 4, 2 or 1
-};
-
-struct alignas(16) Quad {
-    float v[4];
-};
 
 // B' of six numbers: values of the polynomial that is zero at all other points.
 __device__ __forceinline__ void transform_x(const float (&x)[6], float (&v)[6]) {
@@ -66,19 +54,6 @@ __device__ __forceinline__ void transform_x(const float (&x)[6], float (&v)[6]) 
     v[5] = kA2 * kB2 * x[1] + (x[5] - (kA2 + kB2) * x[3]);
 }
 
-// G of three numbers: the values of w[0] + w[1] t + w[2] t^2 at the points, over the scale of B'.
-__device__ __forceinline__ void transform_w(const float (&w)[3], float (&u)[6]) {
-    constexpr float at_a = 1 / (2 * kA2 * (kA2 - kB2)), at_b = 1 / (2 * kB2 * (kB2 - kA2));
-    const float even_a = at_a * (w[0] + kA2 * w[2]), odd_a = at_a * kA * w[1];
-    const float even_b = at_b * (w[0] + kB2 * w[2]), odd_b = at_b * kB * w[1];
-    u[0] = w[0] / (kA2 * kB2);
-    u[1] = even_a + odd_a;
-    u[2] = even_a - odd_a;
-    u[3] = even_b + odd_b;
-    u[4] = even_b - odd_b;
-    u[5] = w[2];
-}
-
 // A' of six numbers: four sums of them times the points' powers.
 __device__ __forceinline__ void transform_m(const float (&m)[6], float (&y)[4]) {
     const float even_a = m[1] + m[2], odd_a = m[1] - m[2];
@@ -89,38 +64,6 @@ __device__ __forceinline__ void transform_m(const float (&m)[6], float (&y)[4]) 
     y[3] = kA2 * kA * odd_a + (kB2 * kB * odd_b + m[5]);
 }
 
-// g_u: (groups, k_tiles, C_group, 36, 32), with u = G w G'; channels past K are zeros.
-__global__ void __launch_bounds__(256)
-transform_filter(ConvProblem conv, int first_group, int groups, const float* __restrict__ g_w,
-                 float* __restrict__ g_u) {
-    const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
-    const int k_tiles = ceil_div(K_group, kTile);
-    const int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x;
-    const int c = int(i / kTile % C_group);
-    const int k = int(i / kTile / C_group % k_tiles) * kTile + int(i % kTile);
-    const int64_t group = i / kTile / C_group / k_tiles;   // in the workspace
-    if (group >= groups) return;
-    const float* w_kc = g_w + (((first_group + group) * K_group + k) * C_group + c) * 9;   // (3, 3)
-    float r_half[6][3];   // G w
-    #pragma unroll
-    for (int s = 0; s < 3; ++s) {
-        float r_w[3], r_u[6];
-        #pragma unroll
-        for (int r = 0; r < 3; ++r) r_w[r] = k < K_group ? w_kc[r * 3 + s] : 0.0f;
-        transform_w(r_w, r_u);
-        #pragma unroll
-        for (int e = 0; e < 6; ++e) r_half[e][s] = r_u[e];
-    }
-    float* u = g_u + i / kTile * kRow + i % kTile;
-    #pragma unroll
-    for (int e = 0; e < 6; ++e) {
-        float r_u[6];
-        transform_w(r_half[e], r_u);
-        #pragma unroll
-        for (int f = 0; f < 6; ++f) u[(6 * e + f) * kTile] = r_u[f];
-    }
-}
-
 // All warps of the block: a barrier of PTX is known by its number, wherever it is waited at.
 __device__ __forceinline__ void meet() {
 #ifdef CONVLAB_SIMULATOR
@@ -128,87 +71,6 @@ __device__ __forceinline__ void meet() {
 #else
     asm volatile("bar.sync 0;" ::: "memory");
 #endif
-}
-
-// An item of work: 32 channels, and of the 32 tiles a lane's.
-struct Item {
-    int group, k_tile;   // the group in the workspace
-    int n, p, q;         // n is N and more where there is no such tile
-};
-
-__device__ __forceinline__ Item item_at(const Tiling& tiling, unsigned item, unsigned lane) {
-    const unsigned slice = item % unsigned(tiling.slices), k_tiles = tiling.k_tiles;
-    const unsigned t = item / unsigned(tiling.slices) * kTile + lane;
-    const unsigned per_image = tiling.per_image, tiles_q = tiling.tiles_q, rest = t % per_image;
-    return {int(slice / k_tiles), int(slice % k_tiles), int(t / per_image),
-            int(rest / tiles_q) * 4, int(rest % tiles_q) * 4};
-}
-
-// A lane's tile of x on its way to shared memory.
-struct Pixels {
-    const float* x;   // the first of the tile's 6 x 6, perhaps outside
-    unsigned mask;    // bit i: row i is inside x; bit 6 + j: column j is
-    bool inside;      // all of it, of all lanes
-};
-
-__device__ __forceinline__ Pixels pixels_of(const ConvProblem& conv, const Tiling& tiling,
-                                            const Item& item, int first_group, const float* g_x) {
-    const int h0 = item.p - conv.pad_h, w0 = item.q - conv.pad_w;
-    const int64_t plane =
-        int64_t(item.n) * conv.C + int64_t(first_group + item.group) * (conv.C / conv.groups);
-    unsigned mask = 0;
-    #pragma unroll
-    for (int i = 0; i < 6; ++i) {
-        if (item.n < conv.N && h0 + i >= 0 && h0 + i < conv.H) mask |= 1u << i;
-        if (w0 + i >= 0 && w0 + i < conv.W) mask |= 64u << i;
-    }
-    return {g_x + plane * tiling.HW + int64_t(h0) * conv.W + w0, mask,
-            __all_sync(0xffffffffu, mask == 0xfff) != 0};
-}
-
-// Reads kFloats neighbours, aligned to their size, or zeros: by a predicate. From branches ptxas
-// makes jumps here, and each read waits for its own.
-template <int kFloats>
-__device__ __forceinline__ void load_if(bool inside, const float* g_from, float* r_to) {
-    #pragma unroll
-    for (int i = 0; i < kFloats; ++i) r_to[i] = 0.0f;
-#ifdef CONVLAB_SIMULATOR
-    struct alignas(4 * kFloats) Floats { float v[kFloats]; };
-    if (!inside) return;
-    const Floats floats = *reinterpret_cast<const Floats*>(g_from);
-    for (int i = 0; i < kFloats; ++i) r_to[i] = floats.v[i];
-#else
-    if constexpr (kFloats == 4)
-        asm("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4]; }"
-            : "+f"(r_to[0]), "+f"(r_to[1]), "+f"(r_to[2]), "+f"(r_to[3])
-            : "l"(g_from), "r"(int(inside)));
-    else if constexpr (kFloats == 2)
-        asm("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.nc.v2.f32 {%0, %1}, [%2]; }"
-            : "+f"(r_to[0]), "+f"(r_to[1]) : "l"(g_from), "r"(int(inside)));
-    else
-        asm("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.nc.f32 %0, [%1]; }"
-            : "+f"(r_to[0]) : "l"(g_from), "r"(int(inside)));
-#endif
-}
-
-template <bool kInside>
-__device__ __forceinline__ void load_tile(const float* x, unsigned mask, int W, int pad_w,
-                                          bool quads, float (&r_x)[6][6]) {
-    #pragma unroll
-    for (int i = 0; i < 6; ++i, x += W) {
-        const auto inside = [&](int j) { return kInside || (mask >> i & mask >> (6 + j) & 1); };
-        if (quads && pad_w == 0) {
-            load_if<4>(inside(0), x, r_x[i]);
-            load_if<2>(inside(5), x + 4, r_x[i] + 4);
-        } else if (quads) {
-            load_if<1>(inside(0), x, r_x[i]);
-            load_if<4>(inside(1), x + 1, r_x[i] + 1);
-            load_if<1>(inside(5), x + 5, r_x[i] + 5);
-        } else {
-            #pragma unroll
-            for (int j = 0; j < 6; ++j) load_if<1>(inside(j), x + j, r_x[i] + j);
-        }
-    }
 }
 
 // Sums of a round meet in shared memory, (36, 4 kRows, 32): channel row, and tiles, whose halves
@@ -251,7 +113,6 @@ __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& t
     const float bias = g_bias ? g_bias[k] : 0.0f;
     const int rows = item.n < conv.N ? conv.P - item.p : 0, columns = conv.Q - item.q;
     float* y = g_y + (int64_t(item.n) * conv.K + k) * tiling.PQ + int64_t(item.p) * conv.Q + item.q;
-    // Where rows begin 8 bytes off, four outputs in one piece are two of the tile to the left.
     const bool to_left = item.q > 0 && lane > 0, to_right = columns > 4 && lane < 31;
     #pragma unroll
     for (int row = 0; row < 4; ++row, y += conv.Q) {
@@ -259,27 +120,7 @@ __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& t
         transform_m(r_half[row], r_y);
         #pragma unroll
         for (int i = 0; i < 4; ++i) r_y[i] += bias;
-        if (tiling.aligned == 4) {
-            if (row < rows)
-                *reinterpret_cast<float4*>(y) = make_float4(r_y[0], r_y[1], r_y[2], r_y[3]);
-        } else if (tiling.aligned == 2) {
-            const float next_0 = __shfl_down_sync(0xffffffffu, r_y[0], 1);
-            const float next_1 = __shfl_down_sync(0xffffffffu, r_y[1], 1);
-            if (row >= rows) continue;
-            const bool here = reinterpret_cast<uintptr_t>(y) % 16 == 0;
-            if (here && columns >= 4)
-                *reinterpret_cast<float4*>(y) = make_float4(r_y[0], r_y[1], r_y[2], r_y[3]);
-            if (!here && to_right)
-                *reinterpret_cast<float4*>(y + 2) = make_float4(r_y[2], r_y[3], next_0, next_1);
-            if (here ? columns < 4 : !to_left)
-                *reinterpret_cast<float2*>(y) = make_float2(r_y[0], r_y[1]);
-            if (!here && !to_right && columns >= 4)
-                *reinterpret_cast<float2*>(y + 2) = make_float2(r_y[2], r_y[3]);
-        } else {
-            #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                if (row < rows && i < columns) y[i] = r_y[i];
-        }
+        write_row(tiling, y, r_y, row < rows, columns, to_left, to_right);
     }
 }
 
@@ -476,19 +317,6 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
             }
         }
     }
-}
-
-static Tiling tiling_of(const ConvProblem& conv, int groups, const float* x, const float* y) {
-    const int tiles_q = ceil_div(conv.Q, 4), per_image = ceil_div(conv.P, 4) * tiles_q;
-    const uintptr_t x_address = reinterpret_cast<uintptr_t>(x);
-    const uintptr_t address = reinterpret_cast<uintptr_t>(y);
-    const bool quads = conv.W % 4 == 0 && conv.pad_w <= 1 && x_address % 16 == 0;
-    const int aligned = conv.Q % 4 == 0 && address % 16 == 0  ? 4
-                        : conv.Q % 2 == 0 && address % 8 == 0 ? 2
-                                                              : 1;
-    const int k_tiles = ceil_div(conv.K / conv.groups, kTile);
-    return {int64_t(conv.H) * conv.W, int64_t(conv.P) * conv.Q, tiles_q, per_image,
-            conv.C / conv.groups, k_tiles, k_tiles * groups, quads, aligned};
 }
 
 // Bytes of a block's two stages of `channels` input channels.
