@@ -59,3 +59,11 @@ def test_tuned(name: str) -> None:
     for spec in CASES[rung][:2]:
         report = convlab.check(convlab.load(name, engine="sim"), problem(spec), scale=None)
         assert report.ok, str(report)
+
+
+def test_points_near_one_halve_the_error() -> None:
+    chosen = convlab.load("08b_winograd_4x4", engine="sim")
+    usual = chosen.source.replace("kA = 0.625f, kB = 1.5f", "kA = 1.0f, kB = 2.0f")
+    usual = convlab.compile(usual, name="usual_points", engine="sim")
+    reports = [convlab.check(k, "N1 C64 H18 W18 K32 R3 S3", scale=None) for k in (chosen, usual)]
+    assert reports[0].ok and reports[0].error < 0.6 * reports[1].error
