@@ -163,6 +163,8 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
             else
                 load_tile<false>(x, next_c < C_group ? pixels.mask : 0, conv.W, conv.pad_w,
                                  tiling.quads, r_x);
+            if (pixels.inside && next_c + kLoad < C_group)   // a row by each sixth lane: 96 bytes
+                fetch_to_L2(x + kLoad * tiling.HW + lane % 6 * conv.W);
         };
         load_x();
         // The stage that begins with channel c0 of an item; x of its first channel is on its way.

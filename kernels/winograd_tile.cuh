@@ -122,6 +122,13 @@ __device__ __forceinline__ void load_if(bool inside, const float* g_from, float*
 #endif
 }
 
+// Has the line with this address brought to L2, where a load then finds it. Nothing is awaited.
+__device__ __forceinline__ void fetch_to_L2([[maybe_unused]] const float* g_from) {
+#ifndef CONVLAB_SIMULATOR
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(g_from));
+#endif
+}
+
 template <bool kInside>
 __device__ __forceinline__ void load_tile(const float* x, unsigned mask, int W, int pad_w,
                                           bool quads, float (&r_x)[6][6]) {
