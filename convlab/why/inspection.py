@@ -17,7 +17,7 @@ from ..show.result import WIDTH, Result, Several, Table, short
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
-from .model import OMITTED, Prediction
+from .model import Prediction
 
 _COSTS = ["issued", "sectors", "wavefronts"]
 
@@ -96,7 +96,8 @@ class Inspection(Result):
         moved = (self.measured or {}).get("counters", {}).get("dram_bytes")
         if moved:
             return moved, "measured"
-        return (self.predicted.dram_bytes, "predicted") if self.predicted else None
+        told = self.predicted.dram_bytes if self.predicted else None
+        return (told, "predicted") if told else None
 
     @property
     def sentence(self) -> str:
@@ -227,7 +228,8 @@ class Inspection(Result):
         told = [(*self._told(file, line), kind) for file, line, kind in places]
         names = [f"{line} {kind}  {text}" for line, text, kind in told]
         figures.line_costs(right, self.lines.assign(name=names))
-        return chart.headed(f"{self.kernel} on {self.problem.label}", [OMITTED])
+        notes = [self.predicted.dram_note] if self.predicted else []
+        return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""
