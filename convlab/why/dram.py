@@ -103,7 +103,7 @@ def traffic(
                 if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
     blocks = sum(math.prod(entry["grid"]) for entry in launches)
     order, fetched, unknown = None, [loads, asked / len(launches)], "not all of it was sampled"
-    read = {array for kind, array in once if kind != "store"} - {"several"}
+    read = {array for kind, array in once if kind != "store"} - {"several", "code"}
     if reaches and read <= {row["array"] for row in reaches}:
         fetched[1] = min(fetched[1], max(loads, _of_blocks(reaches, once) * blocks / len(launches)))
         of_y = [row for row in reaches if row["array"] == "y"]

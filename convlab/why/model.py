@@ -212,8 +212,17 @@ def predict(
     # of a header's lines that are inlined, as asynchronous copies are, one function's are known
     strays = [row for row in counted.lines if not any(f.holds(row) for f, *_ in called)]
     moved = [
-        traffic(problem, format, gpu, counted, rows, launches, _once(rows, arrays), held)
-        for _, launches, lines, held in called
+        traffic(
+            problem,
+            format,
+            gpu,
+            counted,
+            rows,
+            launches,
+            _once(rows, arrays) | {("load", "code"): float(function.bytes * len(launches))},
+            held,
+        )
+        for function, launches, lines, held in called
         if (rows := [*lines, *strays * (len(called) == 1)])
     ]
     if len(called) > 1 and (shared := _asked(strays, "load") + _asked(strays, "store")):

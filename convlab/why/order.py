@@ -58,9 +58,7 @@ class Order:
         return ", then ".join(digits) or "one block"
 
 
-def learn(
-    reaches: Sequence[Mapping[str, Any]], problem: Problem, stored: Storage
-) -> Order | None:
+def learn(reaches: Sequence[Mapping[str, Any]], problem: Problem, stored: Storage) -> Order | None:
     """Return the order that a sample's blocks have, by what they touched of y; None if none fits.
 
     `reaches` are those of y (`Trace.reaches`) of launches that are alike but for where the slowest
