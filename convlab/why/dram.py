@@ -8,8 +8,9 @@ window that fills the cache is the longest distance that hits (Xiang et al., "HO
 theory of locality", ASPLOS 2013). Nothing is fitted.
 
 Not known is how much of an L2 of two partitions serves data that all SMs read: between a half and
-all of it. Both are worked out; where it matters, or where the order is not known and reuse between
-blocks may matter, there is no number.
+all of it; nor how much of what is written is still there at the end: of an H200's, half a megabyte
+is, more was not measured. Both ends are worked out; where they are too far apart, or where the
+order is not known and reuse between blocks may matter, there is no number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from .order import Order, learn
 
 AIM = 1.5  # a number is given if it is within this factor of both ends
 SHARES = (1.0, 0.5)  # of the L2 that may keep what all SMs read
+_STAYS = 1 / 64  # of the L2: so little is not written back before a launch ends
 _FETCHED = 64  # bytes that a miss fetches at least
 _TOUCHES = 6_000_000  # that are looked at, at most
 _WINDOWS = 3
@@ -95,33 +97,49 @@ def traffic(
     if any(kind == "atomic" for kind, _ in once):
         most = 64.0 * sum(row["units"] for row in lines if row["space"] == "global")
         return Traffic(loads * len(launches), most, "", "it does atomics on global memory")
-    if loads + stores <= min(SHARES) * cache:  # what is written stays there until it is done
-        return Traffic(len(launches) * loads, len(launches) * loads)
+    fetched, order, unknown = (loads, loads), None, ""
+    if loads + stores > min(SHARES) * cache:
+        fetched, order, unknown = _fetched(
+            problem, format, gpu, counted, lines, launches, once, held, loads
+        )
+    kept = min(stores, cache * stores / (fetched[0] + stores)) if stores else 0.0
+    ends = fetched[0] + stores - kept, fetched[1] + (stores if stores > _STAYS * cache else 0.0)
+    low, high = (len(launches) * end for end in ends)
+    if high <= AIM**2 * low:
+        unknown = ""
+    elif fetched[1] <= AIM * fetched[0]:
+        unknown = "it depends on how much of what is written stays in the L2"
+    return Traffic(low, high, str(order or ""), unknown)
+
+
+def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: Rows,
+             launches: Rows, once: Mapping[tuple[str, str], float], held: int, loads: float
+             ) -> tuple[tuple[float, float], Order | None, str]:  # fmt: skip
+    """Both ends of what a launch reads where not all fits, the order, and why they are apart."""
     mine = {counted.launches.index(entry) for entry in launches}
     reaches = [row for row in counted.reaches if row["launch"] in mine]
     asked = sum(32.0 * row["units"] for row in lines
                 if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    blocks = sum(math.prod(entry["grid"]) for entry in launches)
-    order, fetched, unknown = None, [loads, asked / len(launches)], "not all of it was sampled"
+    blocks = sum(math.prod(entry["grid"]) for entry in launches) / len(launches)
+    most = max(loads, asked / len(launches))
     read = {array for kind, array in once if kind != "store"} - {"several", "code"}
-    if reaches and read <= {row["array"] for row in reaches}:
-        fetched[1] = min(fetched[1], max(loads, _of_blocks(reaches, once) * blocks / len(launches)))
-        of_y = [row for row in reaches if row["array"] == "y"]
-        order = learn(of_y, problem, format.y)
+    if not reaches or not read <= {row["array"] for row in reaches}:
+        return (loads, most), None, "not all of it was sampled"
+    most = min(most, max(loads, _of_blocks(reaches, once) * blocks))
+    order = learn([row for row in reaches if row["array"] == "y"], problem, format.y)
+    if order is None:
         unknown = "its blocks go through y in no order that the model knows"
-    if order:
-        arrays = {row["array"] for row in reaches}
-        a_block = _Blocks(problem, format, order, arrays, once, math.prod(launches[0]["grid"]))
-        if not a_block.agrees(reaches):
-            unknown = "its blocks read other parts of x than those that their outputs need"
-        elif missed := a_block.missed([share * cache for share in SHARES], held * gpu.sms):
-            fetched = [min(max(size, loads), fetched[1]) for size in missed]
-            unknown = "it depends on how much of the L2 keeps what all SMs read"
-    written = [stores - min(stores, share * cache * stores / (size + stores))
-               for size, share in zip(fetched, SHARES, strict=True)]  # fmt: skip
-    ends = sorted(len(launches) * (r + w) for r, w in zip(fetched, written, strict=True))
-    found = Traffic(*ends, str(order or ""))
-    return found if found.known else Traffic(*ends, str(order or ""), unknown)
+        return (loads, most), None, unknown
+    arrays = {row["array"] for row in reaches}
+    a_block = _Blocks(problem, format, order, arrays, once, math.prod(launches[0]["grid"]))
+    if not a_block.agrees(reaches):
+        unknown = "its blocks read other parts of x than those that their outputs need"
+        return (loads, most), order, unknown
+    missed = a_block.missed([share * gpu.l2_bytes for share in SHARES], held * gpu.sms)
+    if missed is None:
+        return (loads, most), order, "its blocks touch too many parts of x"
+    low, high = (min(max(size, loads), most) for size in missed)
+    return (low, high), order, "it depends on how much of the L2 keeps what all SMs read"
 
 
 def _of_blocks(reaches: Rows, once: Mapping[tuple[str, str], float]) -> float:
@@ -143,6 +161,7 @@ class _Blocks:
         self.problem, self.order, self.blocks, self.arrays = problem, order, blocks, arrays
         self.items = {name: stored.itemsize for name, stored in format}
         self.of_group = problem.C // problem.groups
+        self.together = problem.C if format.x.layout == "NHWC" else 1  # neighbours of one pixel
         self.filter = self.of_group * problem.R * problem.S * self.items["w"]  # bytes of one k
         of_y = [axis.tiles for axis in order.axes]
         self.y_bytes = math.prod(problem.y_shape) * self.items["y"] / math.prod(of_y)
@@ -184,7 +203,7 @@ class _Blocks:
         """Yield what blocks touch: of x runs of a row, of all channels, of w and y tiles."""
         c, order = self.problem, self.order
         item = self.items["x"]
-        run = fetched // item
+        run = max(1, fetched // item // self.together)
         runs = -(-c.W // run)
         for n, group, taken, p_low, p_high, q_low, q_high in self.segments(blocks):
             if {"w", "plan"} & self.arrays:
@@ -192,17 +211,21 @@ class _Blocks:
                 yield _Touched("w", taken[n >= 0], blocks[n >= 0], filters * self.filter)
             if "x" not in self.arrays:
                 continue
-            h_low = p_low * c.stride[0] - c.padding[0]
-            h_high = p_high * c.stride[0] - c.padding[0] + (c.R - 1) * c.dilation[0]
-            w_low = np.maximum(q_low * c.stride[1] - c.padding[1], 0) // run
-            w_high = np.minimum(
-                q_high * c.stride[1] - c.padding[1] + (c.S - 1) * c.dilation[1], c.W - 1
-            ) // run  # fmt: skip
-            h = (h_low[:, None] + np.arange((h_high - h_low).max() + 1))[:, :, None]
+            (down, across), (top, left), (dilation, apart) = c.stride, c.padding, c.dilation
+            h_low, h_span = p_low * down - top, (p_high - p_low) * down + (c.R - 1) * dilation
+            w_low = np.maximum(q_low * across - left, 0) // run
+            w_high = np.minimum(q_high * across - left + (c.S - 1) * apart, c.W - 1) // run
+            h = (h_low[:, None] + np.arange(h_span.max() + 1))[:, :, None]
             w = (w_low[:, None] + np.arange(max(1, (w_high - w_low).max() + 1)))[:, None, :]
-            taps = {r * c.dilation[0] % c.stride[0] for r in range(c.R)}
-            there = np.isin((h + c.padding[0]) % c.stride[0], list(taps)) & (h >= 0) & (h < c.H)
-            there = there & (h <= h_high[:, None, None]) & (w <= w_high[:, None, None])
+            taps = np.zeros_like(h, dtype=bool)
+            for r in range(c.R):
+                p = h + top - r * dilation  # of a row that meets it, times the stride
+                taps |= (
+                    (p % down == 0)
+                    & (p >= (p_low * down)[:, None, None])
+                    & (p <= (p_high * down)[:, None, None])
+                )
+            there = taps & (h >= 0) & (h < c.H) & (w <= w_high[:, None, None])
             there &= (n >= 0)[:, None, None]
             part = ((n * c.groups + group)[:, None, None] * c.H + h) * runs + w
             block = np.broadcast_to(blocks[:, None, None], part.shape)
