@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ class Traffic:
     high: float
     order: str = ""  # of the blocks, in words
     unknown: str = ""
+    once: float = 0.0  # if each array moved once
 
     @property
     def known(self) -> bool:
@@ -58,19 +59,19 @@ class Traffic:
 
     @property
     def assumed(self) -> float:
-        """What a prediction of the time goes by: the least, if that is all that is known."""
-        return self.bytes if self.known else self.low
+        """What a prediction of the time goes by: where it is not known, each array once."""
+        return self.bytes if self.known else max(self.low, self.once)
 
     @classmethod
     def of(cls, parts: Sequence[Traffic]) -> Traffic:
         """Return the sum of several functions'."""
-        low, high = (sum(getattr(part, end) for part in parts) for end in ("low", "high"))
+        low, high, once = (sum(getattr(p, end) for p in parts) for end in ("low", "high", "once"))
         orders, reasons = (
             "; ".join(dict.fromkeys(text for part in parts if (text := getattr(part, name))))
             for name in ("order", "unknown")
         )
-        found = cls(low, high, orders)
-        return found if found.known else cls(low, high, orders, reasons)
+        found = cls(low, high, orders, reasons, once)
+        return replace(found, unknown="") if found.known else found
 
 
 class _Touched(NamedTuple):
@@ -96,7 +97,8 @@ def traffic(
     cache = gpu.l2_bytes
     if any(kind == "atomic" for kind, _ in once):
         most = 64.0 * sum(row["units"] for row in lines if row["space"] == "global")
-        return Traffic(loads * len(launches), most, "", "it does atomics on global memory")
+        reads, why = loads * len(launches), "it does atomics on global memory"
+        return Traffic(reads, most, "", why, reads + stores * len(launches))
     fetched, order, unknown = (loads, loads), None, ""
     if loads + stores > min(SHARES) * cache:
         fetched, order, unknown = _fetched(
@@ -109,7 +111,7 @@ def traffic(
         unknown = ""
     elif fetched[1] <= AIM * fetched[0]:
         unknown = "it depends on how much of what is written stays in the L2"
-    return Traffic(low, high, str(order or ""), unknown)
+    return Traffic(low, high, str(order or ""), unknown, len(launches) * (loads + stores))
 
 
 def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: Rows,

@@ -203,6 +203,9 @@ def predict(
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays: dict[str, float] = format.bytes(problem)
     arrays["workspace"] = _asked(counted.lines, "store", "workspace")
+    # filters laid out by the kernel, of which some blocks tell how far they reach
+    planned = [row["high"] for row in counted.reaches if row["array"] == "plan"]
+    arrays["plan"] = max(planned, default=arrays["w"])
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
     called = [
         (function, launches, lines, _held(gpu, function, launches))
@@ -212,19 +215,11 @@ def predict(
     # of a header's lines that are inlined, as asynchronous copies are, one function's are known
     strays = [row for row in counted.lines if not any(f.holds(row) for f, *_ in called)]
     moved = [
-        traffic(
-            problem,
-            format,
-            gpu,
-            counted,
-            rows,
-            launches,
-            _once(rows, arrays) | {("load", "code"): float(function.bytes * len(launches))},
-            held,
-        )
+        traffic(problem, format, gpu, counted, rows, launches,
+                _once(rows, arrays | {"code": function.bytes * len(launches)}), held)
         for function, launches, lines, held in called
         if (rows := [*lines, *strays * (len(called) == 1)])
-    ]
+    ]  # fmt: skip
     if len(called) > 1 and (shared := _asked(strays, "load") + _asked(strays, "store")):
         moved.append(Traffic(0.0, shared, "", "several functions share the lines of a header"))
     misses, of_load = missed(counted.counters, sum(each.assumed for each in moved))
@@ -236,7 +231,7 @@ def predict(
     if library := counted.counters.get("library_bytes"):
         busy = problem.flops / rate  # tiles of 128x128, at a large product's rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
-        moved.append(Traffic(library, library))
+        moved.append(Traffic(library, library, once=library))
     return Prediction(problem, gpu.name, tuple(parts), Traffic.of(moved)) if parts else None
 
 
@@ -249,12 +244,16 @@ def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
 
 
 def _once(lines: Rows, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """The bytes of each kind and array that a function accesses: it once, or what is asked for."""
+    """The bytes of each kind and array that a function accesses: it once, or what is asked for.
+
+    Its machine code is one of them.
+    """
     asked: Counter[tuple[str, str]] = Counter()
     for row in lines:
         if row["space"] == "global":
             asked[row["kind"], row["array"]] += 32.0 * row["units"]
-    return {key: min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked}
+    found = {key: min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked}
+    return found | {("load", "code"): arrays["code"]}
 
 
 def _held(gpu: Gpu, function: Function, launches: Rows) -> int:
