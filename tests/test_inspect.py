@@ -541,6 +541,8 @@ def test_what_warps_execute_is_counted_on_the_problems_own_trips() -> None:
     assert ran.loc["integer", "per_ffma"] > 1.5 * loop.loc["integer", "per_ffma"]
     assert narrow.predicted.parts[0].looped < 0.05 < 0.5 < wide.predicted.parts[0].looped
     assert "executes with each FFMA" in str(narrow)
+    tensor = convlab.inspect("10", SMALL, gpu="H200", engine="sim")
+    assert "conv2d_mma executes with each HMMA" in str(tensor)
 
 
 @needs_tools
@@ -663,3 +665,18 @@ def test_on_a_gpu_there_is_a_time_and_counters_or_the_reason_why_not() -> None:
         table = found.frame.set_index("quantity")
         stores = table.loc["global stores"]
         assert stores["measured"] == pytest.approx(stores["simulated"], rel=0.05)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
+    """Several calls in one process, of several functions too."""
+    spec = convlab.problem("N=32,C=32,H=130,W=130,K=64,R=3,S=3")  # more than any L2 holds
+    calls = [(convlab.load(name, engine="cuda"), spec) for name in ("01", "02", "05", "10")]
+    try:
+        frames = ncu.profile_each(calls, calibrate_model.DRAM)
+    except LaunchError as refused:
+        pytest.skip(str(refused))
+    for (rung, _), frame in zip(calls, frames, strict=True):
+        counted = frame["dram_read_bytes"].sum() + frame["dram_write_bytes"].sum()
+        told = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram_bytes
+        assert told is None or 1 / 1.5 < told / counted < 1.5, (rung.name, told, counted)

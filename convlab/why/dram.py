@@ -8,8 +8,8 @@ window that fills the cache is the longest distance that hits (Xiang et al., "HO
 theory of locality", ASPLOS 2013). Nothing is fitted.
 
 Not known is how much of an L2 of two partitions serves data that all SMs read: between a half and
-all of it; nor how much of what is written is still there at the end: of an H200's, half a megabyte
-is, more was not measured. Both ends are worked out; where they are too far apart, or where the
+all of it; nor how much of what is written is still there at the end: half a megabyte is, more was
+not measured. Both ends are worked out; where they are too far apart, or where the
 order is not known and reuse between blocks may matter, there is no number.
 """
 

@@ -20,6 +20,7 @@ from .listing import Listing
 from .model import Prediction
 
 _COSTS = ["issued", "sectors", "wavefronts"]
+_MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # instructions that products are made by, the widest first
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,10 +206,10 @@ class Inspection(Result):
                 share = f" ({looped[name]:.0%} of what it executes)" if name in looped else ""
                 mix = ", ".join(f"{count:,.0f} {kind}" for kind, count in mix["count"].items())
                 lines.append(f"the loop of {name} with the most multiply-adds{share}: {mix}")
-            elif where == "executed" and "FFMA" in mix.index:
-                each = mix["per_ffma"].drop("FFMA")
+            elif where == "executed" and (of := [k for k in _MULTIPLY if k in mix.index]):
+                each = mix["count"].drop(of[0]) / mix["count"][of[0]]
                 mix = ", ".join(f"{per:.2g} {kind}" for kind, per in each[each >= 0.005].items())
-                lines.append(f"{name} executes with each FFMA: {mix}")
+                lines.append(f"{name} executes with each {of[0]}: {mix}")
         lines += str(self.predicted).splitlines() if self.predicted else []
         lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
         return [part for line in lines
