@@ -319,6 +319,26 @@ def test_predicted_bytes_of_dram_are_those_that_ncu_counted() -> None:
     assert f"{len(known)} of {len(known)} within a factor of 1.5" in text
 
 
+def test_counters_that_a_gpu_adds_are_kept_beside_the_others(monkeypatch) -> None:
+    frame = pd.DataFrame([dict.fromkeys(calibrate_model.DRAM, 2.0)] * 3)  # of three functions
+    rung = convlab.load("02", engine="sim")
+    monkeypatch.setattr(calibrate_model, "load", lambda name, engine: rung)
+    monkeypatch.setattr(calibrate_model, "PROBLEMS", (SMALL, "wide"))
+    monkeypatch.setattr(calibrate_model, "measure", lambda *a, **b: SimpleNamespace(seconds=0.5))
+    monkeypatch.setattr(ncu, "profile_each", lambda calls, *a, **b: [frame, frame[:0]])
+    before = {"gpu": "H200", "device": "d", "date": "then", "times": [1],
+              "counters": [{"kernel": "02_im2col_gemm", "problem": "wide", "dram_bytes": 5}]}  # fmt: skip
+    seen = calibrate_model.measured(["02"], "dram", before)
+    assert seen["times"] == [1] and seen["date"] == "then"
+    kept, new = seen["counters"]
+    assert kept == before["counters"][0] and new["problem"] == convlab.problem(SMALL).label
+    assert [new[name] for name in calibrate_model.DRAM] == [6.0] * 3
+    times = calibrate_model.measured(["02"], None, before)["times"]
+    assert [row["measured_ms"] for row in times] == [500.0] * 2
+    with pytest.raises(ProblemError, match="name another file"):
+        calibrate_model.measured(["02"], "dram", before | {"gpu": "A100"})
+
+
 BLOCKS = {  # a rung, a problem of which not all blocks run, their order
     "01": ("N=2,C=4,H=40,W=72,K=12,R=3,S=3", "256 ngkpq"),
     "02": ("N=2,C=8,H=51,W=50,K=96,R=3,S=3", "64 k, then 128 npq"),
@@ -329,14 +349,18 @@ BLOCKS = {  # a rung, a problem of which not all blocks run, their order
 
 
 def blocks_of(name: str) -> dram._Blocks | None:
-    """What blocks of a rung's last function touch, as learnt from some of them."""
-    kernel, problem = convlab.load(name, engine="sim"), convlab.problem(BLOCKS[name][0])
+    """What blocks of a rung's last function touch, as learnt from some of all its launches."""
+    kernel = convlab.load(name, engine="sim", workspace_limit=1 << 20)  # two chunks for 02
+    problem = convlab.problem(BLOCKS[name][0])
     trace = counting.simulate(kernel, problem, sample=24)
-    reaches = [row for row in trace.reaches if row["launch"] == len(trace.launches) - 1]
+    numbers = [i for i, entry in enumerate(trace.launches)
+               if entry["kernel"] == trace.launches[-1]["kernel"]]  # fmt: skip
+    assert len(numbers) == (2 if name == "02" else 1)
+    reaches = [row for row in trace.reaches if row["launch"] in numbers]
     of_y = [row for row in reaches if row["array"] == "y"]
     order = learn(of_y, problem, FLOAT32.y)
     assert str(order) == BLOCKS[name][1]
-    blocks = math.prod(trace.launches[-1]["grid"])
+    blocks = math.prod(trace.launches[numbers[0]]["grid"])
     arrays = {row["array"] for row in reaches}
     made = dram._Blocks(problem, FLOAT32, order, arrays, {("load", "workspace"): 1e6}, blocks)
     assert made.agrees(reaches)
@@ -354,7 +378,7 @@ def test_what_the_l2_keeps_is_what_a_cache_keeps(name: str) -> None:
              for t in touched for part, b in zip(t.parts, t.blocks, strict=True)}  # fmt: skip
     sizes = {key[1:3]: key[3] for key in parts}
     whole = sum(sizes.values())
-    for share in (0.03, 0.12, 1.0):
+    for share in (0.12, 0.25, 1.0):
         cache, held, missed = dict.fromkeys(()), 0.0, 0.0
         for block, array, part, size in sorted(parts):
             if cache.pop((array, part), None) is None:
@@ -364,7 +388,7 @@ def test_what_the_l2_keeps_is_what_a_cache_keeps(name: str) -> None:
                 held -= sizes[next(iter(cache))]
                 del cache[next(iter(cache))]
         (told,) = blocks.missed([share * whole], wave=1)
-        assert told == pytest.approx(missed, rel=0.25), share
+        assert told == pytest.approx(missed, rel=0.1), share
 
 
 @needs_tools

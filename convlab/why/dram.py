@@ -118,8 +118,9 @@ def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: 
              launches: Rows, once: Mapping[tuple[str, str], float], held: int, loads: float
              ) -> tuple[tuple[float, float], Order | None, str]:  # fmt: skip
     """Both ends of what a launch reads where not all fits, the order, and why they are apart."""
-    mine = {counted.launches.index(entry) for entry in launches}
-    reaches = [row for row in counted.reaches if row["launch"] in mine]
+    mine = {id(entry) for entry in launches}
+    numbers = {n for n, entry in enumerate(counted.launches) if id(entry) in mine}
+    reaches = [row for row in counted.reaches if row["launch"] in numbers]
     asked = sum(32.0 * row["units"] for row in lines
                 if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
     blocks = sum(math.prod(entry["grid"]) for entry in launches) / len(launches)

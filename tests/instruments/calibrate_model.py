@@ -30,7 +30,7 @@ from convlab.machine import device
 from convlab.why import ncu
 from convlab.why.model import FITTED, Constants
 from convlab.words import catalog
-from convlab.words.errors import ConvlabError
+from convlab.words.errors import ConvlabError, ProblemError
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 PROBLEMS = (
@@ -55,6 +55,10 @@ def measured(names: list[str], only: str | None, before: dict) -> dict:
 
     What is not measured anew stays; of counters, those of other kernels and problems too.
     """
+    found = device.find_gpu().name
+    if before["gpu"] != found:
+        raise ProblemError(f"this is a {found}, and the file is of a {before['gpu']}: "
+                           "name another file")  # fmt: skip
     calls = [
         (kernel, asked) for name, spec in itertools.product(names, PROBLEMS)
         if not (kernel := load(name, "cuda")).unsupported(asked := convlab.problem(spec))
@@ -76,7 +80,7 @@ def measured(names: list[str], only: str | None, before: dict) -> dict:
         for (kernel, asked), frame in zip(calls, frames, strict=False) if len(frame)
     }  # fmt: skip
     kept = {(row["kernel"], row["problem"]): row for row in before["counters"]}
-    here = {"gpu": device.find_gpu().name, "device": str(device.describe()), "date": today}
+    here = {"gpu": found, "device": str(device.describe()), "date": today}
     return {**(here if times else before), "counters": [*(kept | counters).values()],
             "times": times or before["times"]}  # fmt: skip
 
@@ -217,7 +221,9 @@ def main() -> None:
     parser.add_argument("--only", choices=("times", "dram"))
     parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
-    document = json.loads(given.measured.read_text())
+    document = {"gpu": device.find_gpu().name, "counters": [], "times": []}
+    if given.measured.exists():
+        document = json.loads(given.measured.read_text())
     if given.measure:
         names = given.kernel or [path.stem for path in catalog.catalog()]
         document = measured(names, given.only, document)
