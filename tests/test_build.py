@@ -362,20 +362,6 @@ def test_old_leftovers_are_swept(empty: Path) -> None:
 # ---- nothing of a kernel's runs here ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("compiler", ["sim"])
-@pytest.mark.parametrize(
-    "statement",
-    ["std::exit(7);", "throw 7;", "for (volatile int i = 0;; ++i) {}", "*(volatile int*)8 = 1;"],
-    ids=["exit", "throw", "endless", "crash"],
-)
-def test_a_static_initialiser_does_not_run_here(compiler: str, statement: str) -> None:
-    text = f"#include <cstdlib>\nstatic const int started = [] {{ {statement} return 1; }}();\n"
-    kernel = convlab.compile(text + FILL, name="initial", engine=compiler, time_limit=1)
-    with pytest.raises(convlab.errors.LaunchError):
-        value(kernel)
-    assert value(convlab.compile(FILL, name="next", engine=compiler)) == 1
-
-
 def test_a_build_is_not_loaded(fill: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = load(fill, engine="sim").build()
     assert str(built.library) not in Path("/proc/self/maps").read_text()

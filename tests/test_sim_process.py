@@ -109,6 +109,7 @@ ENDS = {
     "exit-0": ("exit(0);", "host crash", "exit status 0"),
     "throw": ('throw std::runtime_error("no");', "abort", "abort"),
     "killed": ("raise(SIGKILL);", "host crash", "SIGKILL, sent from outside: by the system"),
+    "crash": ("*(volatile int*)8 = 1;", "null pointer", "null pointer"),
     "endless": ("for (;;) usleep(1000);", "endless loop", r"within 0\.5 s on the simulator"),
 }
 
@@ -142,10 +143,11 @@ def test_an_endless_loop_is_told_with_how_far_it_came() -> None:
     with pytest.raises(LaunchError) as caught:
         run(endless)
     text = str(caught.value)
-    assert "apart did not finish within 0.5 s on the simulator" in text
+    assert "apart did not finish within 0.5 s on the simulator" in text and "time_limit=" in text
     assert re.search(r"in launch 1, fill, with [567] of 8 blocks done", text)
     assert "endless loop: the thread was here when the time limit passed" in text
     assert "block (5, 0, 0)" in text and "apart.cu:11:" in text
+    assert works()
 
 
 def test_no_progress_is_told_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

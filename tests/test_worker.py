@@ -14,7 +14,6 @@ import operator
 import os
 import pickle
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from pathlib import Path
 import pytest
 import torch
 import worker_functions as functions
+from test_child import ended
 from torch.nn import functional as F
 
 import convlab
@@ -56,16 +56,6 @@ def no_worker_left():
     pid = worker.call(os.getpid)
     worker.stop()
     assert ended(pid)
-
-
-def ended(pid: int, seconds: float = 30) -> bool:
-    """Whether a process ends within that time."""
-    try:
-        watch = select.poll()
-        watch.register(os.pidfd_open(pid), select.POLLIN)
-    except ProcessLookupError:
-        return True
-    return bool(watch.poll(1000 * seconds))
 
 
 def fault(function, *args, kind, **kwargs) -> str:
@@ -282,26 +272,6 @@ def test_stop_frees_a_thread_that_waits():
         assert waiting.result() in ("host crash", "invalid worker state")
 
 
-SCRIPT = """
-import os, signal, sys
-from convlab.run import worker
-print(worker.call(os.getpid), flush=True)
-if sys.argv[1] == "killed":
-    signal.pause()
-"""
-
-
-@pytest.mark.parametrize("end", ["exits", "killed"])
-def test_no_process_is_left_when_the_parent(end):
-    command = [sys.executable, "-c", SCRIPT, end]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
-        pid = int(parent.stdout.readline())
-        if end == "killed":
-            parent.kill()
-        assert ended(pid)
-        parent.wait(30)
-
-
 # ---- CUDA's errors, by their texts ----------------------------------------------------------
 
 # As torch 2.11 to 2.13 raise them (AcceleratorError from 2.8 on) and as cudaGetErrorString has it.
@@ -491,25 +461,6 @@ def test_trial_without_room_is_left_out_with_a_warning(on_gpu, trials):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trial.run_first(on_gpu, SMALL, *tensors())
-
-
-def test_kernel_pickles_with_its_options():
-    kernel = convlab.load("03", engine="sim", isolate=False, time_limit=7, workspace_limit=99)
-    copy = pickle.loads(pickle.dumps(kernel))
-    assert (copy.isolate, copy.time_limit, copy.workspace_limit) == (False, 7, 99)
-    assert (copy.name, copy.path, copy.engine) == (kernel.name, kernel.path, "sim")
-    assert convlab.load("03", engine="sim").isolate
-
-
-def test_pinned_kernel_pickles_with_its_build(tmp_path):
-    path = tmp_path / "edited.cu"
-    path.write_text(UNBOUNDED)
-    pinned = convlab.load(path, engine="sim").pinned()
-    data = pickle.dumps(pinned)
-    path.write_text("now something else")
-    copy = pickle.loads(data)
-    assert copy.name == pinned.name and copy.source == UNBOUNDED
-    assert copy.build().library == pinned.build().library
 
 
 # ---- the page -------------------------------------------------------------------------------
