@@ -7,6 +7,8 @@ import torch
 HEAVY = (
     "test_browser",
     "test_notebooks",
+    "test_build",
+    "test_install",
     "test_mutants",
     "test_counts",
     "test_sim",

@@ -81,10 +81,10 @@ def test_caught_on_the_gpu(mutant: Mutant, building: list[Future]) -> None:
 def test_right_rungs_pass_in_chunks(rung: str) -> None:
     kernel = convlab.load(rung, engine="sim", workspace_limit=CHUNKED)
     slow = ("awkward.channels_257", "awkward.images_66000")  # half of the time
-    chosen = [problem for problem in problems("awkward") if problem.name not in slow]
+    chosen = [problem for problem in problems("awkward") if problem.name not in slow][::3]
     reports = convlab.check(kernel, chosen, progress=False)
     assert reports.ok, reports
-    assert len(reports) > 30
+    assert len(reports) > 10
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
