@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pickle
@@ -17,7 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import convlab
+import convlab.nn
 from convlab.run import faults
 from convlab.run.kernel import Kernel, load
 from convlab.words.catalog import KERNEL_DIR
@@ -82,30 +83,36 @@ BAD_ARGUMENTS: dict[str, tuple[dict, str]] = {
     "same-three": (dict(padding="same", dilation=(1, 1, 1)), r"dilation must be an"),
     "same-float": (dict(padding="same", dilation=1.5), r"dilation must be an integer"),
     "bias-length": (dict(bias=normal(5)), r"bias must have shape \(6,\).*not \(5,\)"),
+    "x-sparse": (dict(x=X.to_sparse()), r"x is torch\.sparse_coo.*to_dense"),
     "bias-rank": (dict(bias=normal(6, 1)), r"bias must have shape \(6,\)"),
+}  # fmt: skip
+# What a kernel refuses as it is called; `convlab.nn` says of dtypes what torch can do instead.
+BAD_TENSORS: dict[str, tuple[dict, str]] = {
     "x-half": (dict(x=X.half()), r"x is torch\.float16.*x\.float\(\)"),
     "w-double": (dict(w=W.double()), r"w is torch\.float64.*w\.float\(\)"),
     "bias-int": (dict(bias=torch.arange(6)), r"bias is torch\.int64.*bias\.float\(\)"),
     "x-complex": (dict(x=X.cfloat()), r"x is torch\.complex64"),
-    "x-sparse": (dict(x=X.to_sparse()), r"x is torch\.sparse_coo.*to_dense"),
     "x-meta": (dict(x=X.to("meta")), r"x is on meta"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "message"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
-def test_bad_arguments(kernel: Kernel, changes: dict, message: str) -> None:
+@pytest.mark.parametrize("name", BAD_ARGUMENTS | BAD_TENSORS)
+def test_bad_arguments(kernel: Kernel, name: str) -> None:
+    changes, message = (BAD_ARGUMENTS | BAD_TENSORS)[name]
+    calls = [kernel, functools.partial(convlab.nn.conv2d, kernel=kernel)]
     for gradient in (False, True):
         arguments = {"x": X, "w": W} | changes
-        for name, value in arguments.items():
+        for key, value in arguments.items():
             if isinstance(value, torch.Tensor) and value.device.type == "cpu":
                 value = value.to(kernel.device)
                 if gradient and value.is_floating_point():
                     value = value.detach().requires_grad_()
-                arguments[name] = value
-        with pytest.raises(ProblemError, match=message) as error:
-            kernel(**arguments)
-        assert len(str(error.value).splitlines()) <= 3
-        assert isinstance(error.value, ValueError)
+                arguments[key] = value
+        for call in calls[: 1 if name in BAD_TENSORS else 2]:
+            with pytest.raises(ProblemError, match=message) as error:
+                call(**arguments)
+            assert len(str(error.value).splitlines()) <= 3
+            assert isinstance(error.value, ValueError)
     assert_works(kernel)
 
 
@@ -252,31 +259,6 @@ def test_encodings_of_a_file(tmp_path: Path) -> None:
 # ---- gradients and pickles --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("needs", ["x", "w", "bias", "all"])
-def test_requires_grad_gives_a_grad_fn_and_right_gradients(kernel: Kernel, needs: str) -> None:
-    options = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}
-    tensors = {"x": normal(2, 4, 9, 8), "w": normal(6, 2, 3, 2), "bias": normal(6)}
-    mine, truth = {}, {}
-    for name, tensor in tensors.items():
-        asked = needs in (name, "all")
-        mine[name] = tensor.to(kernel.device, copy=True).requires_grad_(asked)
-        truth[name] = tensor.double().requires_grad_(asked)
-    y = kernel(**mine, **options)
-    assert y.requires_grad and y.grad_fn is not None
-    want = F.conv2d(truth["x"], truth["w"], truth["bias"], **options)
-    along = normal(*want.shape)
-    y.backward(along.to(kernel.device))
-    want.backward(along.double())
-    for name in tensors:
-        assert (mine[name].grad is None) == (truth[name].grad is None)
-        if truth[name].grad is not None:
-            torch.testing.assert_close(
-                mine[name].grad.cpu().double(), truth[name].grad, rtol=0, atol=1e-2
-            )  # cuDNN's backward may use TF32
-    with torch.no_grad():
-        assert kernel(**mine, **options).grad_fn is None
-
-
 def test_gradients_with_same_padding_and_without_a_batch(kernel: Kernel) -> None:
     x, w = normal(4, 7, 8).to(kernel.device), normal(6, 4, 2, 3).to(kernel.device)
     w.requires_grad_()
@@ -349,25 +331,12 @@ def source(device: str = "", host: str = "") -> str:
     return FILE.replace("DEVICE", device).replace("HOST", host)
 
 
-# What a kernel does, and the message, which names its line.
+# What a kernel does, and the message, which names its line: more of them are in cuda/faults.cu.
 DEVICE: dict[str, tuple[str, str]] = {
     "null-pointer": ("y[i] = bias[i];", "null pointer"),
-    "wild-pointer": ("y[i] = *(const float*)(0x123456789000 + i);", "illegal address|misaligned"),
-    "not-canonical": ("y[i] = *(const float*)(0x7123456789abc000 + 4 * i);", "illegal address"),
-    "read-past-x": ("y[i] = x[i + 20];", r"load of 4 bytes at x\[49\], which has 49"),
-    "read-before-x": ("y[i] = x[i - 1];", r"load of 4 bytes at x\[-1\]"),
-    "read-far": ("y[i] = x[int64_t(1) << 36];", "far outside every buffer"),
-    "write-past-y": ("y[i + 5] = 0;", r"store of 4 bytes at y\[36\], which has 36"),
-    "write-an-input": ("const_cast<float*>(w)[0] = 1;", "store to w, which is an input"),
-    "misaligned": ("y[i] = ((const float4*)(x + 1))[0].x + *(const double*)(x + 1);", "misaligned"),
-    "shared-past-the-end": ("__shared__ float s[32]; s[i + 1] = 1; y[i] = s[i];",
-                            "store of 4 bytes at byte 128 of s, which has 128"),
-    "division-by-zero": ("y[i] = i / conv.pad_h;", "integer division by zero"),
     "recursion": ("y[i] = deep(1);", "stack overflow"),
     "large-array": ("y[i] = large(i);", "stack overflow"),
-    "assert": ("assert(conv.N == 7);", r"assert\(conv\.N == 7\) failed"),
     "assert-0": ("assert(0);", "assert.* failed"),
-    "trap": ("__trap();", "trap"),
     "barrier": ("if (i < 9) __syncthreads(); else __syncwarp();", "deadlock"),
 }  # fmt: skip
 HOST: dict[str, tuple[str, str]] = {
