@@ -28,6 +28,7 @@ from convlab.run import build
 from convlab.run.kernel import load
 from convlab.sim import library as simulated
 from convlab.words.errors import BuildError, LaunchError
+from tests.suites import FOLDER
 
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
@@ -35,27 +36,7 @@ ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 
 # Fills y with VALUE.
-FILL = """\
-// title: Fill
-#include "convlab.cuh"
-#ifndef VALUE
-#define VALUE 1
-#endif
-static_assert(VALUE < 1000, "VALUE: less than 1000");
-
-__global__ void fill(float* g_y, int64_t count) {
-    const int64_t i = int64_t(blockIdx.x) * 32 + threadIdx.x;
-    if (i < count) g_y[i] = VALUE;
-}
-
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
-                                 const float* bias, float* y, void* workspace,
-                                 size_t workspace_bytes, cudaStream_t stream) {
-    const int64_t count = int64_t(problem->N) * problem->K * problem->P * problem->Q;
-    fill<<<ceil_div(count, int64_t(32)), 32, 0, stream>>>(y, count);
-    return launch_error();
-}
-"""
+FILL = (FOLDER / "fill.cu").read_text()
 
 
 def value(kernel: convlab.Kernel) -> float:

@@ -20,15 +20,14 @@ LINES = 20  # a code cell's length at most
 KERNEL_LINES = 60  # of one that holds a whole .cu file
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
-# Stand-ins for problems that are too large for the simulator are an eighth of what a reader has.
+# Of a problem that is too large for the simulator, `inspect` has a fifth of the blocks simulated.
 SMALLER = """
 import sys
 
 sys.path.insert(0, "..")
-from convlab.run import fit
 from convlab.why import counting
 
-fit.SIM_MACS = counting.MACS = 5_000_000
+counting.MACS //= 5
 """
 # A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"

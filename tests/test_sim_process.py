@@ -17,29 +17,9 @@ from convlab.machine import toolchain
 from convlab.sim.findings import index
 from convlab.words.errors import BuildError, LaunchError
 from convlab.words.format import parse_format
-from convlab.words.problem import Problem
+from tests.suites import FOLDER
 
-KERNEL = """#include "convlab.cuh"
-#include <cstdio>
-#include <csignal>
-#include <fcntl.h>
-#include <stdexcept>
-#include <sys/wait.h>
-#include <unistd.h>
-STATIC
-__global__ void fill(float* y, int n) {
-    int i = blockIdx.x * 32 + threadIdx.x;
-    KERNEL
-    if (i < n) y[i] = 7;
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float*, const float*, const float*,
-                                 float* y, void*, size_t, cudaStream_t stream) {
-    HOST
-    int n = conv->N * conv->K * conv->P * conv->Q;
-    fill<<<(n + 31) / 32, 32, 0, stream>>>(y, n);
-    return launch_error();
-}
-"""
+KERNEL = (FOLDER / "apart.cu").read_text()
 
 
 def kernel(host: str = "", inside: str = "", static: str = "", **options) -> convlab.Kernel:
@@ -189,39 +169,6 @@ def test_each_header_compiles_alone(header: Path) -> None:
 def test_memory_of_its_own_can_be_given_back() -> None:
     host = 'float* p = nullptr; if (cudaMalloc(&p, 64) || !p || cudaFree(p)) return "no";'
     assert (run(kernel(host)) == 7).all()
-
-
-PLANNED = """#include "convlab.cuh"
-__global__ void twice(const float* w, float* plan, int n) {
-    if (threadIdx.x < n) plan[threadIdx.x] = 2 * w[threadIdx.x];
-}
-__global__ void scale(const float* x, const float* plan, float* y, int n) {
-    if (threadIdx.x < n) y[threadIdx.x] = plan[0] * x[threadIdx.x];
-}
-CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* conv) { return 4 * conv->K; }
-CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* conv, const float* w, float* plan,
-                                         cudaStream_t stream) {
-    if (conv->K > 1) return "one channel only";
-    twice<<<1, 32, 0, stream>>>(w, plan, conv->K);
-    return launch_error();
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float* x, const float* plan,
-                                 const float*, float* y, void*, size_t, cudaStream_t stream) {
-    scale<<<1, 32, 0, stream>>>(x, plan, y, conv->W);
-    return launch_error();
-}
-"""
-
-
-def test_a_filter_is_laid_out_before() -> None:
-    planned = convlab.compile(PLANNED, name="planned", engine="sim")
-    x = torch.arange(8.0).reshape(1, 1, 1, 8)
-    launch = planned.prepare(Problem(1, 1, 1, 8, 1, 1, 1), x, torch.full((1, 1, 1, 1), 3.0))
-    launch()
-    assert (launch.y == 6 * x).all() and launch.findings == []
-    assert [each["kernel"] for each in launch.launches] == ["twice", "scale"]
-    with pytest.raises(LaunchError, match="one channel only"):
-        planned(x, torch.ones(2, 1, 1, 1))
 
 
 def test_tensors_lie_as_their_format_says() -> None:

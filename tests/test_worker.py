@@ -36,18 +36,12 @@ from convlab.run import data, faults, trial, worker
 from convlab.run.baselines import baseline
 from convlab.words.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.words.problem import Problem
+from tests.suites import FOLDER
 
 ROOT = Path(__file__).parent.parent
 SMALL = Problem(N=2, C=3, H=9, W=8, K=4, R=3, S=3, padding=1, bias=True, name="small")
 PAGE = (ROOT / "convlab" / "run" / "faults.md").read_text()
-UNBOUNDED = """#include "convlab.cuh"
-__global__ void fill(float* y) { y[blockIdx.x * 1024 + threadIdx.x] = 1; }
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float* x, const float* w,
-                                 const float* bias, float* y, void*, size_t, cudaStream_t stream) {
-    fill<<<conv->N * conv->K * conv->P * conv->Q / 1024 + 1, 1024, 0, stream>>>(y);
-    return launch_error();
-}
-"""
+UNBOUNDED = (FOLDER / "unbounded.cu").read_text()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -508,24 +502,7 @@ def test_simulators_fault_has_its_kind(unbounded):
 
 # ---- on a GPU -------------------------------------------------------------------------------
 
-FAULTY = """
-#include "convlab.cuh"
-#include <cassert>
-#include <csignal>
-#include <cstdio>
-#include <unistd.h>
-
-__global__ void faulty(float* y) { KERNEL }
-
-CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return WORKSPACE; }
-
-CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float*, const float*, const float*,
-                                 float* y, void*, size_t, cudaStream_t stream) {
-    faulty<<<1, THREADS, SHARED, stream>>>(y);
-    AFTER
-    return launch_error();
-}
-"""
+FAULTY = (FOLDER / "faulty.cu").read_text()
 
 
 def faulty(kernel: str = "y[threadIdx.x] = 1;", **places: object) -> str:
