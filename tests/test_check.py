@@ -138,10 +138,12 @@ def only_first_image(launch):
     launch.y[1:] = launch.y[1:].transpose(1, 0).reshape(launch.y[1:].shape) + 0.5
 
 
-def tf32(launch, y):
-    def rounded(t):
-        return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+def rounded(t):
+    """To the ten bits of mantissa that TF32 keeps."""
+    return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
+
+def tf32(launch, y):
     p, (x, w, bias) = launch.problem, launch.inputs
     launch.y.copy_(
         F.conv2d(rounded(x), rounded(w), bias, p.stride, p.padding, p.dilation, p.groups)
