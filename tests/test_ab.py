@@ -34,7 +34,7 @@ from convlab.machine.device import Ceilings, floor_seconds
 from convlab.run.function import Function
 from convlab.run.runnable import Launch, Runnable, empty
 from convlab.run.worker import can_cross
-from convlab.words.errors import ConvlabError, LaunchError, ProblemError
+from convlab.words.errors import ConvlabError, LaunchError
 from convlab.words.problem import Problem
 from tests.instruments import calibrate_ab
 
@@ -609,6 +609,8 @@ def test_two_of_one_name():
     text = str(convlab.ab(mine, other, PLAIN))
     assert "A is kernels/01_a.cu, B is elsewhere/01_a.cu" in text
     assert "unlike precision classes: A fp32, B tf32" in text
+    with pytest.raises(ConvlabError, match="different devices"):
+        convlab.ab(mine, Fake(name="02_b", device=torch.device("meta")), PLAIN)
 
 
 @pytest.mark.parametrize("wrong", ["a", "b"])
@@ -694,21 +696,6 @@ def test_careful_times_in_fresh_processes(monkeypatch):
     assert [mode.mode for mode in found] == ["cold", "hot"]
     assert found[0].ratio.value == pytest.approx(1.022, abs=5e-4) and len(found[0].runs) == 6
     assert found[0].ratio.low < 1.0205 and "fresh process" in found[0].method
-
-
-@pytest.mark.parametrize(
-    ("sides", "options", "message"),
-    [
-        (("01", "03"), {"mode": "warm"}, "no mode 'warm': choose from cold, hot"),
-        (("01", "03"), {"mode": []}, "no mode None"),
-        (("01", "03"), {"threshold": 0}, "threshold"),
-        ((Fake(), Fake(name="02_b", device=torch.device("meta"))), {}, "different devices"),
-    ],
-    ids=["mode", "no mode", "threshold", "devices"],
-)
-def test_arguments_are_looked_at(sides, options, message):
-    with pytest.raises(ConvlabError, match=message):
-        convlab.ab(*sides, SMALL, **options)
 
 
 # The result, as a GPU would give it -------------------------------------------------------------
@@ -885,18 +872,6 @@ def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
     assert [each.trace for each in seen] == [False] * 2
     found = sweep(kernel, {"TILE": [16]})
     assert found.ok and found.frame["traffic_mb"].isna().all() and "traffic" not in str(found)
-
-
-@pytest.mark.parametrize(
-    ("tunables", "message"),
-    [
-        ({"NONE": [1]}, "has no tunable NONE"), ({}, "at least one"), ({"TILE": ["8"]}, "a value of TILE must be an integer"),
-        ({"TILE": []}, "at least one"), ([8], "dict"),
-    ],
-)  # fmt: skip
-def test_a_sweep_looks_at_its_arguments(tunables, message):
-    with pytest.raises(ProblemError, match=message):
-        sweep("03", tunables)
 
 
 # The command line ------------------------------------------------------------------------------

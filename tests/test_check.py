@@ -473,11 +473,14 @@ HOSTILE = {
         {"limit_seconds": math.inf}, {"limit_seconds": "3"}, {"engine": "gpu"}, {"seed": "0"},
         {"progress": 2}, {"baselines": 3}, {"problem": 2.0})),
     "ab": ({"a": "01", "b": "01"} | WHAT, (
-        {"threshold": NAN}, {"threshold": True}, {"target": -1}, {"mode": 3}, {"mode": []},
-        {"limit_seconds": None}, {"seed": []}, {"check": 1}, {"engine": None})),
+        {"threshold": NAN}, {"threshold": True}, {"threshold": 0}, {"target": -1}, {"mode": 3},
+        {"mode": []}, {"mode": "warm"}, {"limit_seconds": None}, {"seed": []}, {"check": 1},
+        {"engine": None})),
     "sweep": ({"kernel": "01", "tunables": {"THREADS": [64]}, "problems": PLAIN}, (
-        {"tunables": [("A", 1)]}, {"tunables": {"THREADS": 3.5}}, {"executor": 3},
-        {"limit_seconds": -1}, {"seed": {}}, {"problems": 3}, {"engine": "auto "})),
+        {"tunables": [("A", 1)]}, {"tunables": {"THREADS": 3.5}}, {"tunables": {"THREADS": ["8"]}},
+        {"tunables": {"THREADS": []}}, {"tunables": {}}, {"tunables": {"NONE": [1]}},
+        {"executor": 3}, {"limit_seconds": -1}, {"seed": {}}, {"problems": 3},
+        {"engine": "auto "})),
 }  # fmt: skip
 
 
@@ -485,8 +488,11 @@ HOSTILE = {
     ("name", "options"), [(name, each) for name in HOSTILE for each in HOSTILE[name][1]], ids=str
 )
 def test_arguments_that_make_no_sense_are_problem_errors(name, options):
-    with pytest.raises(ProblemError):
+    """Which name the argument, or the tunable."""
+    with pytest.raises(ProblemError) as error:
         getattr(convlab, name)(**HOSTILE[name][0] | options)
+    (argument,) = options
+    assert argument.rstrip("s") in str(error.value) or "THREADS" in str(error.value)
 
 
 # Where it runs ---------------------------------------------------------------------------------

@@ -215,6 +215,10 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
         (dict(isolate=None), "isolate must be True or False, not None"),
         (dict(engine=None), "no engine None: choose from auto, cuda, sim"),
         (dict(sample=10**5000), "sample"),
+        (dict(sample=1), "2 or more"),
+        (dict(sample=2.5), "2 or more"),
+        (dict(sample=True), "2 or more"),
+        (dict(sample=8, trace=False), "would count nothing"),
     ],
 )  # fmt: skip
 def test_bad_options(
@@ -229,19 +233,21 @@ def test_bad_options(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "x" * 200, "new\nline", None, 5])
-def test_a_name_stays_in_the_cache(name: object) -> None:
-    with pytest.raises(ProblemError, match="name "):
-        convlab.compile(FILE, name=name, engine="sim")
+NAMES = ["../../x", "a/b", "", ".hidden", "x" * 200, "new\nline", None, 5]  # not of the cache
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
-    [(b"int x;", "not b'int x;': decode it"), (None, "not None"), ("\ud800", "no Unicode text")],
+    ("options", "message"),
+    [
+        *((dict(name=name), "name ") for name in NAMES),
+        (dict(source=b"int x;"), "not b'int x;': decode it"),
+        (dict(source=None), "not None"),
+        (dict(source="\ud800"), "no Unicode text"),
+    ],
 )
-def test_a_source_that_is_no_text(source: object, message: str) -> None:
+def test_a_source_that_is_no_text_and_names_that_are_none(options: dict, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
-        convlab.compile(source, engine="sim")
+        convlab.compile(**{"source": FILE, "engine": "sim"} | options)
 
 
 def test_encodings_of_a_file(tmp_path: Path) -> None:

@@ -119,21 +119,6 @@ def test_a_sampled_kernel_gives_no_results() -> None:
     assert kernel.on("sim").sample == 8
 
 
-@pytest.mark.parametrize(
-    "options, says",
-    [
-        ({"sample": 1}, "2 or more"),
-        ({"sample": 2.5}, "2 or more"),
-        ({"sample": True}, "2 or more"),
-        ({"sample": 8, "trace": False}, "would count nothing"),
-    ],
-    ids=["one", "half", "bool", "untraced"],
-)
-def test_a_sample_that_cannot_be_had(options: dict, says: str) -> None:
-    with pytest.raises(ProblemError, match=says):
-        convlab.load("01", engine="sim", **options)
-
-
 def test_a_gpu_takes_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ProblemError, match='engine="sim"'):
