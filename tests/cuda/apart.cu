@@ -11,7 +11,7 @@ __global__ void fill(float* y, int n) {
     KERNEL
     if (i < n) y[i] = 7;
 }
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float*, const float*, const float*,
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float*, const float* w, const float*,
                                  float* y, void*, size_t, cudaStream_t stream) {
     HOST
     int n = conv->N * conv->K * conv->P * conv->Q;
