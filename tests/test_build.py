@@ -220,19 +220,6 @@ def test_a_header_that_appears_later_is_used(
     assert value(kernel) == 5 and built.seconds == 0  # found, not made again
 
 
-def test_headers_with_cuda_in_them_are_followed_too(fill: Path) -> None:
-    """The simulator reads a copy of those, as C++."""
-    header = fill.with_name("shared.cuh")
-    fill.write_text("#include <shared.cuh>\n" + filling("number()"))
-    kernel = load(fill, engine="sim")
-    for number in (5, 6):
-        header.write_text(
-            f"__device__ inline float number() {{ __shared__ float s_n; s_n = {number};"
-            " return s_n; }\n"
-        )
-        assert value(kernel) == number
-
-
 def test_finding_a_build_again_is_quick(fill: Path) -> None:
     kernel = load(fill, engine="sim")
     assert value(kernel) == 1
@@ -713,13 +700,6 @@ def test_an_undefined_function_is_named(engine: str) -> None:
     )
     with pytest.raises(BuildError, match=r"linked\.cu .*nowhere"):
         convlab.compile(source, name="linked", engine=engine)
-
-
-def test_a_launch_that_cannot_be_read_names_its_line() -> None:
-    source = FILL.replace("(y, count);", "[y, count];")
-    number = next(i for i, line in enumerate(source.splitlines(), 1) if "<<<" in line)
-    with pytest.raises(BuildError, match=rf"odd\.cu:{number}: cannot read this launch"):
-        convlab.compile(source, name="odd", engine="sim")
 
 
 # ---- tools that are not there -----------------------------------------------------------------

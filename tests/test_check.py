@@ -550,14 +550,6 @@ def made(name, *, engine="sim", missing=0, after="", before="", stream="stream")
     return convlab.compile(text, name=name, engine=engine)
 
 
-def test_on_the_simulator():
-    assert check(made("good"), FULL).ok
-    report = check(made("tail", missing=3), FULL)
-    assert report.patterns[0] == "never written: all 3 wrong outputs"
-    with pytest.raises(LaunchError, match="out of bounds"):
-        check(made("beyond", after=f"if (!i) g_y[{LAST}] = 0;"), FULL)
-
-
 def test_command_line(tmp_path, capfd, monkeypatch):
     path, picture = tmp_path / "91_no_stride.cu", tmp_path / "map.png"
     path.write_text(made("right").source.replace("q * conv.stride_w", "q"))

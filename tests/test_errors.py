@@ -19,13 +19,10 @@ import torch
 import torch.nn.functional as F
 
 import convlab.nn
-from convlab.run import faults
 from convlab.run.kernel import Kernel, load
-from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import (
     BuildError,
     CatalogError,
-    ConvlabError,
     LaunchError,
     ProblemError,
     UnsupportedError,
@@ -141,27 +138,12 @@ def test_an_output_larger_than_memory_says_how_much_it_needs(kernel: Kernel) -> 
 # ---- engines, names, tunables -----------------------------------------------------------------
 
 
-def test_an_unknown_engine() -> None:
-    with pytest.raises(ProblemError, match=r"no engine 'gpu': choose from auto, cuda, sim"):
-        load("01_direct", engine="gpu")
-    assert_works(load("01_direct", engine="sim"))
-
-
 @no_gpu
 def test_cuda_without_a_gpu() -> None:
     with pytest.raises(BuildError, match=r"needs an NVIDIA GPU.*engine=\"sim\".*doctor"):
         load("01_direct", engine="cuda")
     assert load("01_direct").engine == "sim"
     assert_works(load("01_direct"))
-
-
-def test_comparing_two_kernels_of_one_name(tmp_path: Path) -> None:
-    mine = tmp_path / "01_direct.cu"
-    mine.write_text((ROOT / "kernels" / "01_direct.cu").read_text() + "// mine\n")
-    both = [load("01_direct", engine="sim"), load(mine, engine="sim")]
-    with pytest.raises(ConvlabError, match="both named 01_direct: .*rename one of them") as error:
-        convlab.compare(both, problem="awkward.primes")
-    assert str(mine) in str(error.value)
 
 
 def test_an_unknown_tunable() -> None:
@@ -462,18 +444,3 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing() -> None:
     assert "KeyboardInterrupt" in error
     assert select.select([host], [], [], 60)[0]
     os.close(host)
-
-
-def test_findings_of_a_fault_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault on a GPU carries what the simulator finds of that kernel on a small problem."""
-    assert LaunchError("no memory").findings == []
-    source = (
-        (KERNEL_DIR / "01_direct.cu").read_text().replace("if (h < 0 || h >= conv.H) continue;", "")
-    )
-    broken = convlab.compile(source, name="no_top", engine="sim")
-    monkeypatch.setattr(broken, "engine", "cuda")
-    conv = convlab.problem("N=1,C=2,H=6,W=6,K=2,R=3,S=3,padding=1")
-    error = faults.error("illegal address", "CUDA error", print, [broken, conv])
-    assert [f.kind for f in error.findings] == ["global out of bounds"]
-    assert f"no_top.cu:{error.findings[0].line}:" in str(error)
-    assert pickle.loads(pickle.dumps(error)).findings == error.findings

@@ -105,12 +105,6 @@ def test_a_static_initialiser_that_ends_its_process_is_an_error_here(how: str) -
     assert works()
 
 
-def test_a_killed_host_is_replaced() -> None:
-    works()
-    os.kill(sim._host._process.pid, 9)
-    assert works()
-
-
 def test_a_host_killed_meanwhile_is_no_endless_loop() -> None:
     with pytest.raises(LaunchError, match="SIGKILL, sent from outside") as caught:
         run(kernel("kill(getppid(), SIGKILL); for (;;) pause();"))

@@ -226,12 +226,6 @@ def test_ctrl_c_ends_the_call_and_its_process():
     assert worker.call(operator.add, 1, 2) == 3
 
 
-def test_worker_killed_between_calls_is_replaced_silently():
-    pid = worker.call(os.getpid)
-    os.kill(pid, signal.SIGKILL)
-    assert worker.call(os.getpid) != pid
-
-
 def test_worker_that_cannot_start_is_a_fault(monkeypatch, tmp_path):
     worker.stop()
     broken = tmp_path / "broken.py"
@@ -362,9 +356,10 @@ def on_gpu(unbounded, monkeypatch, tmp_path):
 
 def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu):
     call = worker.run_once, [on_gpu, SMALL]
-    text = str(faults.error("illegal address", "CUDA error: an illegal memory access", *call))
-    assert "unbounded.cu:2:" in text
-    assert str(SMALL) in text
+    error = faults.error("illegal address", "CUDA error: an illegal memory access", *call)
+    assert "unbounded.cu:2:" in str(error) and str(SMALL) in str(error)
+    assert [each.kind for each in error.findings] == ["global out of bounds"]
+    assert pickle.loads(pickle.dumps(error)).findings == error.findings
     assert "simulator" not in str(faults.error("out of memory", "CUDA out of memory", *call))
 
 
