@@ -1,5 +1,7 @@
 """What all tests share: the `gpu` mark, and an order in which two processes end together."""
 
+import os
+
 import pytest
 import torch
 
@@ -7,6 +9,8 @@ import torch
 HEAVY = (
     "test_browser",
     "test_notebooks",
+    "test_build",
+    "test_install",
     "test_mutants",
     "test_counts",
     "test_sim",
@@ -14,6 +18,7 @@ HEAVY = (
 )
 
 torch.set_num_threads(1)  # truths are small here, and the simulator has use for the cores
+os.environ["OMP_NUM_THREADS"] = "1"  # of what the tests start, too: threads that wait are busy
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -49,7 +49,9 @@ def names() -> list[str]:
 
 
 @contextlib.contextmanager
-def executed(name: str, timeout: float = 600) -> Iterator[tuple[NotebookNode, NotebookClient]]:
+def executed(
+    name: str, timeout: float = 600, before: str = ""
+) -> Iterator[tuple[NotebookNode, NotebookClient]]:
     """Run a notebook from a fresh kernel; yield it, cleaned, and the client, its kernel alive.
 
     Parameters
@@ -58,6 +60,8 @@ def executed(name: str, timeout: float = 600) -> Iterator[tuple[NotebookNode, No
         The notebook's file name without ending.
     timeout
         Seconds that one cell may take.
+    before
+        Code that the kernel runs before the first cell.
 
     Raises
     ------
@@ -73,6 +77,8 @@ def executed(name: str, timeout: float = 600) -> Iterator[tuple[NotebookNode, No
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
     with client.setup_kernel():
+        if before:
+            client.execute_cell(nbformat.v4.new_code_cell(before), 0)
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
         clean(notebook)

@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 import pytest
+from test_formats_and_plans import COPY
 
 import convlab
 from convlab import why as explain
@@ -11,31 +12,11 @@ from convlab.right.reference import inputs
 from convlab.why import figures
 from convlab.words.errors import ProblemError
 from convlab.words.problem import Problem
+from tests.suites import FOLDER
 
 PROBLEM = Problem(N=2, C=3, H=20, W=40, K=5, R=3, S=3, padding=1)
 
-PATTERNS = """
-#include "convlab.cuh"
-__global__ void patterns(const float* x, float* y) {
-    __shared__ float s_tile[32][32];
-    const int lane = threadIdx.x;
-    float sum = x[lane];                                             // in a row
-    sum += x[8 * lane];                                              // strided
-    sum += x[5];                                                     // one for all
-    sum += x[(lane * lane) % 331];                                   // scattered
-    if (lane % 2) sum += x[lane + 4];                                // odd lanes
-    const float4 four = reinterpret_cast<const float4*>(x)[lane];    // wide
-    s_tile[lane][0] = sum + four.x;                                  // a column
-    __syncwarp();
-    for (int i = 0; i < 3; ++i) sum += s_tile[0][i];                 // three times
-    y[lane] = sum;
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float* x, const float*, const float*,
-                                 float* y, void*, size_t, cudaStream_t stream) {
-    patterns<<<dim3(2, 3), 32, 0, stream>>>(x, y);
-    return launch_error();
-}
-"""
+PATTERNS = (FOLDER / "patterns.cu").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -166,22 +147,7 @@ def test_the_footprint_is_the_tile_and_its_halo() -> None:
 
 def test_halves_that_lie_otherwise() -> None:
     """A warp copies the first 32 elements of NHWC: ten pixels of 3 channels, and 2 of the next."""
-    source = """\
-// tensors: x f16 NHWC, w f16 KRSC, y f16 NHWC
-#include "convlab.cuh"
-__global__ void copy(const unsigned short* g_x, unsigned short* g_y, int count) {
-    const int i = blockIdx.x * 32 + threadIdx.x;
-    if (i < count) g_y[i] = g_x[i];
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const void* x, const void*, const void*,
-                                 void* y, void*, size_t, cudaStream_t stream) {
-    const int count = conv->N * conv->K * conv->P * conv->Q;
-    copy<<<ceil_div(count, 32), 32, 0, stream>>>(static_cast<const unsigned short*>(x),
-                                                 static_cast<unsigned short*>(y), count);
-    return launch_error();
-}
-"""
-    kernel = convlab.compile(source, name="halves", engine="sim")
+    kernel = convlab.compile(COPY, name="halves", engine="sim")
     problem = Problem(N=2, C=3, H=5, W=7, K=3, R=1, S=1)
     frame = explain.accesses(kernel, problem)
     assert set(frame["bytes"]) == {2}

@@ -183,23 +183,30 @@ def test_it_inherits_no_descriptor(process, tmp_path):
 
 
 PARENT = f"""
-import sys
+import signal, sys
 sys.path.insert(0, {str(Path(child.__file__).parents[1])!r})  # without torch
 from pathlib import Path
 from machine import child
-process = child.Child(Path({str(SCRIPT)!r}), options=["-I", "-S"])
+process = child.Child(Path({str(SCRIPT)!r}), options=["-I", "-S"], kept=sys.argv[2] == "kept")
 print(process.ask(b"x", 20).split()[0].decode(), flush=True)
 if sys.argv[1] == "busy":
     process.ask(b"sleep 1000", None)
+elif sys.argv[1] == "idle":
+    signal.pause()
 """
 
 
-@pytest.mark.parametrize("end", ["idle", "busy"])
-def test_it_ends_with_this_process(end):
-    command = [sys.executable, "-c", PARENT, end]
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("exits", "kept"), ("exits", "alone"), ("idle", "kept"), ("idle", "alone"), ("busy", "kept")],
+)
+def test_it_ends_with_this_process(end, how):
+    """One alone that is in the midst of its work ends when it next looks at its socket."""
+    command = [sys.executable, "-c", PARENT, end, how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
-        parent.kill()
+        if end != "exits":
+            parent.kill()
         assert ended(pid)
 
 

@@ -1,4 +1,4 @@
-"""What a header may say beside the plain case: other formats, an architecture, a prepared filter."""
+"""What a header may say beside the plain case: formats, an architecture, a prepared filter."""
 
 from __future__ import annotations
 
@@ -9,62 +9,19 @@ import convlab
 from convlab.run import data
 from convlab.run.kernel import Kernel
 from convlab.words.catalog import parse_header
-from convlab.words.errors import LaunchError, ProblemError
+from convlab.words.errors import CatalogError, LaunchError, ProblemError
+from convlab.words.format import FLOAT32, POISON_BYTE, Format, parse_format
 from convlab.words.problem import Problem
+from tests.suites import FOLDER
 
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 PROBLEM = Problem(2, 3, 5, 7, 3, 1, 1)
 
 # Copies x to y: what a 1x1 filter of ones on the diagonal does.
-COPY = """\
-// title: Copy
-// tensors: x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32
-#include "convlab.cuh"
-__global__ void copy(const unsigned short* g_x, unsigned short* g_y, int64_t count) {
-    const int64_t i = int64_t(blockIdx.x) * 32 + threadIdx.x;
-    if (i < count) g_y[i] = g_x[i];
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const void* x, const void* w,
-                                 const void* bias, void* y, void* workspace,
-                                 size_t workspace_bytes, cudaStream_t stream) {
-    const int64_t count = int64_t(problem->N) * problem->K * problem->P * problem->Q;
-    copy<<<ceil_div(count, int64_t(32)), 32, 0, stream>>>(
-        static_cast<const unsigned short*>(x), static_cast<unsigned short*>(y), count);
-    return launch_error();
-}
-"""
+COPY = (FOLDER / "copy.cu").read_text()
 
 # Adds one to the filter, once; then y is the sum of what it is given for w.
-PLANNED = """\
-// title: Planned
-#include "convlab.cuh"
-__global__ void plus_one(const float* g_w, float* g_plan, int count) {
-    if (int(threadIdx.x) < count) g_plan[threadIdx.x] = g_w[threadIdx.x] + 1;
-}
-__global__ void sum(const float* g_w, float* g_y, int count, int64_t outputs) {
-    const int64_t i = int64_t(blockIdx.x) * 32 + threadIdx.x;
-    float r_sum = 0;
-    for (int j = 0; j < count; ++j) r_sum += g_w[j];
-    if (i < outputs) g_y[i] = r_sum;
-}
-static int count(const ConvProblem* p) { return p->K * (p->C / p->groups) * p->R * p->S; }
-CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* problem) {
-    return problem->stride_h == 1 ? count(problem) * sizeof(float) : 0;
-}
-CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const float* w, void* plan,
-                                         cudaStream_t stream) {
-    if (count(problem) > 32) return "too many";
-    plus_one<<<1, 32, 0, stream>>>(w, static_cast<float*>(plan), count(problem));
-    return launch_error();
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
-                                 const float* bias, float* y, void* workspace,
-                                 size_t workspace_bytes, cudaStream_t stream) {
-    const int64_t outputs = int64_t(problem->N) * problem->K * problem->P * problem->Q;
-    sum<<<ceil_div(outputs, int64_t(32)), 32, 0, stream>>>(w, y, count(problem), outputs);
-    return launch_error();
-}
-"""
+PLANNED = (FOLDER / "planned.cu").read_text()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -87,7 +44,12 @@ def test_half_precision_with_channels_last(engine: str) -> None:
 def test_a_filter_is_laid_out_before_the_call(engine: str) -> None:
     kernel = convlab.compile(PLANNED, name="planned", engine=engine)
     x, w, _ = data.inputs(PROBLEM, 0, kernel.device)
+    launch = kernel.prepare(PROBLEM, x, w)
+    launch()
     close = {"rtol": 0, "atol": 1e-5}
+    if engine == "sim":
+        assert [each["kernel"] for each in launch.launches] == ["plus_one", "sum"]
+        assert launch.findings == []
     torch.testing.assert_close(kernel(x, w)[0, 0, 0, 0], (w + 1).sum(), **close)
     torch.testing.assert_close(kernel(x, w, stride=2)[0, 0, 0, 0], w.sum(), **close)  # no plan
     with pytest.raises(LaunchError, match="planned failed: too many"):
@@ -123,3 +85,64 @@ def test_the_simulator_is_an_h200() -> None:
     for arch, runs in (("sm_90a", True), ("sm_100a", False)):
         kernel = convlab.compile(f"// arch: {arch}\n{PLANNED}", engine="sim")
         assert isinstance(kernel, Kernel) and (kernel.unsupported(PROBLEM) is None) == runs
+
+
+# ---- formats: how tensors lie in memory ------------------------------------------------------
+
+HALF = "x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32 K"
+BIASED = Problem(2, 3, 4, 5, 6, 2, 2, bias=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("", str(FLOAT32)),
+        (HALF, HALF),
+        (HALF.replace("bias f32 K", "bias f32"), HALF),
+        ("x  f16   NHWC", "x f16 NHWC, w f32 KCRS, y f32 NCHW, bias f32 K"),
+        ("y bf16", "x f32 NCHW, w f32 KCRS, y bf16 NCHW, bias f32 K"),
+    ],
+)
+def test_a_format_is_read_and_written(text: str, same: str) -> None:
+    assert str(parse_format(text)) == same
+    assert parse_format(same) == parse_format(text)
+    assert parse_header(f"// tensors: {text}\n", "a.cu").tensors == parse_format(text)
+
+
+@pytest.mark.parametrize(
+    "part", ["x f64", "z f32", "x f32 NHCW", "w f32 NHWC", "x", "x f32 NCHW more", "bias f32 NCHW"]
+)
+def test_a_format_that_cannot_be_read(part: str) -> None:
+    with pytest.raises(CatalogError, match=rf"a\.cu:2: tensors: cannot read '{part}'.*NHWC"):
+        parse_header(f"// title: A\n// tensors: {part}\n", "a.cu")
+    with pytest.raises(CatalogError, match="each tensor once"):
+        parse_header("// tensors: x f32, x f32\n", "a.cu")
+
+
+@pytest.mark.parametrize("text", ["", HALF, "x f16, w bf16 KRSC", "y f32 NHWC"])
+def test_bytes_and_places_are_torchs(text: str) -> None:
+    format = parse_format(text)
+    total = 0
+    shapes = (BIASED.x_shape, BIASED.w_shape, BIASED.y_shape, (BIASED.K,))
+    for (name, storage), shape in zip(format, shapes, strict=True):
+        tensor = torch.arange(torch.Size(shape).numel(), dtype=storage.torch_dtype).view(shape)
+        placed = storage.place(tensor)
+        assert torch.equal(placed, tensor)
+        assert placed.permute(storage.order).is_contiguous()
+        assert format.in_memory(BIASED)[name] == tuple(placed.permute(storage.order).shape)
+        last = storage.layout.endswith("C")
+        assert placed.is_contiguous(memory_format=torch.channels_last) or not last
+        assert storage.place(placed).data_ptr() == placed.data_ptr()  # nothing to copy
+        assert storage.logical(tensor.permute(storage.order)).shape == shape
+        assert format.bytes(BIASED)[name] == tensor.nbytes
+        total += tensor.nbytes
+        poison = torch.full((8,), POISON_BYTE, dtype=torch.uint8).view(storage.torch_dtype)
+        assert poison.isnan().all()
+    assert format.min_bytes(BIASED) == total
+
+
+def test_a_problem_without_bias_moves_none() -> None:
+    plain = Problem(2, 3, 4, 5, 6, 2, 2)
+    assert FLOAT32.bytes(plain)["bias"] == 0
+    assert BIASED.min_bytes - plain.min_bytes == 4 * 6
+    assert isinstance(FLOAT32, Format) and hash(FLOAT32) == hash(parse_format(""))

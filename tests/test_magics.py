@@ -27,6 +27,8 @@ DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
 Run = Callable[[str], ExecutionResult]
 
+pytestmark = pytest.mark.xdist_group("magics")  # one shell and one notebook for all
+
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:

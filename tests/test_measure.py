@@ -253,7 +253,7 @@ def named_alike():
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (named_alike(), r"kernels/01_a\.cu and elsewhere/01_a\.cu"),
+        (named_alike(), r"both named 01_a: kernels/01_a\.cu and elsewhere/01_a\.cu.*rename one of"),
         (
             Fake(name="02_b", device=torch.device("meta")),
             "different devices.*02_b on meta.*one eng",

@@ -28,8 +28,15 @@ CHUNKING = sorted({mutant.rung for mutant in MUTANTS if mutant.workspace_limit})
 
 
 def caught_on(engine: str) -> pytest.MarkDecorator:
-    """One test for each mutant that an engine must catch, named after it."""
+    """One test for each mutant that an engine must catch, named after it.
+
+    What the simulator sees of a mistake in one rung, it sees of the same in another: of those the
+    first is tried, each where CONVLAB_DEEP is set. `python -m tests.instruments.mutants` tries all.
+    """
     chosen = [mutant for mutant in MUTANTS if mutants.expected(mutant, engine)]
+    if engine == "sim" and not os.environ.get("CONVLAB_DEEP"):
+        by_mistake = {mutant.name.partition("_")[2]: mutant for mutant in reversed(chosen)}
+        chosen = [mutant for mutant in chosen if mutant in by_mistake.values()]
     return pytest.mark.parametrize("mutant", chosen, ids=lambda mutant: mutant.name)
 
 
@@ -81,10 +88,10 @@ def test_caught_on_the_gpu(mutant: Mutant, building: list[Future]) -> None:
 def test_right_rungs_pass_in_chunks(rung: str) -> None:
     kernel = convlab.load(rung, engine="sim", workspace_limit=CHUNKED)
     slow = ("awkward.channels_257", "awkward.images_66000")  # half of the time
-    chosen = [problem for problem in problems("awkward") if problem.name not in slow]
+    chosen = [problem for problem in problems("awkward") if problem.name not in slow][::3]
     reports = convlab.check(kernel, chosen, progress=False)
     assert reports.ok, reports
-    assert len(reports) > 30
+    assert len(reports) > 10
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)

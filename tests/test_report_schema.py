@@ -17,6 +17,7 @@ from convlab.use.grammar import parser, understood
 RIGHT = Path(convlab.__file__).parent / "right"
 SCHEMA = json.loads((RIGHT / "report.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+pytestmark = pytest.mark.xdist_group("report schema")  # the reports are made once
 PROBLEM = "N1 C2 H5 W9 K2 R2 S3 s1x2 p0 d1 g1"  # 32 outputs, 16 of each channel
 TEXT = """\
 #include "convlab.cuh"

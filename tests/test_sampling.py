@@ -15,6 +15,7 @@ from convlab.run.launch import integers
 from convlab.run.runnable import Launch
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem
+from tests.suites import FOLDER
 
 # Blocks at the borders differ from those inside: rows and columns of tiles are cut off.
 UNEVEN = Problem(N=4, C=6, H=61, W=75, K=20, R=3, S=3, stride=1, padding=2, dilation=1)
@@ -123,21 +124,6 @@ def test_a_sampled_kernel_gives_no_results() -> None:
     assert kernel.on("sim").sample == 8
 
 
-@pytest.mark.parametrize(
-    "options, says",
-    [
-        ({"sample": 1}, "2 or more"),
-        ({"sample": 2.5}, "2 or more"),
-        ({"sample": True}, "2 or more"),
-        ({"sample": 8, "trace": False}, "would count nothing"),
-    ],
-    ids=["one", "half", "bool", "untraced"],
-)
-def test_a_sample_that_cannot_be_had(options: dict, says: str) -> None:
-    with pytest.raises(ProblemError, match=says):
-        convlab.load("01", engine="sim", **options)
-
-
 def test_a_gpu_takes_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ProblemError, match='engine="sim"'):
@@ -145,21 +131,7 @@ def test_a_gpu_takes_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     assert convlab.load("01", engine="sim", sample=8).on("cuda").sample is None
 
 
-BROKEN = """
-#include "convlab.cuh"
-__global__ void broken(float* y, int n) {
-    __shared__ float s_sum[64];
-    const int i = blockIdx.x * 64 + threadIdx.x;
-    s_sum[threadIdx.x] = 1.f;
-    %s
-    if (i < n) y[i] = s_sum[63 - threadIdx.x];
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float*, const float*, const float*,
-                                 float* y, void*, size_t, cudaStream_t stream) {
-    broken<<<1000, 64, 0, stream>>>(y, conv->N * conv->K * conv->P * conv->Q);
-    return launch_error();
-}
-"""
+BROKEN = (FOLDER / "broken.cu").read_text()
 
 
 @pytest.mark.parametrize(

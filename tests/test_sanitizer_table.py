@@ -6,34 +6,22 @@ import json
 
 import pytest
 
-import convlab
 from convlab import sim
 from convlab.fast import bench
 from convlab.machine import toolchain
-from convlab.sim import any_kernel
-from convlab.words.errors import LaunchError
-from tests import test_microscope
 from tests.instruments import planted
 from tests.instruments import sanitizer_table as table
 from tests.instruments.sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 
 ALL = {bug.name: bug for bug in table.bugs()}
-# What a report must tell apart, a planted bug of it, and the kind that the simulator calls it.
+# What a report must tell apart, a planted bug of it, and the kind that the simulator calls it:
+# beside those of test_microscope.BUGS.
 KINDS = {
     "global out of bounds": ("01_top_unchecked", "global out of bounds"),
     "into a neighbouring tensor": ("01_writes_past_y", "global out of bounds"),
-    "shared out of bounds": ("reduction-part_past_the_end", "shared out of bounds"),
-    "null pointer": ("reduction-null", "null pointer"),
     "misaligned vector access": ("03_misaligned", "misaligned access"),
-    "race in shared memory": ("scan-no_barrier_before", "race"),
-    "race across blocks": ("reduction-no_atomic", "race"),
-    "uninitialised shared memory": ("transpose-tile_not_filled", "uninitialised read"),
     "poisoned workspace": ("02_border_skipped", "uninitialised read"),
     "output read before it is written": ("01_sum_not_zeroed", "uninitialised read"),
-    "divergent barrier": ("scan-divergent", "divergent barrier"),
-    "wrong shuffle mask": ("reduction-wrong_mask", "warp mask"),
-    "wrong syncwarp mask": ("scan-syncwarp_mask", "warp mask"),
-    "copy not waited for": ("product-no_wait", "copy not waited for"),
     "launch limit: threads": ("01_launch_unchecked", "refused launch"),
     "launch limit: shared memory": ("03_not_opted_in", "refused launch"),
     "launch limit: grid": ("01c_grid_too_large", "refused launch"),
@@ -53,23 +41,6 @@ def test_each_kind_is_told_at_its_line(kind: str) -> None:
 def test_output_never_written_is_told() -> None:
     told, cell, _ = ALL["01_filter_falls_through"].simulate()
     assert (told, cell) == ("never written", NO_LINE)
-
-
-def test_text_of_a_report() -> None:
-    source = "__global__ void reads(float* y) {\n    __shared__ float s_tile[2][18];\n" \
-             "    s_tile[threadIdx.x][threadIdx.y] = 0;\n    __syncthreads();\n" \
-             "    y[0] = s_tile[0][17 + threadIdx.x * 19];\n}"  # fmt: skip
-    y = test_microscope.whole(1)
-    with pytest.raises(LaunchError) as caught:
-        any_kernel.run(source, "reads", y, grid=1, block=(2, 18))
-    text = str(caught.value)
-    assert "shared out of bounds" in text and "s_tile[2][0]" in text
-    assert "block (0, 0, 0), thread (1, 0, 0)" in text
-    assert ":5:  y[0] = s_tile[0][17 + threadIdx.x * 19];" in text
-    top = planted.replace((planted.KERNELS / "01_direct.cu").read_text(), "h < 0 || ", "", 1, "top")
-    kernel = convlab.compile(top, name="top", engine="sim")
-    with pytest.raises(LaunchError, match=r"x\[n=0, c=0, h=-1, w=0\]"):
-        convlab.check(kernel, "N=1,C=1,H=5,W=5,K=1,R=3,S=3,padding=1x0")
 
 
 MEMCHECK = """\

@@ -10,42 +10,10 @@ from convlab.run import build
 from convlab.why import flow, sass, work
 from convlab.words import catalog
 from convlab.words.errors import BuildError
+from tests.suites import FOLDER
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
-SAMPLE = """
-	.section	.text._Z3mulILi4EEvPKfPf,"ax",@progbits
-	.type           _Z3mulILi4EEvPKfPf,@function
-.text._Z3mulILi4EEvPKfPf:
-	//## File "/home/me/kernels/mul.cu", line 10
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-	//## File "/home/me/kernels/convlab.cuh", line 43 inlined at "/home/me/kernels/mul.cu", line 12
-	//## File "/home/me/kernels/mul.cu", line 12
-        /*0010*/                   IMAD R4, R4, 0x3, R8 ;
-.L_x_2:
-	//## File "/home/me/kernels/mul.cu", line 14
-        /*0020*/              @!P1 LDG.E.128.CONSTANT R16, desc[UR10][R28.64] ;
-        /*0030*/                   STS.128 [R14], R16 ;
-        /*0040*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-.L_x_1:
-	//## File "/home/me/kernels/mul.cu", line 17
-        /*0050*/                   LDS.128 R20, [UR12+0x10] ;
-        /*0060*/                   LDS R24, [R70] ;
-	//## File "/home/me/kernels/mul.cu", line 18
-        /*0070*/                   FFMA R0, R20, R24, R0 ;
-        /*0080*/                   FFMA R2, R21, R24, R2 ;
-        /*0090*/                   LDL R3, [R1] ;
-        /*00a0*/              @!P0 BRA `(.L_x_1) ;
-        /*00b0*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-        /*00c0*/               @P2 BRA `(.L_x_2) ;
-	//## File "/home/me/kernels/mul.cu", line 21
-        /*00d0*/                   STG.E desc[UR10][R6.64], R0 ;
-        /*00e0*/                   EXIT ;
-.L_x_3:
-        /*00f0*/                   BRA `(.L_x_3);
-	.section	.text._Z5emptyv,"ax",@progbits
-.text._Z5emptyv:
-        /*0000*/                   EXIT ;
-"""
+SAMPLE = (FOLDER / "mul.sass").read_text()
 LOG = """
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_Z3mulILi4EEvPKfPf' for 'sm_90a'

@@ -18,7 +18,7 @@ import convlab
 from convlab import sim
 from convlab.sim import library
 from convlab.words.errors import BuildError, LaunchError
-from tests.suites import ENTRY, Suite
+from tests.suites import FOLDER, Suite
 
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -187,34 +187,6 @@ def one(code: str, launch: str) -> str:
     return Suite("one", f'#include "convlab.cuh"\n// case all: {launch}\n{code}\n').source
 
 
-def call(kernel: convlab.Kernel) -> torch.Tensor:
-    return kernel(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 1))
-
-
-def test_time_limit():
-    code = "__global__ void endless(volatile float* y) { y[0] = 1; while (y[0] == 1) {} }"
-    source = one(code, "endless<<<1, 1, 0, stream>>>(y);")
-    with pytest.raises(LaunchError, match=r"did not finish within 0\.3 s"):
-        call(convlab.compile(source, name="endless", engine="sim", time_limit=0.3))
-    BLOCKS.check("reverse", 32, "sim")
-
-
-def test_fault_in_a_header_names_the_header(tmp_path):
-    (tmp_path / "mine.cuh").write_text(
-        "#pragma once\n__device__ inline float peek(const float* p) {\n    return p[-1];\n}\n"
-    )
-    path = tmp_path / "uses_header.cu"
-    path.write_text(
-        '#include "convlab.cuh"\n#include "mine.cuh"\n'
-        "__global__ void peeks(const float* x, float* y) { y[0] = peek(x); }\n"
-        + (ENTRY % "case 0: peeks<<<1, 1, 0, stream>>>(x, y);")
-    )
-    with pytest.raises(LaunchError, match=r"x\[-1\]") as caught:
-        call(convlab.load(path, engine="sim"))
-    if shutil.which("addr2line"):
-        assert "mine.cuh:3:  return p[-1];" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("code", "launch", "at", "message"),
     [
@@ -249,45 +221,6 @@ def test_compile_error_names_the_line(code, launch, at, message):
 # --- the other architecture ----------------------------------------------------------------------
 
 _ARM = "aarch64-linux-gnu-g++"
-_DRIVER = """
-#include "sim.h"
-#include <cstdio>
-#include <unistd.h>
-extern "C" {
-void sim_begin(int threads, int trace, int report);
-void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable);
-void sim_finish();
-const char* conv2d(const void*, const float*, const float*, const float*, float*, void*, size_t,
-                   void*);
-}
-int main(int argc, char** argv) {
-    sim_begin(2, 1, 1);
-    const int n = 3 * 96;
-    auto* x = (float*)sim_map("x", -1, 0, 4 * n, 2);
-    auto* y = (float*)sim_map("y", -1, 0, 4 * n, 1);
-    for (int i = 0; i < n; ++i) x[i] = i;
-    int dims[16] = {1, 1, 1, n, 1, 1, 1, 1, n, 1, 1, 0, 0, 1, argc, 1};
-    const char* error = conv2d(dims, x, nullptr, nullptr, y, nullptr, 0, nullptr);
-    if (error) return puts(error), 1;
-    for (int b = 0; b < 3; ++b)   // reversed, then exchanged with the neighbouring lane
-        for (int i = 0; i < 96; ++i)
-            if (y[b * 96 + i] != x[b * 96 + 95 - (i ^ 1)] + 0.5f) return printf("y[%d]\\n", i), 1;
-    sim_finish();
-}
-"""
-_TURN = """
-__global__ void turn(const float* x, float* y, float half) {
-    extern __shared__ float s_x[];
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    s_x[threadIdx.x] = x[i];
-    float kept[4] = {half, half / 2, half / 2, -half};   // survives switches
-    __syncthreads();
-    float v = __shfl_xor_sync(0xffffffff, s_x[95 - threadIdx.x], 1);
-    __syncthreads();
-    y[i] = v + kept[0] + kept[1] + kept[2] + kept[3];
-    if (half < 0) y[-1] = 0;
-}
-"""
 
 
 @pytest.mark.skipif(
@@ -300,8 +233,11 @@ def test_aarch64(tmp_path):
 
 def run_bare(folder, compiler, *runner):
     """Build the runtime, a kernel and a driver into one program without Python, and run it."""
-    (folder / "driver.cpp").write_text(_DRIVER)
-    source = one(_TURN, "turn<<<3, 96, 4 * 96, stream>>>(x, y, arg == 0 ? 0.5f : -0.5f);")
+    shutil.copy(FOLDER / "driver.cpp", folder)
+    source = one(
+        (FOLDER / "turn.cu").read_text(),
+        "turn<<<3, 96, 4 * 96, stream>>>(x, y, arg == 0 ? 0.5f : -0.5f);",
+    )
     (folder / "kernel.cpp").write_text("#include <cuda_runtime.h>\n" + sim.rewrite(source))
     copied = shutil.copytree(sim.RUNTIME.parent, folder / "runtime")
     types = (copied / "types.h").read_text()  # with less address space: each page costs qemu

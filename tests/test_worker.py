@@ -14,7 +14,6 @@ import operator
 import os
 import pickle
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from pathlib import Path
 import pytest
 import torch
 import worker_functions as functions
+from test_child import ended
 from torch.nn import functional as F
 
 import convlab
@@ -36,18 +36,12 @@ from convlab.run import data, faults, trial, worker
 from convlab.run.baselines import baseline
 from convlab.words.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.words.problem import Problem
+from tests.suites import FOLDER
 
 ROOT = Path(__file__).parent.parent
 SMALL = Problem(N=2, C=3, H=9, W=8, K=4, R=3, S=3, padding=1, bias=True, name="small")
 PAGE = (ROOT / "convlab" / "run" / "faults.md").read_text()
-UNBOUNDED = """#include "convlab.cuh"
-__global__ void fill(float* y) { y[blockIdx.x * 1024 + threadIdx.x] = 1; }
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* conv, const float* x, const float* w,
-                                 const float* bias, float* y, void*, size_t, cudaStream_t stream) {
-    fill<<<conv->N * conv->K * conv->P * conv->Q / 1024 + 1, 1024, 0, stream>>>(y);
-    return launch_error();
-}
-"""
+UNBOUNDED = (FOLDER / "unbounded.cu").read_text()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,16 +50,6 @@ def no_worker_left():
     pid = worker.call(os.getpid)
     worker.stop()
     assert ended(pid)
-
-
-def ended(pid: int, seconds: float = 30) -> bool:
-    """Whether a process ends within that time."""
-    try:
-        watch = select.poll()
-        watch.register(os.pidfd_open(pid), select.POLLIN)
-    except ProcessLookupError:
-        return True
-    return bool(watch.poll(1000 * seconds))
 
 
 def fault(function, *args, kind, **kwargs) -> str:
@@ -242,12 +226,6 @@ def test_ctrl_c_ends_the_call_and_its_process():
     assert worker.call(operator.add, 1, 2) == 3
 
 
-def test_worker_killed_between_calls_is_replaced_silently():
-    pid = worker.call(os.getpid)
-    os.kill(pid, signal.SIGKILL)
-    assert worker.call(os.getpid) != pid
-
-
 def test_worker_that_cannot_start_is_a_fault(monkeypatch, tmp_path):
     worker.stop()
     broken = tmp_path / "broken.py"
@@ -280,26 +258,6 @@ def test_stop_frees_a_thread_that_waits():
         while not waiting.done():  # it may not have got as far as the second call
             worker.stop()
         assert waiting.result() in ("host crash", "invalid worker state")
-
-
-SCRIPT = """
-import os, signal, sys
-from convlab.run import worker
-print(worker.call(os.getpid), flush=True)
-if sys.argv[1] == "killed":
-    signal.pause()
-"""
-
-
-@pytest.mark.parametrize("end", ["exits", "killed"])
-def test_no_process_is_left_when_the_parent(end):
-    command = [sys.executable, "-c", SCRIPT, end]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
-        pid = int(parent.stdout.readline())
-        if end == "killed":
-            parent.kill()
-        assert ended(pid)
-        parent.wait(30)
 
 
 # ---- CUDA's errors, by their texts ----------------------------------------------------------
@@ -398,9 +356,10 @@ def on_gpu(unbounded, monkeypatch, tmp_path):
 
 def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu):
     call = worker.run_once, [on_gpu, SMALL]
-    text = str(faults.error("illegal address", "CUDA error: an illegal memory access", *call))
-    assert "unbounded.cu:2:" in text
-    assert str(SMALL) in text
+    error = faults.error("illegal address", "CUDA error: an illegal memory access", *call)
+    assert "unbounded.cu:2:" in str(error) and str(SMALL) in str(error)
+    assert [each.kind for each in error.findings] == ["global out of bounds"]
+    assert pickle.loads(pickle.dumps(error)).findings == error.findings
     assert "simulator" not in str(faults.error("out of memory", "CUDA out of memory", *call))
 
 
@@ -493,25 +452,6 @@ def test_trial_without_room_is_left_out_with_a_warning(on_gpu, trials):
         trial.run_first(on_gpu, SMALL, *tensors())
 
 
-def test_kernel_pickles_with_its_options():
-    kernel = convlab.load("03", engine="sim", isolate=False, time_limit=7, workspace_limit=99)
-    copy = pickle.loads(pickle.dumps(kernel))
-    assert (copy.isolate, copy.time_limit, copy.workspace_limit) == (False, 7, 99)
-    assert (copy.name, copy.path, copy.engine) == (kernel.name, kernel.path, "sim")
-    assert convlab.load("03", engine="sim").isolate
-
-
-def test_pinned_kernel_pickles_with_its_build(tmp_path):
-    path = tmp_path / "edited.cu"
-    path.write_text(UNBOUNDED)
-    pinned = convlab.load(path, engine="sim").pinned()
-    data = pickle.dumps(pinned)
-    path.write_text("now something else")
-    copy = pickle.loads(data)
-    assert copy.name == pinned.name and copy.source == UNBOUNDED
-    assert copy.build().library == pinned.build().library
-
-
 # ---- the page -------------------------------------------------------------------------------
 
 
@@ -557,24 +497,7 @@ def test_simulators_fault_has_its_kind(unbounded):
 
 # ---- on a GPU -------------------------------------------------------------------------------
 
-FAULTY = """
-#include "convlab.cuh"
-#include <cassert>
-#include <csignal>
-#include <cstdio>
-#include <unistd.h>
-
-__global__ void faulty(float* y) { KERNEL }
-
-CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return WORKSPACE; }
-
-CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float*, const float*, const float*,
-                                 float* y, void*, size_t, cudaStream_t stream) {
-    faulty<<<1, THREADS, SHARED, stream>>>(y);
-    AFTER
-    return launch_error();
-}
-"""
+FAULTY = (FOLDER / "faulty.cu").read_text()
 
 
 def faulty(kernel: str = "y[threadIdx.x] = 1;", **places: object) -> str:

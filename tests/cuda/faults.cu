@@ -160,6 +160,14 @@ IN_THREAD_5(at_null, y[i] = *(const float*)nullptr)  // here
 // fault: misaligned access: store of 16 bytes
 IN_THREAD_5(at_misaligned, *(float4*)(y + 1) = make_float4(1, 2, 3, x[i]))  // here
 
+// case wild: FIVE(at_wild);
+// fault: illegal address|misaligned
+IN_THREAD_5(at_wild, y[i] = *(const float*)(0x123456789000 + i))  // here
+
+// case not_canonical: FIVE(at_not_canonical);
+// fault: illegal address
+IN_THREAD_5(at_not_canonical, y[i] = *(const float*)(0x7123456789abc000 + 4 * i))  // here
+
 // case division: FIVE(at_division);
 // fault: integer division by zero
 IN_THREAD_5(at_division, y[i] = 7 / (n - 64))  // here
