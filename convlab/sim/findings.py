@@ -171,7 +171,7 @@ _known: dict[tuple[str, int], Place | None] = {}
 def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Place | None]:
     """File and line of return addresses (hence -1), by binutils' addr2line; empty without it.
 
-    What the simulator's own headers inlined there is the line that called them.
+    What the simulator's own headers, or C++'s, inlined there is the line that called them.
     """
     offsets = {a: a - base for a in addresses if a > base}
     new = sorted({o for o in offsets.values() if (str(library), o) not in _known})
@@ -193,7 +193,7 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Plac
                 file = library.parent.name.partition("-sim-")[0] + ".cu"
             # a cache may be shared by checkouts: the folder is that of the one that built
             ours = Path(file).parent.parts[-3:] == INCLUDE.parts[-3:]
-            if not ours and file != "sim_entry":
+            if not ours and "/c++/" not in file and file != "sim_entry":
                 _known[str(library), offset] = (file, int(number))
     return {a: _known.get((str(library), o)) for a, o in offsets.items()}
 

@@ -91,6 +91,7 @@ def _run(request: dict, report: int, tell) -> None:
     with open("/proc/self/maps") as maps:  # code addresses minus this are offsets in the file
         loaded = [line.split("-")[0] for line in maps if line.rstrip().endswith(request["library"])]
     tell("base", next(iter(loaded), "0"))
+    runtime.sim_code(library["sim_entry" if "arguments" in request else "conv2d"])
     if "arguments" in request:
         error = _any_kernel(request, library, buffer)
     else:
@@ -157,9 +158,12 @@ def _convolution(entry, need: int, runtime, x, w, bias, y) -> str | None:
         return runtime.sim_map(name, -1, 0, size, 1) if size else None
 
     laid_out, workspace, error = own(b"plan", entry.plan()), own(b"workspace", need), None
+    runtime.sim_host(1)  # which may not touch the device's memory
     if laid_out:
         error, w = entry.prepare(w, laid_out), laid_out
-    return error or entry.conv2d(x, w, bias, y, workspace, need)
+    error = error or entry.conv2d(x, w, bias, y, workspace, need)
+    runtime.sim_host(0)
+    return error
 
 
 class _Argument(ctypes.Structure):  # as sim::Argument in include/sim.h

@@ -48,6 +48,7 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
              m, n, k, lda, ldb, ldc);
         return CUBLAS_STATUS_INVALID_VALUE;
     }
+    Opened memory;
     std::atomic<long long> next{0};
     auto work = [&] {  // a column of C at a time
         for (long long t; (t = next.fetch_add(1)) < (long long)n * batch;) {

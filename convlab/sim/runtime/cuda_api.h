@@ -21,6 +21,29 @@ std::string instance(const char* name, const void* kernel) {
         depth += (whole[end] == '<') - (whole[end] == '>');
     return whole.substr(whole.rfind("void ", 0) ? 0 : 5, end - (whole.rfind("void ", 0) ? 0 : 5));
 }
+
+// What the runtime API copies or fills: where that begins in a buffer, it ends there too.
+void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
+    auto at = uintptr_t(pointer);
+    const Buffer* b = at - g_region < kRegion && bytes ? buffer_near(at) : nullptr;
+    if (b && (at < b->base || at + bytes > b->base + b->bytes))
+        fault("global out of bounds", pc, "a copy or fill of %zu bytes at %s, of %zu elements",
+              bytes, place_of(at), b->bytes / 4);
+    if (b && store && !b->writable)
+        fault("store to an input", pc, "a copy or fill of %s, which is an input", place_of(at));
+}
+cudaError_t fill(void* to, int value, size_t bytes, uintptr_t pc) {
+    inside(to, bytes, true, pc);
+    Opened memory;
+    sim_host_wrote(to, bytes);
+    return std::memset(to, value, bytes), cudaSuccess;
+}
+cudaError_t copy(void* to, const void* from, size_t bytes, uintptr_t pc) {
+    inside(to, bytes, true, pc), inside(from, bytes, false, pc);
+    Opened memory;
+    sim_host_wrote(to, bytes);
+    return std::memcpy(to, from, bytes), cudaSuccess;
+}
 }  // namespace
 
 extern "C" {
@@ -50,6 +73,7 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
         return;
     }
     if (!g_code) find_code(uintptr_t(body));
+    Opened memory;
     if (!++g_launch) ++g_launch;
     Launch launch;
     launch.name = name, launch.number = g_launch;
@@ -141,6 +165,31 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
         return g_error = cudaErrorInvalidValue;
     }
     g_shared_opt_in[kernel] = value;
+    return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    return fill(to, value, bytes, CALLER);
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+    return fill(to, value, bytes, CALLER);
+}
+cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
+    for (size_t row = 0; row < height; ++row)
+        fill(static_cast<char*>(to) + row * pitch, value, width, CALLER);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    return copy(to, from, bytes, CALLER);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+    return copy(to, from, bytes, CALLER);
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                         size_t width, size_t height, cudaMemcpyKind) {
+    for (size_t row = 0; row < height; ++row)
+        copy(static_cast<char*>(to) + row * to_pitch,
+             static_cast<const char*>(from) + row * from_pitch, width, CALLER);
     return cudaSuccess;
 }
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {

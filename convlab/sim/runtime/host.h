@@ -20,6 +20,7 @@ void sim_begin(int threads, int trace, int report) {
     catch_signals_here();
 }
 
+void sim_host(int runs) { host_runs(runs); }
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
@@ -42,28 +43,30 @@ void sim_time_limit(double seconds, double stall) {
 }
 
 // Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
-// `writable` is 2 where what it holds may be read before it is written.
-void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
+// `access` is 0 of an input, 2 where what it holds may be read before it is written, 3 where the
+// host may touch it too.
+void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int access) {
     size_t shift = offset % kPage;  // by which it misses a page's start
     size_t pages = (std::max<size_t>(shift + bytes, 1) + kPage - 1) / kPage * kPage;
     if (g_region_used + pages + kGap > kRegion) return nullptr;
     void* at = reinterpret_cast<void*>(g_region + g_region_used);
     g_region_used += (pages + kGap + kPage - 1) / kPage * kPage;
     int flags = MAP_FIXED | (fd < 0 ? kPrivate : MAP_SHARED);
-    int protection = PROT_READ | (writable ? PROT_WRITE : 0);
+    int protection = PROT_READ | (access ? PROT_WRITE : 0);
     if (mmap(at, pages, protection, flags, fd, off_t(offset - shift)) == MAP_FAILED) return nullptr;
     at = static_cast<char*>(at) + shift;
     if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
     std::lock_guard<std::mutex> hold(g_lock);
     Cell* cells = nullptr;
     size_t need = (bytes / 4 + 1) * sizeof(Cell);
-    if (writable && g_trace && g_shadow_used + need <= kShadow) {
+    if (access && g_trace && g_shadow_used + need <= kShadow) {
         cells = static_cast<Cell*>(reserve(need));
         g_shadow_used += need;
     }
     auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
-    g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable), !writable || writable == 2,
-                         cells, seen, {}});
+    g_buffers.push_back({name, uintptr_t(at), bytes, access > 0, access != 1, access == 3, cells,
+                         seen, {}});
+    if (g_host) protect(g_buffers.back(), PROT_NONE);
     return at;
 }
 

@@ -20,6 +20,23 @@ const Buffer* buffer_near(uintptr_t address) {
     return nullptr;
 }
 
+// The pages of the device, while the host's code runs, are nobody's: as on a GPU it crashes there.
+// While there is one of these, kernels, libraries and copies can touch them.
+void protect(const Buffer& b, int how) {
+    uintptr_t first = b.base / kPage * kPage;
+    if (!b.hosts) mprotect(reinterpret_cast<void*>(first), b.base + b.bytes - first, how);
+}
+void host_runs(bool runs, int more = 0) {
+    g_host = runs;
+    for (auto& b : g_buffers)
+        protect(b, runs ? PROT_NONE : PROT_READ | (b.writable ? PROT_WRITE : more));
+}
+struct Opened {
+    const bool before = g_host;
+    explicit Opened(int more = 0) { if (before) host_runs(false, more); }
+    ~Opened() { if (before) host_runs(true); }
+};
+
 // The shared array that an address is in, or behind; or the first.
 const Array* Worker::array_near(uintptr_t address) const {
     const Array* near = nullptr;
@@ -30,11 +47,12 @@ const Array* Worker::array_near(uintptr_t address) const {
 
 // An address as its array, byte and, of shared arrays, bytes of an element and extents: the host
 // process turns that into indices, s_tile[0][18].
+std::string place_of(uintptr_t address) {
+    const Buffer* b = buffer_near(address);
+    return b ? text("\x01%s:%ld\x02", b->name, address - b->base) : "an unknown address";
+}
 std::string Worker::place(uintptr_t address) const {
-    if (address - g_region < kRegion) {
-        const Buffer* b = buffer_near(address);
-        return b ? text("\x01%s:%ld\x02", b->name, address - b->base) : "an unknown address";
-    }
+    if (address - g_region < kRegion) return place_of(address);
     const Array* a = array_near(address);
     if (!a) return "shared memory";
     long byte = long(address - uintptr_t(a->base));

@@ -70,6 +70,7 @@ struct Buffer {
     uintptr_t base;
     size_t bytes;
     bool writable, initialised;
+    bool hosts;              // the host may touch it too: managed, or pinned
     Cell* cells;             // of its words; null where it is only read
     uint16_t* launch_seen;   // of its 32-byte sectors: the launch that touched it last
     std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
@@ -241,6 +242,7 @@ Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 bool g_trace = true, g_faulted = false;
+bool g_host = false;                 // the host's code runs, see Opened
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest
 std::atomic<uint32_t> g_clock{0};    // of fences
