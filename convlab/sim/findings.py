@@ -19,6 +19,7 @@ SCREEN = 24  # lines that a report may have
 _ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
 _BYTE = re.compile(r"\bbyte (-?\d+) of ([^,:]+)")  # of dynamic shared memory: it has no extents
 _LATE = {"race": 1, "uninitialised read": 2}  # which often follow from what stands before them
+_INDEX, _OUTSIDE = "index out of bounds", ("global out of bounds", "shared out of bounds")
 
 Triple = tuple[int, int, int]
 Place = tuple[str, int]  # file and line
@@ -112,7 +113,10 @@ def findings(
         if key in found:
             finding = replace(found[key], count=found[key].count + count)
         found[key] = finding
-    return sorted(found.values(), key=lambda f: (not f.error, _LATE.get(f.kind, 0)))
+    # an index is told again, with what it was of, where its address is watched
+    by_address = {(f.file, f.line) for f in found.values() if f.kind in _OUTSIDE}
+    told = (f for f in found.values() if f.kind != _INDEX or (f.file, f.line) not in by_address)
+    return sorted(told, key=lambda f: (not f.error, _LATE.get(f.kind, 0)))
 
 
 def _triple(text: str) -> Triple:

@@ -30,6 +30,24 @@ __global__ void shared_before(float* y) {
     y[0] = s_only[int(threadIdx.x) - 1];  // here
 }
 
+// case local: local<<<1, 8, 0, stream>>>(x, y);
+// fault: index out of bounds: index 4 of an array, 'float \[4\]'
+__global__ void local(const float* x, float* y) {
+    __shared__ float s_rows[2][8];   // nor are its columns taken for one
+    float acc[2][4] = {};
+    s_rows[0][8 + threadIdx.x] = x[threadIdx.x];
+    for (int i = 0; i <= int(blockDim.x) / 2; ++i)
+        acc[1][i] += x[i];  // here
+    y[threadIdx.x] = acc[1][3] + s_rows[1][threadIdx.x];
+}
+
+// case table: table<<<1, 8, 0, stream>>>(y);
+// fault: index out of bounds: index -1 of an array, 'float \[3\]'
+__constant__ const float taps[3] = {1, 2, 1};
+__global__ void table(float* y) {
+    y[threadIdx.x] = taps[int(threadIdx.x) - 1];  // here
+}
+
 // case dynamic_after: dynamic_after<<<1, 33, 128, stream>>>(y);
 // fault: store of 4 bytes at byte 128 of extern __shared__, which has 128
 __global__ void dynamic_after(float* y) {

@@ -45,6 +45,12 @@ const Array* Worker::array_near(uintptr_t address) const {
     return near;
 }
 
+std::string extents_of(const unsigned* shape, const char* before, const char* after) {
+    std::string all;
+    while (*++shape) all += before + std::to_string(*shape) + after;
+    return all;
+}
+
 // An address as its array, byte and, of shared arrays, bytes of an element and extents: the host
 // process turns that into indices, s_tile[0][18].
 std::string place_of(uintptr_t address) {
@@ -57,9 +63,19 @@ std::string Worker::place(uintptr_t address) const {
     if (!a) return "shared memory";
     long byte = long(address - uintptr_t(a->base));
     if (!a->shape) return text("byte %ld of %s", byte, a->name);
-    std::string shape = std::to_string(a->shape[0]);
-    for (auto* extent = a->shape + 1; *extent; ++extent) shape += "," + std::to_string(*extent);
-    return text("\x01%s:%ld:%s\x02", a->name, byte, shape);
+    return text("\x01%s:%ld:%u%s\x02", a->name, byte, a->shape[0], extents_of(a->shape, ",", ""));
+}
+
+// Whether arrays of such extents, [8][33], are watched: 0: none, 1: one, 2: as rows of one.
+int Worker::watched(const std::string& extents) const {
+    int found = 0;
+    for (auto& a : arrays) {
+        std::string whole = a.shape ? extents_of(a.shape, "[", "]") : "";
+        if (whole.size() < extents.size()) continue;
+        if (!whole.compare(whole.size() - extents.size(), extents.size(), extents))
+            found = std::max(found, whole.size() == extents.size() ? 1 : 2);
+    }
+    return found;
 }
 }  // namespace
 

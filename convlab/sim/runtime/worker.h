@@ -81,6 +81,7 @@ struct Worker {
     char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
     const Array* array_near(uintptr_t address) const;
     std::string place(uintptr_t address) const;
+    int watched(const std::string& extents) const;
 
     // fibers.h
     int draw();
