@@ -31,14 +31,12 @@ __global__ void shared_before(float* y) {
 }
 
 // case local: local<<<1, 8, 0, stream>>>(x, y);
-// fault: index out of bounds: index 4 of an array, 'float \[4\]'
+// fault: index out of bounds: index 5 of an array, 'float \[5\]'
 __global__ void local(const float* x, float* y) {
-    __shared__ float s_rows[2][8];   // nor are its columns taken for one
-    float acc[2][4] = {};
-    s_rows[0][8 + threadIdx.x] = x[threadIdx.x];
-    for (int i = 0; i <= int(blockDim.x) / 2; ++i)
+    float acc[2][5] = {};
+    for (int i = 0; i < int(blockDim.x); ++i)
         acc[1][i] += x[i];  // here
-    y[threadIdx.x] = acc[1][3] + s_rows[1][threadIdx.x];
+    y[threadIdx.x] = acc[1][3];
 }
 
 // case table: table<<<1, 8, 0, stream>>>(y);
@@ -46,6 +44,36 @@ __global__ void local(const float* x, float* y) {
 __constant__ const float taps[3] = {1, 2, 1};
 __global__ void table(float* y) {
     y[threadIdx.x] = taps[int(threadIdx.x) - 1];  // here
+}
+
+// case device_after: device_after<<<1, 9, 0, stream>>>(y);
+// fault: store of 4 bytes at d_bins\[8\], which has 8 elements: d_bins\[2\]\[0\]
+__device__ float d_bins[2][4], d_next[64];
+__global__ void device_after(float* y) {
+    float* bins = d_bins[0];
+    bins[threadIdx.x] = d_next[0];  // here
+    y[threadIdx.x] = d_bins[0][threadIdx.x];
+}
+
+// case device_race: device_race<<<2, 1, 0, stream>>>(y);
+// fault: race: load of d_total, and a store by another thread of another block
+__device__ int d_total = 3;
+__global__ void device_race(float* y) {
+    d_total += 1;  // here
+    y[blockIdx.x] = d_total;
+}
+
+// case constant_after: constant_after<<<1, 32, 0, stream>>>(y);
+// fault: load of 4 bytes at c_taps\[9\], which has 9 elements
+__constant__ float c_taps[9];
+__global__ void constant_after(float* y) {
+    y[threadIdx.x] = c_taps[threadIdx.x];  // here
+}
+
+// case constant_stored: constant_stored<<<1, 1, 0, stream>>>(y);
+// fault: store to an input: store to c_taps, which is __constant__: c_taps\[2\]
+__global__ void constant_stored(float* y) {
+    c_taps[2] = y[0];  // here
 }
 
 // case dynamic_after: dynamic_after<<<1, 33, 128, stream>>>(y);

@@ -41,6 +41,9 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, co
                 void (*body)(void*), void* context);
 // A `__shared__` array; its shape: bytes of an element, extents, 0.
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
+// A variable of a file, and what it is (see Use): where it lies, with nothing around it.
+void* sim_variable(const char* name, const void* image, size_t bytes, const unsigned* shape,
+                   int use);
 void* sim_dynamic_shared();                                    // this block's `extern __shared__`
 int sim_barrier(int predicate, int* how_many_true);            // how many threads arrived
 // Every lane of `mask` brings an argument; the last to arrive runs `step` on all of them.
@@ -135,6 +138,11 @@ template <typename T>
 T& shared(const char* name, const void* declaration) {
     return *static_cast<T*>(sim_shared(name, declaration, sizeof(T),
                                        shape<T>(std::make_index_sequence<std::rank_v<T>>())));
+}
+template <typename T>
+T& variable(const char* name, T& image, int use) {
+    return *(T*)sim_variable(name, (const void*)&image, sizeof(T),
+                             shape<T>(std::make_index_sequence<std::rank_v<T>>()), use);
 }
 
 // What `any_kernel.run` brings for a parameter of whatever type.

@@ -25,22 +25,22 @@ std::string instance(const char* name, const void* kernel) {
 // What the runtime API copies or fills: where that begins in a buffer, it ends there too.
 void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
     auto at = uintptr_t(pointer);
-    const Buffer* b = at - g_region < kRegion && bytes ? buffer_near(at) : nullptr;
+    const Buffer* b = in_buffers(at) && bytes ? buffer_near(at) : nullptr;
     if (b && (at < b->base || at + bytes > b->base + b->bytes))
         fault("global out of bounds", pc, "a copy or fill of %zu bytes at %s, of %zu elements",
               bytes, place_of(at), b->bytes / 4);
-    if (b && store && !b->writable)
+    if (b && store && b->use == kInput)
         fault("store to an input", pc, "a copy or fill of %s, which is an input", place_of(at));
 }
 cudaError_t fill(void* to, int value, size_t bytes, uintptr_t pc) {
     inside(to, bytes, true, pc);
-    Opened memory;
+    Opened memory(PROT_WRITE);
     sim_host_wrote(to, bytes);
     return std::memset(to, value, bytes), cudaSuccess;
 }
 cudaError_t copy(void* to, const void* from, size_t bytes, uintptr_t pc) {
     inside(to, bytes, true, pc), inside(from, bytes, false, pc);
-    Opened memory;
+    Opened memory(PROT_WRITE);
     sim_host_wrote(to, bytes);
     return std::memcpy(to, from, bytes), cudaSuccess;
 }
@@ -195,6 +195,15 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, access);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
+}
+void* sim_variable(const char* name, const void* image, size_t bytes, const unsigned* shape,
+                   int use) {
+    void* at = sim_map(name, -2, 0, bytes, use);
+    if (!at) fault("memory", CALLER, "no memory for %s", name);
+    auto* from = static_cast<const char*>(image);
+    if (*from || memcmp(from, from + 1, bytes - 1)) std::memcpy(at, from, bytes);  // not all zero
+    g_buffers.back().shape = shape;
+    return at;
 }
 cudaError_t cudaFree(void* pointer) {
     if (!pointer) return cudaSuccess;

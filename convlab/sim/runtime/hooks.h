@@ -78,12 +78,11 @@ struct SimIndexed {
 void __ubsan_handle_out_of_bounds(const SimIndexed* what, intptr_t index) {
     int unused = what->index->info & 1 ? 64 - (1 << (what->index->info >> 1)) : 0;
     std::string extents = strchr(what->array->name, '[');
-    extents.pop_back();  // the quote
+    extents = "]" + extents.substr(0, extents.size() - 2);  // without the quote
     // An address in an array that is watched says more, and rows there may be passed on purpose.
     int watched = t_worker ? t_worker->watched(extents) : 0;
-    if (watched > 1) return;
-    report(true, "index out of bounds", CALLER, {}, "index %ld of an array, %s",
-           index << unused >> unused, what->array->name);
+    report(watched < 2, "index out of bounds", CALLER, {}, "index %ld of %s, %s",
+           index << unused >> unused, watched < 2 ? "an array" : "a row", what->array->name);
     if (watched) return;
     if (!t_worker) end(77);
     t_worker->leave(true);

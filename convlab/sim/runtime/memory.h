@@ -24,12 +24,12 @@ const Buffer* buffer_near(uintptr_t address) {
 // While there is one of these, kernels, libraries and copies can touch them.
 void protect(const Buffer& b, int how) {
     uintptr_t first = b.base / kPage * kPage;
-    if (!b.hosts) mprotect(reinterpret_cast<void*>(first), b.base + b.bytes - first, how);
+    if (b.use != kHosts) mprotect(reinterpret_cast<void*>(first), b.base + b.bytes - first, how);
 }
 void host_runs(bool runs, int more = 0) {
     g_host = runs;
     for (auto& b : g_buffers)
-        protect(b, runs ? PROT_NONE : PROT_READ | (b.writable ? PROT_WRITE : more));
+        protect(b, runs ? PROT_NONE : PROT_READ | (b.writable() ? PROT_WRITE : more));
 }
 struct Opened {
     const bool before = g_host;
@@ -45,9 +45,10 @@ const Array* Worker::array_near(uintptr_t address) const {
     return near;
 }
 
-std::string extents_of(const unsigned* shape, const char* before, const char* after) {
-    std::string all;
-    while (*++shape) all += before + std::to_string(*shape) + after;
+std::string extents_of(const unsigned* shape, const char* before,
+                       const char* unit_before = nullptr) {
+    std::string all = shape && unit_before ? unit_before + std::to_string(*shape) : "";
+    while (shape && *++shape) all += before + std::to_string(*shape);
     return all;
 }
 
@@ -55,26 +56,29 @@ std::string extents_of(const unsigned* shape, const char* before, const char* af
 // process turns that into indices, s_tile[0][18].
 std::string place_of(uintptr_t address) {
     const Buffer* b = buffer_near(address);
-    return b ? text("\x01%s:%ld\x02", b->name, address - b->base) : "an unknown address";
+    if (!b) return "an unknown address";
+    return text("\x01%s:%ld%s\x02", b->name, address - b->base, extents_of(b->shape, ",", ":"));
 }
 std::string Worker::place(uintptr_t address) const {
-    if (address - g_region < kRegion) return place_of(address);
+    if (in_buffers(address)) return place_of(address);
     const Array* a = array_near(address);
     if (!a) return "shared memory";
     long byte = long(address - uintptr_t(a->base));
     if (!a->shape) return text("byte %ld of %s", byte, a->name);
-    return text("\x01%s:%ld:%u%s\x02", a->name, byte, a->shape[0], extents_of(a->shape, ",", ""));
+    return text("\x01%s:%ld%s\x02", a->name, byte, extents_of(a->shape, ",", ":"));
 }
 
-// Whether arrays of such extents, [8][33], are watched: 0: none, 1: one, 2: as rows of one.
+// Whether arrays of such extents, "][8][33", are watched: 0: none, 1: one, 2: as rows of one.
 int Worker::watched(const std::string& extents) const {
     int found = 0;
-    for (auto& a : arrays) {
-        std::string whole = a.shape ? extents_of(a.shape, "[", "]") : "";
-        if (whole.size() < extents.size()) continue;
+    auto compare = [&](const unsigned* shape) {
+        std::string whole = extents_of(shape, "][");
+        if (whole.size() < extents.size()) return;
         if (!whole.compare(whole.size() - extents.size(), extents.size(), extents))
             found = std::max(found, whole.size() == extents.size() ? 1 : 2);
-    }
+    };
+    for (auto& a : arrays) compare(a.shape);
+    for (auto& b : g_buffers) compare(b.shape);
     return found;
 }
 }  // namespace
