@@ -258,3 +258,30 @@ def test_the_device_s_memory_is_not_the_host_s(host: str, fault: str | None) -> 
         run(made)
     if shutil.which("addr2line"):
         assert host in str(caught.value).splitlines()[1]
+
+
+_STRAY = "fill<<<1, 32>>>(y, 0);"
+_TOGETHER = """volatile __shared__ float v[32]; v[threadIdx.x] = 1;  __syncwarp();
+    float sum = v[threadIdx.x] + v[threadIdx.x ^ 1];
+    v[threadIdx.x] = sum;"""
+
+
+@pytest.mark.parametrize(
+    ("host", "inside", "kind"),
+    [
+        (_STRAY, "", "wrong stream"),
+        ("cudaMemset(y, 0, 64);", "", "wrong stream"),
+        ("cudaStream_t s; cudaStreamCreate(&s); fill<<<1, 32, 0, s>>>(y, 0);", "", None),
+        ("", _TOGETHER, "race"),
+        ("", _TOGETHER.replace("1];", "1]; __syncwarp();"), None),
+    ],
+    ids=["launch", "memset", "own stream", "volatile", "syncwarp"],
+)  # fmt: skip
+def test_warning(host: str, inside: str, kind: str | None) -> None:
+    """Work on another stream than the one given, and lanes that trust in running together."""
+    launch = kernel(host, inside).prepare(
+        Problem(1, 1, 16, 16, 1, 1, 1), torch.ones(1, 1, 16, 16), torch.ones(1, 1, 1, 1)
+    )
+    launch()
+    told = {(f.kind, f.error, f.line and bool(f.line)) for f in launch.findings}
+    assert told == ({(kind, False, True)} if kind else set())

@@ -35,10 +35,21 @@ extern const __thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 constexpr int warpSize = 32;
 #endif
 
+namespace sim {
+struct Config {
+    dim3 grid, block;
+    size_t shared_bytes;
+    cudaStream_t stream;
+    const char* name;
+};
+inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
+    return {grid, block, shared_bytes, stream, ""};
+}
+}  // namespace sim
+
 extern "C" {
 // One launch: `body(context)` is run once by every thread of the grid.
-void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
-                void (*body)(void*), void* context);
+void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context);
 // A `__shared__` array; its shape: bytes of an element, extents, 0.
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
 // A variable of a file, and what it is (see Use): where it lies, with nothing around it.
@@ -64,15 +75,6 @@ void sim_host_wrote(const void* address, size_t bytes);         // cudaMemset an
 
 namespace sim {
 
-struct Config {
-    dim3 grid, block;
-    size_t shared_bytes;
-    const char* name;
-};
-inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t = nullptr) {
-    return {grid, block, shared_bytes, ""};
-}
-
 // What stands between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
 template <typename Call>
 struct Deduced {  // a template: each thread's call deduces its arguments
@@ -87,8 +89,7 @@ struct Deduced {  // a template: each thread's call deduces its arguments
             auto arguments = c->second;
             std::apply(c->first, arguments);
         };
-        sim_launch(config.name, config.grid, config.block, config.shared_bytes, nullptr, body,
-                   &call);
+        sim_launch(config, nullptr, body, &call);
     }
 };
 template <typename Call, typename... P>
@@ -106,8 +107,7 @@ struct Typed {  // one function: the arguments become its parameters' types, as 
             auto* c = static_cast<decltype(call)*>(context);
             std::apply(c->first, c->second);
         };
-        sim_launch(config.name, config.grid, config.block, config.shared_bytes,
-                   reinterpret_cast<const void*>(kernel), body, &call);
+        sim_launch(config, reinterpret_cast<const void*>(kernel), body, &call);
     }
 };
 struct Address {
@@ -160,7 +160,8 @@ struct Argument {
 template <typename... P, size_t... i>
 const char* call(void (*kernel)(P...), const char* name, const Argument* a, const unsigned* shape,
                  std::index_sequence<i...>) {
-    Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], name};
+    Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], nullptr,
+                  name};
     if (shape[7] != sizeof...(P)) return "it has another number of parameters than were given";
     Typed<int, P...>{config, kernel, 0}(a[i].template as<std::decay_t<P>>()...);
     return nullptr;

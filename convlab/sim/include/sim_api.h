@@ -88,7 +88,9 @@ template <typename... A>
 SIM_NOTHING_TO_DO(cudaMemPrefetchAsync, const A&...)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaStreamAttachMemAsync, const A&...)
-inline cudaError_t cudaStreamCreate(cudaStream_t* s) { return *s = nullptr, cudaSuccess; }
+inline cudaError_t cudaStreamCreate(cudaStream_t* s) {  // not the default one
+    return *s = reinterpret_cast<cudaStream_t>(intptr_t(1) << 41), cudaSuccess;
+}
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
     return cudaStreamCreate(s);
 }

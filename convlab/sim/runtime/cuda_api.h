@@ -32,13 +32,15 @@ void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
     if (b && store && b->use == kInput)
         fault("store to an input", pc, "a copy or fill of %s, which is an input", place_of(at));
 }
-cudaError_t fill(void* to, int value, size_t bytes, uintptr_t pc) {
+cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t stream, uintptr_t pc) {
+    if (in_buffers(uintptr_t(to))) on_stream(stream, pc);
     inside(to, bytes, true, pc);
     Opened memory(PROT_WRITE);
     sim_host_wrote(to, bytes);
     return std::memset(to, value, bytes), cudaSuccess;
 }
-cudaError_t copy(void* to, const void* from, size_t bytes, uintptr_t pc) {
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, uintptr_t pc) {
+    if (in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from))) on_stream(stream, pc);
     inside(to, bytes, true, pc), inside(from, bytes, false, pc);
     Opened memory(PROT_WRITE);
     sim_host_wrote(to, bytes);
@@ -47,9 +49,9 @@ cudaError_t copy(void* to, const void* from, size_t bytes, uintptr_t pc) {
 }  // namespace
 
 extern "C" {
-void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
-                const void* kernel, void (*body)(void*), void* context) {
+void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
+    auto [grid, block, shared_bytes, stream, name] = config;
     if (t_worker)
         fault("launch in a kernel", pc, "%s is launched by a thread of a kernel; the simulator, as "
               "convlab on a GPU, launches from the host only", name);
@@ -72,6 +74,7 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
         g_error = cudaErrorInvalidValue;
         return;
     }
+    on_stream(stream, pc);
     if (!g_code) find_code(uintptr_t(body));
     Opened memory;
     if (!++g_launch) ++g_launch;
@@ -168,28 +171,28 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
     return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-    return fill(to, value, bytes, CALLER);
+    return fill(to, value, bytes, nullptr, CALLER);
 }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-    return fill(to, value, bytes, CALLER);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+    return fill(to, value, bytes, stream, CALLER);
 }
 cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
     for (size_t row = 0; row < height; ++row)
-        fill(static_cast<char*>(to) + row * pitch, value, width, CALLER);
+        fill(static_cast<char*>(to) + row * pitch, value, width, nullptr, CALLER);
     return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    return copy(to, from, bytes, CALLER);
+    return copy(to, from, bytes, nullptr, CALLER);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
-    return copy(to, from, bytes, CALLER);
+                            cudaStream_t stream) {
+    return copy(to, from, bytes, stream, CALLER);
 }
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                          size_t width, size_t height, cudaMemcpyKind) {
     for (size_t row = 0; row < height; ++row)
         copy(static_cast<char*>(to) + row * to_pitch,
-             static_cast<const char*>(from) + row * from_pitch, width, CALLER);
+             static_cast<const char*>(from) + row * from_pitch, width, nullptr, CALLER);
     return cudaSuccess;
 }
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {

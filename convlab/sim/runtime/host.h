@@ -20,7 +20,7 @@ void sim_begin(int threads, int trace, int report) {
     catch_signals_here();
 }
 
-void sim_host(int runs) { host_runs(runs); }
+void sim_host(cudaStream_t stream) { host_runs(g_stream = stream); }
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {

@@ -20,6 +20,14 @@ const Buffer* buffer_near(uintptr_t address) {
     return nullptr;
 }
 
+// What conv2d puts on another stream than the one it is given, nothing orders with its caller's
+// work. (Streams of its own may be joined by events.)
+void on_stream(cudaStream_t stream, uintptr_t pc) {
+    if (g_stream && !stream)
+        report(false, "wrong stream", pc, {}, "this is on the default stream; conv2d was given "
+               "another (its last argument), and on a GPU nothing orders the two");
+}
+
 // The pages of the device, while the host's code runs, are nobody's: as on a GPU it crashes there.
 // While there is one of these, kernels, libraries and copies can touch them.
 void protect(const Buffer& b, int how) {

@@ -247,7 +247,8 @@ Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 bool g_trace = true, g_faulted = false;
-bool g_host = false;                 // the host's code runs, see Opened
+bool g_host = false;                 // the host's code runs, see Opened, and was given
+cudaStream_t g_stream = nullptr;     // this stream
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest
 std::atomic<uint32_t> g_clock{0};    // of fences
@@ -284,7 +285,8 @@ constexpr int kOthers = 256;
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
-uintptr_t g_library_call = 0;        // where the host called a library that is at work
+uintptr_t g_library_call = 0;        // where the host called a library that is at work, on
+cudaStream_t g_library_stream = nullptr;
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
