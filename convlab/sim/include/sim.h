@@ -17,6 +17,7 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
     constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
+#define __forceinline__ inline __attribute__((always_inline))
 typedef struct CUstream_st* cudaStream_t;
 #define CUDART_VERSION 13000
 
@@ -69,7 +70,6 @@ void sim_fence();                                               // __threadfence
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // done at the wait
 void sim_copy_commit();
 void sim_copy_wait(unsigned newest);                            // all but so many batches
-void sim_host_wrote(const void* address, size_t bytes);         // cudaMemset and the like
 [[noreturn]] void sim_trap();
 }
 

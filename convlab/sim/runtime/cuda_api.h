@@ -31,20 +31,7 @@ void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
               bytes, place_of(at), b->bytes / 4);
     if (b && store && b->use == kInput)
         fault("store to an input", pc, "a copy or fill of %s, which is an input", place_of(at));
-}
-cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t stream, uintptr_t pc) {
-    if (in_buffers(uintptr_t(to))) on_stream(stream, pc);
-    inside(to, bytes, true, pc);
-    Opened memory(PROT_WRITE);
-    sim_host_wrote(to, bytes);
-    return std::memset(to, value, bytes), cudaSuccess;
-}
-cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, uintptr_t pc) {
-    if (in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from))) on_stream(stream, pc);
-    inside(to, bytes, true, pc), inside(from, bytes, false, pc);
-    Opened memory(PROT_WRITE);
-    sim_host_wrote(to, bytes);
-    return std::memcpy(to, from, bytes), cudaSuccess;
+    if (b && store) sim_host_wrote(pointer, bytes);
 }
 }  // namespace
 
@@ -170,29 +157,25 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
     g_shared_opt_in[kernel] = value;
     return cudaSuccess;
 }
-cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-    return fill(to, value, bytes, nullptr, CALLER);
-}
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-    return fill(to, value, bytes, stream, CALLER);
-}
-cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
-    for (size_t row = 0; row < height; ++row)
-        fill(static_cast<char*>(to) + row * pitch, value, width, nullptr, CALLER);
+cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows,
+                     cudaStream_t stream) {
+    if (in_buffers(uintptr_t(to))) on_stream(stream, CALLER);
+    Opened memory(PROT_WRITE);
+    for (auto* row = static_cast<char*>(to); rows-- > 0; row += pitch) {
+        inside(row, width, true, CALLER);
+        std::memset(row, value, width);
+    }
     return cudaSuccess;
 }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    return copy(to, from, bytes, nullptr, CALLER);
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                            cudaStream_t stream) {
-    return copy(to, from, bytes, stream, CALLER);
-}
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                         size_t width, size_t height, cudaMemcpyKind) {
-    for (size_t row = 0; row < height; ++row)
-        copy(static_cast<char*>(to) + row * to_pitch,
-             static_cast<const char*>(from) + row * from_pitch, width, nullptr, CALLER);
+cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                     size_t rows, cudaStream_t stream) {
+    if (in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from))) on_stream(stream, CALLER);
+    Opened memory(PROT_WRITE);
+    auto* row = static_cast<const char*>(from);
+    for (auto* put = static_cast<char*>(to); rows-- > 0; put += to_pitch, row += from_pitch) {
+        inside(put, width, true, CALLER), inside(row, width, false, CALLER);
+        std::memcpy(put, row, width);
+    }
     return cudaSuccess;
 }
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {

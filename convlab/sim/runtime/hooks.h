@@ -77,8 +77,9 @@ struct SimIndexed {
 };
 void __ubsan_handle_out_of_bounds(const SimIndexed* what, intptr_t index) {
     int unused = what->index->info & 1 ? 64 - (1 << (what->index->info >> 1)) : 0;
-    std::string extents = strchr(what->array->name, '[');
-    extents = "]" + extents.substr(0, extents.size() - 2);  // without the quote
+    std::string extents;
+    for (const char* c = strchr(what->array->name, '['); *c; ++c)
+        if (*c == '[' || (*c >= '0' && *c <= '9')) extents += *c == '[' ? ',' : *c;
     // An address in an array that is watched says more, and rows there may be passed on purpose.
     int watched = t_worker ? t_worker->watched(extents) : 0;
     report(watched < 2, "index out of bounds", CALLER, {}, "index %ld of %s, %s",

@@ -42,8 +42,8 @@ void sim_time_limit(double seconds, double stall) {
     setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Maps a buffer with unmapped memory on both sides; fd < 0: private memory, of
-// -1 poisoned (all ones).
+// Maps a buffer with unmapped memory on both sides; fd -1: private memory, poisoned (all ones); -2:
+// zero.
 void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
     size_t shift = offset % kPage;  // by which it misses a page's start
     size_t pages = (std::max<size_t>(shift + bytes, 1) + kPage - 1) / kPage * kPage;

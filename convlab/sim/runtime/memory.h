@@ -28,8 +28,8 @@ void on_stream(cudaStream_t stream, uintptr_t pc) {
                "another (its last argument), and on a GPU nothing orders the two");
 }
 
-// The pages of the device, while the host's code runs, are nobody's: as on a GPU it crashes there.
-// While there is one of these, kernels, libraries and copies can touch them.
+// While the host's code runs, the device's pages are nobody's: it crashes there, as on a GPU. While
+// there is an Opened, kernels, libraries and copies can touch them.
 void protect(const Buffer& b, int how) {
     uintptr_t first = b.base / kPage * kPage;
     if (b.use != kHosts) mprotect(reinterpret_cast<void*>(first), b.base + b.bytes - first, how);
@@ -53,19 +53,18 @@ const Array* Worker::array_near(uintptr_t address) const {
     return near;
 }
 
-std::string extents_of(const unsigned* shape, const char* before,
-                       const char* unit_before = nullptr) {
-    std::string all = shape && unit_before ? unit_before + std::to_string(*shape) : "";
-    while (shape && *++shape) all += before + std::to_string(*shape);
+// Bytes of an element, and extents: ":4,8,33"; nothing where they are not known.
+std::string shape_of(const unsigned* shape) {
+    std::string all = shape ? ":" + std::to_string(*shape) : "";
+    while (shape && *++shape) all += "," + std::to_string(*shape);
     return all;
 }
 
-// An address as its array, byte and, of shared arrays, bytes of an element and extents: the host
-// process turns that into indices, s_tile[0][18].
+// An address as its array, byte and shape: the host process turns that into indices, s_tile[0][18].
 std::string place_of(uintptr_t address) {
     const Buffer* b = buffer_near(address);
     if (!b) return "an unknown address";
-    return text("\x01%s:%ld%s\x02", b->name, address - b->base, extents_of(b->shape, ",", ":"));
+    return text("\x01%s:%ld%s\x02", b->name, address - b->base, shape_of(b->shape));
 }
 std::string Worker::place(uintptr_t address) const {
     if (in_buffers(address)) return place_of(address);
@@ -73,17 +72,17 @@ std::string Worker::place(uintptr_t address) const {
     if (!a) return "shared memory";
     long byte = long(address - uintptr_t(a->base));
     if (!a->shape) return text("byte %ld of %s", byte, a->name);
-    return text("\x01%s:%ld%s\x02", a->name, byte, extents_of(a->shape, ",", ":"));
+    return text("\x01%s:%ld%s\x02", a->name, byte, shape_of(a->shape));
 }
 
-// Whether arrays of such extents, "][8][33", are watched: 0: none, 1: one, 2: as rows of one.
+// Whether arrays of such extents, ",8,33", are watched: 0: none, 1: one, 2: as rows of one.
 int Worker::watched(const std::string& extents) const {
     int found = 0;
     auto compare = [&](const unsigned* shape) {
-        std::string whole = extents_of(shape, "][");
-        if (whole.size() < extents.size()) return;
-        if (!whole.compare(whole.size() - extents.size(), extents.size(), extents))
-            found = std::max(found, whole.size() == extents.size() ? 1 : 2);
+        std::string whole = shape_of(shape);
+        size_t at = whole.rfind(extents);
+        if (at != std::string::npos && at + extents.size() == whole.size())
+            found = std::max(found, at == whole.find(',') ? 1 : 2);
     };
     for (auto& a : arrays) compare(a.shape);
     for (auto& b : g_buffers) compare(b.shape);
