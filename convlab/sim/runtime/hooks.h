@@ -82,8 +82,9 @@ void __ubsan_handle_out_of_bounds(const SimIndexed* what, intptr_t index) {
         if (*c == '[' || (*c >= '0' && *c <= '9')) extents += *c == '[' ? ',' : *c;
     // An address in an array that is watched says more, and rows there may be passed on purpose.
     int watched = t_worker ? t_worker->watched(extents) : 0;
-    report(watched < 2, "index out of bounds", CALLER, {}, "index %ld of %s, %s",
-           index << unused >> unused, watched < 2 ? "an array" : "a row", what->array->name);
+    bool error = watched < 2;
+    report(error, "index out of bounds", CALLER, {}, "index %ld of %s, %s",
+           index << unused >> unused, error ? "an array" : "a row", what->array->name);
     if (watched) return;
     if (!t_worker) end(77);
     t_worker->leave(true);
