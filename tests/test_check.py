@@ -282,6 +282,8 @@ def test_what_the_class_or_the_header_allows_passes():
     assert check(Fake(tf32, precision="tf32"), PLAIN).ok
     report = check(Fake(spoilt(moves), atomics=True), PLAIN)
     assert report.ok and "atomics" in str(report)
+    report = check(Fake(spoilt(lambda l: l.y.mul_(l.runnable.runs)), atomics=True), PLAIN)
+    assert not report.ok and "wrong when it runs again on the same data" in str(report)
 
 
 def test_outputs_that_say_little_are_noted():

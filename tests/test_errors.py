@@ -305,7 +305,7 @@ DEVICE: dict[str, tuple[str, str]] = {
     "barrier": ("if (i < 9) __syncthreads(); else __syncwarp();", "deadlock"),
 }  # fmt: skip
 HOST: dict[str, tuple[str, str]] = {
-    "host-null-pointer": ("y = nullptr; y[0] = x[1];", "null pointer"),
+    "host-null-pointer": ("y = nullptr; y[0] = first;", "null pointer"),
     "abort": ("abort();", r"abort\(\) was called"),
     "exit": ("exit(0);", r"ended the simulator's process \(exit status 0\)"),
     "killed": ("raise(SIGKILL);", "SIGKILL, sent from outside"),
@@ -320,10 +320,10 @@ NAMED = {"recursion": "float deep(int n) {", "large-array": "float large(int i) 
 NAMED |= dict.fromkeys([*list(HOST)[1:], "barrier"])  # there is none to name
 
 
-def cases(table: dict[str, tuple[str, str]]) -> str:
-    """A choice by x[0], so that one build does for all."""
+def cases(table: dict[str, tuple[str, str]], which: str) -> str:
+    """A choice by the first of x, so that one build does for all."""
     lines = [f"case {FATAL.index(name)}: {{ {line} break; }}" for name, (line, _) in table.items()]
-    return "\n    ".join(["switch (int(x[0])) {", *lines, "}"])
+    return "\n    ".join([f"switch (int({which})) {{", *lines, "}"])
 
 
 @pytest.fixture
@@ -355,7 +355,8 @@ def children(parent: int) -> list[int]:
 def deadly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with all the cases: where it is, decides its build too."""
     path = tmp_path_factory.mktemp("deadly") / "deadly.cu"
-    path.write_text(source(cases(DEVICE), cases(HOST)))
+    host = "float first; cudaMemcpy(&first, x, 4, cudaMemcpyDefault); "
+    path.write_text(source(cases(DEVICE, "x[0]"), host + cases(HOST, "first")))
     return path
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convlab.right import reference, tally
+from convlab.right import patterns, reference, tally
 from convlab.right.reference import Reference
 from convlab.right.shapes import MAX_MACS, across, generated, shrink
 from convlab.right.tally import Tally, poison
@@ -155,6 +155,17 @@ def test_two_patterns_are_both_named():
 def test_square_transposed_image_is_named():
     sentences = said(PIXELS, lambda y, *_: y.transpose(2, 3))
     assert sentences[0].startswith("p and q exchanged")
+
+
+def test_nan_of_given_nan_is_not_blamed_on_memory():
+    """Outputs are NaN where another is: those who spread it read nothing that nobody wrote."""
+    everywhere = np.zeros((4, 4), int)
+    truth, wrong = np.array([1.0, 2.0, 3.0, np.nan]), np.array([True, True, True, False])
+    evidence = patterns.Evidence(
+        PROBLEM, "fp32", everywhere, np.full(4, np.nan), truth, wrong, wrong & False, 1e-6, 2.0, True,
+        lambda where: truth,
+    )  # fmt: skip
+    assert patterns.words(evidence)[0] == "NaN or inf: all 3 wrong outputs"
 
 
 def test_what_has_no_pattern_is_given_none():

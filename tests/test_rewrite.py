@@ -192,6 +192,33 @@ def test_shared(declaration, expected):
     assert shared(declaration) == expected
 
 
+@pytest.mark.parametrize(
+    ("declaration", "names", "use"),
+    [
+        ("__device__ float t[4];", "t", 2),
+        ("static __constant__ alignas(16) float t[N * (M + 1)] = {f(1), 2}", "t", 4),
+        ("__device__ __managed__ unsigned int count", "count", 3),
+        ("__device__ volatile ns::Two<int, 3> a{1, {2}}", "a", 2),
+        ("__constant__ int *p, q[2][3]", "p q", 4),
+        ("__device__ const float t[2] = {1, 2}", "", 0),
+        ("__device__ float f(float x)", "", 0),
+        ("template <int n> __device__ float t[n]", "", 0),
+        ("extern __device__ float t[]", "", 0),
+        ("__constant__ struct { int a; } c", "", 0),
+        ("#define TABLE __device__ int t[4]", "", 0),
+        ("void f() { static __device__ int t[4]; }", "", 0),
+    ],
+)
+def test_variables_of_a_file(declaration, names, use):
+    """Each becomes what it holds at first, and a reference to where it is watched."""
+    expected = declaration = declaration.rstrip(";") + ";"
+    for name in names.split():
+        expected = re.sub(rf"\b{name}\b", f"sim_{name}_image", expected)
+        expected += f' static auto& {name} = ::sim::variable("{name}", sim_{name}_image, {use});'
+    for before, after in ("\n", "\n"), ("namespace {\n", "\n}"), ("int a() {}\n", "\nint b;"):
+        assert rewrite(before + declaration + after) == before + expected + after
+
+
 @pytest.mark.parametrize("inside", ["{0}", "namespace a {{ {0} }}", 'extern "C" {{ {0} }}'])
 def test_extern_shared_at_file_scope(inside):
     text = rewrite(inside.format("extern __shared__ float s[];"))

@@ -17,6 +17,7 @@ from convlab.machine import toolchain
 from convlab.sim.findings import index
 from convlab.words.errors import BuildError, LaunchError
 from convlab.words.format import parse_format
+from convlab.words.problem import Problem
 from tests.suites import FOLDER
 
 KERNEL = (FOLDER / "apart.cu").read_text()
@@ -174,3 +175,57 @@ def test_tensors_lie_as_their_format_says() -> None:
     place = 2 * ((1 * 4 + 2) * 5 + 3) * 3 + 2
     assert index("x", place, arena.arrays) == "x[n=1, h=2, w=3, c=1]"
     assert index("y", 4 * 6, arena.arrays) == "y[n=0, p=0, q=1, k=0]"
+
+
+@pytest.mark.parametrize(
+    ("host", "fault"),
+    [
+        ("float first = y[3]; if (first > 1e9f) return nullptr;", r"host access: .* y\[.*q=3\]"),
+        ("const_cast<float*>(w)[0] = 1;", r"host access: .* w\[k=0, c=0, r=0, s=0\]"),
+        ("memset(y, 0, 64);", r"host access: .* y\["),
+        ("std::vector<float> h(64); std::copy(h.begin(), h.end(), y);", r"host access: .* y\["),
+        ("int* p; cudaMalloc(&p, 64); p[2] = 1;", r"host access: .* cudaMalloc\[2\]"),
+        ("cudaMemset(y, 0, 4 * 256 + 1);", r"out of bounds: a copy or fill of 1025 bytes at y\["),
+        ("cudaMemcpy((void*)w, y, 4, cudaMemcpyDefault);", "store to an input: .* w"),
+        ("int* p; cudaMallocManaged(&p, 64); p[2] = 1; cudaFree(p);", None),
+        ("char h[1024]; cudaMemset2D(y, 64, 0, 32, 16); cudaMemcpy(h, y, 64, cudaMemcpyDefault);",
+         None),
+    ],
+)  # fmt: skip
+def test_the_device_s_memory_is_not_the_host_s(host: str, fault: str | None) -> None:
+    """The host's part crashes there on a GPU; what the runtime API copies must lie in a buffer."""
+    made = kernel(host, static="#include <algorithm>\n#include <cstring>\n#include <vector>\n")
+    if fault is None:
+        assert (run(made) == 7).all()
+        return
+    with pytest.raises(LaunchError, match=fault) as caught:
+        run(made)
+    if shutil.which("addr2line"):
+        assert host in str(caught.value).splitlines()[1]
+
+
+_STRAY = "fill<<<1, 32>>>(y, 0);"
+_TOGETHER = """volatile __shared__ float v[32]; v[threadIdx.x] = 1;  __syncwarp();
+    float sum = v[threadIdx.x] + v[threadIdx.x ^ 1];
+    v[threadIdx.x] = sum;"""
+
+
+@pytest.mark.parametrize(
+    ("host", "inside", "kind"),
+    [
+        (_STRAY, "", "wrong stream"),
+        ("cudaMemset(y, 0, 64);", "", "wrong stream"),
+        ("cudaStream_t s; cudaStreamCreate(&s); fill<<<1, 32, 0, s>>>(y, 0);", "", None),
+        ("", _TOGETHER, "race"),
+        ("", _TOGETHER.replace("1];", "1]; __syncwarp();"), None),
+    ],
+    ids=["launch", "memset", "own stream", "volatile", "syncwarp"],
+)  # fmt: skip
+def test_warning(host: str, inside: str, kind: str | None) -> None:
+    """Work on another stream than the one given, and lanes that trust in running together."""
+    launch = kernel(host, inside).prepare(
+        Problem(1, 1, 16, 16, 1, 1, 1), torch.ones(1, 1, 16, 16), torch.ones(1, 1, 1, 1)
+    )
+    launch()
+    told = {(f.kind, f.error, f.line and bool(f.line)) for f in launch.findings}
+    assert told == ({(kind, False, True)} if kind else set())

@@ -107,7 +107,7 @@ def _examine(
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     try:
-        moving = _moving(kernel, launch, host_seconds, said) if setting.twice else []
+        moving = _moving(kernel, launch, right, bound, host_seconds, said) if setting.twice else []
     except LaunchError as error:
         if not failures:
             raise
@@ -169,16 +169,21 @@ def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
     return poisoned
 
 
-def _moving(kernel: Runnable, launch: Launch, took: float, notes: list[str]) -> list[Finding]:
-    """Run once more and compare bits, unless the kernel may differ or takes too long."""
+def _moving(
+    kernel: Runnable, launch: Launch, right: Reference, bound: float, took: float, notes: list[str]
+) -> list[Finding]:  # fmt: skip
+    """Run once more and compare bits, or the error of who may differ; unless it takes too long."""
     if kernel.library:  # its own choice of algorithm, not ours to judge
-        return []
-    if kernel.atomics:
-        notes.append("not run twice: its header says that it adds with atomics, in any order")
         return []
     if kernel.simulated and took > _SLOW_SECONDS:
         notes.append(f"not run twice: the first run took {took:.0f} s on the simulator")
         return []
+    if kernel.atomics:
+        notes.append("bits not compared: its header says that it adds with atomics, in any order")
+        if tally.Tally(right, launch.y, bound, _run(launch)).right:
+            return []
+        text = "it is wrong when it runs again on the same data: a race, or sums not begun at zero"
+        return [tally.wrong("not repeatable", text)]
     first = tally.keep(launch.y)
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()

@@ -18,6 +18,7 @@ from ..words.problem import Problem
 
 _MOST = 6  # sentences
 _FEWEST = 4  # outputs that must agree before their values make a sentence
+_HUGE = 1e10  # outputs of such size come of data that may overflow
 _FIRST = 64  # outputs tried before all are
 _MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is computed anew
 _LONGEST = 1 << 16  # indices along which tiles are looked for
@@ -67,10 +68,9 @@ def _values(e: Evidence) -> Iterator[str]:
         yield f"never written: {_share(never, int(e.wrong.sum()))}"
     finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
     if strange := written - len(finite):
-        yield (
-            "NaN or inf, as made of memory that nobody wrote (workspace and surroundings hold "
-            f"NaN): {_share(strange, written)}"
-        )
+        why = ", as made of memory that nobody wrote (workspace and surroundings hold NaN)"
+        given = not np.isfinite(e.truth).all() or e.rms > _HUGE  # x and w hold such numbers
+        yield f"NaN or inf{'' if given else why}: {_share(strange, written)}"
     if len(finite):
         sentences = [*_simple(e, finite), *_moved(e, finite)]
         yield from sentences or _rounded(e)

@@ -19,6 +19,7 @@ SCREEN = 24  # lines that a report may have
 _ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
 _BYTE = re.compile(r"\bbyte (-?\d+) of ([^,:]+)")  # of dynamic shared memory: it has no extents
 _LATE = {"race": 1, "uninitialised read": 2}  # which often follow from what stands before them
+_INDEX, _OUTSIDE = "index out of bounds", ("global out of bounds", "shared out of bounds")
 
 Triple = tuple[int, int, int]
 Place = tuple[str, int]  # file and line
@@ -112,7 +113,10 @@ def findings(
         if key in found:
             finding = replace(found[key], count=found[key].count + count)
         found[key] = finding
-    return sorted(found.values(), key=lambda f: (not f.error, _LATE.get(f.kind, 0)))
+    # an index is told again, with what it was of, where its address is watched
+    by_address = {(f.file, f.line) for f in found.values() if f.kind in _OUTSIDE}
+    told = (f for f in found.values() if f.kind != _INDEX or (f.file, f.line) not in by_address)
+    return sorted(told, key=lambda f: (not f.error, _LATE.get(f.kind, 0)))
 
 
 def _triple(text: str) -> Triple:
@@ -171,7 +175,7 @@ _known: dict[tuple[str, int], Place | None] = {}
 def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Place | None]:
     """File and line of return addresses (hence -1), by binutils' addr2line; empty without it.
 
-    What the simulator's own headers inlined there is the line that called them.
+    What the simulator's own headers, or C++'s, inlined there is the line that called them.
     """
     offsets = {a: a - base for a in addresses if a > base}
     new = sorted({o for o in offsets.values() if (str(library), o) not in _known})
@@ -193,7 +197,7 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Plac
                 file = library.parent.name.partition("-sim-")[0] + ".cu"
             # a cache may be shared by checkouts: the folder is that of the one that built
             ours = Path(file).parent.parts[-3:] == INCLUDE.parts[-3:]
-            if not ours and file != "sim_entry":
+            if not ours and "/c++/" not in file and file != "sim_entry":
                 _known[str(library), offset] = (file, int(number))
     return {a: _known.get((str(library), o)) for a, o in offsets.items()}
 

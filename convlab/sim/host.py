@@ -15,6 +15,7 @@ from pathlib import Path
 
 import child_process as child  # ../machine/child_process.py, which runs this
 
+_STREAM = 1 << 40  # not the default one
 abi = child.load(Path(__file__).parents[1] / "machine" / "abi.py")
 
 
@@ -91,6 +92,7 @@ def _run(request: dict, report: int, tell) -> None:
     with open("/proc/self/maps") as maps:  # code addresses minus this are offsets in the file
         loaded = [line.split("-")[0] for line in maps if line.rstrip().endswith(request["library"])]
     tell("base", next(iter(loaded), "0"))
+    runtime.sim_code(library["sim_entry" if "arguments" in request else "conv2d"])
     if "arguments" in request:
         error = _any_kernel(request, library, buffer)
     else:
@@ -157,9 +159,12 @@ def _convolution(entry, need: int, runtime, x, w, bias, y) -> str | None:
         return runtime.sim_map(name, -1, 0, size, 1) if size else None
 
     laid_out, workspace, error = own(b"plan", entry.plan()), own(b"workspace", need), None
+    runtime.sim_host(c_void_p(_STREAM))  # the host's code, which may not touch the device's memory
     if laid_out:
-        error, w = entry.prepare(w, laid_out), laid_out
-    return error or entry.conv2d(x, w, bias, y, workspace, need)
+        error, w = entry.prepare(w, laid_out, _STREAM), laid_out
+    error = error or entry.conv2d(x, w, bias, y, workspace, need, _STREAM)
+    runtime.sim_host(None)
+    return error
 
 
 class _Argument(ctypes.Structure):  # as sim::Argument in include/sim.h

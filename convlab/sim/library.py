@@ -31,7 +31,7 @@ _EITHER = [
 FLAGS = [
     *_EITHER,
     "-O1",
-    "-fsanitize=thread",  # only for its hooks: the runtime defines them
+    "-fsanitize=thread,bounds",  # only for its hooks: the runtime defines them
     "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
     "-fno-reorder-blocks",  # they stay in the order in which they run
     *(["-fno-plt"] if platform.machine() == "x86_64" else []),  # hooks are called directly

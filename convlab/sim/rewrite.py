@@ -1,7 +1,8 @@
 """CUDA C++ to C++: the little that a C++ compiler cannot read is rewritten, line for line.
 
 Three things have no C++ spelling: ``kernel<<<grid, block, smem, stream>>>(args)``,
-``__shared__`` declarations and inline PTX. Everything else (``threadIdx``, ``float4``, ...) is
+``__shared__`` declarations and inline PTX; and ``__device__`` and ``__constant__`` variables become
+references, to where what is accessed around them is seen. Everything else (``threadIdx``, ``float4``, ...) is
 ordinary C++ once ``include/cuda_runtime.h`` has declared it; except ``__noinline__``, which
 cannot be a macro, since the C++ library uses the word in attributes of its own. Newlines are
 kept, so that the compiler's messages and the line table still name the lines of the ``.cu`` file.
@@ -24,6 +25,15 @@ _SHARED = re.compile(  # a type may stand before it, on its line
     r"(?:\b|(?<=\s)::)(?!(?:else|do)\b)\w[\w:]*(?:<[^;{}()\n]*>)?(?<!:)[ \t*]+)*)"
     r"\b(?P<word>__shared__)\s+(?P<rest>[^;{}]*?)\s*;"
 )
+_VARIABLE = re.compile(  # at a file's level, up to its end or initialiser: brackets are no function's
+    rf"\b__(?:device|constant|managed)__\b(?P<rest>(?:{_ALIGN_TEXT}|\[[^\]]*\]|[^;{{}}()\[\]=#])*)"
+    r"(?P<end>[;={])"
+)
+_NO_TYPE = r"\b__(?:device|constant|managed)__\b|\b(?:static|volatile)\b"
+_USES = {"__managed__": 3, "__constant__": 4}  # as enum Use in runtime/types.h; a __device__ one: 2
+# Constants that a compiler may fold stay where it sees them; a template's variable, or one that
+# another declaration knows by its name, stays too.
+_STAYS = {"const", "constexpr", "template", "extern", "typedef", "using", "friend", "operator"}
 _STORAGE = re.compile(r"\b(?:extern|static)\s+")
 _PTX = re.compile(r"\b(?:asm|__asm__|__asm)\b(?:\s*\b(?:volatile|__volatile__))?(?=\s*\()")
 _COMPILER_BARRIER = re.compile(r'\s*\(\s*""')
@@ -76,6 +86,7 @@ def rewrite(source: str, where: str = "kernel") -> str:
             if at not in declared or blank[blank.rfind("\n", 0, at) + 1 :].lstrip()[:1] == "#":
                 raise ValueError(_READABLE)
             edits.append((*declared[at].span(), _declaration(blank, declared[at])))
+        edits += _variables(blank)
         for opening in _OPENING.finditer(blank):
             at = opening.start()
             edits += _launch(blank, opening)
@@ -122,6 +133,39 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
                 "it inside the kernel that uses it"
             )
     return " ".join(pieces)
+
+
+def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
+    """The edits that have ``__device__`` and ``__constant__`` variables lie where they are watched.
+
+    The variable becomes what it holds at first, by another name; its own is a reference.
+    """
+    at = 0
+    for found in _VARIABLE.finditer(blank):
+        if found.start() < at:  # inside of an initialiser
+            continue
+        start = max(blank.rfind(char, 0, found.start()) for char in ";{}") + 1
+        before, line = blank[start : found.start()], blank.rfind("\n", 0, found.start()) + 1
+        words = set(re.findall(r"\w+", re.sub(r"^[ \t]*#.*", "", before, flags=re.M) + found[0]))
+        named = _split(found["rest"])
+        typed = _TYPE.match(_ALIGN.sub("", re.sub(_NO_TYPE, "", named[0])).strip())
+        in_type = found["end"] == "{" and words & {"struct", "class", "union", "enum"}
+        if not typed or in_type or words & _STAYS or blank[line:].lstrip()[:1] == "#":
+            continue
+        if _in_function(blank[:start]):
+            continue
+        at, depth = found.end() - 1, 0
+        while at < len(blank) and (blank[at] != ";" or depth):
+            depth += (blank[at] in "({") - (blank[at] in ")}")
+            at += 1
+        use, end = max(_USES.get(word, 2) for word in words), found.start("rest")
+        for piece in named:
+            if declared := re.search(r"(\w+)\s*(?:\[.*\])?\s*$", piece, re.S):
+                name, image = declared[1], f"sim_{declared[1]}_image"
+                yield end + declared.start(1), end + declared.end(1), image
+                watched = f'::sim::variable("{name}", {image}, {use})'
+                yield at + 1, at + 1, f" static auto& {name} = {watched};"
+            end += len(piece) + 1
 
 
 def _in_function(before: str) -> bool:

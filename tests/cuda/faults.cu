@@ -30,6 +30,52 @@ __global__ void shared_before(float* y) {
     y[0] = s_only[int(threadIdx.x) - 1];  // here
 }
 
+// case local: local<<<1, 8, 0, stream>>>(x, y);
+// fault: index out of bounds: index 5 of an array, 'float \[5\]'
+__global__ void local(const float* x, float* y) {
+    float acc[2][5] = {};
+    for (int i = 0; i < int(blockDim.x); ++i)
+        acc[1][i] += x[i];  // here
+    y[threadIdx.x] = acc[1][3];
+}
+
+// case table: table<<<1, 8, 0, stream>>>(y);
+// fault: index out of bounds: index -1 of an array, 'float \[3\]'
+__constant__ const float taps[3] = {1, 2, 1};
+__global__ void table(float* y) {
+    y[threadIdx.x] = taps[int(threadIdx.x) - 1];  // here
+}
+
+// case device_after: device_after<<<1, 9, 0, stream>>>(y);
+// fault: store of 4 bytes at d_bins\[8\], which has 8 elements: d_bins\[2\]\[0\]
+__device__ float d_bins[2][4], d_next[64];
+__global__ void device_after(float* y) {
+    float* bins = d_bins[0];
+    bins[threadIdx.x] = d_next[0];  // here
+    y[threadIdx.x] = d_bins[0][threadIdx.x];
+}
+
+// case device_race: device_race<<<2, 1, 0, stream>>>(y);
+// fault: race: load of d_total, and a store by another thread of another block
+__device__ int d_total = 3;
+__global__ void device_race(float* y) {
+    d_total += 1;  // here
+    y[blockIdx.x] = d_total;
+}
+
+// case constant_after: constant_after<<<1, 32, 0, stream>>>(y);
+// fault: load of 4 bytes at c_taps\[9\], which has 9 elements
+__constant__ float c_taps[9];
+__global__ void constant_after(float* y) {
+    y[threadIdx.x] = c_taps[threadIdx.x];  // here
+}
+
+// case constant_stored: constant_stored<<<1, 1, 0, stream>>>(y);
+// fault: store to an input: store to c_taps, which is __constant__: c_taps\[2\]
+__global__ void constant_stored(float* y) {
+    c_taps[2] = y[0];  // here
+}
+
 // case dynamic_after: dynamic_after<<<1, 33, 128, stream>>>(y);
 // fault: store of 4 bytes at byte 128 of extern __shared__, which has 128
 __global__ void dynamic_after(float* y) {

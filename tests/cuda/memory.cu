@@ -256,3 +256,13 @@ __global__ void virtual_call(const float* x, float* y) {
     __syncthreads();
     y[threadIdx.x] = s_adds->of(x[threadIdx.x]);
 }
+
+// case rows: rows<<<1, 64, 0, stream>>>(x, y);
+// note: rows of a shared array taken for one: the simulator warns, no more
+// expect: x.flip(0)
+__global__ void rows(const float* x, float* y) {
+    __shared__ float s_rows[8][8];
+    s_rows[0][threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = s_rows[0][63 - threadIdx.x];
+}

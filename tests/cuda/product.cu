@@ -1,4 +1,4 @@
-#include <cuda_pipeline_primitives.h>
+#include <cuda_pipeline.h>
 __global__ void product(const float* a, const float* b, float* c, int size) {
     __shared__ float s_a[2][16][16], s_b[2][16][16];
     int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;

@@ -17,6 +17,7 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
     constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
+#define __forceinline__ inline __attribute__((always_inline))
 typedef struct CUstream_st* cudaStream_t;
 #define CUDART_VERSION 13000
 
@@ -35,12 +36,26 @@ extern const __thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 constexpr int warpSize = 32;
 #endif
 
+namespace sim {
+struct Config {
+    dim3 grid, block;
+    size_t shared_bytes;
+    cudaStream_t stream;
+    const char* name;
+};
+inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t stream = nullptr) {
+    return {grid, block, shared_bytes, stream, ""};
+}
+}  // namespace sim
+
 extern "C" {
 // One launch: `body(context)` is run once by every thread of the grid.
-void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const void* kernel,
-                void (*body)(void*), void* context);
+void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context);
 // A `__shared__` array; its shape: bytes of an element, extents, 0.
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
+// A variable of a file, and what it is (see Use): where it lies, with nothing around it.
+void* sim_variable(const char* name, const void* image, size_t bytes, const unsigned* shape,
+                   int use);
 void* sim_dynamic_shared();                                    // this block's `extern __shared__`
 int sim_barrier(int predicate, int* how_many_true);            // how many threads arrived
 // Every lane of `mask` brings an argument; the last to arrive runs `step` on all of them.
@@ -55,20 +70,10 @@ void sim_fence();                                               // __threadfence
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // done at the wait
 void sim_copy_commit();
 void sim_copy_wait(unsigned newest);                            // all but so many batches
-void sim_host_wrote(const void* address, size_t bytes);         // cudaMemset and the like
 [[noreturn]] void sim_trap();
 }
 
 namespace sim {
-
-struct Config {
-    dim3 grid, block;
-    size_t shared_bytes;
-    const char* name;
-};
-inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_t = nullptr) {
-    return {grid, block, shared_bytes, ""};
-}
 
 // What stands between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
 template <typename Call>
@@ -84,8 +89,7 @@ struct Deduced {  // a template: each thread's call deduces its arguments
             auto arguments = c->second;
             std::apply(c->first, arguments);
         };
-        sim_launch(config.name, config.grid, config.block, config.shared_bytes, nullptr, body,
-                   &call);
+        sim_launch(config, nullptr, body, &call);
     }
 };
 template <typename Call, typename... P>
@@ -103,8 +107,7 @@ struct Typed {  // one function: the arguments become its parameters' types, as 
             auto* c = static_cast<decltype(call)*>(context);
             std::apply(c->first, c->second);
         };
-        sim_launch(config.name, config.grid, config.block, config.shared_bytes,
-                   reinterpret_cast<const void*>(kernel), body, &call);
+        sim_launch(config, reinterpret_cast<const void*>(kernel), body, &call);
     }
 };
 struct Address {
@@ -136,6 +139,11 @@ T& shared(const char* name, const void* declaration) {
     return *static_cast<T*>(sim_shared(name, declaration, sizeof(T),
                                        shape<T>(std::make_index_sequence<std::rank_v<T>>())));
 }
+template <typename T>
+T& variable(const char* name, T& image, int use) {
+    return *(T*)sim_variable(name, (const void*)&image, sizeof(T),
+                             shape<T>(std::make_index_sequence<std::rank_v<T>>()), use);
+}
 
 // What `any_kernel.run` brings for a parameter of whatever type.
 struct Argument {
@@ -152,7 +160,8 @@ struct Argument {
 template <typename... P, size_t... i>
 const char* call(void (*kernel)(P...), const char* name, const Argument* a, const unsigned* shape,
                  std::index_sequence<i...>) {
-    Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], name};
+    Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], nullptr,
+                  name};
     if (shape[7] != sizeof...(P)) return "it has another number of parameters than were given";
     Typed<int, P...>{config, kernel, 0}(a[i].template as<std::decay_t<P>>()...);
     return nullptr;

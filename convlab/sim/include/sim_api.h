@@ -46,6 +46,9 @@ cudaError_t sim_error(cudaError_t);  // is the last error from now on
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access);
 cudaError_t cudaFree(void* pointer);
+cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows, cudaStream_t);
+cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                     size_t rows, cudaStream_t);
 }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
@@ -80,7 +83,9 @@ template <typename... A>
 SIM_NOTHING_TO_DO(cudaMemPrefetchAsync, const A&...)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaStreamAttachMemAsync, const A&...)
-inline cudaError_t cudaStreamCreate(cudaStream_t* s) { return *s = nullptr, cudaSuccess; }
+inline cudaError_t cudaStreamCreate(cudaStream_t* s) {  // not the default one
+    return *s = reinterpret_cast<cudaStream_t>(intptr_t(1) << 41), cudaSuccess;
+}
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
     return cudaStreamCreate(s);
 }
@@ -165,11 +170,11 @@ template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes) {
     return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 1);
 }
-// Memory that the host writes too, unseen: it counts as written.
+// Memory that the host touches too, unseen: it counts as written.
 #define SIM_HOST_MALLOC(name)                                                                   \
     template <typename T>                                                                       \
     cudaError_t name(T** pointer, size_t bytes, unsigned = 0) {                                 \
-        return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 2);                         \
+        return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 3);                         \
     }
 SIM_HOST_MALLOC(cudaMallocManaged)
 SIM_HOST_MALLOC(cudaMallocHost)
@@ -195,53 +200,46 @@ inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return *free = *total = size_t(140) << 30, cudaSuccess;
 }
-inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-    sim_host_wrote(to, bytes);
-    return std::memset(to, value, bytes), cudaSuccess;
+// Inlined, so that the runtime sees where they are called.
+#define SIM_COPY __forceinline__ cudaError_t
+SIM_COPY cudaMemset(void* to, int value, size_t bytes) {
+    return sim_fill(to, 0, value, bytes, 1, nullptr);
 }
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    sim_host_wrote(to, bytes);
-    return std::memcpy(to, from, bytes), cudaSuccess;
+SIM_COPY cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr) {
+    return sim_fill(to, 0, value, bytes, 1, stream);
 }
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t = nullptr) {
-    return cudaMemset(to, value, bytes);
+SIM_COPY cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
+    return sim_fill(to, pitch, value, width, height, nullptr);
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t = nullptr) {
-    return cudaMemcpy(to, from, bytes, kind);
+SIM_COPY cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                         cudaStream_t stream = nullptr) {
+    return sim_copy(to, 0, from, 0, bytes, 1, stream);
 }
-inline cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
-    for (size_t row = 0; row < height; ++row)
-        cudaMemset(static_cast<char*>(to) + row * pitch, value, width);
-    return cudaSuccess;
+SIM_COPY cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, bytes, kind);
 }
-inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                                size_t width, size_t height, cudaMemcpyKind kind) {
-    for (size_t row = 0; row < height; ++row)
-        cudaMemcpy(static_cast<char*>(to) + row * to_pitch,
-                   static_cast<const char*>(from) + row * from_pitch, width, kind);
-    return cudaSuccess;
+SIM_COPY cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                      size_t height, cudaMemcpyKind) {
+    return sim_copy(to, to_pitch, from, from_pitch, width, height, nullptr);
 }
 template <typename T>
-cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
-                               cudaMemcpyKind = cudaMemcpyHostToDevice) {
+SIM_COPY cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                                 cudaMemcpyKind kind = cudaMemcpyHostToDevice,
+                                 cudaStream_t stream = nullptr) {
     if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
-    return cudaMemcpy(reinterpret_cast<char*>(&symbol) + offset, from, bytes, cudaMemcpyDefault);
+    return cudaMemcpyAsync((char*)&symbol + offset, from, bytes, kind, stream);
+}
+template <typename T, typename... A>
+SIM_COPY cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, const A&... more) {
+    return cudaMemcpyToSymbolAsync(symbol, from, bytes, more...);
 }
 template <typename T>
-cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
-                                 cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+SIM_COPY cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                              cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
     if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
-    auto* from = reinterpret_cast<const char*>(&symbol) + offset;
-    return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+    return cudaMemcpy(to, (const char*)&symbol + offset, bytes, kind);
 }
 template <typename T>
 cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {
     return *pointer = (void*)&symbol, cudaSuccess;
-}
-template <typename T>
-cudaError_t cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
-                                    cudaMemcpyKind kind = cudaMemcpyHostToDevice,
-                                    cudaStream_t = nullptr) {
-    return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
 }

@@ -106,11 +106,12 @@ void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, ui
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
         if (__builtin_expect(address < 1 << 16, 0)) misplaced(address, bytes, kind, pc);
-        return;  // its stack, a constant
+        if (!in_buffers(address)) return;  // its stack, a table
     }
     uint16_t index;
     Site& s = site(pc, bytes, kind, index);
-    if (address - s.low > s.reach) locate(s, address, bytes, global);
+    if (address - s.low > s.reach) locate(s, address, bytes, in_buffers(address));
+    if (s.cells == kUncounted) return;
     if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
         misplaced(address, bytes, kind, pc);
     Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
@@ -151,19 +152,21 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         for (size_t i = 0; i < g_buffers.size(); ++i) {
             const Buffer& b = g_buffers[i];
             if (address < b.base || address + bytes > b.base + b.bytes) continue;
-            if (s.kind != Kind::load && !b.writable)
-                fault("store to an input", s.pc, "store to %s, which is an input: %s", b.name,
-                      place(address));
+            if (s.kind != Kind::load && !b.writable())
+                fault("store to an input", s.pc, "store to %s, which is %s: %s", b.name,
+                      b.use == kInput ? "an input" : "__constant__", place(address));
             s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
-            s.fresh = !b.initialised, s.output = b.name == "y";
-            s.stats[0].touch(b.name.c_str());
+            s.fresh = b.use == kFresh, s.output = s.fresh && b.name == "y";
+            std::lock_guard<std::mutex> hold(g_lock);
+            s.stats[0].touch(g_names.insert(b.name).first->c_str());
             return;
         }
         const Buffer* near = buffer_near(address);
         if (!near)
             fault("global out of bounds", s.pc, "%s far outside every buffer", verb(s.kind));
+        long unit = near->shape ? near->shape[0] : 4;
         fault("global out of bounds", s.pc, "%s of %u bytes at %s[%ld], which has %zu elements: %s",
-              how, bytes, near->name, long(address - near->base) >> 2, near->bytes / 4,
+              how, bytes, near->name, long(address - near->base) / unit, near->bytes / unit,
               place(address));
     }
     for (auto& a : arrays) {

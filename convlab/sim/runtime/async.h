@@ -182,26 +182,20 @@ void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
 }
 
 void Worker::bulk_commit() {
-    if (async.stores.empty()) return;
-    Stores& mine = async.stores[current];
-    mine.groups.push_back(std::move(mine.reading));
-    mine.reading.clear();
+    if (!async.stores.empty()) async.stores[current].commit();
 }
 
 void Worker::bulk_wait_read(unsigned newest) {
-    if (async.stores.empty()) return;
-    Stores& mine = async.stores[current];
-    while (mine.groups.size() > newest) {
-        read_done(mine.groups.front());
-        mine.groups.erase(mine.groups.begin());
-    }
+    if (!async.stores.empty()) reads_done(async.stores[current], newest);
 }
 
 // What an asynchronous operation read may be overwritten by whoever knows of this moment.
-void Worker::read_done(const std::vector<Span>& spans) {
-    for (const Span& span : spans)
-        examine(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
-    async.reads -= spans.size();
+void Worker::reads_done(Reads& of, unsigned newest) {
+    for (; of.groups.size() > newest; of.groups.erase(of.groups.begin())) {
+        for (const Span& span : of.groups.front())
+            examine(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
+        async.reads -= of.groups.front().size();
+    }
 }
 
 // A store to shared memory: does an asynchronous operation still read there?
@@ -215,14 +209,12 @@ void Worker::overwritten(const Look& look) {
                    "for", place(std::max(look.address, span.from)));
         }
     };
-    for (size_t t = 0; t < async.stores.size(); ++t) {
-        meets(async.stores[t].reading, int(t));
-        for (auto& group : async.stores[t].groups) meets(group, int(t));
-    }
-    for (size_t w = 0; w < async.warps.size(); ++w) {
-        meets(async.warps[w].reading, int(w) * 32);
-        for (auto& group : async.warps[w].groups) meets(group, int(w) * 32);
-    }
+    auto all = [&](const Reads& of, size_t thread) {
+        meets(of.reading, int(thread));
+        for (auto& group : of.groups) meets(group, int(thread));
+    };
+    for (size_t t = 0; t < async.stores.size(); ++t) all(async.stores[t], t);
+    for (size_t w = 0; w < async.warps.size(); ++w) all(async.warps[w], w * 32);
 }
 
 // ---- wgmma: each warp computes its 16 rows; that the four go together is not looked at
@@ -336,11 +328,7 @@ void Worker::wgmma_fence(uintptr_t pc) {
 }
 
 void Worker::wgmma_commit(uintptr_t pc) {
-    auto step = [](void**, unsigned) {
-        Warpgroup& group = t_worker->async.warps[t_worker->current / 32];
-        group.groups.push_back(std::move(group.reading));
-        group.reading.clear();
-    };
+    auto step = [](void**, unsigned) { t_worker->async.warps[t_worker->current / 32].commit(); };
     warp_meets(step, nullptr, pc);
 }
 
@@ -354,10 +342,7 @@ void Worker::wgmma_wait(unsigned newest, uintptr_t pc) {
 
 void Worker::wgmma_done(unsigned newest) {
     Warpgroup& group = async.warps[current / 32];
-    while (group.groups.size() > newest) {
-        read_done(group.groups.front());
-        group.groups.erase(group.groups.begin());
-    }
+    reads_done(group, newest);
     if (!group.groups.empty() || !group.reading.empty()) return;
     for (auto& chain : group.chains)
         for (int lane = 0; lane < 32; ++lane)

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -27,28 +28,26 @@ struct Wgmma {  // a chain of products on one set of accumulators, as one warp s
     std::vector<float> sums;  // (16 rows, n)
     int n;
 };
-struct Warpgroup {  // a warp's part in it
+struct Reads {  // by a thread's bulk stores, or by a warp's wgmmas
+    std::vector<Span> reading;              // since the last commit
+    std::vector<std::vector<Span>> groups;  // committed, the oldest first
+    void commit() { groups.push_back(std::exchange(reading, {})); }
+};
+struct Warpgroup : Reads {  // a warp's part in it
     void* arguments[32];                    // of the lanes that met last
     bool met = false, fenced = false;
     std::vector<Wgmma> chains;              // whose sums the registers do not hold
-    std::vector<Span> reading;              // operands since the last commit
-    std::vector<std::vector<Span>> groups;  // committed, the oldest first
 };
 
 struct Operands {  // of one wgmma: (16 rows, k), (n, k), (k, n)
     float a[16][16], b[256][16], transposed[16][256];
 };
 
-struct Stores {  // bulk ones of a thread
-    std::vector<Span> reading;
-    std::vector<std::vector<Span>> groups;
-};
-
 struct Async {
     std::unordered_map<uintptr_t, Mbarrier> barriers;
     std::vector<Clock> clocks;         // by thread; none before the first mbarrier
     std::vector<Warpgroup> warps;
-    std::vector<Stores> stores;        // by thread
+    std::vector<Reads> stores;         // by thread
     size_t reads = 0;                  // spans that copies or wgmmas may still read
 };
 }  // namespace

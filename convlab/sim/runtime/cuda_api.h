@@ -21,12 +21,24 @@ std::string instance(const char* name, const void* kernel) {
         depth += (whole[end] == '<') - (whole[end] == '>');
     return whole.substr(whole.rfind("void ", 0) ? 0 : 5, end - (whole.rfind("void ", 0) ? 0 : 5));
 }
+
+// What the runtime API copies or fills: where that begins in a buffer, it ends there too.
+void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
+    auto at = uintptr_t(pointer);
+    const Buffer* b = in_buffers(at) && bytes ? buffer_near(at) : nullptr;
+    if (b && (at < b->base || at + bytes > b->base + b->bytes))
+        fault("global out of bounds", pc, "a copy or fill of %zu bytes at %s, of %zu elements",
+              bytes, place_of(at), b->bytes / 4);
+    if (b && store && b->use == kInput)
+        fault("store to an input", pc, "a copy or fill of %s, which is an input", place_of(at));
+    if (b && store) sim_host_wrote(pointer, bytes);
+}
 }  // namespace
 
 extern "C" {
-void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
-                const void* kernel, void (*body)(void*), void* context) {
+void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
+    auto [grid, block, shared_bytes, stream, name] = config;
     if (t_worker)
         fault("launch in a kernel", pc, "%s is launched by a thread of a kernel; the simulator, as "
               "convlab on a GPU, launches from the host only", name);
@@ -49,7 +61,9 @@ void sim_launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes,
         g_error = cudaErrorInvalidValue;
         return;
     }
+    on_stream(stream, pc);
     if (!g_code) find_code(uintptr_t(body));
+    Opened memory;
     if (!++g_launch) ++g_launch;
     Launch launch;
     launch.name = name, launch.number = g_launch;
@@ -143,9 +157,39 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
     g_shared_opt_in[kernel] = value;
     return cudaSuccess;
 }
+cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows,
+                     cudaStream_t stream) {
+    if (in_buffers(uintptr_t(to))) on_stream(stream, CALLER);
+    Opened memory(PROT_WRITE);
+    for (auto* row = static_cast<char*>(to); rows-- > 0; row += pitch) {
+        inside(row, width, true, CALLER);
+        std::memset(row, value, width);
+    }
+    return cudaSuccess;
+}
+cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                     size_t rows, cudaStream_t stream) {
+    if (in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from))) on_stream(stream, CALLER);
+    Opened memory(PROT_WRITE);
+    auto* row = static_cast<const char*>(from);
+    for (auto* put = static_cast<char*>(to); rows-- > 0; put += to_pitch, row += from_pitch) {
+        inside(put, width, true, CALLER), inside(row, width, false, CALLER);
+        std::memcpy(put, row, width);
+    }
+    return cudaSuccess;
+}
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, access);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
+}
+void* sim_variable(const char* name, const void* image, size_t bytes, const unsigned* shape,
+                   int use) {
+    void* at = sim_map(name, -2, 0, bytes, use);
+    if (!at) fault("memory", CALLER, "no memory for %s", name);
+    auto* from = static_cast<const char*>(image);
+    if (*from || memcmp(from, from + 1, bytes - 1)) std::memcpy(at, from, bytes);  // not all zero
+    g_buffers.back().shape = shape;
+    return at;
 }
 cudaError_t cudaFree(void* pointer) {
     if (!pointer) return cudaSuccess;

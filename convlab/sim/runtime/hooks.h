@@ -65,4 +65,28 @@ void __sanitizer_cov_trace_pc() {
 }
 HOOK(vptr_update, 8, Kind::store, , false)  // a constructor tells where its functions are
 void __tsan_vptr_read(void**) {}
+// What -fsanitize=bounds calls before an index is used that an array of known size does not have.
+struct SimType {
+    uint16_t kind, info;  // info: whether signed, and the logarithm of its bits
+    char name[];          // 'float [2][4]'
+};
+struct SimIndexed {
+    const char* file;
+    unsigned line, column;
+    const SimType *array, *index;
+};
+void __ubsan_handle_out_of_bounds(const SimIndexed* what, intptr_t index) {
+    int unused = what->index->info & 1 ? 64 - (1 << (what->index->info >> 1)) : 0;
+    std::string extents;
+    for (const char* c = strchr(what->array->name, '['); *c; ++c)
+        if (*c == '[' || (*c >= '0' && *c <= '9')) extents += *c == '[' ? ',' : *c;
+    // An address in an array that is watched says more, and rows there may be passed on purpose.
+    int watched = t_worker ? t_worker->watched(extents) : 0;
+    bool error = watched < 2;
+    report(error, "index out of bounds", CALLER, {}, "index %ld of %s, %s",
+           index << unused >> unused, error ? "an array" : "a row", what->array->name);
+    if (watched) return;
+    if (!t_worker) end(77);
+    t_worker->leave(true);
+}
 }  // extern "C"

@@ -7,7 +7,7 @@
 extern "C" {
 void sim_begin(int threads, int trace, int report) {
     g_threads = threads, g_trace = trace, g_report = report;
-    g_region = uintptr_t(reserve(kRegion, PROT_NONE));
+    g_region = uintptr_t(reserve(kRegion + kConstants, PROT_NONE));
     if (!g_region)
         fault("memory", 0, "cannot reserve 1 TiB of address space: raise `ulimit -v`");
     struct sigaction action {};
@@ -20,6 +20,7 @@ void sim_begin(int threads, int trace, int report) {
     catch_signals_here();
 }
 
+void sim_host(cudaStream_t stream) { host_runs(g_stream = stream); }
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
@@ -41,29 +42,30 @@ void sim_time_limit(double seconds, double stall) {
     setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Maps a buffer with unmapped memory on both sides; fd < 0: private memory, poisoned (all ones).
-// `writable` is 2 where what it holds may be read before it is written.
-void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int writable) {
+// Maps a buffer with unmapped memory on both sides; fd -1: private memory, poisoned (all ones); -2:
+// zero.
+void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
     size_t shift = offset % kPage;  // by which it misses a page's start
     size_t pages = (std::max<size_t>(shift + bytes, 1) + kPage - 1) / kPage * kPage;
-    if (g_region_used + pages + kGap > kRegion) return nullptr;
-    void* at = reinterpret_cast<void*>(g_region + g_region_used);
-    g_region_used += (pages + kGap + kPage - 1) / kPage * kPage;
+    size_t& used = use == kConstant ? g_constants_used : g_region_used;
+    if (used + pages + kGap > kRegion + (use == kConstant ? kConstants : 0)) return nullptr;
+    void* at = reinterpret_cast<void*>(g_region + used);
+    used += (pages + kGap + kPage - 1) / kPage * kPage;
     int flags = MAP_FIXED | (fd < 0 ? kPrivate : MAP_SHARED);
-    int protection = PROT_READ | (writable ? PROT_WRITE : 0);
+    int protection = PROT_READ | (use ? PROT_WRITE : 0);
     if (mmap(at, pages, protection, flags, fd, off_t(offset - shift)) == MAP_FAILED) return nullptr;
     at = static_cast<char*>(at) + shift;
-    if (fd < 0 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
+    if (fd == -1 && !g_sample && !g_record.on) std::memset(at, 0xff, bytes);
     std::lock_guard<std::mutex> hold(g_lock);
-    Cell* cells = nullptr;
+    Cell* cells = use == kConstant ? kUncounted : nullptr;
     size_t need = (bytes / 4 + 1) * sizeof(Cell);
-    if (writable && g_trace && g_shadow_used + need <= kShadow) {
+    if (use && !cells && g_trace && g_shadow_used + need <= kShadow) {
         cells = static_cast<Cell*>(reserve(need));
         g_shadow_used += need;
     }
     auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
-    g_buffers.push_back({name, uintptr_t(at), bytes, bool(writable), !writable || writable == 2,
-                         cells, seen, {}});
+    g_buffers.push_back({name, uintptr_t(at), bytes, use, nullptr, cells, seen, {}});
+    if (g_host) protect(g_buffers.back(), PROT_NONE);
     return at;
 }
 
@@ -77,7 +79,7 @@ void sim_host_wrote(const void* address, size_t bytes) {
 // What is known when all is over: outputs that nobody wrote, how often findings were met, sites.
 void sim_finish() {
     for (auto& b : g_buffers) {
-        if (b.name != "y" || !b.cells || b.initialised || g_faulted) continue;
+        if (b.name != "y" || !b.cells || b.use != kFresh || g_faulted) continue;
         if (g_sample || g_record.on) continue;  // not all were to be written
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;

@@ -143,3 +143,5 @@ void extrapolate(const Launch& launch) {
     tell(line + "]\n");
 }
 }  // namespace
+
+extern "C" void sim_code(const void* inside) { find_code(uintptr_t(inside)); }

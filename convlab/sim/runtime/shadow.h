@@ -53,9 +53,11 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
     if (look.kind != Kind::store && look.fresh && (mask & ~written))
         uninitialised(cell, look, address);
     if (cell.in_flight && written) in_flight(cell, look, address);
-    const Mark& w = cell.writer;
-    if (w.launch && (w.mask & mask) && !(w.atomic && ordered) && !before(w, global))
-        race(w, look, address);
+    auto conflicts = [&](const Mark& m) {
+        return m.launch && (m.mask & mask) && !(m.atomic && ordered && global) &&
+               !before(m, global);
+    };
+    if (conflicts(cell.writer)) race(cell.writer, look, address, Kind::store);
     if (look.kind == Kind::load) {
         Mark mine = mark(mask, ordered, look.site);
         Mark* r = cell.reader;
@@ -78,8 +80,7 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
         return;
     }
     for (const Mark& r : cell.reader)
-        if (r.launch && (r.mask & mask) && !(r.atomic && ordered) && !before(r, global))
-            race(r, look, address);
+        if (conflicts(r)) race(r, look, address, Kind::load);
     cell.writer = mark(mask, ordered, look.site);
     if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
     if (look.output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
@@ -105,11 +106,22 @@ void Worker::in_flight(Cell& cell, const Look& look, uintptr_t address) {
            place(address));
 }
 
-void Worker::race(const Mark& m, const Look& look, uintptr_t address) {
+void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind theirs) {
     const Site& mine = sites[look.site];
-    const Site& theirs = sites.size() > m.site && sites[m.site].pc ? sites[m.site] : mine;
+    bool known = m.site < sites.size() && sites[m.site].pc;  // else it is another worker's
+    if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
     Other other{g_pcs[m.site], launch->block_of(m.block), launch->thread_of(m.thread)};
-    if (look.kind == Kind::store && !m.atomic && theirs.kind != Kind::load) {  // same value?
+    const char* what = theirs == Kind::atomic ? "an atomic"
+                       : theirs == Kind::load ? "a load" : "a store";
+    if (m.atomic && look.ordered) {  // lanes that trust in running together
+        bool atomic = look.kind == Kind::atomic || theirs == Kind::atomic;
+        if (m.thread / 32 == current / 32 && !atomic)
+            report(false, "race", mine.pc, other, "%s of %s, and %s by another lane of the warp, "
+                   "both volatile, with no __syncwarp between the two", verb(look.kind),
+                   place(address), what);
+        return;
+    }
+    if (look.kind == Kind::store && theirs == Kind::store && !m.atomic) {  // same value?
         if (pending.address) return;
         pending.address = reinterpret_cast<uint8_t*>(look.address);
         std::memcpy(pending.before, pending.address, pending.bytes = std::min(look.bytes, 16u));
@@ -118,8 +130,7 @@ void Worker::race(const Mark& m, const Look& look, uintptr_t address) {
     }
     report(true, "race", mine.pc, other,
            "%s of %s, and %s by another thread%s, with nothing that orders the two",
-           verb(look.kind), place(address),
-           m.atomic ? "an atomic" : theirs.kind == Kind::load ? "a load" : "a store",
+           verb(look.kind), place(address), what,
            m.block == uint32_t(block) ? "" : " of another block");
 }
 

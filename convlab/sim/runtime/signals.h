@@ -3,6 +3,7 @@
 #include "memory.h"
 
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <signal.h>
 #include <ucontext.h>
 
@@ -16,6 +17,24 @@ uintptr_t code_address(const mcontext_t& machine) {
 #endif
 }
 
+// Whether a code address is in the kernel's file: not in another library, nor in one of headers.
+bool of_kernel(uintptr_t pc) {
+    Dl_info f{};
+    if (pc - g_code >= g_code_bytes) return false;
+    const char* name = dladdr(reinterpret_cast<void*>(pc), &f) ? f.dli_sname : nullptr;
+    const char* std = name ? strstr(name, "St") : nullptr;  // _ZSt, _ZNSt, _ZNKSt
+    return !std || std - name > 4;
+}
+
+// Where the kernel's file called what crashed at an address.
+uintptr_t called_from(uintptr_t pc) {
+    void* frames[64];
+    int n = of_kernel(pc) ? 0 : backtrace(frames, int(std::size(frames)));
+    for (int i = 0; i < n; ++i)
+        if (of_kernel(uintptr_t(frames[i]))) return uintptr_t(frames[i]);
+    return pc;
+}
+
 [[noreturn]] void abandon() { t_worker->leave(true); }
 
 void on_signal(int number, siginfo_t* info, void* context) {
@@ -26,7 +45,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
     bool in_kernel = w && w->current >= 0;
     const Other none;
     const Buffer* near = buffer_near(address);
-    if (!in_kernel && g_library_call) pc = g_library_call;
+    bool inside = near && address - near->base < near->bytes;
+    if (!in_kernel) pc = g_library_call ? g_library_call : called_from(pc);
     if (number == SIGFPE) {
         report(true, "arithmetic", pc, none, "integer division by zero");
     } else if (number == SIGABRT) {
@@ -40,6 +60,12 @@ void on_signal(int number, siginfo_t* info, void* context) {
     } else if (address < 1 << 16 && info->si_code != SI_KERNEL) {
         // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
         report(true, "null pointer", pc, none, "access through a null pointer");
+    } else if (inside && in_kernel) {
+        report(true, "store to an input", pc, none, "store to %s, which is an input",
+               place_of(address));
+    } else if (inside) {
+        report(true, "host access", pc, none, "host code touches %s, which is the device's memory",
+               place_of(address));
     } else if (near) {
         report(true, "global out of bounds", pc, none,
                "access%s at \x01%s:%ld\x02, of %zu elements",

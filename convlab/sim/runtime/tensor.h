@@ -13,33 +13,24 @@ uint32_t sim_shared_address(const void* pointer) {
     if (at >= kSharedSpan) fault("illegal address", CALLER, "this is no address in shared memory");
     return uint32_t(at);
 }
-void sim_mbarrier_init(const void* barrier, int arrivals) {
-    t_worker->mbarrier_init(uintptr_t(barrier), arrivals, CALLER);
-}
-void sim_mbarrier_arrive(const void* barrier, int bytes) {
-    t_worker->mbarrier_arrive(uintptr_t(barrier), bytes, CALLER);
-}
-void sim_mbarrier_wait(const void* barrier, int parity) {
-    t_worker->mbarrier_wait(uintptr_t(barrier), parity, CALLER);
-}
-void sim_bulk_load(void* to, const void* from, int bytes, const void* barrier) {
-    t_worker->bulk_load(static_cast<char*>(to), static_cast<const char*>(from), bytes,
-                        uintptr_t(barrier), CALLER);
-}
-void sim_bulk_store(void* to, const void* from, int bytes) {
-    t_worker->bulk_store(static_cast<char*>(to), static_cast<const char*>(from), bytes, CALLER);
-}
-void sim_bulk_commit() { t_worker->bulk_commit(); }
-void sim_bulk_wait_read(unsigned newest) { t_worker->bulk_wait_read(newest); }
+#define PASSED(name, parameters, ...)                                                           \
+    void sim_##name parameters { t_worker->name(__VA_ARGS__); }
+PASSED(mbarrier_init, (const void* at, int arrivals), uintptr_t(at), arrivals, CALLER)
+PASSED(mbarrier_arrive, (const void* at, int bytes), uintptr_t(at), bytes, CALLER)
+PASSED(mbarrier_wait, (const void* at, int parity), uintptr_t(at), parity, CALLER)
+PASSED(bulk_load, (char* to, const char* from, int bytes, const void* barrier), to, from, bytes,
+       uintptr_t(barrier), CALLER)
+PASSED(bulk_store, (char* to, const char* from, int bytes), to, from, bytes, CALLER)
+PASSED(bulk_commit, ())
+PASSED(bulk_wait_read, (unsigned newest), newest)
+PASSED(wgmma_fence, (), CALLER)
+PASSED(wgmma_commit, (), CALLER)
+PASSED(wgmma_wait, (unsigned newest), newest, CALLER)
+PASSED(wgmma, (float* d, uint64_t a, uint64_t b, int n, char type, int accumulate), d, a, b, n,
+       type, accumulate, CALLER)
 void sim_fence_proxy_async() {
     Fiber& f = t_worker->fibers[t_worker->current];
     f.proxy_phase = t_worker->phase, f.proxy_stamp = t_worker->warps[t_worker->current / 32].stamp;
     t_worker->next_stamp(t_worker->current);
-}
-void sim_wgmma_fence() { t_worker->wgmma_fence(CALLER); }
-void sim_wgmma_commit() { t_worker->wgmma_commit(CALLER); }
-void sim_wgmma_wait(unsigned newest) { t_worker->wgmma_wait(newest, CALLER); }
-void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate) {
-    t_worker->wgmma(d, a, b, n, type, accumulate, CALLER);
 }
 }

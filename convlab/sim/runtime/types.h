@@ -27,6 +27,7 @@ const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
 constexpr size_t kGap = size_t(1) << 30;     // unmapped bytes between two buffers
 constexpr size_t kRegion = size_t(1) << 40;  // address space for all buffers
+constexpr size_t kConstants = kRegion / 4;   // and behind it for `__constant__` variables
 constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // entries that a lane logs before its warp is counted
@@ -65,14 +66,19 @@ struct alignas(64) Cell {  // of one 4-byte word; of its bytes a mask tells
 };
 constexpr uint16_t kAnyWarp = 0xffff;
 
+// What a buffer is: read only; not written yet; holding something; the host's too, as managed and
+// pinned memory are; a `__constant__` variable.
+enum Use : int { kInput, kFresh, kFilled, kHosts, kConstant };
 struct Buffer {
     std::string name;
     uintptr_t base;
     size_t bytes;
-    bool writable, initialised;
+    int use;
+    const unsigned* shape;   // as an Array's
     Cell* cells;             // of its words; null where it is only read
     uint16_t* launch_seen;   // of its 32-byte sectors: the launch that touched it last
     std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
+    bool writable() const { return use != kInput && use != kConstant; }
     bool host_wrote(uintptr_t address) const {
         for (auto& [from, to] : by_host)
             if (address >= from && address < to) return true;
@@ -235,16 +241,20 @@ void* reserve(size_t bytes, int protection = PROT_READ | PROT_WRITE) {
 }
 
 uintptr_t g_region = 0;
-size_t g_region_used = kGap;
+size_t g_region_used = kGap, g_constants_used = kRegion + kGap / 2;
 std::vector<Buffer> g_buffers;
 Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 bool g_trace = true, g_faulted = false;
+bool g_host = false;                 // the host's code runs, see Opened, and was given
+cudaStream_t g_stream = nullptr;     // this stream
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest
 std::atomic<uint32_t> g_clock{0};    // of fences
 size_t g_shadow_used = 0;
+Cell* const kUncounted = reinterpret_cast<Cell*>(64);  // of constants: no memory's traffic
+bool in_buffers(uintptr_t address) { return address - g_region < kRegion + kConstants; }
 uint64_t g_sample = 0;               // blocks that run of a launch; 0: all
 uint64_t g_sample_seed = 0;
 struct {                             // of one warp (-1: all of its block) the requests are written
@@ -275,7 +285,8 @@ constexpr int kOthers = 256;
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;
-uintptr_t g_library_call = 0;        // where the host called a library that is at work
+uintptr_t g_library_call = 0;        // where the host called a library that is at work, on
+cudaStream_t g_library_stream = nullptr;
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs

@@ -85,6 +85,7 @@ struct Worker {
     char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
     const Array* array_near(uintptr_t address) const;
     std::string place(uintptr_t address) const;
+    int watched(const std::string& extents) const;
 
     // fibers.h
     int draw();
@@ -138,7 +139,7 @@ struct Worker {
     void look_at_word(Cell& cell, const Look& look, uintptr_t address, unsigned mask);
     void uninitialised(Cell& cell, const Look& look, uintptr_t address);
     void in_flight(Cell& cell, const Look& look, uintptr_t address);
-    void race(const Mark& m, const Look& look, uintptr_t address);
+    void race(const Mark& m, const Look& look, uintptr_t address, Kind theirs);
     void settle();
 
     // meeting.h
@@ -173,7 +174,7 @@ struct Worker {
     void bulk_store(char* to, const char* from, int bytes, uintptr_t pc);
     void bulk_commit();
     void bulk_wait_read(unsigned newest);
-    void read_done(const std::vector<Span>& spans);
+    void reads_done(Reads& of, unsigned newest);
     void overwritten(const Look& look);
     void warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc);
     bool warp_met(void* argument, uintptr_t pc);

@@ -1,0 +1,3 @@
+// Of CUDA's pipelines what kernels call by name; pipelines as objects are not here.
+#pragma once
+#include <cuda_pipeline_primitives.h>
