@@ -1,8 +1,4 @@
-"""The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed.
-
-Exit status: 0 if all that was asked is right, 1 if a kernel is wrong or does not build or run,
-2 for a usage error.
-"""
+"""The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed."""
 
 import contextlib
 import json
@@ -14,9 +10,9 @@ from typing import Any, TextIO
 
 from .use.answers import PLURAL, Told, answers, drawn, saved
 from .use.grammar import parser, understood
-from .words.errors import CatalogError, ConvlabError, ProblemError
+from .words.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
 
-RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
+RIGHT, WRONG, USAGE, DECLINED, INTERRUPTED = 0, 1, 2, 3, 130  # as `grammar.STATUS` tells
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
             document = found[0].to_dict()
             if asked.command in PLURAL:
                 each = [answer.to_dict() for answer in found]
-                document = {"ok": all(answer.ok for answer in found), PLURAL[asked.command]: each}
-            status = RIGHT if all(answer.ok for answer in found) else WRONG
+                document = {"ok": _status(found) == RIGHT, PLURAL[asked.command]: each}
+            status = _status(found)
             for path in drawn(found, getattr(asked, "plot", None)):
                 document["plot"] = str(path)
                 show(f"plot: {path}")
@@ -60,7 +56,8 @@ def main(argv: list[str] | None = None) -> int:
             return status
         except (ConvlabError, OSError) as error:  # OSError: a file that was named
             usage = isinstance(error, (CatalogError, ProblemError, OSError))
-            status = USAGE if usage else WRONG
+            declined = isinstance(error, UnsupportedError)
+            status = USAGE if usage else DECLINED if declined else WRONG
             document["error"] = str(error)
             print(f"convlab: {error}", file=sys.stderr)
         except KeyboardInterrupt:
@@ -69,6 +66,12 @@ def main(argv: list[str] | None = None) -> int:
         if asked.json:
             print(json.dumps(document, indent=1), file=out)
     return status
+
+
+def _status(found: list[Any]) -> int:
+    if any(not answer.ok and not answer.declined for answer in found):
+        return WRONG
+    return RIGHT if any(answer.ok for answer in found) else DECLINED
 
 
 @contextlib.contextmanager

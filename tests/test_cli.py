@@ -294,6 +294,23 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
         assert messages[name] in done.err
 
 
+STATUS = {
+    "a kernel declines": (0, "compare 01 refuses.cu {}"), "check": (0, "check 01 refuses.cu {}"),
+    "all decline": (3, "compare refuses.cu {}"), "check alone": (3, "check refuses.cu {}"),
+    "ab": (3, "ab 01 refuses.cu {}"), "inspect": (3, "inspect refuses.cu {}"),
+    "sweep": (3, "sweep 06_depthwise ROWS=4,8 {}"), "a set": (3, "check refuses.cu limits"),
+    "wrong beside it": (1, "compare ones.cu refuses.cu {}"), "crash": (1, "ab 01 crash.cu {}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "words"), STATUS.values(), ids=STATUS)
+def test_status_tells_wrong_from_declined(run, kernels, status, words):
+    done = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split())
+    assert done.status == status and ("3: nothing ran" in " ".join(parser().epilog.split()))
+    document = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split(), "--json").document
+    assert document.get("ok", False) is (status == 0)
+
+
 def test_compare_with_wrong_ones(process, run, kernels):
     names = ["ones.cu", "broken.cu", "crash.cu", "01"]
     done = run("compare", *names, "--problem", SMALL)
@@ -302,6 +319,7 @@ def test_compare_with_wrong_ones(process, run, kernels):
     assert " WRONG " in table["ones"] and " right " in table["01_direct"]
     assert " FAILED " in table["broken"] and " FAILED " in table["crash"]
     assert "broken.cu:6:" in done.out and "crash.cu:6:" in done.out
+    assert not re.search(r"(crash|broken)\W.{,30}\b\1: ", done.out)  # each is named once
     done = process("compare", *names, "--problem", SMALL, "--engine", "sim", "--json")
     assert done.status == 1 and done.document["ok"] is False
     assert [row["right"] for row in done.document["rows"]] == [False, False, False, True]

@@ -57,8 +57,8 @@ class Comparison(Costly):
         x_floor, and with_prepare_ms where a kernel lays out its filter: the time with that; on the
         simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
         `right` is None for a kernel that did not run.
-    ok : whether all that was asked is right. A kernel that declines the problem spoils it only if
-        it was asked for by name.
+    ok : whether something is right, and nothing wrong. A kernel that declines the problem, by its
+        header, is not wrong.
     notes : lines: engine, device, scaling, versions, date.
     failures : what is wrong, in full: reports of wrong kernels, messages of those that failed.
     reports : of those that ran.
@@ -80,6 +80,10 @@ class Comparison(Costly):
         """Where it ran: "cuda" or "sim"; "torch" if nothing but baselines ran, on a CPU."""
         engines = set(self.frame["engine"])
         return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
+
+    @property
+    def declined(self) -> bool:
+        return len(self.frame) > 0 and self.frame["right"].isna().all()
 
     @property
     def note(self) -> str:
@@ -124,6 +128,15 @@ class Comparisons(Several):
     """Comparisons on the problems of a set: a row for each kernel, a column for each problem."""
 
     results: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something is right, and nothing wrong."""
+        return any(r.ok for r in self) and all(r.ok or r.declined for r in self)
+
+    @property
+    def declined(self) -> bool:
+        return all(result.declined for result in self)
 
     @property
     def sentence(self) -> str:

@@ -60,6 +60,10 @@ class Sweep(Costly):
         return len(self.frame) > 0 and "wrong" not in set(self.dropped["kind"])
 
     @property
+    def declined(self) -> bool:
+        return self.frame.empty and set(self.dropped["kind"]) == {"declined"}
+
+    @property
     def best(self) -> dict[str, str]:
         """The best point of each problem, as a name that `load` takes.
 
@@ -184,7 +188,7 @@ def sweep(
         for point, tuned, error in zip(points, kernels, errors, strict=True):
             rows.append({"problem": problem.label, **point, "kernel": tuned.name})
             if error is not None:
-                rows[-1] |= {"kind": "does not build", "reason": reason(error)}
+                rows[-1] |= {"kind": "does not build", "reason": reason(error, tuned.name)}
             else:
                 tasks.append((rows[-1], (tuned, problem, seed, limit_seconds, isolate)))
     done = _done(tasks, executor)
@@ -223,7 +227,7 @@ def measure_point(
             timing = measure(kernel, problem, **options)
     except ConvlabError as error:
         kinds = {UnsupportedError: "declined", BuildError: "does not build"}
-        return {"kind": kinds.get(type(error), "failed"), "reason": reason(error)}
+        return {"kind": kinds.get(type(error), "failed"), "reason": reason(error, kernel.name)}
     if timing.caught:
         return {"kind": "wrong", "reason": timing.caught}
     return timing.cells | {"stable": timing.stable}

@@ -43,7 +43,8 @@ class Result:
 
     frame: pd.DataFrame  # the rows
     sentence: str  # all of it in one line
-    ok: bool  # whether all that was asked is right
+    ok: bool  # whether something is right, and nothing wrong
+    declined: bool = False  # whether nothing ran, as no kernel does what was asked
     notes: Sequence[str]  # lines: device, scaling, what was left out and why
     problem: Problem  # of those that a set is made of
     tables: Sequence[Table] = ()  # what is shown of the rows

@@ -40,6 +40,7 @@ class Told:
     ok: bool = True
     language: str = ""
     failure: Exception | None = None  # of one kernel of several, which does not build or run
+    declined = property(lambda self: isinstance(self.failure, UnsupportedError))
 
     def __repr__(self) -> str:
         return self.text

@@ -25,6 +25,12 @@ from ..words.problem import PROBLEM_SETS, Problem, problems
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
             "inspect": "square", "bench": "headline"}  # fmt: skip
+STATUS = (
+    "exit status: 0: what ran is right (a kernel may have declined the problem, by its header); 1: a "
+    "kernel is wrong, or does not build or run (doctor: something is missing); 2: a word, a file or a "
+    "problem is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: "
+    "interrupted"
+)
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
@@ -72,13 +78,16 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
 
     ``prog`` is what the user typed; for "%convlab" it is without the benchmarks and JSON.
     """
-    top = kind(prog=prog, description="A microscope for CUDA convolution kernels.")
+    top = kind(prog=prog, description="A microscope for CUDA convolution kernels.",
+               epilog=None if prog.startswith("%") else STATUS)  # fmt: skip
     group = top.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
     notebook = prog.startswith("%")
 
     def add(name: str, text: str, *, kernels: bool = False, plot: bool = True) -> Callable:
         top.words.append(name)
-        command = top.commands[name] = group.add_parser(name, help=text, description=text)
+        command = top.commands[name] = group.add_parser(
+            name, help=text, description=text, epilog=top.epilog
+        )
         command.set_defaults(command=name)
         option = command.add_argument
         if kernels:
