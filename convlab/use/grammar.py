@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
 import os
 import re
@@ -15,10 +14,12 @@ from ..fast.ab import LIMIT_SECONDS
 from ..fast.paired import MODES
 from ..fast.ratio import THRESHOLD
 from ..right.check import COUNT
+from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel
 from ..run.runnable import Runnable
 from ..show.plot import ENDINGS
 from ..words import catalog
+from ..words.arguments import hint
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import PROBLEM_SETS, Problem, problems
 
@@ -44,7 +45,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
         """As argparse's; remembers the words that it brings."""
-        self.words += [*names, *options.get("choices", ())]
+        self.words += [name for name in names if name[0] == "-"]
+        self.words += options.get("choices", ())
         return super().add_argument(*names, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
@@ -64,9 +66,9 @@ class Parser(argparse.ArgumentParser):
 
     def hinted(self, message: str) -> str:
         """The message, with the word that is nearest to the unknown one that it names."""
-        asked = re.search(r"unrecognized arguments: (-[^\s=]*)|invalid choice: '([^']*)'", message)
-        near = difflib.get_close_matches(asked[1] or asked[2], self.words, 1, 0.7) if asked else []
-        return message + (f"; did you mean {near[0]}?" if near else "")
+        asked = re.search(r"(?:unrecognized arguments: (?=-)|invalid choice: ')([^\s=']*)", message)
+        word = asked[1] if asked else ""
+        return message + hint(word, [w for w in self.words if (w[0] == "-") == (word[:1] == "-")])
 
     def error(self, message: str) -> None:
         """Print the usage and the message, and exit with status 2."""
@@ -235,12 +237,11 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
             catalog.find(name)
     except CatalogError:
         own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
-        others = difflib.get_close_matches(name, [*own, *problem_names()], 1)
-        kernels = difflib.get_close_matches(name, [path.stem for path in catalog.catalog()], 1)
-        if not others or kernels or "/" in name:
+        kernels = [path.stem for path in catalog.catalog()]
+        near = hint(name, [*own, *kernels, *BASELINES, *problem_names()])
+        if not near or "/" in name or hint(name, kernels):
             raise
-        text = f"no kernel and no problem is named {name!r}; did you mean {others[0]}?"
-        raise CatalogError(text) from None
+        raise CatalogError(f"no kernel and no problem is named {name!r}{near}") from None
     return word
 
 

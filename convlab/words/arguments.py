@@ -5,6 +5,7 @@ A message begins with the argument's name and what was given, and says what may 
 
 from __future__ import annotations
 
+import difflib
 import numbers
 import operator
 import os
@@ -27,6 +28,28 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """Return three names at most that a word may stand for.
+
+    One that is the same but for its case; else those that begin with it, hold it, or look like it.
+    """
+    asked, known = word[:_SHOWN].lower().lstrip("-"), {}
+    for name in names:
+        known.setdefault(name.lower().lstrip("-"), name)
+    if asked in known:
+        return [known[asked]]
+    held = [key for key in known if len(asked) > 1 and asked in key]
+    held.sort(key=lambda key: not key.startswith(asked))
+    alike = (difflib.get_close_matches(asked, known, 3, least) for least in (0.75, 0.5))
+    return [known[key] for key in (held or next(filter(None, alike), []))[:3]]
+
+
+def hint(word: str, names: Iterable[str]) -> str:
+    """Return the end of a message about a word that is not known: empty where no name is near."""
+    near = nearest(word, names)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT64_MAX) -> int:
@@ -82,7 +105,8 @@ def text(value: object, name: str) -> str:
 def choice(value: object, name: str, allowed: Collection[str]) -> str:
     """Return one of several words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ProblemError(f"no {name} {shown(value)}: choose from {', '.join(allowed)}")
+        near = hint(value, allowed) if isinstance(value, str) else ""
+        raise ProblemError(f"no {name} {shown(value)}: choose from {', '.join(allowed)}{near}")
     return value
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import os
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from .arguments import hint, nearest, shown
 from .arguments import path as valid_path
-from .arguments import shown
 from .errors import CatalogError, ProblemError
 from .format import FLOAT32, Format, parse_format
 from .problem import Problem
@@ -145,10 +144,9 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
         if entry and (entry[1].lower() in _KEYS or entry[1].islower()):
             current = entry[1].lower()
             if current not in _KEYS:
-                near = difflib.get_close_matches(current, _KEYS, n=1)
-                hint = f"did you mean {near[0]}? " if near else ""
+                near = hint(current, _KEYS) or "."
                 raise CatalogError(
-                    f"{path}:{number}: unknown key {current!r} in the header; {hint}"
+                    f"{path}:{number}: unknown key {current!r} in the header{near} "
                     f"Keys: {', '.join(_KEYS)}"
                 )
             if current in found:
@@ -204,26 +202,24 @@ def find(name_or_path: str | Path) -> Path:
     paths = catalog()
     if "/" in text or text.endswith(".cu"):
         known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
-        near = [known[name] for name in difflib.get_close_matches(path.name, known, 1, 0.4)]
-        raise CatalogError(f"there is no file {text[:200]}; {_hint(near, paths)}")
+        near = [known[name] for name in nearest(path.name, known)[:1]]
+        raise CatalogError(f"there is no file {text[:200]}{hint(text, near) or _here(paths)}")
     matches = (
         [p for p in paths if p.stem == text]
         or [p for p in paths if p.stem.partition("_")[0] == text]
         or [p for p in paths if text and p.stem.startswith(text)]
     )
     if not matches:
-        near = difflib.get_close_matches(text[:80], [p.stem for p in paths], 3, 0.4)
-        raise CatalogError(f"no kernel is named {shown(text)}; {_hint(near, paths)}")
+        near = hint(text, [p.stem for p in paths]) or _here(paths)
+        raise CatalogError(f"no kernel is named {shown(text)}{near}")
     if len(matches) > 1:
         stems = ", ".join(p.stem for p in matches)
         raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
     return matches[0]
 
 
-def _hint(near: list[str], paths: list[Path]) -> str:
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"kernels here: {', '.join(path.stem for path in paths) or 'none'}"
+def _here(paths: list[Path]) -> str:
+    return f"; kernels here: {', '.join(path.stem for path in paths) or 'none'}"
 
 
 def folders() -> list[Path]:
