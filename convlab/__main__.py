@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from .use.answers import PLURAL, Told, answers, drawn, saved
 from .use.grammar import parser, understood
+from .words.arguments import reason
 from .words.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
 
 RIGHT, WRONG, USAGE, DECLINED, INTERRUPTED = 0, 1, 2, 3, 130  # as `grammar.STATUS` tells
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
             for path in drawn(found, getattr(asked, "plot", None)):
                 document["plot"] = str(path)
                 show(f"plot: {path}")
-            for path in saved(found, getattr(asked, "save", False)):
+            for path in saved(found, getattr(asked, "save", None)):
                 document["receipt"] = str(path)
                 show(f"receipt: {path}")
         except BrokenPipeError:  # whoever read it has enough: `convlab list | head`
@@ -58,8 +59,11 @@ def main(argv: list[str] | None = None) -> int:
             usage = isinstance(error, (CatalogError, ProblemError, OSError))
             declined = isinstance(error, UnsupportedError)
             status = USAGE if usage else DECLINED if declined else WRONG
-            document["error"] = str(error)
-            print(f"convlab: {error}", file=sys.stderr)
+            told = reason(error) if isinstance(error, OSError) and error.errno else str(error)
+            document["error"] = (
+                f"{error.filename or 'output'}: {told}" if told != str(error) else told
+            )
+            print(f"convlab: {document['error']}", file=sys.stderr)
         except KeyboardInterrupt:
             print("convlab: interrupted", file=sys.stderr)
             return INTERRUPTED

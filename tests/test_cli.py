@@ -1,5 +1,6 @@
 """The command line, as a user types it: its output, its files, its exit status, its messages."""
 
+import errno
 import json
 import re
 import subprocess
@@ -202,15 +203,15 @@ def test_results_come_before_the_picture(run, monkeypatch):
     """A disk that is full when the picture is drawn takes nothing of the results."""
 
     def full(*_):
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device", "one.png")
 
     monkeypatch.setattr("convlab.show.plot.Chart.save", full)
     words = ("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
     done = run(*words)
-    assert done.status == 2 and "no space left" in done.err
+    assert done.status == 2 and "one.png: the disk is full; free" in done.err
     assert "01_direct" in done.out and "right" in done.out
     document = run(*words, "--json").document
-    assert document["ok"] is True and "no space left" in document["error"]
+    assert document["ok"] is True and "the disk is full" in document["error"]
 
 
 def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):

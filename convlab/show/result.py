@@ -13,6 +13,7 @@ import json
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ..machine import toolchain
+from ..words.arguments import writable
 from ..words.problem import Problem
 
 if TYPE_CHECKING:
     from .plot import Chart
 
 RECEIPT = 1  # the version of what `Result.save` writes
+MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {toolchain.CACHE}"
 WIDTH = 100  # columns of a terminal that text may take
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
@@ -93,15 +96,17 @@ class Result:
     def save(self, path: str | Path | None = None) -> Path:
         """Write all of it as JSON, for `convlab.load_result`; return where.
 
-        Without a path it goes where ``convlab history`` looks: a folder beside the builds.
+        Without a path it goes where ``convlab history`` looks: a folder beside the builds. Raises
+        ProblemError if a file cannot be written there.
         """
         text = json.dumps(self.receipt, indent=1, allow_nan=False)
         if path is None:
             digest = hashlib.sha256(text.encode()).hexdigest()[:8]
             when = re.sub(r"\D", "", str(self.made.get("when", "")))[:14] or "undated"
             path = receipts_folder() / f"{when}-{type(self).__name__}-{digest}.json"
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+            if not toolchain.lasting():
+                warnings.warn(f"{path} goes when Python ends: {MOVE}", stacklevel=2)
+        path = writable(path, "the receipt")
         path.write_text(text)
         return path
 

@@ -84,10 +84,10 @@ def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
         yield result.plot().save(where).resolve()
 
 
-def saved(found: Sequence[Any], wanted: bool) -> Iterator[Path]:
-    """Save results, if that is wanted, where `history` looks; tell where each one went."""
-    for result in found if wanted else ():
-        yield result.save().resolve()
+def saved(found: Sequence[Any], path: str | None) -> Iterator[Path]:
+    """Save results, if a path is given; where `history` looks if it is empty; tell the places."""
+    for result in found if path is not None else ():
+        yield result.save(path or None).resolve()
 
 
 def _answer(asked: Namespace) -> Any:

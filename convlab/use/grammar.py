@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from typing import Any
 from ..fast.ab import LIMIT_SECONDS
 from ..fast.paired import MODES
 from ..fast.ratio import THRESHOLD
+from ..machine import toolchain
 from ..right.check import COUNT
 from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel
 from ..run.runnable import Runnable
 from ..show.plot import ENDINGS
+from ..show.result import MOVE
 from ..words import catalog
-from ..words.arguments import hint
+from ..words.arguments import hint, writable
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import PROBLEM_SETS, Problem, problems
 
@@ -51,6 +53,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         """As argparse's, but kernels and problems may also stand after options."""
+        args = list(sys.argv[1:] if args is None else args)
+        for i, (word, after) in enumerate(zip(args, [*args[1:], ""])):
+            if word == "--save" and not after.endswith(".json"):  # a kernel, or the problem
+                args[i] = "--save="
         found, rest = self.parse_known_args(args, namespace)
         asked = vars(found)
         if not any(word.startswith("-") for word in rest):
@@ -109,8 +115,9 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         return option
 
     def saved() -> None:
-        option("--save", action="store_true", help="keep it as a receipt, with all samples, "
-               "versions and the sources' digests, where `history` looks")  # fmt: skip
+        option("--save", nargs="?", const="", metavar="FILE", help="keep it as a receipt, with all "
+               "samples, versions and the sources' digests, in this .json file, or where `history` "
+               "looks")  # fmt: skip
 
     named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
     one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
@@ -200,11 +207,11 @@ def understood(
         asked["problem"] = value if isinstance(value, Problem | str) else given[0]
     elif arguments.command in PROBLEMS:
         asked["problem"] = PROBLEMS[arguments.command]
-    path = asked.get("plot")
-    if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):  # known before the work
-        raise NotADirectoryError(f"--plot {path}: {path.parent} is no folder to write to")
-    if path is not None and path.suffix.lower() not in ENDINGS:
-        raise ProblemError(f"--plot {path}: the file's name must end in {', '.join(ENDINGS)}")
+    for name, endings in (("plot", ENDINGS), ("save", ()), ("write", ())):  # before the work
+        if asked.get(name):
+            writable(asked[name], f"--{name}", endings)
+    if asked.get("save") == "" and not toolchain.lasting():
+        raise ProblemError(f"--save: the folder of receipts goes when Python ends: {MOVE}")
     return arguments
 
 

@@ -167,7 +167,7 @@ def _answered(asked: Namespace) -> Any:
         print(answer, file=sys.stderr)
     for path in drawn(found, getattr(asked, "plot", None)):
         print(f"plot: {path}")
-    for path in saved(found, getattr(asked, "save", False)):
+    for path in saved(found, getattr(asked, "save", None)):
         print(f"receipt: {path}")
     return found[0] if len(found) == 1 and not failed else Results(found)
 
@@ -263,7 +263,7 @@ def _words(
     """What a command may have next: an option's value, options, or what its next place takes."""
     options = {name: action for action in command._actions for name in action.option_strings}
     action = options.get(known[-1]) if known else None
-    if action is None or action.nargs == 0:
+    if action is None or action.nargs in (0, "?"):
         places = [action for action in command._actions if not action.option_strings]
         if word.startswith("-") or not places:
             return list(options)
