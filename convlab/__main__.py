@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from .machine.progress import Lines
 from .use.answers import PLURAL, Told, answers, drawn, saved
 from .use.grammar import parser, understood
 from .words.arguments import reason
@@ -26,7 +27,8 @@ def main(argv: list[str] | None = None) -> int:
     found: list[Any] = []
     document: dict[str, Any] = {}
     status = RIGHT
-    with _only_json(asked.json) as out:
+    said = " ".join(sys.argv[1:] if argv is None else argv)
+    with _only_json(asked.json) as out, Lines(desc=said[:60]):
 
         def show(text: object) -> None:
             if not asked.json:

@@ -398,6 +398,16 @@ def test_usage_error_as_json(run):
     VALIDATOR.validate(done.document)
 
 
+def test_what_takes_long_is_told_in_plain_lines(run, monkeypatch):
+    monkeypatch.setattr("convlab.machine.progress._SECONDS", 0.02)
+    for words, told in ((["check", "01", "awkward"], r"01_direct: \d+ of \d+, 0 s\n"),
+                        (["check", "01", SMALL], rf"check 01 {SMALL} \S+ sim: 0 s\n"[:60])):  # fmt: skip
+        done = run(*words)
+        assert done.status == 0 and re.search(told, done.err), done.err
+        assert not re.search(r"[^\n -~]", done.err) and "right" in done.out
+        assert len(done.out.splitlines()) <= 4  # lines go to stderr alone
+
+
 def test_without_words_the_commands_are_told(run):
     done = run()
     assert done.status == 2

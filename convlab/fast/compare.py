@@ -65,7 +65,7 @@ def compare(
     baselines : their names; unless told, cuDNN in fp32 and in TF32 on a GPU, none elsewhere.
     seed : of the data.
     limit_seconds : time spent on measuring one kernel on a GPU, at most.
-    progress : show a progress bar, where there is a terminal or a notebook.
+    progress : show a progress bar, or where it goes to a log a line now and then.
 
     Returns
     -------
