@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import pandas as pd
 from ..right.report import Report, traffic_bytes
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import BAD, GOOD, WIDTH, Result, Several
+from ..show.result import BAD, GOOD, Result, Several, wrapped
 from ..words.problem import Problem
 from .paired import Paired
 
@@ -171,8 +170,7 @@ class AB(Result):
         """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
         for side, text in zip("AB", self.caught, strict=True) if any(self.caught) else ():
-            told = f"  {side} caught: {text or 'no'}"
-            lines += textwrap.wrap(told, WIDTH, subsequent_indent="    ")
+            lines += wrapped(f"{side} caught: {text or 'no'}", rest="    ")
         for row in self.frame.itertuples() if not self.modes else ():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
@@ -190,7 +188,7 @@ class AB(Result):
                 "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
             )
             for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
-                lines += [" " * 8 + line for line in textwrap.wrap(text, WIDTH - 8)]
+                lines += wrapped(text, " " * 8, " " * 8)
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
     @property

@@ -1,6 +1,6 @@
 """What every answer is: rows, a sentence, notes, a figure; text, HTML and JSON follow from those.
 
-One `Table` lays rows out, in a terminal (100 columns at most), a notebook, and Markdown.
+One `Table` lays rows out, in a terminal, a notebook, and Markdown.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import html
 import json
 import math
 import re
+import shutil
+import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 RECEIPT = 1  # the version of what `Result.save` writes
 MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {toolchain.CACHE}"
-WIDTH = 100  # columns of a terminal that text may take
+WIDTH = 100  # columns of what is no terminal, or does not tell
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
 Form = str | Callable[[Any], str]
@@ -114,7 +116,7 @@ class Result:
         shown = [laid for table in self.tables if (laid := table.lines())]
         tables = [line for laid in shown for line in ("", *laid)][1:]
         notes = [line for note in self.notes for line in wrapped(note)]
-        return "\n".join([self.sentence, *tables, *self.details, *notes])
+        return "\n".join([*wrapped(self.sentence, ""), *tables, *self.details, *notes])
 
     __repr__ = __str__  # what a notebook keeps as text
 
@@ -133,9 +135,16 @@ def receipts_folder() -> Path:
     return toolchain.cache_dir() / "receipts"
 
 
-def wrapped(note: str) -> list[str]:
-    """A note's lines, indented, as wide as a terminal may be taken to be."""
-    return textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+def width() -> int:
+    """Columns that text may take: the terminal's, where it goes to one."""
+    seen = sys.stdout is not None and sys.stdout.isatty()
+    return max(shutil.get_terminal_size((WIDTH, 24)).columns, 40) if seen else WIDTH
+
+
+def wrapped(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
+    """A text's lines, behind their indents; what is longer than a line stays whole, to be copied."""
+    return textwrap.wrap(text, width(), initial_indent=first, subsequent_indent=rest,
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -229,13 +238,13 @@ class Table:
 
     def lines(self) -> list[str]:
         """Lay it out as text; columns beyond the width go below, after the first one again."""
-        cells = self.cells
+        cells, room = self.cells, width()
         if not len(self.rows) or not cells:
             return []
         widths = {name: max(map(len, [name, *cells[name]])) for name in cells}
         # a kernel's name is whole, so that it can be copied
         names = [n for n in cells if self._side(n) == "left" and n != "kernel"]
-        while names and sum(widths.values()) + 2 * (len(widths) - 1) > WIDTH:
+        while names and sum(widths.values()) + 2 * (len(widths) - 1) > room:
             widest = max(names, key=lambda name: widths[name])
             if widths[widest] <= _NARROWEST:
                 break
@@ -243,7 +252,7 @@ class Table:
         first, *others = cells
         blocks = [[first]]
         for name in others:
-            if sum(widths[other] + 2 for other in blocks[-1]) + widths[name] > WIDTH:
+            if sum(widths[other] + 2 for other in blocks[-1]) + widths[name] > room:
                 blocks.append([first])
             blocks[-1].append(name)
         lines = [self.title] if self.title else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from ..machine import cache, toolchain
 from ..right.check import check
 from ..right.report import unrun
 from ..run.kernel import Kernel, load, resolve, tunables
-from ..show.result import WIDTH
+from ..show.result import wrapped
 from ..why import inspect
 from ..words import catalog
 from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, UnsupportedError
@@ -140,8 +139,7 @@ def _listed() -> Told:
     sets = {name: [p.name for p in problems(name)] for name in PROBLEM_SETS}
     lines += ["", "problems:"]
     for name, members in sets.items():
-        lines += textwrap.wrap(f"{name}: {', '.join(members)}", WIDTH, initial_indent="  ",
-                               subsequent_indent="    ", break_on_hyphens=False)  # fmt: skip
+        lines += wrapped(f"{name}: {', '.join(members)}", rest="    ")
     return Told("\n".join(lines), {"kernels": rows, "problems": sets})
 
 
