@@ -11,7 +11,7 @@ import pandas as pd
 from ..right.report import Report
 from ..show import charts
 from ..show.plot import COST_LABELS, Chart
-from ..show.result import Result, Several, Table, short, wrapped
+from ..show.result import Result, Several, Table, short
 from ..words.problem import Problem
 
 COSTS = {  # a frame's columns: heading, format
@@ -113,7 +113,7 @@ class Comparison(Costly):
     @property
     def details(self) -> Sequence[str]:
         noted = [f"{row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
-        return [*(line for note in noted for line in wrapped(note)), *self.failures]
+        return [*(f"  {note}" for note in noted), *self.failures]
 
     @property
     def about(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pandas as pd
 from ..show import charts
 from ..show.over_time import history_chart
 from ..show.plot import Chart
-from ..show.result import RECEIPT, Result, Table, receipts_folder, short, wrapped
+from ..show.result import RECEIPT, Result, Table, receipts_folder, short
 from ..words import arguments
 from ..words.errors import ProblemError
 from ..words.problem import Problem
@@ -126,7 +126,7 @@ class History(Result):
     @property
     def details(self) -> Sequence[str]:
         told = [f"{r.made['when'][:16]} {r.kind}: {r.sentence}" for r in self.receipts]
-        return [line for each in (*told, *self.changes) for line in wrapped(each)]
+        return [f"  {line}" for line in (*told, *self.changes)]
 
     @property
     def about(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, resolve
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import Table, wrapped
+from ..show.result import Table
 from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
@@ -88,7 +88,7 @@ class Sweep(Costly):
         lines = []
         for row in self.dropped.itertuples():
             why = row.reason if len(row.reason) <= 160 else row.reason[:159] + "…"
-            lines += wrapped(f"dropped {row.kernel} on {row.problem}: {row.kind}: {why}")
+            lines.append(f"  dropped {row.kernel} on {row.problem}: {row.kind}: {why}")
         if "stable" in self.frame:
             for row in self.frame[~self.frame["stable"].astype(bool)].itertuples():
                 lines.append(f"  {row.kernel}: unsteady: {row.samples} samples until time was up")

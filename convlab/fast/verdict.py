@@ -13,7 +13,7 @@ import pandas as pd
 from ..right.report import Report, traffic_bytes
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import BAD, GOOD, Result, Several, wrapped
+from ..show.result import BAD, GOOD, Result, Several
 from ..words.problem import Problem
 from .paired import Paired
 
@@ -170,7 +170,7 @@ class AB(Result):
         """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
         for side, text in zip("AB", self.caught, strict=True) if any(self.caught) else ():
-            lines += wrapped(f"{side} caught: {text or 'no'}", rest="    ")
+            lines.append(f"  {side} caught: {text or 'no'}")
         for row in self.frame.itertuples() if not self.modes else ():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
@@ -187,8 +187,8 @@ class AB(Result):
             clock = (
                 "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
             )
-            for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
-                lines += wrapped(text, " " * 8, " " * 8)
+            told = (", ".join(times), f"{mode.method}; {clock}", *mode.notes)
+            lines += [" " * 8 + text for text in told]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
     @property

@@ -79,7 +79,7 @@ def worded(found: Finding) -> str:
 def _warnings(reports: Sequence[Report]) -> list[str]:
     """A line for each kind of the simulator's warnings and place of one, as it last said it."""
     found = (f for report in reports for f in report.findings if not f.error)
-    return [worded(f) for f in {(f.kind, f.file, f.line): f for f in found}.values()]
+    return ["  " + worded(f) for f in {(f.kind, f.file, f.line): f for f in found}.values()]
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,11 +186,9 @@ class Report(Result):
                 f"worst output {self.worst:.2g} of at most {self.limit:.2g}"
             )
             lines += wrapped(self.compared)
-        for text in self.failures:
-            first, *quoted = text.split("\n")
-            lines += wrapped(first, rest="    ") + [f"  {line}" for line in quoted]
-        told = [f"pattern: {line}" for line in self.patterns] + _warnings([self])
-        return lines + [line for text in told for line in wrapped(text, rest="    ")]
+        lines += [f"  {line}" for text in self.failures for line in text.split("\n")]
+        lines += [f"  pattern: {line}" for line in self.patterns]
+        return lines + _warnings([self])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as ``report.schema.json`` has it; a number not known is None."""
@@ -281,8 +279,7 @@ class Reports(Result):
                 f"  nearest to its bound: error {nearest.error:.2g} of at most "
                 f"{nearest.bound:.2g} on {nearest.problem.label}"
             )
-        told = _warnings(self.reports) + [f"pattern: {line}" for line in self.patterns]
-        lines += [line for text in told for line in wrapped(text, rest="    ")]
+        lines += _warnings(self.reports) + [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
             if not self.smallest.setting:
                 lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
@@ -291,8 +288,7 @@ class Reports(Result):
         declined = [f"declined {p.label}: {why.split(': ', 1)[-1]}" for p, why in self.skipped]
         for told, rest in ((wrong, "and on {} more"), (declined, "and {} more declined")):
             more = [rest.format(len(told) - _LISTED)] if len(told) > _LISTED else []
-            for text in told[:_LISTED] + more:
-                lines += wrapped(text, rest="    ")
+            lines += [f"  {line}" for line in told[:_LISTED] + more]
         return lines
 
     @property

@@ -116,12 +116,21 @@ class Result:
         shown = [laid for table in self.tables if (laid := table.lines())]
         tables = [line for laid in shown for line in ("", *laid)][1:]
         notes = [line for note in self.notes for line in wrapped(note)]
-        return "\n".join([*wrapped(self.sentence, ""), *tables, *self.details, *notes])
+        return "\n".join([*wrapped(self.sentence, ""), *tables, *self._folded(), *notes])
 
     __repr__ = __str__  # what a notebook keeps as text
 
+    def _folded(self) -> Iterator[str]:
+        """The lines of the details; quoted source, and what is to be copied, stays whole."""
+        for line in "\n".join(self.details).split("\n") if self.details else ():
+            if len(line) <= width() or re.match(r"\s*(\d*\s*\||reproduce: )", line):
+                yield line
+            else:
+                indent = line[: len(line) - len(line.lstrip())]
+                yield from wrapped(line.strip(), indent, f"{indent}  ")
+
     def _repr_html_(self) -> str:
-        details = html.escape("\n".join(self.details))
+        details = html.escape("\n".join(self._folded()))
         return (
             f'<div style="border-left:4px solid {self.color};padding-left:8px">'
             f"<b>{html.escape(self.sentence)}</b>{''.join(table.html() for table in self.tables)}"

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..machine.device import Ceilings, Gpu
 from ..show.plot import Chart, styled
-from ..show.result import Result, Several, Table, short, wrapped
+from ..show.result import Result, Several, Table, short
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
@@ -209,8 +209,7 @@ class Inspection(Result):
                 lines.append(f"{name} executes with each FFMA: {mix}")
         lines += str(self.predicted).splitlines() if self.predicted else []
         lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
-        return [part for line in lines
-                for part in wrapped(line, "", "    ")]  # fmt: skip
+        return lines
 
     @styled
     def figure(self) -> Chart:
