@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from convlab.use import answers
 from convlab.use.grammar import parser, understood
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
+from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
 from tests.test_report_schema import VALIDATOR
 
 REPOSITORY = Path(__file__).parent.parent
@@ -325,6 +327,31 @@ def test_compare_with_wrong_ones(process, run, kernels):
     assert done.status == 1 and done.document["ok"] is False
     assert [row["right"] for row in done.document["rows"]] == [False, False, False, True]
     assert done.document["rows"][1]["error"] is None
+
+
+FAILING = {  # parts of a kernel, and the setting in which alone it is wrong
+    "special": UNUSUAL["no_nan_leaves"][1], "integers": UNUSUAL["rounded_sums"][1],
+    "offset": STATEFUL["float4_of_any_address"][1], "": {"last": "sum += d.N / 2;"},
+    "after_others": STATEFUL["filter_kept_by_its_address"][1], "little_workspace": {
+        "host": "if (size < 8) filt++;", "workspace": """
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t most) {
+            return most > 40000 ? 8 : 4; }"""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "parts"), FAILING.items(), ids=FAILING)
+def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, setting, parts):
+    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
+    monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
+    (tmp_path / "it's odd.cu").write_text(SOURCE % (PARTS | parts))
+    done = run("check", "./it's odd.cu", "--count", "0", "--seed", "3")
+    (command,) = re.findall(r"^  reproduce: python -m convlab (.*)$", done.out, re.MULTILINE)
+    assert done.status == 1 and (f"--setting {setting} " in command) == bool(setting)
+    again = run(*shlex.split(command))
+    assert again.status == 1 and re.search("WRONG|misaligned|out of", again.out + again.err)
+    if setting:  # and what is right without it stays so
+        assert run(*shlex.split(command.replace(f"--setting {setting}", ""))).status == 0
+    assert run("check", "01", "--setting", "zeros").status == 2  # of which problem?
 
 
 def test_bench_with_a_wrong_one(run, kernels):

@@ -121,9 +121,9 @@ class Result:
     __repr__ = __str__  # what a notebook keeps as text
 
     def _folded(self) -> Iterator[str]:
-        """The lines of the details; quoted source, and what is to be copied, stays whole."""
+        """The lines of the details; quoted source stays whole."""
         for line in "\n".join(self.details).split("\n") if self.details else ():
-            if len(line) <= width() or re.match(r"\s*(\d*\s*\||reproduce: )", line):
+            if len(line) <= width() or re.match(r"\s*\d*\s*\|", line):
                 yield line
             else:
                 indent = line[: len(line) - len(line.lstrip())]
@@ -151,7 +151,9 @@ def width() -> int:
 
 
 def wrapped(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
-    """A text's lines, behind their indents; what is longer than a line stays whole, to be copied."""
+    """A text's lines, behind their indents; what is to be copied stays whole: a command, a path."""
+    if text.startswith("reproduce: "):
+        return [first + text]
     return textwrap.wrap(text, width(), initial_indent=first, subsequent_indent=rest,
                          break_long_words=False, break_on_hyphens=False)  # fmt: skip
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..fast.versus import versus
 from ..machine import cache, toolchain
 from ..right.check import check
 from ..right.report import unrun
+from ..right.settings import LITTLE_WORKSPACE, SETTINGS
 from ..run.kernel import Kernel, load, resolve, tunables
 from ..show.result import wrapped
 from ..why import inspect
@@ -62,16 +64,35 @@ def answers(asked: Namespace) -> Iterator[Any]:
         yield _answer(asked)
         return
     chosen = asked.kernels or [path.stem for path in catalog.catalog()]
-    for kernel in [resolve(kernel, asked.engine) for kernel in chosen]:
+    for word, kernel in [(word, resolve(word, asked.engine)) for word in chosen]:
         try:
             if asked.command == "check":
-                yield check(kernel, asked.problem, count=asked.count, seed=asked.seed)
+                options = {"count": asked.count, "seed": asked.seed, "setting": asked.setting}
+                found = check(kernel, asked.problem, **options)
+                again = _again(word if isinstance(word, str) else kernel.name, kernel, asked, found)
+                yield replace(found, notes=(*again, *found.notes)) if again else found
             else:
                 if asked.sample is not None:
                     kernel = kernel.on("sim", sample=asked.sample)
                 yield inspect(kernel, asked.problem, gpu=asked.gpu, engine=asked.engine)
         except (BuildError, LaunchError, UnsupportedError) as error:
             yield Told(f"convlab: {error}", unrun(kernel.name, error), False, failure=error)
+
+
+def _again(word: str, kernel: Kernel, asked: Namespace, found: Any) -> list[str]:
+    """The command that meets the smallest failure of a set again."""
+    least = getattr(found, "smallest", None)
+    if least is None:
+        return []
+    names = {setting.words: setting.name for setting in SETTINGS}
+    setting = names.get(least.setting, asked.setting)
+    if not least.setting and any(note.startswith("again, with") for note in found.notes):
+        setting = LITTLE_WORKSPACE
+    engine = asked.engine if kernel.library else kernel.engine
+    words = ["check", word, "--problem", str(least.problem), "--engine", engine]
+    words += ["--setting", setting] if setting else []
+    words += ["--seed", str(asked.seed)] if asked.seed else []
+    return [f"reproduce: {asked.prog} {shlex.join(words)}"]
 
 
 def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from ..fast.paired import MODES
 from ..fast.ratio import THRESHOLD
 from ..machine import toolchain
 from ..right.check import COUNT
+from ..right.settings import NAMES
 from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel
 from ..run.runnable import Runnable
@@ -96,7 +97,7 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         command = top.commands[name] = group.add_parser(
             name, help=text, description=text, epilog=top.epilog
         )
-        command.set_defaults(command=name)
+        command.set_defaults(command=name, prog=prog)
         option = command.add_argument
         if kernels:
             option("kernels", nargs="*", metavar="KERNEL", help=f"{named}; all kernels if none is "
@@ -126,6 +127,7 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--count", **number, default=COUNT,
            help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
+    option("--setting", choices=NAMES, help="run --problem in this setting of the default check")
     option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
     saved()
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
