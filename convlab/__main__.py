@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     document: dict[str, Any] = {}
     status = RIGHT
     said = " ".join(sys.argv[1:] if argv is None else argv)
-    with _only_json(asked.json) as out, Lines(desc=said[:60]):
+    with warnings.catch_warnings(), _only_json(asked.json) as out, Lines(desc=said[:60]):
+        warnings.showwarning = _told
 
         def show(text: object) -> None:
             if not asked.json:
@@ -72,6 +74,11 @@ def main(argv: list[str] | None = None) -> int:
         if asked.json:
             print(json.dumps(document, indent=1), file=out)
     return status
+
+
+def _told(message: Warning | str, *place: object) -> None:
+    """A warning, without the place in our sources."""
+    print(f"convlab: {message}", file=sys.stderr, flush=True)
 
 
 def _status(found: list[Any]) -> int:

@@ -377,6 +377,10 @@ USAGE = {
     "part of a kernel": (["check", "DEPTHWISE"], "did you mean 06_depthwise?"),
     "baseline": (["compare", "cuDNN", SMALL], "did you mean cudnn:fp32 or cudnn:tf32"),
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
+    "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
+    "a folder": (["check", "."], ". is a folder; name a .cu file"),
+    "dimensions apart": (["check", "01", "N=1", "C=3"], "a problem is one word, or in quotes"),
+    "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
     "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
     "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
     "a command's beginning": (["comp"], "did you mean compare?"),
@@ -413,6 +417,7 @@ USAGE = {
 @pytest.mark.parametrize(("words", "message"), USAGE.values(), ids=USAGE)
 def test_usage_error(run, tmp_path, words, message):
     (tmp_path / "empty.md").write_text("nothing\n")
+    (tmp_path / "mine.cu").write_text("")
     done = run(*words)
     assert done.status == 2
     assert message in done.err and done.out == ""

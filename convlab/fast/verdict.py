@@ -149,7 +149,8 @@ class AB(Result):
             told = f"{' and '.join(bad or caught)} {'WRONG' if bad else 'CAUGHT'}"
             return f"{told}; nothing was compared"
         if not self.modes:
-            moved = f"B moves {self.verdict} (simulated; says nothing about speed)"
+            many = self.verdict.replace("same", "as many")
+            moved = f"B moves {many} (simulated; says nothing about speed)"
             return moved if self.verdicts else "nothing to compare"
         said = []
         for mode, verdict in self.verdicts.items():

@@ -127,7 +127,8 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--count", **number, default=COUNT,
            help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
-    option("--setting", choices=NAMES, help="run --problem in this setting of the default check")
+    option("--setting", choices=NAMES, metavar="NAME", help="run the problem in a setting of the "
+           f"default check: {', '.join(NAMES)}")  # fmt: skip
     option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
     saved()
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
@@ -203,7 +204,8 @@ def understood(
             asked[name] = take(asked[name])
     given += [asked["set"]] if asked.get("set") else []
     if len(given) > 1:
-        raise ProblemError(f"one problem at a time, not {' and '.join(given)}")
+        more = "; a tunable is NAME=8,16" if "tunables" in asked else ""
+        raise ProblemError(f"one problem at a time, not {' and '.join(given)}{more}")
     if given:
         value = values.get(given[0])
         asked["problem"] = value if isinstance(value, Problem | str) else given[0]
@@ -241,12 +243,17 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
         return value if engine in ("auto", value.engine) else value.on(engine)
     if isinstance(values.get(word), Runnable) or callable(values.get(word)):
         return values[word]
+    if re.match(r"[A-Za-z_]+=-?\d", word) and not Path(word).exists():
+        text = (
+            f"{word} is no kernel: kernels come first; a problem is one word, or in quotes: {_SPEC}"
+        )
+        raise ProblemError(text)
     try:
         if ":" not in name and "\n" not in name:
             catalog.find(name)
     except CatalogError:
         own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
-        kernels = [path.stem for path in catalog.catalog()]
+        kernels = catalog.names()
         near = hint(name, [*own, *kernels, *BASELINES, *problem_names()])
         if not near or "/" in name or hint(name, kernels):
             raise

@@ -133,7 +133,7 @@ def parse_header(text: str, path: str | Path) -> Header:
 
 def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
     """Return the header's values, whitespace collapsed, with the line that each starts on."""
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, tuple[int, list[str]]] = {}
     current: str | None = None
     text = text.removeprefix("\ufeff")
     first = len(text) - len(text.lstrip())
@@ -154,13 +154,12 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
                     f"{path}:{number}: {current} is given twice, first on line "
                     f"{found[current][0]}; indent a continuation line by two spaces or more"
                 )
-            found[current] = (number, " ".join((entry[2] or "").split()))
+            found[current] = (number, (entry[2] or "").split())
         elif current and re.match(r"//\s{2,}\S", line):
-            begun, value = found[current]
-            found[current] = (begun, " ".join([*value.split(), *line[2:].split()]))
+            found[current][1].extend(line[2:].split())
         else:
             current = None
-    return found
+    return {key: (number, " ".join(words)) for key, (number, words) in found.items()}
 
 
 def _requirements(text: str, key: str) -> tuple[str, ...]:
@@ -200,22 +199,30 @@ def find(name_or_path: str | Path) -> Path:
         if path.is_file():
             return path
     paths = catalog()
-    if "/" in text or text.endswith(".cu"):
+    folder = os.fspath(name_or_path) if os.path.isdir(path) else ""  # however long
+    if ("/" in text or text.endswith(".cu")) and not folder:
         known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
-        near = [known[name] for name in nearest(path.name, known)[:1]]
-        raise CatalogError(f"there is no file {text[:200]}{hint(text, near) or _here(paths)}")
+        near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
+        raise CatalogError(f"there is no file {text[:200]}{near[0] if near else _here(paths)}")
     matches = (
         [p for p in paths if p.stem == text]
         or [p for p in paths if p.stem.partition("_")[0] == text]
         or [p for p in paths if text and p.stem.startswith(text)]
     )
+    if folder and not matches:
+        raise CatalogError(f"{folder} is a folder; name a .cu file in it")
     if not matches:
-        near = hint(text, [p.stem for p in paths]) or _here(paths)
+        near = hint(text, names()) or _here(paths)
         raise CatalogError(f"no kernel is named {shown(text)}{near}")
     if len(matches) > 1:
         stems = ", ".join(p.stem for p in matches)
         raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
     return matches[0]
+
+
+def names() -> list[str]:
+    """Return what a kernel may be called here: the catalog's names, and files that lie here."""
+    return [*(path.stem for path in catalog()), *(path.name for path in Path().glob("*.cu"))]
 
 
 def _here(paths: list[Path]) -> str:
