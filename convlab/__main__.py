@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .machine.progress import Lines
-from .use.answers import PLURAL, Told, answers, drawn, saved
+from .use.answers import PLURAL, Told, answers, kept
 from .use.grammar import parser, understood
 from .words.arguments import reason
-from .words.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
+from .words.errors import CatalogError, ConvlabError, ProblemError
 
 RIGHT, WRONG, USAGE, DECLINED, INTERRUPTED = 0, 1, 2, 3, 130  # as `grammar.STATUS` tells
 
@@ -30,7 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     status = RIGHT
     said = " ".join(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings(), _only_json(asked.json) as out, Lines(desc=said[:60]):
-        warnings.showwarning = _told
+        # without the place in our sources
+        warnings.showwarning = lambda text, *_: print(f"convlab: {text}", file=sys.stderr)
 
         def show(text: object) -> None:
             if not asked.json:
@@ -50,23 +51,17 @@ def main(argv: list[str] | None = None) -> int:
                 each = [answer.to_dict() for answer in found]
                 document = {"ok": _status(found) == RIGHT, PLURAL[asked.command]: each}
             status = _status(found)
-            for path in drawn(found, getattr(asked, "plot", None)):
-                document["plot"] = str(path)
-                show(f"plot: {path}")
-            for path in saved(found, getattr(asked, "save", None)):
-                document["receipt"] = str(path)
-                show(f"receipt: {path}")
+            for what, path in kept(found, asked):
+                document[what] = str(path)
+                show(f"{what}: {path}")
         except BrokenPipeError:  # whoever read it has enough: `convlab list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return status
         except (ConvlabError, OSError) as error:  # OSError: a file that was named
             usage = isinstance(error, (CatalogError, ProblemError, OSError))
-            declined = isinstance(error, UnsupportedError)
-            status = USAGE if usage else DECLINED if declined else WRONG
-            told = reason(error) if isinstance(error, OSError) and error.errno else str(error)
-            document["error"] = (
-                f"{error.filename or 'output'}: {told}" if told != str(error) else told
-            )
+            status = USAGE if usage else _status([Told("", {}, False, failure=error)])
+            file = f"{error.filename or 'output'}: " if isinstance(error, OSError) else ""
+            document["error"] = f"{file}{reason(error) if file else error}"
             print(f"convlab: {document['error']}", file=sys.stderr)
         except KeyboardInterrupt:
             print("convlab: interrupted", file=sys.stderr)
@@ -74,11 +69,6 @@ def main(argv: list[str] | None = None) -> int:
         if asked.json:
             print(json.dumps(document, indent=1), file=out)
     return status
-
-
-def _told(message: Warning | str, *place: object) -> None:
-    """A warning, without the place in our sources."""
-    print(f"convlab: {message}", file=sys.stderr, flush=True)
 
 
 def _status(found: list[Any]) -> int:

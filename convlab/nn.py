@@ -151,15 +151,13 @@ class Conv2d(nn.Conv2d):
 
     def _taken(self) -> str:
         """What ``"auto"`` stands for, by the shape of the images."""
-        own = (self.in_channels, self.out_channels, *self.kernel_size, self.groups)
-        rest = self.stride, self.dilation, self.bias is not None
+        own = tuple(self.weight.shape), self.groups, self.stride, self.dilation
         around = None if isinstance(self.padding, str) else _padding(self)
         taken = {
             "x".join(map(str, p.x_shape)): name
             for engine in ("cuda", "sim") if self._kernel_key in AUTOS
             for p, name in loaded(self._kernel_key, engine).taken.items()
-            if (p.C, p.K, p.R, p.S, p.groups) == own and around in (None, p.padding)
-            and (p.stride, p.dilation, p.bias) == rest
+            if (p.w_shape, p.groups, p.stride, p.dilation) == own and around in (None, p.padding)
         }  # fmt: skip
         told = "; ".join(f"{shape}: {name}" for shape, name in taken.items())
         return f" ({told})" if told else ""
@@ -274,14 +272,8 @@ def choices(
 ) -> list[tuple[str, Problem, Callable]]:
     """Tell what ``kernel="auto"`` takes for each convolution of a model, replaced or not.
 
-    Parameters
-    ----------
-    model, inputs, keywords : as `problems` takes them, which runs the model once.
-    precision : as in `conv2d`.
-
-    Returns
-    -------
-    list of (name, Problem, Kernel or Baseline) : as `problems` has them, each with what is taken.
+    The arguments are `problems`'s, which runs the model once, and `conv2d`'s ``precision``; so is
+    what it returns, with the Kernel or Baseline as a third of each.
     """
     _require_module(model)
     on_gpu = any(tensor.is_cuda for tensor in model.parameters())

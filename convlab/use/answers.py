@@ -22,7 +22,7 @@ from ..right.check import check
 from ..right.report import unrun
 from ..right.settings import LITTLE_WORKSPACE, SETTINGS
 from ..run.kernel import Kernel, load, resolve, tunables
-from ..show.result import wrapped
+from ..show.result import plain, wrapped
 from ..why import inspect
 from ..words import catalog
 from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, UnsupportedError
@@ -95,19 +95,15 @@ def _again(word: str, kernel: Kernel, asked: Namespace, found: Any) -> list[str]
     return [f"reproduce: {asked.prog} {shlex.join(words)}"]
 
 
-def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
-    """Draw results to files, if a path is given, and tell where each one went."""
+def kept(found: Sequence[Any], asked: Namespace) -> Iterator[tuple[str, Path]]:
+    """Draw and save results where that was asked for; tell what went where."""
+    plot, save = (getattr(asked, name, None) for name in ("plot", "save"))
     results = [result for result in found if not isinstance(result, Told)]
-    for result in results if path is not None else ():
-        one = len(results) == 1
-        where = path if one else path.with_stem(f"{path.stem}-{result.kernel}")
-        yield result.plot().save(where).resolve()
-
-
-def saved(found: Sequence[Any], path: str | None) -> Iterator[Path]:
-    """Save results, if a path is given; where `history` looks if it is empty; tell the places."""
-    for result in found if path is not None else ():
-        yield result.save(path or None).resolve()
+    for result in results if plot is not None else ():
+        where = plot if len(results) == 1 else plot.with_stem(f"{plot.stem}-{result.kernel}")
+        yield "plot", result.plot().save(where).resolve()
+    for result in results if save is not None else ():
+        yield "receipt", result.save(save or None).resolve()
 
 
 def _answer(asked: Namespace) -> Any:
@@ -137,31 +133,27 @@ def _answer(asked: Namespace) -> Any:
 
 def _listed() -> Told:
     """The kernels by the folder that they are from, and the problems."""
-    rows, lines, folder = [], [], None
+    rows, lines = [], []
     for path in sorted(catalog.catalog(), key=lambda path: (path.parent, path.stem)):
-        if folder != path.parent:
-            folder = path.parent
-            lines.append(f"kernels of {folder}:")
+        if path.parent not in [row["folder"] for row in rows]:
+            lines.append(f"kernels of {path.parent}:")
+        rows.append({"kernel": path.stem, "folder": path.parent, "path": path})
         try:
             kernel = load(path, engine="sim")
             header, settings = kernel.header, tunables(kernel.source)
         except CatalogError as error:  # one that cannot be read hides no other
-            rows.append({"kernel": path.stem, "folder": str(folder), "path": str(path),
-                         "error": str(error)})  # fmt: skip
+            rows[-1]["error"] = str(error)
             lines.append(f"  {path.stem:<26} {error}")
             continue
-        rows.append({
-            "kernel": path.stem, "folder": str(folder), "path": str(path), "title": header.title,
-            "idea": header.idea, "class": header.precision, "supports": list(header.supports),
-            "tunables": settings,
-        })  # fmt: skip
+        rows[-1] |= {"title": header.title, "idea": header.idea, "class": header.precision,
+                     "supports": header.supports, "tunables": settings}  # fmt: skip
         lines.append(f"  {path.stem:<26} {header.precision:<5} {header.title}")
         lines += [f"{'':<34} {' '.join(map('='.join, settings.items()))}"] if settings else []
     sets = {name: [p.name for p in problems(name)] for name in PROBLEM_SETS}
     lines += ["", "problems:"]
     for name, members in sets.items():
         lines += wrapped(f"{name}: {', '.join(members)}", rest="    ")
-    return Told("\n".join(lines), {"kernels": rows, "problems": sets})
+    return Told("\n".join(lines), plain({"kernels": rows, "problems": sets}))
 
 
 def _differing(kernel: Kernel | str, other: Kernel | str | None) -> Told:
@@ -193,7 +185,8 @@ def _cached(clear: bool) -> Told:
 
 def _benched(asked: Namespace) -> Told:
     path, beside_torch = asked.write, asked.set not in (None, "headline")
-    for marker in ([asked.set] if beside_torch else ["bench", "ladder"]) if path else ():
+    markers = [asked.set] if beside_torch else ["bench", "ladder"]
+    for marker in markers if path else ():
         bench.between(path, marker)  # looked for before the work, not after it
     if beside_torch and (asked.kernels or asked.engine == "sim"):
         raise ProblemError(
@@ -204,18 +197,18 @@ def _benched(asked: Namespace) -> Told:
         raise ProblemError("--compiled belongs to --set kernelbench and --set resnet50")
     if beside_torch:
         results = versus(problems(asked.set), compiled=asked.compiled)
-        table, document = bench.markdown(results), results.to_dict()
-        if path is not None:
-            bench.write_between(path, asked.set, table)
-        return Told(f"{results}\n\n{table}", document, results.ok)
-    chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
-    results = compare(asked.kernels or None, chosen, engine=asked.engine)
+        document, told = results.to_dict(), [results]
+    else:
+        chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
+        results = compare(asked.kernels or None, chosen, engine=asked.engine)
+        document, told = (
+            {"ok": results.ok, "results": [each.to_dict() for each in results]},
+            results,
+        )
     table = bench.markdown(results)
-    if path is not None:
-        bench.write_between(path, "bench", table)
-        bench.write_between(path, "ladder", bench.ladder())
-    document = {"ok": results.ok, "results": [result.to_dict() for result in results]}
-    return Told("\n\n".join([*map(str, results), table]), document, results.ok)
+    for marker in markers if path else ():
+        bench.write_between(path, marker, bench.ladder() if marker == "ladder" else table)
+    return Told("\n\n".join([*map(str, told), table]), document, results.ok)
 
 
 def _examined() -> Told:

@@ -29,12 +29,9 @@ from ..words.problem import PROBLEM_SETS, Problem, problems
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
             "inspect": "square", "bench": "headline"}  # fmt: skip
-STATUS = (
-    "exit status: 0: what ran is right (a kernel may have declined the problem, by its header); 1: a "
-    "kernel is wrong, or does not build or run (doctor: something is missing); 2: a word, a file or a "
-    "problem is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: "
-    "interrupted"
-)
+STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
+kernel is wrong, or does not build or run; doctor: something is missing; 2: a word, a file or a problem
+is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
@@ -87,16 +84,14 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
 
     ``prog`` is what the user typed; for "%convlab" it is without the benchmarks and JSON.
     """
-    top = kind(prog=prog, description="A microscope for CUDA convolution kernels.",
-               epilog=None if prog.startswith("%") else STATUS)  # fmt: skip
+    notebook, about = prog.startswith("%"), "A microscope for CUDA convolution kernels."
+    top = kind(prog=prog, description=about, epilog=None if notebook else STATUS)
     group = top.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
-    notebook = prog.startswith("%")
 
     def add(name: str, text: str, *, kernels: bool = False, plot: bool = True) -> Callable:
         top.words.append(name)
-        command = top.commands[name] = group.add_parser(
-            name, help=text, description=text, epilog=top.epilog
-        )
+        about = {"help": text, "description": text, "epilog": top.epilog}
+        command = top.commands[name] = group.add_parser(name, **about)
         command.set_defaults(command=name, prog=prog)
         option = command.add_argument
         if kernels:
@@ -115,11 +110,6 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
             option("--json", action="store_true", help="print one JSON document")
         return option
 
-    def saved() -> None:
-        option("--save", nargs="?", const="", metavar="FILE", help="keep it as a receipt, with all "
-               "samples, versions and the sources' digests, in this .json file, or where `history` "
-               "looks")  # fmt: skip
-
     named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
     one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
@@ -130,7 +120,6 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--setting", choices=NAMES, metavar="NAME", help="run the problem in a setting of the "
            f"default check: {', '.join(NAMES)}")  # fmt: skip
     option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
-    saved()
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("a", metavar="A", help=named)
     option("b", metavar="B", help=named)
@@ -143,7 +132,10 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
            help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
     option("--seed", **number, default=0)
     option("--careful", action="store_true", help="time it in fresh processes: about a minute")
-    saved()
+    for name in ("compare", "ab"):
+        top.commands[name].add_argument(
+            "--save", nargs="?", const="", metavar="FILE", help="keep it as a receipt, with all samples,"
+            " versions and the sources' digests, in this .json file or where `history` looks")  # fmt: skip
     option = add("sweep", "A kernel over a grid of tunables.")
     option("kernel", **one)
     option("tunables", metavar="NAME=VALUE,VALUE", nargs="+",

@@ -166,7 +166,7 @@ def reason(error: OSError) -> str:
         errno.EACCES: "you may not; name another, or change who may",
         errno.EROFS: "it lies where nothing can be written; name another",
         errno.ENOSPC: "the disk is full; free some of it, or name another",
-    }.get(error.errno, f"{error.strerror}; name another")
+    }.get(error.errno, f"{error.strerror or error}; name another")
 
 
 def several(value: object, name: str) -> list:
