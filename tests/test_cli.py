@@ -276,6 +276,14 @@ def test_help(capsys, command):
     assert all(word in out for word in (["--json"] if command else COMMANDS))
 
 
+def test_the_words_of_readme_are_the_parsers():
+    text = re.sub(r"(?<=\S)\n(?=\S)", " ", (REPOSITORY / "README.md").read_text())
+    found = {words.strip() for words in re.findall(r"python -m convlab ([^`|>\n]*)", text)}
+    for words in found:
+        assert parser().parse_args(shlex.split(words)).command
+    assert {"compare", "doctor", "check --count 1000"} <= found and len(found) > 7
+
+
 # --- what is wrong -------------------------------------------------------------------------------
 
 
