@@ -144,7 +144,7 @@ __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const
             #pragma unroll
             for (int i = 0; i < kPositions / 2; ++i) r_sum[i] += r_acc[i];
         }
-        store_tile<kPositions>(conv, tiling, b, tile, channels_of(b, g_bias), r_sum, g_y);
+        store_tile<kPositions>(conv, tiling, b, tile, channels_of(tiling, b, g_bias), r_sum, g_y);
     }
     bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
 }

@@ -23,14 +23,26 @@
 #include "wgmma_tile.cuh"
 #include "wgmma_roles.cuh"
 
-constexpr Style style_of(bool vectors) { return {256, 1, 0, vectors, int(sizeof(bf16))}; }
-constexpr int kChannels = kChunkBytes / int(sizeof(bf16));   // of a chunk
+#if !defined(NUMBER)
+#define NUMBER bf16   // or fp16, for 15b
+#endif
+using Number = NUMBER;
+#ifndef STORES
+#define STORES 1   // of rows of y: 1 by the copy engine, 2 by warps, 16 bytes a lane
+#endif
+static_assert(STORES == 1 || STORES == 2, "STORES must be 1 or 2");
+
+struct HalfTiling : Tiling {
+    static constexpr bool by_warps = STORES == 2;
+};
+constexpr Style style_of(bool vectors) { return {256, 1, 0, vectors, int(sizeof(Number))}; }
+constexpr int kChannels = kChunkBytes / int(sizeof(Number));   // of a chunk
 constexpr int kBatch = 6;    // items that a loader has under way at a time
 constexpr int kPixels = 4;   // or pixels
 
 // A loader: in batches of items, each four pixels of an octet of channels.
 __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tiling& tiling,
-                                             const Block& b, const bf16* g_x) {
+                                             const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
     const int rows = tiling.plane / tiling.pitch * conv.stride_h;   // of x, in a tile
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);   // [stage][octet][pixel]
@@ -39,7 +51,7 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
     const int column = 4 * (b.lane % 2 + b.lane / 8 * 2);
     const int across = ceil_div(tiling.pitch, 32), items = across * ceil_div(rows, 2);
     const int64_t HW = int64_t(conv.H) * conv.W;
-    const bf16* r_from[kBatch];        // in the octet's first channel,
+    const Number* r_from[kBatch];        // in the octet's first channel,
     bool inside[kBatch];               // if it is inside of x
     int r_to[kBatch];                  // in the staged octet; or -1
     uint2 r_x[kBatch][8];              // four pixels of each of the octet's channels
@@ -48,7 +60,7 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
         const int h0 = tile.p * conv.stride_h - conv.pad_h;                 // may be negative
         const int w0 = tile.q * conv.stride_w - conv.pad_w - tiling.left;   // a multiple of 4
         const int c = b.group * C_group + chunk * kChannels + 8 * octet;
-        const bf16* x_octet = g_x + (int64_t(tile.n) * conv.C + c) * HW;
+        const Number* x_octet = g_x + (int64_t(tile.n) * conv.C + c) * HW;
         #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
             const int item = first + i * kLoaders + b.warp - 8;
@@ -111,14 +123,14 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
 
 // A loader of any W and stride: pixel by pixel.
 __device__ __forceinline__ void load_pixels(const ConvProblem& conv, const Tiling& tiling,
-                                            const Block& b, const bf16* g_x) {
+                                            const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
     const int64_t HW = int64_t(conv.H) * conv.W;
     unsigned r_x[kPixels][kChannels];
     int stage = 0, parity = 0;
     for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
         const Tile tile = tile_at(tiling, number);
-        const bf16* x_c0 = g_x + (int64_t(tile.n) * conv.C + b.group * C_group) * HW;
+        const Number* x_c0 = g_x + (int64_t(tile.n) * conv.C + b.group * C_group) * HW;
         for (int c0 = 0; c0 < C_group; c0 += kChannels) {
             uint4* s_x =
                 reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at) + stage * 2 * tiling.quad;
@@ -129,7 +141,7 @@ __device__ __forceinline__ void load_pixels(const ConvProblem& conv, const Tilin
                 for (int i = 0; i < kPixels; ++i) {
                     const Pixel pixel =
                         pixel_at(conv, tiling, b, tile, first + i * 32 * kLoaders);
-                    const bf16* x = x_c0 + pixel.at;
+                    const Number* x = x_c0 + pixel.at;
                     #pragma unroll
                     for (int c = 0; c < kChannels; ++c) {
                         r_x[i][c] = pixel.inside && c0 + c < C_group ? x->bits : 0;
@@ -160,9 +172,9 @@ __device__ __forceinline__ void load_pixels(const ConvProblem& conv, const Tilin
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-conv2d_wgmma_bf16(ConvProblem conv, Tiling tiling, const bf16* __restrict__ g_x,
-                  const bf16* __restrict__ g_packed, const float* __restrict__ g_bias,
-                  bf16* __restrict__ g_y) {
+conv2d_wgmma_half(ConvProblem conv, Tiling tiling, const Number* __restrict__ g_x,
+                  const Number* __restrict__ g_packed, const float* __restrict__ g_bias,
+                  Number* __restrict__ g_y) {
     extern __shared__ float4 s_mem[];
     const Block b = block_of(conv, tiling, s_mem);
     set_up(conv, tiling, b);
@@ -175,7 +187,7 @@ conv2d_wgmma_bf16(ConvProblem conv, Tiling tiling, const bf16* __restrict__ g_x,
     if (b.warp == 11) {
         load_filter(conv, tiling, b, g_packed, 1);
     } else if (b.warp < 8) {
-        multiply(conv, tiling, b, g_bias, g_y);
+        multiply(conv, HalfTiling{tiling}, b, g_bias, g_y);
     } else if (tiling.vectors) {
         load_vectors(conv, tiling, b, g_x);
     } else {
@@ -187,11 +199,11 @@ CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit
     return size_t(packed_bytes(*problem, style_of(true)));
 }
 
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const bf16* x, const bf16* w,
-                                 const float* bias, bf16* y, void* workspace,
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, const Number* w,
+                                 const float* bias, Number* y, void* workspace,
                                  size_t workspace_bytes, cudaStream_t stream) {
     const bool vectors = problem->W % 4 == 0 && problem->stride_w == 1 &&
                          reinterpret_cast<uintptr_t>(x) % 8 == 0;
-    return launch_wgmma(conv2d_wgmma_bf16, kThreads, style_of(vectors), *problem, x, w, bias, y,
+    return launch_wgmma(conv2d_wgmma_half, kThreads, style_of(vectors), *problem, x, w, bias, y,
                         workspace, workspace_bytes, stream);
 }

@@ -5,7 +5,12 @@
 // shared memory are 32-bit numbers here (`shared_address`), as the instructions want them.
 #pragma once
 
+#include <cuda_pipeline_primitives.h>   // __pipeline_commit, __pipeline_wait_prior
+
 struct bf16 {   // the upper half of a float
+    uint16_t bits;
+};
+struct fp16 {   // 5 bits of exponent, 10 of fraction
     uint16_t bits;
 };
 
@@ -31,6 +36,12 @@ __device__ __forceinline__ uint32_t round_bf16(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+// The same of 11 significant bits; from 65520 on it is infinity.
+__device__ __forceinline__ uint32_t round_fp16(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
 
 // ---- mma.sync: a warp multiplies, fragments in registers (sm_80 and later) --------------------
 // d (16, 8) += a (16, 8) b (8, 8). With g = lane / 4 and t = lane % 4 a lane holds
@@ -43,6 +54,23 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
           "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+
+// ---- stmatrix: a warp stores 8 x 8 matrices of 16-bit numbers (sm_90) --------------------------
+// Four of them, as mma holds them: of matrix i a lane has (g, 2t) and (g, 2t+1), in one word. They
+// are stored transposed: lane 8 i + j names the 16 bytes that get column j of matrix i.
+__device__ __forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_t (&pairs)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::
+                 "r"(shared_address(to_shared)), "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]),
+                 "r"(pairs[3]) : "memory");
+}
+
+// ---- cp.async: 16 bytes to shared memory, past L1; or zeros, and nothing is read (sm_80) --------
+// L2 takes the whole line, of which other copies are to follow. What was copied is there for this
+// thread after __pipeline_commit and __pipeline_wait_prior.
+__device__ __forceinline__ void copy_async16(void* to_shared, const void* from, bool inside) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::
+                 "r"(shared_address(to_shared)), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
 
 // ---- mbarrier: a barrier in shared memory that need not be waited at (sm_80, here sm_90) ------
@@ -165,10 +193,14 @@ __device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a
                                                      int accumulate) {
     M64N256("m64n256k8.f32.tf32.tf32", "");
 }
-// The same of d (64, 256), a (64, 16) and b (256, 16)^T in bf16.
+// The same of d (64, 256), a (64, 16) and b (256, 16)^T in bf16, or fp16.
 __device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b,
                                                       int accumulate) {
     M64N256("m64n256k16.f32.bf16.bf16", ", 0, 0");
+}
+__device__ __forceinline__ void wgmma_m64n256k16_fp16(float (&d)[128], uint64_t a, uint64_t b,
+                                                      int accumulate) {
+    M64N256("m64n256k16.f32.f16.f16", ", 0, 0");
 }
 #undef M64N256
 #undef D8

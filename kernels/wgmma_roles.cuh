@@ -39,11 +39,12 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
 
 // What is made before the barrier that all warps of a block pass.
 __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& tiling,
-                                       const Block& b) {
+                                       const Block& b, int block_channels = kKTile) {
     for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads)
         b.s_tap[i] = tap_at(conv, tiling, i / conv.S, i % conv.S);
     if (threadIdx.x != 0) return;
-    const int K_group = conv.K / conv.groups, k0 = b.k_tile % tiling.k_tiles * kKTile;
+    const int K_group = conv.K / conv.groups;
+    const int k0 = b.k_tile % tiling.k_tiles * block_channels;
     b.s_k[0] = b.group * K_group + k0;
     b.s_k[1] = K_group - k0;
     for (int i = 0; i < tiling.stages; ++i) {
@@ -134,8 +135,11 @@ struct Channels {
     int first, count;
     float bias[2];
 };
-__device__ __forceinline__ Channels channels_of(const Block& b, const float* g_bias) {
-    Channels mine = {b.s_k[0] + b.warp % 4 * 16, b.s_k[1] - b.warp % 4 * 16, {}};
+template <typename Tiles>
+__device__ __forceinline__ Channels channels_of(const Tiles& tiling, const Block& b,
+                                                const float* g_bias) {
+    const int first = tiling.first_channel(b.warp / 4);   // of this consumer, in the block's
+    Channels mine = {b.s_k[0] + first + b.warp % 4 * 16, b.s_k[1] - first - b.warp % 4 * 16, {}};
     for (int half = 0; half < 2; ++half) {
         const int k = 8 * half + b.lane / 4;
         mine.bias[half] = g_bias && k < mine.count ? g_bias[mine.first + k] : 0.0f;
@@ -152,8 +156,15 @@ __device__ __forceinline__ void put(float* s_to, float x, float y, bool even) {
         s_to[0] = x, s_to[1] = y;
     }
 }
-__device__ __forceinline__ void put(bf16* s_to, float x, float y, bool even) {
-    const uint32_t pair = round_bf16(x, y);
+__device__ __forceinline__ uint32_t rounded(float low, float high, const bf16*) {
+    return round_bf16(low, high);
+}
+__device__ __forceinline__ uint32_t rounded(float low, float high, const fp16*) {
+    return round_fp16(low, high);
+}
+template <typename T>
+__device__ __forceinline__ void put(T* s_to, float x, float y, bool even) {
+    const uint32_t pair = rounded(x, y, s_to);
     if (even) {
         *reinterpret_cast<uint32_t*>(s_to) = pair;
     } else {
@@ -161,12 +172,13 @@ __device__ __forceinline__ void put(bf16* s_to, float x, float y, bool even) {
     }
 }
 __device__ __forceinline__ void stream(float* to, float value) { __stcs(to, value); }
-__device__ __forceinline__ void stream(bf16* to, float value) {
-    __stcs(&to->bits, uint16_t(round_bf16(value, 0.0f)));
+template <typename T>
+__device__ __forceinline__ void stream(T* to, float value) {
+    __stcs(&to->bits, uint16_t(rounded(value, 0.0f, to)));
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
-template <int positions, typename T>
+template <int positions, bool by_warps = false, typename T>
 __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
                                            const float (&r_sum)[positions / 2], T* g_y) {
@@ -206,12 +218,23 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
                 const int tail = head + (length - head) / kMultiple * kMultiple;
                 T* to = y_row + k * PQ;
                 const T* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
-                if (part == 0 && tail > head)
+                if (!by_warps && part == 0 && tail > head)
                     bulk_store(to + head, from + head, int(sizeof(T)) * (tail - head));
                 for (int i = part; i < head; i += 4) to[i] = from[i];
                 for (int i = tail + part; i < length; i += 4) to[i] = from[i];
             }
             bulk_commit();
+            if constexpr (by_warps) {
+                #pragma unroll
+                for (int i = 0; i < 8; ++i) {   // 16 bytes of a row for each lane
+                    const int row_shift = shift_of(8 * half + i);
+                    const int at = (kMultiple - row_shift) % kMultiple + kMultiple * lane;
+                    if (8 * half + i < mine.count && at + kMultiple <= length)
+                        __stcs(reinterpret_cast<uint4*>(y_row + (8 * half + i) * PQ + at),
+                               *reinterpret_cast<const uint4*>(
+                                   s_y + i * row_pitch(positions) + row_shift + at));
+                }
+            }
         }
         return;
     }
@@ -254,10 +277,14 @@ __device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x,
                                         const bf16*) {
     wgmma_m64n256k16_bf16(d, w, x, accumulate);
 }
+__device__ __forceinline__ void product(float (&d)[128], uint64_t w, uint64_t x, int accumulate,
+                                        const fp16*) {
+    wgmma_m64n256k16_fp16(d, w, x, accumulate);
+}
 
 // A consumer. Both share the stages; each has 64 channels x 256 positions.
-template <typename T>
-__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
+template <typename T, typename Tiles>
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiles& tiling,
                                          const Block& b, const float* g_bias, T* g_y) {
     const int consumer = b.warp / 4, taps = conv.R * conv.S;
     const uint64_t x_first = wgmma_moved(
@@ -278,7 +305,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
             const uint64_t x_stage = wgmma_moved(x_first, stage * 2 * tiling.quad);
             for (int first = 0; first < taps; first += tiling.taps) {
                 mbarrier_wait(&b.w_full[slot], slot_parity);
-                const uint64_t w_slot = wgmma_moved(w_first, slot * tiling.taps * (kTapBytes / 16));
+                const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
                 const int count = min_of(tiling.taps, taps - first);
                 auto tap = [&](int i) {
                     product(r_acc, wgmma_moved(w_slot, i * (kTapBytes / 16)),
@@ -308,10 +335,10 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
             }
             if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
         }
-        const Channels mine = channels_of(b, g_bias);
+        const Channels mine = channels_of(tiling, b, g_bias);
         wgmma_wait<0>();
         release(true);
-        store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);
+        store_tile<256, Tiles::by_warps>(conv, tiling, b, tile, mine, r_acc, g_y);
     }
     bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
 }

@@ -21,6 +21,7 @@ struct Style {
     int taps;        // of a slice of the filter, at most; 0: a row of them
     bool vectors;    // x is read four pixels at a time
     int size = 4;    // bytes of a number
+    int halves = 1;  // k tiles of a block. 2: both consumers have the same positions, one each
 };
 
 // x is staged in chunks of 8 channels: two quads of 16-byte pixels. (Of 16, two octets, where a
@@ -43,6 +44,14 @@ struct Tiling {
     bool vectors;                  // x is read four pixels at a time
     bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
+
+    static constexpr bool by_warps = false;   // rows of y leave by the copy engine
+
+    // What differs where a block has two k tiles, as in 16.
+    __device__ static int first_channel(int /*consumer*/) { return 0; }   // of the block's
+    __device__ unsigned slot_at(int slot, int /*consumer*/) const {      // in 16 bytes
+        return slot * taps * (kTapBytes / 16);
+    }
 };
 
 // a / b, both below 2^16, by b's reciprocal; 0 for 0.
@@ -74,7 +83,8 @@ __device__ __forceinline__ float packed(float w, int terms, bool low) {
     const Parts parts = parts_of(w);
     return terms == 1 ? round_tf32(w) : low ? parts.low : parts.high;
 }
-__device__ __forceinline__ bf16 packed(bf16 w, int, bool) { return w; }
+template <typename T>
+__device__ __forceinline__ T packed(T w, int, bool) { return w; }   // of 16 bits
 
 // The filter as wgmma wants it: [group, k tile][chunk][r][s][term][quad][64 channels][4], rounded.
 template <typename T>
@@ -101,13 +111,12 @@ pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_
     }
 }
 
-// The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit. With
-// `vectors`, x is read four pixels at a time: tiles begin at multiples of 4 columns of x, and a
-// store of pieces of two rows and two quads meets all banks.
-inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors, Style style) {
-    const int positions = style.positions;
+// Cuts a problem into tiles; false where they are too many. With `vectors`, x is read four pixels
+// at a time: tiles begin at multiples of 4 columns of x, and a store of pieces of two rows and two
+// quads meets all banks.
+inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style style) {
+    const int positions = style.positions, beside = 2 / style.halves;   // consumers, in positions
     const bool vectors = style.vectors;
-    Tiling t = {};
     t.vectors = vectors;
     const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels, in a plane
     const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
@@ -120,7 +129,7 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
         t.left = (4 - conv.pad_w % 4) % 4;
         t.pitch = ceil_div(t.left + t.pitch, 4) * 4 + 1;
     }
-    t.rows = max_of(2, (2 * positions - t.columns) / t.pitch + 1);
+    t.rows = max_of(beside, (beside * positions - t.columns) / t.pitch + 1);
     t.images = 1;
     t.image_rows = conv.P + down;
     if (t.tiles_q == 1 && t.rows >= conv.P) {
@@ -129,7 +138,7 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
         t.rows = (t.images - 1) * t.image_rows + conv.P;
     }
     t.tiles_p = t.images == 1 ? ceil_div(conv.P, t.rows) : 1;
-    t.step = t.rows == 2 ? t.pitch : positions;
+    t.step = beside == 1 ? 0 : t.rows == 2 ? t.pitch : positions;
     t.plane = (t.rows + down) * t.pitch;
     t.quad = max_of(planes * t.plane,   // or to where the last wgmma reads
                     (planes - 1) * t.plane + down * t.pitch + t.left + right + t.step + positions);
@@ -138,13 +147,21 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
     t.by_image_rows = t.images == 1 ? 0 : reciprocal(t.image_rows);
     t.by_image_span = t.images == 1 ? 0 : reciprocal(t.image_rows * conv.stride_h);
     t.chunks = ceil_div(conv.C / conv.groups, kChunkBytes / style.size);
-    t.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
+    t.k_tiles = ceil_div(conv.K / conv.groups, kKTile * style.halves);
     const int64_t tiles = int64_t(ceil_div(conv.N, t.images)) * t.tiles_p * t.tiles_q;
     const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
-    if (tiles > INT32_MAX || k_tiles > INT32_MAX / multiprocessors) return t;
+    if (tiles > INT32_MAX || k_tiles > INT32_MAX / multiprocessors) return false;
     t.tiles = int(tiles);
     t.lanes = int(min_of(tiles, max_of(int64_t(1), multiprocessors / k_tiles)));
+    return true;
+}
 
+// The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit.
+inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors, Style style) {
+    const int positions = style.positions, planes = conv.stride_h * conv.stride_w;
+    const bool vectors = style.vectors;
+    Tiling t = {};
+    if (!cut(t, conv, multiprocessors, style)) return t;
     const int64_t stage_bytes = 32 * int64_t(style.terms) * t.quad;
     const int64_t table_bytes =   // of taps, of rows or pixels, and two numbers more
         ceil_div(4 * (conv.R * conv.S + (vectors ? planes * t.plane / t.pitch : t.quad) + 2), 128) *
@@ -180,6 +197,20 @@ inline int64_t packed_bytes(const ConvProblem& conv, Style style) {
            style.terms * kTapBytes;
 }
 
+struct Device {
+    int smem, multiprocessors;
+    const char* error;
+};
+inline Device device_here() {
+    int device = 0, smem = 0, multiprocessors = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    return {smem, multiprocessors, status == cudaSuccess ? nullptr : cudaGetErrorString(status)};
+}
+
 template <typename T>
 using WgmmaKernel = void (*)(ConvProblem, Tiling, const T*, const T*, const float*, T*);
 
@@ -189,20 +220,13 @@ const char* launch_wgmma(WgmmaKernel<T> kernel, int threads, Style style, const 
                          const T* x, const T* w, const float* bias, T* y, void* workspace,
                          size_t workspace_bytes, cudaStream_t stream) {
     if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0, multiprocessors = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
-    const Tiling tiling = tiling_for(conv, smem, multiprocessors, style);
+    const Device device = device_here();
+    if (device.error) return device.error;
+    const Tiling tiling = tiling_for(conv, device.smem, device.multiprocessors, style);
     if (tiling.stages == 0) return "the tiles are more than 2^31, or do not fit into shared memory";
     const int64_t packed = packed_bytes(conv, style);
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  tiling.bytes);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    if (const char* error = ask_for_shared_memory(kernel, tiling.bytes)) return error;
 
     T* g_packed = static_cast<T*>(workspace);
     const int64_t count = packed / int(sizeof(T));

@@ -64,7 +64,7 @@ def test_every_key_is_optional(text):
         ("// suports: R == 3", r"k\.cu:1: unknown key 'suports'.*did you mean supports"),
         ("// title: A\n// speed: 9", r"k\.cu:2: unknown key 'speed'.*Keys: title, idea"),
         ("// title: A\n// title: B", r"k\.cu:2: title is given twice, first on line 1"),
-        ("\n// precision: fp16", r"k\.cu:2: precision is 'fp16'; it must be fp32, tf32 or bf16"),
+        ("\n// precision: fp8", r"k\.cu:2: precision is 'fp8'; it must be fp32, tf32, bf16 or"),
         ("// precision:", "precision is ''"),
         ("// arch: hopper", "arch is 'hopper'; it must be like sm_80"),
         ("// atomics: maybe", "atomics is 'maybe'; it must be yes or no"),

@@ -15,6 +15,12 @@ CASES = {
         "N1 C16 H66 W66 K260 R3 S3 p1",
         "N1 C20 H70 W69 K200 R3 S3 p0x2",
     ],
+    # the same, the filter kept, and not; rows of x and y by 4, 8 and 16 bytes; images less than a tile
+    "08b_winograd_4x4": [
+        "N1 C9 H118 W118 K130 R3 S3", "N1 C20 H34 W36 K40 R3 S3 p1 bias",
+        "N1 C140 H6 W7 K140 R3 S3 g140", "N2 C9 H22 W40 K36 R3 S3",
+        "N3 C18 H30 W39 K40 R3 S3 p2x0 g2", "N3 C5 H2 W3 K33 R3 S3 p1 bias",
+    ],
     # each tile's shape; rows of x four pixels at a time; padding past the filter
     "05_async_gemm": [
         "N1 C5 H50 W64 K130 R1 S1", "N1 C8 H60 W64 K70 R1 S1", "N1 C3 H64 W64 K40 R3 S3 p5 d2",
@@ -43,7 +49,8 @@ def test_right(rung: str, spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["08_winograd@BC=4", "06_depthwise@TILE_W=64", "05_async_gemm@BK=8"]
+    "name",
+    ["08_winograd@BC=4", "08b_winograd_4x4@BC=4", "06_depthwise@TILE_W=64", "05_async_gemm@BK=8"],
 )
 def test_tuned(name: str) -> None:
     """What a device with little shared memory gets, and others by choice."""
@@ -52,3 +59,11 @@ def test_tuned(name: str) -> None:
     for spec in CASES[rung][:2]:
         report = convlab.check(convlab.load(name, engine="sim"), problem(spec), scale=None)
         assert report.ok, str(report)
+
+
+def test_points_near_one_halve_the_error() -> None:
+    chosen = convlab.load("08b_winograd_4x4", engine="sim")
+    usual = chosen.source.replace("kA = 0.625f, kB = 1.5f", "kA = 1.0f, kB = 2.0f")
+    usual = convlab.compile(usual, name="usual_points", engine="sim")
+    reports = [convlab.check(k, "N1 C64 H18 W18 K32 R3 S3", scale=None) for k in (chosen, usual)]
+    assert reports[0].ok and reports[0].error < 0.6 * reports[1].error

@@ -163,17 +163,18 @@ def test_tolerance_tells_the_arithmetics_apart(spec):
 
 
 @pytest.mark.parametrize("gemm_k", [16, 144, 1440])
-def test_tolerance_of_bf16_is_of_one_rounding(gemm_k):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_tolerance_of_halves_is_of_one_rounding(dtype, gemm_k):
     generator = torch.Generator().manual_seed(0)
-    x, w = torch.randn(2, gemm_k, 2000, generator=generator).bfloat16()
+    x, w = torch.randn(2, gemm_k, 2000, generator=generator).to(dtype)
     expected = (x.double() * w.double()).sum(0)
-    in_fp32, in_bf16 = torch.zeros(2000), torch.zeros(2000, dtype=torch.bfloat16)
+    in_fp32, in_half = torch.zeros(2000), torch.zeros(2000, dtype=dtype)
     for a, b in zip(x, w):
         in_fp32 += a.float() * b.float()
-        in_bf16 = (in_bf16.float() + a.float() * b.float()).bfloat16()
-    bound = tolerance("bf16", gemm_k)
-    assert normwise(in_fp32.bfloat16(), expected) == pytest.approx(bound / 2, rel=0.1)
-    assert normwise(in_bf16, expected) > bound
+        in_half = (in_half.float() + a.float() * b.float()).to(dtype)
+    bound = tolerance({torch.bfloat16: "bf16"}.get(dtype, "fp16"), gemm_k)
+    assert normwise(in_fp32.to(dtype), expected) == pytest.approx(bound / 2, rel=0.1)
+    assert normwise(in_half, expected) > bound
 
 
 @pytest.mark.parametrize("gemm_k", [1, 9, 144, 1440])
@@ -310,7 +311,7 @@ def test_classes_are_pinned_on_a_gpu():
     assert_alike(truth(p, x, w, where=where), expected[tuple(where.T)], 1e-11)
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
-    names = [n for n in BASELINES if n != "torch:cpu" and baseline(n).precision != "bf16"]
+    names = [n for n in BASELINES if n != "torch:cpu" and "16" not in baseline(n).precision]
     try:
         matmul.fp32_precision = "tf32"  # torch's setting must not matter
         errors = {name: normwise(baseline(name)(x, w, padding=1), expected) for name in names}

@@ -8,17 +8,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import convlab
 from convlab.right import reference
+from convlab.right.check import check
 from convlab.run.kernel import Kernel, load
 from convlab.sim.any_kernel import run
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import LaunchError
 from convlab.words.problem import Problem
+from convlab.words.problem import problem as named_problem
 
 # Five chunks in two stages; rows that leave by bulk copies.
 WIDE = Problem(1, 40, 4, 256, 70, 3, 3)
 MMA, WGMMA, PARTS = "10_mma_tf32", "11_wgmma_tf32", "13_wgmma_3xtf32"
-HALF = "15_wgmma_bf16"
+HALF, FP16, LAST = "15_wgmma_bf16", "15b_wgmma_fp16", "16_wgmma_nhwc_bf16"
 SHARED = "wgmma_roles.cuh"  # pasted into the rungs that include it, so that a bug may be there
 ANY = {"race", "uninitialised read", "deadlock", "copy not waited for", "overwritten too early"}
 RELEASE = "        fence_proxy_async();\n        __syncwarp();\n        if (b.lane == 0)"
@@ -109,6 +112,25 @@ PLANTED = [
      {"overwritten too early"}),
     ("bf16: a bulk store from an odd address", HALF, "bulk_store(to + head, from + head,",
      "bulk_store(to + head, from,", {"misaligned access"}),
+    ("NHWC: no proxy fence behind copies", LAST, "announce = [&](int stage) {\n        fence",
+     "announce = [&](int stage) {\n        if (false) fence", {"no proxy fence"}),
+    ("NHWC: a stage is announced before its copies have come", LAST, "__pipeline_wait_prior(1);",
+     "__pipeline_wait_prior(2);", ANY),
+    ("NHWC: the last stage is not waited for", LAST,
+     "    __pipeline_wait_prior(0);\n    if (unannounced", "    if (unannounced",
+     ANY),
+    ("NHWC: loaders wait for the other parity", LAST, "&b.x_empty[stage], parity ^ 1)",
+     "&b.x_empty[stage], parity)", {"deadlock"}),
+    ("NHWC: y is read before all have stored it", LAST,
+     "        meet(meeting, lane, 0);   // all have stored\n", "", {"race"}),
+    ("NHWC: y is overwritten before all have read it", LAST,
+     "        meet(meeting, lane, 1);   // all have read\n", "", {"race", "deadlock"}),
+    ("NHWC: one k tile's bytes are expected, of two", LAST, "copies * bytes);", "bytes);",
+     {"deadlock", "race", "copy not waited for", "mbarrier"}),
+    ("NHWC: both consumers have the first k tile", LAST, "(halves - 1) * consumer) * taps",
+     "0) * taps", set()),
+    ("NHWC: stmatrix's rows in another order", LAST, "(lane / 16 * 8 + lane % 8)",
+     "(lane / 16 * 8 + 7 - lane % 8)", set()),
     ("two fragments of the filter swapped", MMA, "round_tf32(w_rows[0][kk + t + 4])",
      "round_tf32(w_rows[8][kk + t + 4])", set()),
 ]  # fmt: skip
@@ -123,11 +145,11 @@ def compute(kernel: Kernel) -> tuple[torch.Tensor, torch.Tensor]:
     return launch.y, F.conv2d(x.double(), w.double())
 
 
-@pytest.mark.parametrize("rung", [MMA, WGMMA, "12_wgmma_vector_reads", PARTS, HALF])
+@pytest.mark.parametrize("rung", [MMA, WGMMA, "12_wgmma_vector_reads", PARTS, HALF, FP16, LAST])
 def test_the_rungs_are_right(rung: str) -> None:
     y, truth = compute(load(rung, engine="sim"))
-    # Rounded to nearest, or nearly so; in bf16 it is y that is.
-    bound = {PARTS: 2.5e-7, HALF: 1.7e-3}.get(rung, 3.5e-4)
+    # Rounded to nearest, or nearly so; in bf16 and fp16 it is y that is.
+    bound = {PARTS: 2.5e-7, HALF: 1.7e-3, FP16: 2.2e-4, LAST: 1.7e-3}.get(rung, 3.5e-4)
     assert (y - truth).norm() / truth.norm() < bound
 
 
@@ -155,6 +177,38 @@ def test_a_planted_bug_is_told(
     found = [finding for finding in told.value.findings if finding.error]
     assert {finding.kind for finding in found} & kinds, str(told.value)
     assert all(Path(finding.file).name == "planted.cu" and finding.line for finding in found)
+
+
+# Channels in eights; K, Q and P of no tile; all that stays in shared memory, and what does not.
+SHAPES = [
+    "N2 C64 H5 W258 K128 R3 S3 bias", "N3 C24 H33 W33 K70 R3 S3 p1 bias",
+    "N1 C72 H9 W40 K65 R1 S1", "N5 C16 H13 W18 K256 R3 S3 s2 p1 bias",
+    "N4 C40 H39 W11 K12 R3 S3 s2x1 d2x3 p3", "N40 C8 H9 W9 K128 R1 S1",
+    "N2 C32 H16 W117 K64 R5 S9 p2x4", "N2 C48 H8 W8 K136 R3 S3 g2 p1 bias",
+    "N1 C16 H3 W530 K8 R2 S4 p1", "N1 C144 H5 W20 K192 R3 S3 p1", "N9 C16 H7 W7 K128 R3 S3 p1",
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_libraries_are_of_the_class_and_layout() -> None:
+    found = convlab.compare([FP16, LAST], "N2 C64 H30 W64 K128 R3 S3", progress=False)
+    assert found.ok, str(found)
+    assert {"cudnn:fp16", "cudnn:bf16:channels_last"} <= set(found.frame["kernel"])
+
+
+@pytest.mark.parametrize("spec", SHAPES)
+@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_channels_last(engine: str, spec: str, tmp_path: Path) -> None:
+    """By two blocks, so that each has many tiles."""
+    path, blocks = (
+        tmp_path / "two_blocks.cu",
+        "device.smem, device.multiprocessors);\n    if (tiling.st",
+    )
+    source = (KERNEL_DIR / f"{LAST}.cu").read_text()
+    assert blocks in source
+    path.write_text(source.replace(blocks, blocks.replace("device.multiprocessors", "2")))
+    report = check(load(path, engine=engine), named_problem(spec), scale=None)
+    assert report.ok, str(report)
 
 
 ROUND = """

@@ -28,8 +28,8 @@ CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
 _KEPT_BYTES = 2 << 30  # of the last reference
 FEW = 256  # outputs that may cancel to nearly nothing: rms is what random signs would give, then
 CHUNK_BYTES = 256 << 20  # temporaries of one step of the truth
-# tf32: the operands', truncated; bf16: the tensors', rounded
-UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10, "bf16": 2.0**-8}
+# tf32: the operands', truncated; of the other two: the tensors', rounded
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.0**-11}
 
 
 def truth(
@@ -133,7 +133,8 @@ def tolerance(precision: str, gemm_k: int) -> float:
 
     bf16: tensors of 8 significant bits, whose products are exact in fp32. The truth is that of x
     and w as they are stored, so that only y's rounding is left, 0.41 u = 1.6e-3 (u = 2^-8); the
-    bound is twice that, plus the fp32 term. Sums kept in bf16 fail it from k = 16 on.
+    bound is twice that, plus the fp32 term. Sums kept in bf16 fail it from k = 16 on. fp16 is the
+    same with 11 bits (u = 2^-11); what a kernel overflows beyond 65504 is an error.
 
     Raises ProblemError if there is no such precision.
     """
@@ -142,8 +143,8 @@ def tolerance(precision: str, gemm_k: int) -> float:
         return max(2e-6, accumulation)
     if precision == "tf32":
         return 2 * 0.79 * UNIT_ROUNDOFF["tf32"] + accumulation
-    if precision == "bf16":
-        return 2 * 0.41 * UNIT_ROUNDOFF["bf16"] + accumulation
+    if precision in ("bf16", "fp16"):
+        return 2 * 0.41 * UNIT_ROUNDOFF[precision] + accumulation
     raise ProblemError(f"no precision {precision!r}; there are {', '.join(UNIT_ROUNDOFF)}")
 
 

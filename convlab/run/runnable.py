@@ -105,7 +105,7 @@ class Runnable:
 
     name: str  # for tables and messages; a library's has a colon: "cudnn:fp32"
     title: str  # for people
-    precision: str  # the class that it is judged by: "fp32", "tf32" or "bf16"
+    precision: str  # the class that it is judged by: "fp32", "tf32", "bf16" or "fp16"
     engine: str  # "cuda", "sim", or "torch" for what runs on the CPU without the simulator
     device: torch.device  # where its tensors live
     format: Format = FLOAT32  # dtype and layout of its tensors

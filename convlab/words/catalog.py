@@ -4,8 +4,6 @@ A header is the run of `//` lines that opens the file, `// key: value`, with con
 indented by two spaces or more. Lines of prose between them are ignored.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os
@@ -39,7 +37,7 @@ class Header:
     idea: str = ""  # how it works
     change: str = ""  # from the rung before
     mapping: str = ""  # which thread computes what
-    precision: str = "fp32"  # the class that its results reach: "fp32", "tf32" or "bf16"
+    precision: str = "fp32"  # the class that its results reach: or "tf32", "bf16", "fp16"
     supports: tuple[str, ...] = ()  # requirements, each a Python comparison over `VARIABLES`
     # When it is the one to take: as `supports`, and over `_TF32` too; None: where it is named only.
     best: tuple[str, ...] | None = None
@@ -53,11 +51,8 @@ class Header:
     atomics: bool = False  # it adds into memory in no fixed order: two runs may differ in bits
 
     def unsupported(self, problem: Problem, sm: int, smem: int) -> str | None:
-        """Return the first requirement that is not met, with the values it met, or None.
-
-        `sm` is the compute capability, 90 for 9.0, and `smem` the bytes of shared memory that a
-        block may opt into.
-        """
+        """Return the first requirement that is not met, with the values it met, or None."""
+        # sm: the compute capability, 90 for 9.0; smem: the bytes of shared memory of a block
         if self.arch and not _runs(self.arch, sm):
             return f"it is for {self.arch} (here sm_{sm})"
         return self._unmet(self.supports, problem, sm=sm, smem=smem)
@@ -101,7 +96,7 @@ def _runs(arch: str, sm: int) -> bool:
 
 _KEYS = tuple(entry.name for entry in fields(Header))
 _VALUES = {
-    "precision": ("fp32|tf32|bf16", "fp32, tf32 or bf16"),
+    "precision": ("fp32|tf32|bf16|fp16", "fp32, tf32, bf16 or fp16"),
     "arch": (r"sm_\d{2,3}[af]?", "like sm_80 or sm_90a"),
     "mixes": (r"[1-9]\d?x[1-9]\d?|image", "like 2x2, or image"),
     "atomics": ("yes|no", "yes or no"),
@@ -109,10 +104,7 @@ _VALUES = {
 
 
 def parse_header(text: str, path: str | Path) -> Header:
-    """Return the header of a kernel file, whose path is for messages and the default title.
-
-    Every key is optional. What cannot be read raises a `CatalogError` that opens with file:line.
-    """
+    """Return the header of a kernel file, whose path is for messages and the default title."""
     path = Path(path)
     values: dict[str, object] = {"title": path.stem}
     for key, (line, value) in _entries(text, path).items():
@@ -187,11 +179,7 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
 
 
 def find(name_or_path: str | Path) -> Path:
-    """Return the file of a kernel, by its path or its name.
-
-    That is the stem of one of the `catalog`; its number will do, what comes before the first "_",
-    or the beginning of a stem, if only one fits. Where none does, the message names the nearest.
-    """
+    """Return the file of a kernel, by its path, or its stem, number or beginning in `catalog`."""
     path = valid_path(name_or_path, "kernel")
     text = "" if path == Path() else os.fspath(name_or_path)
     with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file; no such user
@@ -230,11 +218,7 @@ def _here(paths: list[Path]) -> str:
 
 
 def folders() -> list[Path]:
-    """Return where kernels are looked for by name.
-
-    First ``kernels/`` of the working directory, whose files hide others of the same name; then the
-    shipped ones (`KERNEL_DIR`) and the directories that CONVLAB_KERNELS lists.
-    """
+    """Return where kernels are looked for by name: the working directory's ``kernels/`` first."""
     found = [own] if (own := Path("kernels").absolute()).is_dir() else []
     found.append(KERNEL_DIR)
     for entry in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):

@@ -908,10 +908,35 @@ HALF = _of(
     _m("pixels_shifted", "where W is odd, the upper half of a word is the lower one's channel",
        ("x[0] | x[1] << 16", "x[0] | x[0] << 16")),
     _m("pairs_swapped", "two neighbours of y are rounded into one word in the wrong order",
-       ("round_bf16(x, y)", "round_bf16(y, x)"), inline="wgmma_roles.cuh"),
+       ("rounded(x, y, s_to)", "rounded(y, x, s_to)"), inline="wgmma_roles.cuh"),
+)  # fmt: skip
+
+_OTHER_FORMAT = _m("other_format", "numbers are taken for bf16's", ("NUMBER fp16", "NUMBER bf16"))
+FP16 = _of("15b_wgmma_fp16", _OTHER_FORMAT) + _of("16b_wgmma_nhwc_fp16", _OTHER_FORMAT)
+
+LAST = _of(
+    "16_wgmma_nhwc_bf16",
+    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+       at=(*_ROLES, "bulk_load(", "= {};"), **_SHARED),
+    _m("no_meeting", "a warp's part of y is stored by others before it is there",
+       ("        meet(meeting, lane, 0);   // all have stored\n", ""),
+       at=("stmatrix_x4_trans(s_to", "const uint4*>(s_from", "mbarrier_wait(meeting"),
+       **_BEFORE_ROLES),
+    _m("no_wait", "the newest copies of a stage are not waited for",
+       ("__pipeline_wait_prior(1)", "__pipeline_wait_prior(2)"), at=("wgmma_", "copy_async16("),
+       sim=FAULT, cuda=None, why=EARLY, inline="wgmma_roles.cuh"),
+    _m("matrices_swapped", "two of the four matrices of a store change places",
+       ("m / 2 * 4 + m % 2 * 2", "m % 2 * 4 + m / 2 * 2")),
+    _m("one_octet", "both octets of a stage are the first",
+       ("b.group * C_group + octet * kOctet", "b.group * C_group")),
+    _m("group_dropped", "every group reads the first one's input channels",
+       ("b.group * C_group + octet * kOctet", "octet * kOctet"), shipped=True),
+    _m("channels_unchecked", "channels past a pixel's last are written",
+       ("if (c < channels) y[c]", "y[c]"), at=("y[c].bits", "stmatrix_x4_trans(s_to", "mbarrier_wait(meeting"), sim=FAULT,
+       shipped=True),
 )  # fmt: skip
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF,
+    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF, *FP16, *LAST,
 )  # fmt: skip

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_pipeline_primitives.h>
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_partial_warp(unsigned came);
@@ -17,7 +19,7 @@ void sim_fence_proxy_async();
 void sim_wgmma_fence();
 void sim_wgmma_commit();
 void sim_wgmma_wait(unsigned newest);
-void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int k, int accumulate);
+void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
 }
 
 __forceinline__ uint32_t shared_address(const void* pointer) { return sim_shared_address(pointer); }
@@ -30,6 +32,9 @@ __forceinline__ float round_tf32(float value) {
 }
 __forceinline__ uint32_t round_bf16(float low, float high) {
     return sim::Bfloat16::narrow(low) | uint32_t(sim::Bfloat16::narrow(high)) << 16;
+}
+__forceinline__ uint32_t round_fp16(float low, float high) {
+    return sim::Half::narrow(low) | uint32_t(sim::Half::narrow(high)) << 16;
 }
 namespace sim {
 inline float truncate_tf32(float value) {  // what a tensor core sees of a number
@@ -71,6 +76,38 @@ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const 
     if (~mine.came) sim_partial_warp(mine.came);
 }
 
+// ---- stmatrix, cp.async -------------------------------------------------------------------
+namespace sim {
+struct Matrices {
+    const uint32_t* pairs;
+    uint16_t column[8];
+    unsigned came;  // the lanes that took part
+};
+inline void stmatrix_step(void** arguments, unsigned came) {
+    for (int l = 0; l < 32; ++l) {
+        if (!(came >> l & 1)) continue;
+        auto& mine = *static_cast<Matrices*>(arguments[l]);
+        mine.came = came;
+        for (int g = 0; g < 8 && !~came; ++g) {
+            auto& other = *static_cast<Matrices*>(arguments[4 * g + l % 8 / 2]);
+            mine.column[g] = uint16_t(other.pairs[l / 8] >> l % 2 * 16);
+        }
+    }
+}
+}  // namespace sim
+__forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_t (&pairs)[4]) {
+    sim::Matrices mine{pairs, {}, 0};
+    sim_collective(0xffffffffu, sim::stmatrix_step, &mine);
+    if (~mine.came) sim_partial_warp(mine.came);
+    sim_shared_address(to_shared);
+    uint4 column;
+    std::memcpy(&column, mine.column, 16);
+    *static_cast<uint4*>(to_shared) = column;
+}
+__forceinline__ void copy_async16(void* to_shared, const void* from, bool inside) {
+    __pipeline_memcpy_async(to_shared, from, 16, inside ? 0 : 16);
+}
+
 // ---- mbarrier, bulk copies ----------------------------------------------------------------
 __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
     sim_mbarrier_init(barrier, arrivals);
@@ -100,9 +137,9 @@ __forceinline__ void wgmma_fence() { sim_wgmma_fence(); }
 __forceinline__ void wgmma_commit() { sim_wgmma_commit(); }
 template <int newest>
 __forceinline__ void wgmma_wait() { sim_wgmma_wait(newest); }
-#define SIM_WGMMA(name, n, k)                                                              \
+#define SIM_WGMMA(name, n, type)                                                           \
     __forceinline__ void name(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) { \
-        sim_wgmma(d, a, b, n, k, accumulate);                                              \
+        sim_wgmma(d, a, b, n, type, accumulate);                                           \
     }
-SIM_WGMMA(wgmma_m64n256k8_tf32, 256, 8) SIM_WGMMA(wgmma_m64n128k8_tf32, 128, 8)
-SIM_WGMMA(wgmma_m64n256k16_bf16, 256, 16)
+SIM_WGMMA(wgmma_m64n256k8_tf32, 256, 't') SIM_WGMMA(wgmma_m64n128k8_tf32, 128, 't')
+SIM_WGMMA(wgmma_m64n256k16_bf16, 256, 'b') SIM_WGMMA(wgmma_m64n256k16_fp16, 256, 'f')

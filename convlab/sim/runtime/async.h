@@ -252,8 +252,18 @@ bool Worker::warp_met(void* argument, uintptr_t pc) {
     return std::exchange(async.warps[current / 32].met, false);
 }
 
-// Rows of k numbers of an operand: twice 16 bytes, of 8 in TF32 or of 16 in bf16.
-void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, int k, float (*to)[16],
+uint32_t widened(uint16_t half) {  // from fp16 to a float's bits
+    uint32_t bits = (half & 0x7fffu) << 13;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    value *= 0x1p112f;
+    if (bits < 0x7c00u << 13) std::memcpy(&bits, &value, 4);
+    else bits |= 0x7f800000;
+    return bits | (half & 0x8000u) << 16;
+}
+
+// Rows of an operand: twice 16 bytes, of 8 numbers in TF32 ('t') or of 16 in bf16 or fp16.
+void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
     if (descriptor >> 62) fault("wgmma", pc, "a descriptor with a swizzle, which is not simulated");
     uintptr_t start = uintptr_t(shared) + (descriptor & 0x3fff) * 16;
@@ -262,9 +272,10 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, int k, floa
         for (int row = first; row < first + rows; row += 8) {
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
             examine_proxy(core, 128, pc, "wgmma");
-            for (int i = 0, half = k / 2; i < 8 * half; ++i) {
-                uint32_t bits = k == 8 ? reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000
-                                       : reinterpret_cast<const uint16_t*>(core)[i] << 16;
+            const auto* halves = reinterpret_cast<const uint16_t*>(core);
+            for (int i = 0, half = type == 't' ? 4 : 8; i < 8 * half; ++i) {
+                uint32_t bits = type == 'b' ? halves[i] << 16 : type == 'f' ? widened(halves[i])
+                                : reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000;
                 std::memcpy(&to[row - first + i / half][quad * half + i % half], &bits, 4);
             }
             if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
@@ -274,8 +285,9 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, int k, floa
         }
 }
 
-void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, int k,
+void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, char type,
                    int accumulate, uintptr_t pc) {
+    const int k = type == 't' ? 8 : 16;
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
     if (!warp_met(&mine, pc)) return;
     Warpgroup& group = async.warps[current / 32];
@@ -304,8 +316,8 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
         }
     }
     auto& [a, b, transposed] = *operands;
-    wgmma_operand(first.a, current / 32 % 4 * 16, 16, k, a, first.pc, group.reading);
-    wgmma_operand(first.b, 0, first.n, k, b, first.pc, group.reading);
+    wgmma_operand(first.a, current / 32 % 4 * 16, 16, type, a, first.pc, group.reading);
+    wgmma_operand(first.b, 0, first.n, type, b, first.pc, group.reading);
     for (int j = 0; j < first.n; ++j)
         for (int i = 0; i < k; ++i) transposed[i][j] = b[j][i];
     for (int row = 0; row < 16; ++row) {

@@ -39,7 +39,7 @@ void sim_fence_proxy_async() {
 void sim_wgmma_fence() { t_worker->wgmma_fence(CALLER); }
 void sim_wgmma_commit() { t_worker->wgmma_commit(CALLER); }
 void sim_wgmma_wait(unsigned newest) { t_worker->wgmma_wait(newest, CALLER); }
-void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, int k, int accumulate) {
-    t_worker->wgmma(d, a, b, n, k, accumulate, CALLER);
+void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate) {
+    t_worker->wgmma(d, a, b, n, type, accumulate, CALLER);
 }
 }

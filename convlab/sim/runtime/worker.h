@@ -173,9 +173,9 @@ struct Worker {
     void warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc);
     bool warp_met(void* argument, uintptr_t pc);
     void wgmma_done(unsigned newest);
-    void wgmma_operand(uint64_t descriptor, int first, int rows, int k, float (*to)[16],
+    void wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                        uintptr_t pc, std::vector<Span>& reading);
-    void wgmma(float* d, uint64_t a, uint64_t b, int n, int k, int accumulate, uintptr_t pc);
+    void wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate, uintptr_t pc);
     void wgmma_fence(uintptr_t pc);
     void wgmma_commit(uintptr_t pc);
     void wgmma_wait(unsigned newest, uintptr_t pc);

@@ -1,0 +1,351 @@
+// title: NHWC on Hopper's tensor cores
+// idea: In NHWC 16 bytes of memory are what wgmma wants a row to be: 8 channels of a pixel. So
+//       nothing passes through registers on its way in; cp.async puts each 16 bytes where they
+//       belong. What the layout costs is at the end: a thread's sums are pixels of one channel,
+//       and y wants channels of one pixel. stmatrix turns them, 8 x 8 numbers at a time, and then
+//       all channels of a pixel leave side by side: no short runs in far planes.
+// change: Against 15: x, w and y with channels last. Where K is a multiple of 128 the two consumers
+//       take 64 channels each of the same 256 positions, so that x is staged half as often; and a
+//       filter that fits stays in shared memory for all tiles of a block.
+// mapping: as 15; a loader's item is 16 pixels of a row, two lanes each. A warp stores 64 channels
+//       of 4 pixels at a time.
+// parent: 15_wgmma_bf16
+// precision: bf16
+// arch: sm_90a
+// tensors: x bf16 NHWC, w bf16 KRSC, y bf16 NHWC, bias f32
+// supports: sm >= 90, C % (8 * groups) == 0,
+//       68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
+//             + (R - 1) * dilation_h * (256 * stride_w + (S - 1) * dilation_w))
+//       + 4 * R * S + 16384 <= smem
+//       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
+//             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
+//       + 4 * R * S + 16384 <= smem
+// limits: not measured yet. Predicted for an H200, by count: a block's two consumers store at the
+//       same time, when nothing is multiplied, some 1500 of 11000 cycles of a tile of `wide`, 0.85
+//       ms in all; `rect` 0.5 ms; `square`, whose y is nine tenths of its bytes, 1.5 ms.
+#include "convlab.cuh"
+#include "tensor.cuh"
+#include "wgmma_tile.cuh"
+#include "wgmma_roles.cuh"
+
+#if !defined(NUMBER)
+#define NUMBER bf16   // or fp16, for 16b
+#endif
+using Number = NUMBER;
+
+constexpr int kOctet = 8;          // channels in 16 bytes; a stage holds two of each pixel
+constexpr int kPart = 32;          // positions of y that a consumer turns at a time
+constexpr int kPixelPitch = 2 * kKTile + 16;   // bytes: 8 pixels of a store meet all banks
+
+struct PixelTiling : Tiling {
+    int halves;      // k tiles of a block: 2 where both consumers have the same positions
+    bool resident;   // each slice of the filter has a slot of its own
+
+    __device__ int first_channel(int consumer) const { return kKTile * (halves - 1) * consumer; }
+    __device__ unsigned slot_at(int slot, int consumer) const {   // [slot][k tile][tap]
+        return (slot * halves + (halves - 1) * consumer) * taps * (kTapBytes / 16);
+    }
+};
+
+// Of a consumer: its four warps wait for each other at it.
+__device__ __forceinline__ uint64_t* meeting_of(const PixelTiling& tiling, const Block& b,
+                                                int consumer) {
+    return b.w_empty + tiling.slots + consumer;
+}
+__device__ __forceinline__ void meet(uint64_t* meeting, int lane, int parity) {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(meeting);
+    mbarrier_wait(meeting, parity);
+}
+
+// Where each of the staged rows, of all planes, is in x: so many rows and columns from the first.
+__device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
+                                                const PixelTiling& tiling, const Block& b) {
+    const int plane_rows = tiling.plane / tiling.pitch;
+    for (int i = threadIdx.x; i < plane_rows * conv.stride_h * conv.stride_w; i += kThreads) {
+        const int plane = i / plane_rows;
+        b.s_where[i] = unsigned(i % plane_rows * conv.stride_h + plane / conv.stride_w) << 16 |
+                       unsigned(plane % conv.stride_w);
+    }
+    // Behind the last row is what no valid output needs, but wgmma reads.
+    uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);
+    const int staged = tiling.plane * conv.stride_h * conv.stride_w;
+    for (int i = staged + threadIdx.x; i < tiling.quad; i += kThreads)
+        for (int octet = 0; octet < 2 * tiling.stages; ++octet) s_x[octet * tiling.quad + i] = {};
+    fence_proxy_async();
+}
+
+// A loader: item by item, each 16 pixels of a staged row.
+__device__ __forceinline__ void load(const ConvProblem& conv, const PixelTiling& tiling,
+                                     const Block& b, const Number* g_x) {
+    const int C_group = conv.C / conv.groups;
+    const int rows = tiling.plane / tiling.pitch * conv.stride_h * conv.stride_w;
+    const int octet = b.lane % 2, across = ceil_div(tiling.pitch, 16);
+    const int c_lane = b.group * C_group + octet * kOctet;
+    uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);   // [stage][octet][pixel]
+    // Copies write by the usual way, wgmma reads by the asynchronous one: so each loader waits for
+    // its own, and passes the fence, before it arrives. With two stages it waits at once; with
+    // more it has the next stage's under way meanwhile.
+    auto announce = [&](int stage) {
+        fence_proxy_async();
+        __syncwarp();
+        if (b.lane == 0) mbarrier_arrive(&b.x_full[stage]);
+    };
+    int stage = 0, parity = 0, unannounced = -1;
+    for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
+        const Tile tile = tile_at(tiling, number);
+        const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
+        const int w0 = tile.q * conv.stride_w - conv.pad_w;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            const Number* x_c = g_x + c_lane + chunk * 2 * kOctet;
+            const bool has_channels = (chunk * 2 + octet) * kOctet < C_group;
+            uint4* s_octet = s_x + (2 * stage + octet) * tiling.quad;
+            mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+            int row = 0, column = (b.warp - 8) * 16 + b.lane / 2;
+            while (true) {
+                for (; column >= across * 16; column -= across * 16) ++row;
+                if (row >= rows) break;
+                const unsigned where = b.s_where[row];
+                const int image = divide(int(where >> 16), tiling.by_image_span);
+                const int n = tile.n + image;
+                const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
+                const int w = w0 + int(where & 0xffff) + column * conv.stride_w;
+                const bool inside = has_channels && unsigned(h) < unsigned(conv.H) &&
+                                    unsigned(w) < unsigned(conv.W) && n < conv.N;
+                if (column < tiling.pitch)
+                    copy_async16(s_octet + row * tiling.pitch + column,
+                                 x_c + ((int64_t(n) * conv.H + h) * conv.W + w) * conv.C, inside);
+                column += 16 * kLoaders;
+            }
+            __pipeline_commit();
+            if (tiling.stages > 2) {
+                __pipeline_wait_prior(1);
+                if (unannounced >= 0) announce(unannounced);
+                unannounced = stage;
+            } else {
+                __pipeline_wait_prior(0);
+                announce(stage);
+            }
+            if (++stage == tiling.stages) stage = 0, parity ^= 1;
+        }
+    }
+    __pipeline_wait_prior(0);
+    if (unannounced >= 0) announce(unannounced);
+}
+
+// The filter's warp: slice by slice, [tap][octet][64 channels][8], for each of the block's k tiles.
+// Of a filter that stays, slices are announced for each tile, but fetched for the first only.
+__device__ __forceinline__ void load_slices(const ConvProblem& conv, const PixelTiling& tiling,
+                                            const Block& b, const Number* g_packed) {
+    if (b.lane != 0) return;
+    const int taps = conv.R * conv.S;
+    const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * kTapBytes;
+    const char* packed =
+        reinterpret_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
+    int slot = 0, parity = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        const char* from = packed;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            for (int first = 0; first < taps; first += tiling.taps) {
+                const int bytes = min_of(tiling.taps, taps - first) * kTapBytes;
+                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
+                mbarrier_wait(&b.w_empty[slot], parity ^ 1);
+                mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
+                for (int half = 0; half < copies; ++half)
+                    bulk_load(b.s_bytes + tiling.w_at + 16 * tiling.slot_at(slot, half),
+                              from + half * k_tile_bytes, bytes, &b.w_full[slot]);
+                from += bytes;
+                if (++slot == tiling.slots) slot = 0, parity ^= 1;
+            }
+        }
+    }
+}
+
+// A consumer's sums, laid out as wgmma's d, to y.
+template <int positions, bool>
+__device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelTiling& tiling,
+                                           const Block& b, int tile, const Channels& mine,
+                                           const float (&r_sum)[positions / 2], Number* g_y) {
+    const int consumer = b.warp / 4, warp = b.warp % 4, lane = b.lane;
+    const Tile at = tile_at(tiling, tile);
+    const int beside = tiling.halves == 1 ? consumer : 0;   // which of the tile's positions
+    const int limit = tiling.halves == 1 && consumer == 0 ? tiling.step : positions;
+    const int k = lane % 8 * kOctet;                        // of this consumer's 64, in y
+    const int channels = mine.count + warp * 16 - k;        // that are there from k on
+    Number* y_k = g_y + mine.first - warp * 16 + k;
+    const bool vectors = conv.K / conv.groups % kOctet == 0;
+    // Where a consumer's positions are one row of y, that is soon told of each.
+    const bool one_row = vectors && tiling.images == 1 && tiling.rows == 3 - tiling.halves;
+    const int p0 = at.p + beside;
+    const int length = p0 < conv.P && channels > 0 ? min_of(tiling.columns, conv.Q - at.q) : 0;
+    Number* y_row = y_k + ((int64_t(at.n) * conv.P + p0) * conv.Q + at.q) * conv.K;
+    uint64_t* meeting = meeting_of(tiling, b, consumer);
+    char* s_y = b.s_bytes + tiling.y_at + consumer * kPart * kPixelPitch;   // [pixel][channel]
+    // A lane names a row of 8 channels of one of four matrices: 2 of pixels x 2 of channels.
+    char* s_to = s_y + (lane / 16 * 8 + lane % 8) * kPixelPitch + warp * 32 + lane / 8 % 2 * 16;
+    const char* s_from = s_y + (warp * 8 + lane / 8) * kPixelPitch + 2 * k;
+    #pragma unroll
+    for (int part = 0; part < positions / kPart; ++part) {
+        #pragma unroll
+        for (int i = 0; i < kPart / 16; ++i) {
+            uint32_t r_pair[4];   // of neighbouring pixels, in one channel
+            #pragma unroll
+            for (int m = 0; m < 4; ++m) {
+                const float* d = &r_sum[part * kPart / 2 + 8 * i + m / 2 * 4 + m % 2 * 2];
+                r_pair[m] = rounded(d[0] + mine.bias[m % 2], d[1] + mine.bias[m % 2], g_y);
+            }
+            stmatrix_x4_trans(s_to + i * 16 * kPixelPitch, r_pair);
+        }
+        meet(meeting, lane, 0);   // all have stored
+        uint4 r_y[kPart / 16];
+        #pragma unroll
+        for (int i = 0; i < kPart / 16; ++i)
+            r_y[i] = *reinterpret_cast<const uint4*>(s_from + 4 * i * kPixelPitch);
+        meet(meeting, lane, 1);   // all have read
+        #pragma unroll
+        for (int i = 0; i < kPart / 16; ++i) {
+            const int mine_at = part * kPart + warp * 8 + 4 * i + lane / 8;
+            if (one_row) {
+                if (mine_at < length)
+                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(mine_at) * conv.K), r_y[i]);
+                continue;
+            }
+            const int position = beside * tiling.step + mine_at;
+            const int row = divide(position, tiling.by_pitch);
+            const int column = position - row * tiling.pitch;
+            const int image = divide(row, tiling.by_image_rows);
+            const int n = at.n + image, p = at.p + row - image * tiling.image_rows;
+            const int q = at.q + column;
+            if (mine_at >= limit || row >= tiling.rows || p >= conv.P || n >= conv.N ||
+                column >= tiling.columns || q >= conv.Q) continue;
+            Number* y = y_k + ((int64_t(n) * conv.P + p) * conv.Q + q) * conv.K;
+            if (vectors) {
+                if (channels > 0) __stcs(reinterpret_cast<uint4*>(y), r_y[i]);
+            } else {
+                const unsigned words[] = {r_y[i].x, r_y[i].y, r_y[i].z, r_y[i].w};
+                #pragma unroll
+                for (int c = 0; c < kOctet; ++c)
+                    if (c < channels) y[c].bits = uint16_t(words[c / 2] >> c % 2 * 16);
+            }
+        }
+    }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+conv2d_wgmma_nhwc(ConvProblem conv, PixelTiling tiling, const Number* __restrict__ g_x,
+                  const Number* __restrict__ g_packed, const float* __restrict__ g_bias,
+                  Number* __restrict__ g_y) {
+    extern __shared__ float4 s_mem[];
+    const Block b = block_of(conv, tiling, s_mem);
+    if (threadIdx.x == 0)
+        for (int consumer = 0; consumer < 2; ++consumer)
+            mbarrier_init(meeting_of(tiling, b, consumer), 4);
+    set_up(conv, tiling, b, kKTile * tiling.halves);
+    find_plane_rows(conv, tiling, b);
+    __syncthreads();
+    if (b.warp == 11) {
+        load_slices(conv, tiling, b, g_packed);
+    } else if (b.warp >= 8) {
+        load(conv, tiling, b, g_x);
+    } else {
+        multiply(conv, tiling, b, g_bias, g_y);
+    }
+}
+
+// The filter as wgmma wants it: [group, k tile][chunk][r][s][octet][64 channels][8].
+__global__ void __launch_bounds__(256)
+pack_octets(ConvProblem conv, int chunks, const uint4* __restrict__ g_w,
+            uint4* __restrict__ g_packed, int64_t count) {
+    const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
+    const int taps = conv.R * conv.S, k_tiles = ceil_div(K_group, kKTile);
+    const int64_t first = int64_t(blockIdx.x) * 256 + threadIdx.x;
+    for (int64_t i = first; i < count; i += int64_t(gridDim.x) * 256) {
+        int64_t rest = i / (2 * kKTile);
+        const int tap = int(rest % taps);
+        rest /= taps;
+        const int c = (int(rest % chunks) * 2 + int(i / kKTile % 2)) * kOctet;
+        rest /= chunks;
+        const int k = int(rest % k_tiles) * kKTile + int(i % kKTile);
+        const int64_t row = (rest / k_tiles * K_group + k) * taps + tap;   // of w, C_group long
+        g_packed[i] = c < C_group && k < K_group ? g_w[(row * C_group + c) / kOctet] : uint4{};
+    }
+}
+
+// The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit.
+inline PixelTiling pixel_tiling_for(const ConvProblem& conv, int smem, int multiprocessors) {
+    const int all_taps = conv.R * conv.S;
+    PixelTiling t = {};
+    auto fits = [&](int stages, int slots) {
+        const int rows = t.plane / t.pitch * conv.stride_h * conv.stride_w;
+        const int64_t barriers = ceil_div((2 * stages + 2 * slots + 2) * 8, 128) * 128;
+        const int64_t table = ceil_div(4 * (all_taps + rows + 2), 128) * 128;
+        const int64_t x_bytes = int64_t(stages) * 32 * t.quad;
+        const int64_t w_bytes = int64_t(slots) * t.halves * t.taps * kTapBytes;
+        const int64_t bytes = barriers + table + x_bytes + w_bytes + 2 * kPart * kPixelPitch;
+        if (bytes > smem) return false;
+        t.stages = stages, t.slots = slots, t.bytes = int(bytes);
+        t.table_at = int(barriers), t.x_at = int(t.table_at + table);
+        t.w_at = int(t.x_at + x_bytes), t.y_at = int(t.w_at + w_bytes);
+        return true;
+    };
+    auto cut_for = [&](int halves) {
+        t = {};
+        t.halves = halves, t.taps = all_taps;
+        if (!cut(t, conv, multiprocessors, {256, 1, 0, false, 2, halves})) return false;
+        t.quad += (12 - t.quad % 8) % 8;   // so that a copy of 4 pixels x 2 octets meets all banks
+        return true;
+    };
+    auto keeps_filter = [&] { return t.resident = t.chunks <= 64 && fits(3, t.chunks); };
+    const bool even = ceil_div(conv.K / conv.groups, kKTile) % 2 == 0;
+    if (!(even && cut_for(2) && keeps_filter())) {
+        if (!cut_for(1)) return t;
+        if (!keeps_filter()) {
+            while (!fits(2, 2)) {
+                if (t.taps == 1) return t;
+                t.taps = ceil_div(t.taps, 3);
+            }
+            while (t.slots < 4 && fits(t.stages, t.slots + 1)) {}
+        }
+    }
+    while (t.stages < kMaxStages && fits(t.stages + 1, t.slots)) {}
+    return t;
+}
+
+static int64_t filter_bytes(const ConvProblem& conv) {
+    return int64_t(conv.groups) * ceil_div(conv.K / conv.groups, kKTile) *
+           ceil_div(conv.C / conv.groups, 2 * kOctet) * conv.R * conv.S * kTapBytes;
+}
+
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit*/) {
+    return size_t(filter_bytes(*problem));
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, const Number* w,
+                                 const float* bias, Number* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    const ConvProblem& conv = *problem;
+    if (conv.N == 0) return nullptr;
+    if (reinterpret_cast<uintptr_t>(x) % 16 != 0)
+        return "x does not begin at a multiple of 16 bytes; pass a copy, x.clone()";
+    if (reinterpret_cast<uintptr_t>(w) % 16 != 0)
+        return "w does not begin at a multiple of 16 bytes; pass a copy, w.clone()";
+    if (reinterpret_cast<uintptr_t>(y) % 16 != 0)
+        return "y does not begin at a multiple of 16 bytes";
+    const Device device = device_here();
+    if (device.error) return device.error;
+    const PixelTiling tiling = pixel_tiling_for(conv, device.smem, device.multiprocessors);
+    if (tiling.stages == 0) return "the tiles are more than 2^31, or do not fit into shared memory";
+    const int64_t packed = filter_bytes(conv);
+    if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";
+    if (const char* error = ask_for_shared_memory(conv2d_wgmma_nhwc, tiling.bytes)) return error;
+
+    const int64_t count = packed / 16;
+    const int pack_blocks = int(min_of(ceil_div(count, int64_t(256)), int64_t(1024)));
+    pack_octets<<<pack_blocks, 256, 0, stream>>>(conv, tiling.chunks,
+                                                 reinterpret_cast<const uint4*>(w),
+                                                 static_cast<uint4*>(workspace), count);
+    const int grid = conv.groups * tiling.k_tiles * tiling.lanes;
+    conv2d_wgmma_nhwc<<<grid, kThreads, tiling.bytes, stream>>>(
+        conv, tiling, x, static_cast<const Number*>(workspace), bias, y);
+    return launch_error();
+}
