@@ -251,7 +251,10 @@ def test_what_auto_takes_is_told_before_and_after():
     ours(torch.ones(2, 5, 4, 4))  # layers that compute other problems do not have that
     assert repr(ours).count("03_smem_tile") == 2 and "2x5x4x4: 03_smem_tile" in repr(ours)
     assert repr(convlab.nn.Conv2d(5, 7, 3, kernel="auto:fp32")).endswith("kernel=auto:fp32)")
-    for bad, told in ((("01", "fp32"), "has its own class"), (("auto", "fp23"), "did you mean fp32")):
+    for bad, told in (
+        (("01", "fp32"), "has its own class"),
+        (("auto", "fp23"), "did you mean fp32"),
+    ):
         with pytest.raises(ProblemError, match=told):
             convlab.nn.replace(model, bad[0], precision=bad[1])
         with pytest.raises(ProblemError, match=told):
