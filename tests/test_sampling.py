@@ -102,6 +102,11 @@ def test_what_is_never_touched_takes_no_memory() -> None:
     trace = counted(convlab.load("01", engine="sim", sample=20), big)
     stores = math.prod(big.y_shape) / 8
     assert trace.counters["global_store_sectors"] == pytest.approx(stores, rel=0.1)
+    of_y = [row for row in trace.reaches if row["array"] == "y"]
+    assert len({row["block"] for row in of_y}) == 20  # 256 outputs each, end to end
+    assert all((row["low"], row["high"], row["sectors"])
+               == (1024 * row["block"], 1024 * row["block"] + 1024, 32) for row in of_y)  # fmt: skip
+    assert not counted(convlab.load("01", engine="sim"), ONE).reaches
 
 
 def test_a_sampled_kernel_gives_no_results() -> None:

@@ -134,6 +134,18 @@ class Trace:
         return [int(pc, 16) - self._base for pc in chosen if places[pc][1] == line]
 
     @cached_property
+    def reaches(self) -> list[dict[str, object]]:
+        """What each block of a sampled run touched of each array: nothing where all blocks ran.
+
+        Each has ``launch`` (from 0), ``block`` (its number, x fastest), ``array``, its first byte
+        there ("low"), the one past its last ("high"), and how many ``sectors``.
+        """
+        rows = (row.split("\t") for row in self._rows["reach"])
+        return [{"launch": int(launch) - 1, "block": int(block), "array": array, "low": int(low),
+                 "high": int(high), "sectors": int(sectors)}
+                for launch, block, array, low, high, sectors in rows]  # fmt: skip
+
+    @cached_property
     def accesses(self) -> list[dict[str, object]]:
         """The recorded requests of a warp in their order: where, of what, each lane's byte in it.
 

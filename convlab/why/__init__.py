@@ -35,7 +35,7 @@ from .accesses import access_map, accesses, footprint
 from .counting import count
 from .flow import launched
 from .inspection import Inspection, Inspections
-from .model import OMITTED, predict
+from .model import predict
 from .table import Dims, quantities, sass_table, static_table
 
 __all__ = ["access_map", "accesses", "footprint", "inspect"]
@@ -126,7 +126,8 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     if not lacks:
         model = predict(problem, gpu, functions, counted, best if known else None, kernel.format)
         lacks = [] if model else ["a function that was launched and compiled"]
-    notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else OMITTED)
+    told = f"no prediction: it needs {', '.join(lacks)}" if lacks else model.dram_note
+    notes.append(told)
     launches = counted.launches if counted else ()
     lines = pd.DataFrame(row | {"file": Path(row["file"]).name}
                          for row in (counted.lines if counted else ()) if row["line"])  # fmt: skip

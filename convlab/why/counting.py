@@ -69,5 +69,6 @@ def simulate(
             raise
         raise LaunchError(
             f"a block of {kernel.name} takes the simulator too long for some to stand for all, as "
-            "where a fixed grid shares all of the work (persistent blocks): give a smaller problem"
+            "where a fixed grid shares all of the work (persistent blocks), or launches are many: "
+            f"give a smaller problem, of which all blocks run, as '{problem.scaled(MACS)}'"
         ) from error

@@ -16,9 +16,10 @@ from ..show.result import Result, Several, Table, short
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
-from .model import OMITTED, Prediction
+from .model import Prediction
 
 _COSTS = ["issued", "sectors", "wavefronts"]
+_MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # instructions that products are made by, the widest first
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,7 +96,8 @@ class Inspection(Result):
         moved = (self.measured or {}).get("counters", {}).get("dram_bytes")
         if moved:
             return moved, "measured"
-        return (self.predicted.dram_bytes, "predicted") if self.predicted else None
+        told = self.predicted.dram_bytes if self.predicted else None
+        return (told, "predicted") if told else None
 
     @property
     def sentence(self) -> str:
@@ -203,10 +205,10 @@ class Inspection(Result):
                 share = f" ({looped[name]:.0%} of what it executes)" if name in looped else ""
                 mix = ", ".join(f"{count:,.0f} {kind}" for kind, count in mix["count"].items())
                 lines.append(f"the loop of {name} with the most multiply-adds{share}: {mix}")
-            elif where == "executed" and "FFMA" in mix.index:
-                each = mix["per_ffma"].drop("FFMA")
+            elif where == "executed" and (of := [k for k in _MULTIPLY if k in mix.index]):
+                each = mix["count"].drop(of[0]) / mix["count"][of[0]]
                 mix = ", ".join(f"{per:.2g} {kind}" for kind, per in each[each >= 0.005].items())
-                lines.append(f"{name} executes with each FFMA: {mix}")
+                lines.append(f"{name} executes with each {of[0]}: {mix}")
         lines += str(self.predicted).splitlines() if self.predicted else []
         lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
         return lines
@@ -225,7 +227,8 @@ class Inspection(Result):
         told = [(*self._told(file, line), kind) for file, line, kind in places]
         names = [f"{line} {kind}  {text}" for line, text, kind in told]
         figures.line_costs(right, self.lines.assign(name=names))
-        return chart.headed(f"{self.kernel} on {self.problem.label}", [OMITTED])
+        notes = [self.predicted.dram_note] if self.predicted else []
+        return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""

@@ -1,8 +1,8 @@
 """A rough prediction of a kernel's time on a GPU from its simulated traffic and its SASS: a model.
 
 The functions of a call follow one another. Each keeps the SMs busy (`work.py`), moves the sectors
-that L1 does not hold, `L2_BYTES` a cycle and SM, and each array once (or what it asks for where
-that is less) through DRAM, and has tensor cores work at the datasheet's rate. These go on at once,
+that L1 does not hold, `L2_BYTES` a cycle and SM, and through DRAM what the L2 does not keep
+(`dram.py`), and has tensor cores work at the datasheet's rate. These go on at once,
 yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). README.md here has its
 error, also on what the two constants (`FITTED`) were not fitted to.
 """
@@ -20,6 +20,7 @@ from ..show.result import short
 from ..sim import Trace
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
+from .dram import Traffic, traffic
 from .flow import Rows, executions, launched, lines_of
 from .sass import Function, in_order
 from .work import FP32, SCHEDULERS, Work, missed, occupancy
@@ -28,7 +29,6 @@ DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s
 L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20 to 40
 LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
-OMITTED = "the model's DRAM traffic leaves out what the L2 loses and fetches again: it is a least"
 
 
 class Constants(NamedTuple):
@@ -112,7 +112,22 @@ class Prediction:
     problem: Problem
     gpu: str
     parts: tuple[Part, ...]
-    dram_bytes: float
+    dram: Traffic
+
+    @property
+    def dram_bytes(self) -> float | None:
+        """The bytes through DRAM; None where the model cannot tell."""
+        return self.dram.bytes if self.dram.known else None
+
+    @property
+    def dram_note(self) -> str:
+        """What the bytes through DRAM rest on, or why they are not told, in a line."""
+        found = self.dram
+        if found.known:
+            text = "the bytes of DRAM are a model's of what the L2 keeps"
+            return text + f", of blocks in the order {found.order}" * bool(found.order)
+        low, high = (f"{size / 1e6:,.4g}" for size in (found.low, found.high))
+        return f"the bytes of DRAM are not predicted ({low} to {high} MB): {found.unknown}"
 
     @property
     def ms(self) -> float:
@@ -160,6 +175,7 @@ class Prediction:
         return {
             "model": True, "verdict": self.verdict, "ms": self.ms,
             "gpu": self.gpu, "problem": str(self.problem), "dram_bytes": self.dram_bytes,
+            "dram_bytes_between": [self.dram.low, self.dram.high],
             "parts": [
                 {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
                  "terms_ms": {name: 1e3 * value for name, value in part.terms.items()},
@@ -187,24 +203,36 @@ def predict(
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays: dict[str, float] = format.bytes(problem)
     arrays["workspace"] = _asked(counted.lines, "store", "workspace")
+    # filters laid out by the kernel, of which some blocks tell how far they reach
+    planned = [row["high"] for row in counted.reaches if row["array"] == "plan"]
+    arrays["plan"] = max(planned, default=arrays["w"])
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
     called = [
-        (function, launches, lines, _dram(lines, arrays))
+        (function, launches, lines, _held(gpu, function, launches))
         for function, launches in launched(functions, counted.lines, counted.launches)
         if (lines := lines_of(function, counted.lines))
     ]
-    moved = sum(dram for *_, dram in called)
-    misses, of_load = missed(counted.counters, moved)
+    # of a header's lines that are inlined, as asynchronous copies are, one function's are known
+    strays = [row for row in counted.lines if not any(f.holds(row) for f, *_ in called)]
+    moved = [
+        traffic(problem, format, gpu, counted, rows, launches,
+                _once(rows, arrays | {"code": function.bytes * len(launches)}), held)
+        for function, launches, lines, held in called
+        if (rows := [*lines, *strays * (len(called) == 1)])
+    ]  # fmt: skip
+    if len(called) > 1 and (shared := _asked(strays, "load") + _asked(strays, "store")):
+        moved.append(Traffic(0.0, shared, "", "several functions share the lines of a header"))
+    misses, of_load = missed(counted.counters, sum(each.assumed for each in moved))
     parts = [
         _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), misses,
-              of_load, dram / bandwidth)
-        for function, launches, lines, dram in called
+              of_load, dram.assumed / bandwidth, held)
+        for (function, launches, lines, held), dram in zip(called, moved, strict=False)
     ]  # fmt: skip
     if library := counted.counters.get("library_bytes"):
         busy = problem.flops / rate  # tiles of 128x128, at a large product's rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
-        moved += library
-    return Prediction(problem, gpu.name, tuple(parts), moved) if parts else None
+        moved.append(Traffic(library, library, once=library))
+    return Prediction(problem, gpu.name, tuple(parts), Traffic.of(moved)) if parts else None
 
 
 def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
@@ -215,22 +243,30 @@ def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
     )  # fmt: skip
 
 
-def _dram(lines: Rows, arrays: Mapping[str, float]) -> float:
-    """The bytes that each array of a function moves: it once, or what is asked for."""
+def _once(lines: Rows, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """The bytes of each kind and array that a function accesses: it once, or what is asked for.
+
+    Its machine code is one of them.
+    """
     asked: Counter[tuple[str, str]] = Counter()
     for row in lines:
         if row["space"] == "global":
             asked[row["kind"], row["array"]] += 32.0 * row["units"]
-    return sum(min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked)
+    found = {key: min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked}
+    return found | {("load", "code"): arrays["code"]}
+
+
+def _held(gpu: Gpu, function: Function, launches: Rows) -> int:
+    """How many blocks of a function an SM holds."""
+    shared = function.static_shared + launches[0]["shared_bytes"]
+    return occupancy(gpu, math.prod(launches[0]["block"]), function.registers, shared).blocks
 
 
 def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
           executed: Mapping[int, float], misses: float, of_load: float,
-          dram_seconds: float) -> Part:  # fmt: skip
+          dram_seconds: float, held: int) -> Part:  # fmt: skip
     """One function's part; a few blocks of an SM are whole ones, many even out."""
     threads = math.prod(launches[0]["block"])
-    shared = function.static_shared + launches[0]["shared_bytes"]
-    held = occupancy(gpu, threads, function.registers, shared).blocks
     warps_each = -(-threads // 32)
     blocks = sum(math.prod(entry["grid"]) for entry in launches)
     warps = blocks * warps_each

@@ -1,8 +1,8 @@
 """The hardware's own counters, through NVIDIA Nsight Compute (ncu), in a process of their own.
 
-``python -m convlab.why.ncu FILE`` prepares a launch of the pickled kernel and runs it once between
-``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu flushes
-the caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI",
+``python -m convlab.why.ncu FILE`` prepares launches of the pickled kernels and runs each once
+between ``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu
+flushes the caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI",
 ``ncu --query-metrics``.
 """
 
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -21,11 +22,12 @@ import torch
 from ..machine import child, toolchain
 from ..run.data import inputs
 from ..run.kernel import Kernel
-from ..words.errors import LaunchError
+from ..words.errors import ConvlabError, LaunchError
 from ..words.problem import Problem
 from .sass import demangled
 
 TIME_LIMIT = 300.0  # seconds for all passes
+_MARK = "spin_kernel"  # torch's, which stands behind each of several calls
 # Short name: what ncu calls it. These are added over the functions of a call.
 SUMS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -66,6 +68,20 @@ def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> pd.DataFrame:
 
     Raises LaunchError, a line that says what to do.
     """
+    (counters,) = profile_each([(kernel, problem)], seed=seed)
+    if counters.empty:
+        raise LaunchError("ncu counted nothing: no kernel was launched")
+    return counters
+
+
+def profile_each(
+    calls: Sequence[tuple[Kernel, Problem]], metrics: Sequence[str] = tuple(METRICS),
+    seed: int = 0, time_limit: float = TIME_LIMIT,
+) -> list[pd.DataFrame]:  # fmt: skip
+    """Count several calls in one process: few metrics take one pass. Of what failed nothing is there.
+
+    Raises LaunchError, a line that says what to do.
+    """
     ncu = toolchain.find("ncu")
     if ncu is None:
         raise LaunchError(
@@ -74,27 +90,34 @@ def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> pd.DataFrame:
     torch.cuda.empty_cache()  # the other process needs the memory, too
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
         asked = Path(folder) / "asked"
-        asked.write_bytes(pickle.dumps((kernel, problem, seed)))
+        asked.write_bytes(pickle.dumps((list(calls), seed)))
         command = [
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
-            "--metrics", ",".join(METRICS.values()),
+            "--metrics", ",".join(METRICS[name] for name in metrics),
             sys.executable, "-m", "convlab.why.ncu", str(asked),
         ]  # fmt: skip
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path, "TMPDIR": folder}
         try:
-            done = child.run(command, TIME_LIMIT, environment)
+            done = child.run(command, time_limit, environment)
         except subprocess.TimeoutExpired:
             raise LaunchError(
-                f"ncu did not finish within {TIME_LIMIT:g} s; give a smaller problem"
+                f"ncu did not finish within {time_limit:g} s; give a smaller problem"
             ) from None
     counters, refused = read_csv(done.stdout), refusal(done.stdout + done.stderr)
     if counters is None or refused:
         last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
         raise LaunchError(refused or f"ncu counted nothing: {(last or ['no output'])[0].strip()}")
-    return counters
+    return split(counters, len(calls))
+
+
+def split(counters: pd.DataFrame, calls: int) -> list[pd.DataFrame]:
+    """Divide the launches of several calls, of which each ends with a mark, among them."""
+    marks = counters["function"].str.contains(_MARK)
+    call = marks.shift(fill_value=False).cumsum()
+    return [counters[(call == i) & ~marks].reset_index(drop=True) for i in range(calls)]
 
 
 def refusal(output: str) -> str | None:
@@ -141,8 +164,21 @@ def totals(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def main(asked: str) -> None:
-    """Run one launch between the profiler's start and stop: what ncu is put around."""
-    kernel, problem, seed = pickle.loads(Path(asked).read_bytes())
+    """Run launches between the profiler's start and stop: what ncu is put around."""
+    calls, seed = pickle.loads(Path(asked).read_bytes())
+    for kernel, problem in calls:
+        try:
+            _call(kernel, problem, seed)
+        except ConvlabError as error:
+            print(f"{kernel.name} on {problem.label}: {error}", file=sys.stderr)
+        torch.cuda.profiler.start()
+        torch.cuda._sleep(1)  # the mark
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+        torch.cuda.empty_cache()
+
+
+def _call(kernel: Kernel, problem: Problem, seed: int) -> None:
     launch = kernel.prepare(problem, *inputs(problem, seed, "cuda", format=kernel.format))
     if launch.workspace is not None:
         launch.workspace.zero_()

@@ -135,6 +135,11 @@ class Function:
         """The file that it stands in, which may be a header; "" if that is not known."""
         return next((i.file for i in self.instructions if i.file), "")
 
+    @property
+    def bytes(self) -> int:
+        """Its machine code's: of the capabilities that are known, 16 an instruction."""
+        return 16 * len(self.instructions)
+
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Whether a row of the simulator's (`Trace.lines`) is of this function's file."""
         return not self.file or Path(row.get("file") or self.file).name == self.file

@@ -2,9 +2,11 @@
 
     python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/why/README.md]
 
-On a GPU ``--measure`` first makes the times, of all rungs or of ``--kernel NAME ...`` (also with a
-tunable: ``03_smem_tile@TILE=8``); prediction needs no GPU. Held-out errors are of constants fitted
-without the rung, without the problem, or without both.
+Beside it, the bytes through DRAM, predicted and as ncu counted them. On a GPU ``--measure`` first
+makes both (the counters all in one process, in one pass), of all rungs or of ``--kernel NAME ...``
+(also with a tunable: ``03_smem_tile@TILE=8``); ``--only dram`` or ``--only times`` is one of the
+two. Prediction needs no GPU. Held-out errors are of constants fitted without the rung, without the
+problem, or without both.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import datetime
 import itertools
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,9 +27,10 @@ import convlab
 from convlab.fast.bench import write_between
 from convlab.fast.measure import measure
 from convlab.machine import device
+from convlab.why import ncu
 from convlab.why.model import FITTED, Constants
 from convlab.words import catalog
-from convlab.words.errors import ConvlabError
+from convlab.words.errors import ConvlabError, ProblemError
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 PROBLEMS = (
@@ -42,30 +46,63 @@ GRID = [
     for overlap in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0)
 ]
 FACTOR = 1.5  # the aim: within this factor of the measured time
+DRAM = ("dram_read_bytes", "dram_write_bytes", "l2_bytes")
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def measured(names: list[str]) -> dict:
-    """Measure what a rung can do of the problems, on the GPU that is here."""
-    times = []
-    for name, spec in itertools.product(names, PROBLEMS):
-        kernel, asked = convlab.load(name, engine="cuda"), convlab.problem(spec)
-        if kernel.unsupported(asked):
-            continue
-        print(f"{name}, {asked.label}", file=sys.stderr)
+def measured(names: list[str], only: str | None, before: dict) -> dict:
+    """Measure what a rung can do of the problems, on the GPU that is here.
+
+    What is not measured anew stays; of counters, those of other kernels and problems too.
+    """
+    found = device.find_gpu().name
+    if before["gpu"] != found:
+        raise ProblemError(f"this is a {found}, and the file is of a {before['gpu']}: "
+                           "name another file")  # fmt: skip
+    calls = [
+        (kernel, asked) for name, spec in itertools.product(names, PROBLEMS)
+        if not (kernel := load(name, "cuda")).unsupported(asked := convlab.problem(spec))
+    ]  # fmt: skip
+    times, today = [], str(datetime.date.today())
+    for kernel, asked in calls if only != "dram" else ():
+        print(f"{kernel.name}, {asked.label}", file=sys.stderr)
         try:
             ms = 1e3 * measure(kernel, asked, limit_seconds=5.0).seconds
-            times.append({"kernel": name, "problem": asked.label, "measured_ms": ms})
+            times.append({"kernel": kernel.name, "problem": asked.label, "measured_ms": ms})
         except ConvlabError as error:
             print(f"  {error}", file=sys.stderr)
-    return {"gpu": device.find_gpu().name, "device": str(device.describe()),
-            "date": str(datetime.date.today()), "times": times}  # fmt: skip
+    frames = ncu.profile_each(calls, DRAM, time_limit=1800.0) if only != "times" else []
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
+                            cwd=Path(__file__).parent, check=False).stdout.strip()  # fmt: skip
+    counters = {
+        (kernel.name, asked.label): {"kernel": kernel.name, "problem": asked.label}
+        | {name: float(frame[name].sum()) for name in DRAM} | {"date": today, "commit": commit}
+        for (kernel, asked), frame in zip(calls, frames, strict=False) if len(frame)
+    }  # fmt: skip
+    kept = {(row["kernel"], row["problem"]): row for row in before["counters"]}
+    here = {"gpu": found, "device": str(device.describe()), "date": today}
+    return {**(here if times else before), "counters": [*(kept | counters).values()],
+            "times": times or before["times"]}  # fmt: skip
+
+
+def load(name: str, engine: str) -> convlab.Kernel:
+    """A rung, or a kernel that a notebook has as a cell: "ab_your_kernel.ipynb:mine@KT=4"."""
+    notebook, _, cell = name.rpartition(":")
+    if not notebook:
+        return convlab.load(name, engine=engine)
+    own, _, tunables = cell.partition("@")
+    cells = json.loads((NOTEBOOKS / notebook).read_text())["cells"]
+    sources = ["".join(cell["source"]).partition("\n") for cell in cells]
+    source = next(text for magic, _, text in sources if magic.split() == ["%%kernel", own])
+    kernel = convlab.compile(source, name=own, engine=engine)
+    return kernel.tuned(tunables) if tunables else kernel
 
 
 def points(document: dict) -> pd.DataFrame:
     """Simulate what was measured; what the model cannot predict is named on stderr."""
     found = []
     for row in document["times"]:
-        kernel = convlab.load(row["kernel"], engine="sim")
+        kernel = load(row["kernel"], "sim")
         seen = convlab.inspect(kernel, row["problem"], gpu=document["gpu"], engine="sim")
         if seen.predicted is None:
             print(f"{row['kernel']}, {row['problem']}: {'; '.join(seen.notes)}", file=sys.stderr)
@@ -135,22 +172,72 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
     return "\n".join(lines)
 
 
+def dram_rows(document: dict) -> list[dict]:
+    """The counters, with what the model predicts of the bytes through DRAM: None, it cannot."""
+    rows = []
+    for row in document["counters"]:
+        seen = convlab.inspect(load(row["kernel"], "sim"), row["problem"], gpu=document["gpu"],
+                               engine="sim")  # fmt: skip
+        told = seen.predicted and seen.predicted.dram_bytes
+        bytes = row.get("dram_bytes") or row["dram_read_bytes"] + row["dram_write_bytes"]
+        why = seen.predicted.dram_note if seen.predicted else "; ".join(seen.notes)
+        rows.append(row | {"dram_bytes": bytes, "predicted": told or None, "why": why})
+    return rows
+
+
+def dram_table(rows: list[dict], source: str) -> str:
+    """Predicted and counted bytes, in Markdown."""
+
+    def shown(value: float | None) -> str:
+        digits = ",.0f" if value and value > 1e9 else ",.4g"
+        return "-" if value is None else format(value / 1e6, digits)
+
+    lines = [
+        "| kernel | problem | predicted, MB | ncu, MB | predicted / ncu | read | written | from |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        off = "-" if row["predicted"] is None else f"{row['predicted'] / row['dram_bytes']:.2f}"
+        parts = [shown(row.get(name)) for name in DRAM[:2]]
+        lines.append(
+            f"| {row['kernel']} | {row['problem']} | {shown(row['predicted'])} | "
+            f"{shown(row['dram_bytes'])} | {off} | {' | '.join(parts)} | "
+            f"{row['date']}, {row['commit']} |"
+        )
+    known = [row["predicted"] / row["dram_bytes"] for row in rows if row["predicted"] is not None]
+    inside = sum(1 / FACTOR < ratio < FACTOR for ratio in known)
+    told = f"{inside} of {len(known)} within a factor of {FACTOR}"
+    silent = [row["why"] for row in rows if row["predicted"] is None]
+    lines += ["", f"{told}; {len(silent)} not predicted. Counters: `{source}`."]
+    return "\n".join([*lines, *(f"- {why}" for why in dict.fromkeys(silent))])
+
+
 def main() -> None:
     """Print the report; with --write, put it between the markers of a file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("measured", nargs="?", type=Path, default=MEASURED)
     parser.add_argument("--measure", action="store_true", help="make the times first, on a GPU")
     parser.add_argument("--kernel", action="append", help="of these kernels, not of all rungs")
+    parser.add_argument("--only", choices=("times", "dram"))
     parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
+    document = {"gpu": device.find_gpu().name, "counters": [], "times": []}
+    if given.measured.exists():
+        document = json.loads(given.measured.read_text())
     if given.measure:
-        document = measured(given.kernel or [path.stem for path in catalog.catalog()])
+        names = given.kernel or [path.stem for path in catalog.catalog()]
+        document = measured(names, given.only, document)
         given.measured.write_text(json.dumps(document, indent=1))
-    document = json.loads(given.measured.read_text())
-    text = table(points(document), document, f"tests/instruments/{given.measured.name}")
-    print(text)
-    if given.write:
-        write_between(given.write, "times", text)
+    source = f"tests/instruments/{given.measured.name}"
+    made = {
+        "times": lambda: table(points(document), document, source),
+        "dram": lambda: dram_table(dram_rows(document), source),
+    }
+    for name in (given.only,) if given.only else made:
+        text = made[name]()
+        print(text)
+        if given.write:
+            write_between(given.write, name, text)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,13 @@ Worker::~Worker() {
 void Worker::run(Launch* l) {
     launch = l;
     Counters before{};
+    std::string told;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
         if (l->chosen.empty()) continue;
+        if (l->weight > 1) tell_reach(told, l->chosen[i]);
         Counters now = totals(), own = now;
         own.add(before, -1);
         before = now;
@@ -38,6 +40,7 @@ void Worker::run(Launch* l) {
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
     std::lock_guard<std::mutex> hold(g_lock);
+    tell(told);
     g_sites.resize(g_pcs.size());
     for (size_t i = 1; i < sites.size(); ++i) {
         const Site& s = sites[i];

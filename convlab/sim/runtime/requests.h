@@ -39,6 +39,12 @@ inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsig
         stats.units += unsigned(n);
         stats.ideal_units += (unsigned(distinct) * bytes + 31) / 32;
         footprint(s, seen, n);
+        if (launch->weight > 1 && s.buffer < reach.size())
+            for (int l = 0; l < lanes; ++l) {
+                Reach& r = reach[s.buffer];
+                r.low = std::min(r.low, addresses[l]);
+                r.high = std::max(r.high, addresses[l] + bytes);
+            }
         return;
     }
     // Shared: each bank serves one 4-byte word a wavefront, to all lanes that want that word.
@@ -82,6 +88,19 @@ void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask,
     g_record.text += "\n";
 }
 
+// What a block of a sample touched of each buffer, to the report: launch, block, array, its first
+// byte there and the one past its last, and how many sectors.
+void Worker::tell_reach(std::string& to, uint64_t number) {
+    for (size_t i = 0; i < reach.size(); ++i) {
+        const Buffer& b = g_buffers[i];
+        if (reach[i].sectors)
+            to += text("reach\t%u\t%lu\t%s\t%lu\t%lu\t%lu\n", launch->number, number,
+                       b.name.c_str(), reach[i].low - b.base, reach[i].high - b.base,
+                       reach[i].sectors);
+        reach[i] = {};
+    }
+}
+
 // The sectors that this block, and this launch, touch for the first time.
 void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
     auto inside = [&](const Buffer& b) {
@@ -94,6 +113,7 @@ void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
     const Buffer& b = g_buffers[s.buffer];
     if (block_seen.size() <= s.buffer) block_seen.resize(g_buffers.size());
     auto& seen = block_seen[s.buffer];
+    if (reach.size() <= s.buffer) reach.resize(g_buffers.size());
     if (!seen.owner) seen.resize(b.bytes / 32 + 2);
     if (!seen.owner) fault("memory", 0, "no memory for the sectors of a buffer");
     for (int i = 0; i < n; ++i) {
@@ -101,6 +121,7 @@ void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
         if (at >= seen.size || seen.owner[at] == uint32_t(owner)) continue;
         seen.owner[at] = uint32_t(owner);
         ++counters.block_sectors;
+        ++reach[s.buffer].sectors;
         if (__atomic_load_n(&b.launch_seen[at], __ATOMIC_RELAXED) != launch->number &&
             __atomic_exchange_n(&b.launch_seen[at], launch->number, __ATOMIC_RELAXED) !=
                 launch->number)

@@ -69,6 +69,10 @@ struct Worker {
         void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
     };
     std::vector<Seen> block_seen;  // by buffer
+    struct Reach {
+        uint64_t low = ~uint64_t(0), high = 0, sectors = 0;
+    };
+    std::vector<Reach> reach;      // of the block, by buffer; see tell_reach
     Async async;                   // of the block
     std::unique_ptr<Operands> operands{new Operands};
     bool recorded = false;         // the warp that is counted is the one whose requests are kept
@@ -149,6 +153,7 @@ struct Worker {
     [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
                                   unsigned bytes, bool global);
     void footprint(Site& s, const uint64_t* sectors, int n);
+    void tell_reach(std::string& to, uint64_t number);
 
     // async.h
     void examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);

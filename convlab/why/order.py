@@ -1,0 +1,114 @@
+"""In which order the blocks of a launch go through y, learnt from what some of them wrote.
+
+A block computes a part of y, and its number says which: digits of mixed radices, of which each
+counts tiles along one axis, or along several end to end. From the first and the last byte that
+each of a sample of blocks touched of y, the axes, the tiles and the order of the digits follow. An
+order counts only if it has the place of every block of the sample right; kernels whose blocks take
+work in another way (persistent ones, swizzled grids) have none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..words.format import Storage
+from ..words.problem import Problem
+
+# How y's axes may be divided: each alone, or those of one word end to end; g is the group of a k.
+_WAYS = (("n", "g", "k", "p", "q"), ("n", "g", "k", "pq"), ("g", "k", "npq"), ("ngkpq",))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One digit of a block's number: it counts tiles of so many of `size`, end to end."""
+
+    name: str
+    tile: int
+    size: int
+    stride: int = 1  # how many blocks further its next tile is
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.size // self.tile)
+
+
+@dataclass(frozen=True)
+class Order:
+    """The axes of a launch's blocks, the fastest first; those of one tile have no digit."""
+
+    axes: tuple[Axis, ...]
+
+    def tiles(self, blocks: np.ndarray) -> dict[str, np.ndarray]:
+        """Return each block's tile along each axis."""
+        return {axis.name: blocks // axis.stride % axis.tiles for axis in self.axes}
+
+    def __getitem__(self, name: str) -> Axis:
+        return next(axis for axis in self.axes if axis.name == name)
+
+    def __contains__(self, name: str) -> bool:
+        return any(axis.name == name for axis in self.axes)
+
+    def __str__(self) -> str:
+        digits = [f"{axis.tile} {axis.name}" for axis in self.axes if axis.tiles > 1]
+        return ", then ".join(digits) or "one block"
+
+
+def learn(reaches: Sequence[Mapping[str, Any]], problem: Problem, stored: Storage) -> Order | None:
+    """Return the order that a sample's blocks have, by what they touched of y; None if none fits.
+
+    `reaches` are those of y (`Trace.reaches`) of launches that are alike but for where the slowest
+    axis begins.
+    """
+    if len(reaches) < 2:
+        return None
+    ends = np.array([(row["low"], row["high"] - 1) for row in reaches]) // stored.itemsize
+    places = np.unravel_index(ends, stored.in_memory(problem.y_shape))
+    n, k, p, q = (places[stored.order.index(axis)] for axis in range(4))
+    of_group = problem.K // problem.groups
+    at = {"n": n, "g": k // of_group, "k": k % of_group, "p": p, "q": q}
+    sizes = {"n": problem.N, "g": problem.groups, "k": of_group, "p": problem.P, "q": problem.Q}
+    blocks = np.array([row["block"] for row in reaches])
+    _, launches = np.unique([row["launch"] for row in reaches], return_inverse=True)
+    for way in _WAYS:
+        axes, starts = [], {}
+        for name in way:
+            size = np.prod([sizes[axis] for axis in name]).item()
+            both = np.ravel_multi_index([at[axis] for axis in name], [sizes[a] for a in name])
+            starts[name] = both[:, 0]
+            tile = min(size, int((both[:, 1] - both[:, 0]).max()) + 1)
+            axes.append(Axis(name, tile, size))
+        if (order := _sorted(axes, starts, blocks, launches)) is not None:
+            return order
+    return None
+
+
+def _sorted(axes: Sequence[Axis], starts: Mapping[str, np.ndarray], blocks: np.ndarray,
+            launches: np.ndarray) -> Order | None:  # fmt: skip
+    """The axes in the one order in which the blocks' numbers are their tiles', or None."""
+    whole = [axis for axis in axes if axis.tiles == 1]
+    if any(starts[axis.name].any() for axis in whole):
+        return None
+    for digits in itertools.permutations(axis for axis in axes if axis.tiles > 1):
+        stride, left, found = 1, blocks, []
+        for axis in digits[:-1]:
+            if (starts[axis.name] % axis.tile).any():
+                break
+            found.append(Axis(axis.name, axis.tile, axis.size, stride))
+            if (left % axis.tiles != starts[axis.name] // axis.tile).any():
+                break
+            left, stride = left // axis.tiles, stride * axis.tiles
+        else:
+            if not digits:
+                return Order(tuple(whole)) if not blocks.any() else None
+            last = digits[-1]
+            begins = starts[last.name] - left * last.tile  # where the launch does
+            first = begins[launches == 0]
+            if not first.any() and all(np.ptp(begins[launches == i]) == 0 for i in set(launches)):
+                found.append(Axis(last.name, last.tile, last.size, stride))
+                return Order((*found, *whole))
+    return None
