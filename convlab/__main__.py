@@ -1,22 +1,21 @@
-"""The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed.
-
-Exit status: 0 if all that was asked is right, 1 if a kernel is wrong or does not build or run,
-2 for a usage error.
-"""
+"""The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed."""
 
 import contextlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from .use.answers import PLURAL, Told, answers, drawn, saved
+from .machine.progress import Lines
+from .use.answers import PLURAL, Told, answers, kept
 from .use.grammar import parser, understood
+from .words.arguments import reason
 from .words.errors import CatalogError, ConvlabError, ProblemError
 
-RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
+RIGHT, WRONG, USAGE, DECLINED, INTERRUPTED = 0, 1, 2, 3, 130  # as `grammar.STATUS` tells
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,7 +28,10 @@ def main(argv: list[str] | None = None) -> int:
     found: list[Any] = []
     document: dict[str, Any] = {}
     status = RIGHT
-    with _only_json(asked.json) as out:
+    said = " ".join(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings(), _only_json(asked.json) as out, Lines(desc=said[:60]):
+        # without the place in our sources
+        warnings.showwarning = lambda text, *_: print(f"convlab: {text}", file=sys.stderr)
 
         def show(text: object) -> None:
             if not asked.json:
@@ -47,28 +49,32 @@ def main(argv: list[str] | None = None) -> int:
             document = found[0].to_dict()
             if asked.command in PLURAL:
                 each = [answer.to_dict() for answer in found]
-                document = {"ok": all(answer.ok for answer in found), PLURAL[asked.command]: each}
-            status = RIGHT if all(answer.ok for answer in found) else WRONG
-            for path in drawn(found, getattr(asked, "plot", None)):
-                document["plot"] = str(path)
-                show(f"plot: {path}")
-            for path in saved(found, getattr(asked, "save", False)):
-                document["receipt"] = str(path)
-                show(f"receipt: {path}")
+                document = {"ok": _status(found) == RIGHT, PLURAL[asked.command]: each}
+            status = _status(found)
+            for what, path in kept(found, asked):
+                document[what] = str(path)
+                show(f"{what}: {path}")
         except BrokenPipeError:  # whoever read it has enough: `convlab list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return status
         except (ConvlabError, OSError) as error:  # OSError: a file that was named
             usage = isinstance(error, (CatalogError, ProblemError, OSError))
-            status = USAGE if usage else WRONG
-            document["error"] = str(error)
-            print(f"convlab: {error}", file=sys.stderr)
+            status = USAGE if usage else _status([Told("", {}, False, failure=error)])
+            file = f"{error.filename or 'output'}: " if isinstance(error, OSError) else ""
+            document["error"] = f"{file}{reason(error) if file else error}"
+            print(f"convlab: {document['error']}", file=sys.stderr)
         except KeyboardInterrupt:
             print("convlab: interrupted", file=sys.stderr)
             return INTERRUPTED
         if asked.json:
             print(json.dumps(document, indent=1), file=out)
     return status
+
+
+def _status(found: list[Any]) -> int:
+    if any(not answer.ok and not answer.declined for answer in found):
+        return WRONG
+    return RIGHT if any(answer.ok for answer in found) else DECLINED
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Kernels inside a model: ``conv2d`` with gradients, ``Conv2d``, ``replace``, ``problems``.
+"""Kernels inside a model: ``conv2d``, ``Conv2d``, ``replace``, ``problems``, ``choices``.
 
 A kernel computes the forward pass only. The gradients are torch's own, on a GPU in the arithmetic
 that torch chooses for them: cuDNN with TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
@@ -37,8 +37,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .run.op import convolve, key_of, name_of, posed
-from .words.arguments import shown
+from .fast.best import AUTOS, CLASSES
+from .run.op import convolve, key_of, loaded, name_of, posed
+from .words.arguments import choice, shown
 from .words.catalog import find
 from .words.errors import ProblemError
 from .words.problem import Problem
@@ -52,7 +53,7 @@ torch.fx.wrap("convolve")  # a traced model keeps it whole
 def conv2d(
     x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
-    *, kernel=DEFAULT_KERNEL,
+    *, kernel=DEFAULT_KERNEL, precision: str | None = None,
 ) -> Tensor:  # fmt: skip
     """``torch.nn.functional.conv2d`` on a kernel of convlab's, with gradients.
 
@@ -68,6 +69,7 @@ def conv2d(
         here. Inside ``torch.compile``, give an object on torch 2.13 or later only; names always
         work. ``"auto"`` is what `convlab.best` takes for each input's shape, torch's convolution
         perhaps, in TF32 unless ``torch.backends.cudnn.allow_tf32 = False``.
+    precision : of ``"auto"`` alone: "fp32" or "tf32", as `convlab.best` takes it.
 
     Returns
     -------
@@ -86,7 +88,8 @@ def conv2d(
     UserWarning
         ``"auto"``, and there is no kernel for a problem, so that torch's convolution computes it.
     """
-    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel))
+    key = key_of(_classed(kernel, precision))
+    return convolve(x, w, bias, stride, padding, dilation, groups, key)
 
 
 class Conv2d(nn.Conv2d):
@@ -100,9 +103,10 @@ class Conv2d(nn.Conv2d):
     ----------
     in_channels, ..., dtype : as ``torch.nn.Conv2d``; a dtype other than float32 raises at the
         forward pass.
-    kernel : as in `conv2d`, ``"auto"`` among them. It can be assigned later too:
-        ``layer.kernel = "02_im2col_gemm"``. A copy of the layer shares the object; a pickle holds
-        what was given here.
+    kernel, precision : as in `conv2d`. The kernel can be assigned later too:
+        ``layer.kernel = "02_im2col_gemm"``, or "auto:fp32", with a class. A copy of the layer
+        shares the object; a pickle holds what was given here. Printed, a layer of ``"auto"`` tells
+        what was taken for inputs of each shape that such a layer has met.
 
     Raises
     ------
@@ -118,12 +122,13 @@ class Conv2d(nn.Conv2d):
         self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
         padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1, bias: bool = True,
         padding_mode: str = "zeros", device=None, dtype=None, *, kernel=DEFAULT_KERNEL,
+        precision: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             padding_mode, device, dtype,
         )  # fmt: skip
-        self.kernel = kernel
+        self.kernel = _classed(kernel, precision)
 
     @property
     def kernel(self):
@@ -142,7 +147,20 @@ class Conv2d(nn.Conv2d):
         return convolve(input, weight, bias, *numbers, self._kernel_key)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, kernel={name_of(self._kernel)}"
+        return f"{super().extra_repr()}, kernel={name_of(self._kernel)}{self._taken()}"
+
+    def _taken(self) -> str:
+        """What ``"auto"`` stands for, by the shape of the images."""
+        own = tuple(self.weight.shape), self.groups, self.stride, self.dilation
+        around = None if isinstance(self.padding, str) else _padding(self)
+        taken = {
+            "x".join(map(str, p.x_shape)): name
+            for engine in ("cuda", "sim") if self._kernel_key in AUTOS
+            for p, name in loaded(self._kernel_key, engine).taken.items()
+            if (p.w_shape, p.groups, p.stride, p.dilation) == own and around in (None, p.padding)
+        }  # fmt: skip
+        told = "; ".join(f"{shape}: {name}" for shape, name in taken.items())
+        return f" ({told})" if told else ""
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
@@ -156,8 +174,9 @@ class Conv2d(nn.Conv2d):
 
 
 def replace(
-    model: nn.Module, kernel, *, where: Callable[[str, nn.Module], bool] | None = None
-) -> nn.Module:
+    model: nn.Module, kernel, *, where: Callable[[str, nn.Module], bool] | None = None,
+    precision: str | None = None,
+) -> nn.Module:  # fmt: skip
     """Make every ``torch.nn.Conv2d`` of a model run on a kernel, in place.
 
     Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks,
@@ -169,7 +188,8 @@ def replace(
     Parameters
     ----------
     model : any module, itself a ``torch.nn.Conv2d`` perhaps.
-    kernel : as in `conv2d`: with ``"auto"`` each layer gets its own.
+    kernel, precision : as in `conv2d`: with ``"auto"`` each layer gets its own, which `choices`
+        tells beforehand, and the printed model afterwards.
     where : called with a layer's name (as in ``named_modules``; of a shared layer, its first) and
         the layer; only those it says True to are replaced.
 
@@ -183,8 +203,9 @@ def replace(
         ``kernel`` is no kernel, none has that name, or a layer has a forward of its own, which
         would go on running. Nothing is replaced then.
     """
+    kernel = _classed(kernel, precision)
     key = key_of(kernel)  # raises before anything is changed, as does a name that none has
-    if isinstance(kernel, (str, os.PathLike)) and key != "auto":
+    if isinstance(kernel, (str, os.PathLike)) and key not in AUTOS:
         find(key.partition("@")[0])
     _require_module(model)
     if where is not None and not callable(where):
@@ -246,6 +267,32 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
     return found
 
 
+def choices(
+    model: nn.Module, *inputs, precision: str | None = None, **keywords
+) -> list[tuple[str, Problem, Callable]]:
+    """Tell what ``kernel="auto"`` takes for each convolution of a model, replaced or not.
+
+    The arguments are `problems`'s, which runs the model once, and `conv2d`'s ``precision``; so is
+    what it returns, with the Kernel or Baseline as a third of each.
+    """
+    _require_module(model)
+    on_gpu = any(tensor.is_cuda for tensor in model.parameters())
+    auto = loaded(_classed("auto", precision), "cuda" if on_gpu else "sim")
+    return [(name, p, auto.choice(p)) for name, p in problems(model, *inputs, **keywords)]
+
+
+def _classed(kernel, precision: str | None):
+    """``"auto"`` with a class of results; any other kernel has its own."""
+    if precision is None:
+        return kernel
+    choice(precision, "precision class", CLASSES)
+    if not isinstance(kernel, str) or kernel != "auto":
+        raise ProblemError(
+            f'precision={precision!r} goes with kernel="auto": {name_of(kernel)} has its own class'
+        )
+    return f"auto:{precision}"
+
+
 def _require_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise ProblemError(f"model must be a torch.nn.Module, not {shown(model)}")
@@ -253,9 +300,13 @@ def _require_module(model: object) -> None:
 
 def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
     """The image with what a ``padding_mode`` puts around it, and the padding that is left."""
-    if layer.padding_mode == "zeros":
-        return x, layer.padding
-    return F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), (0, 0)
+    if layer.padding_mode != "zeros":
+        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+    return x, _padding(layer)
+
+
+def _padding(layer: nn.Conv2d) -> tuple[int, int] | str:
+    return layer.padding if layer.padding_mode == "zeros" else (0, 0)
 
 
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:

@@ -242,6 +242,25 @@ def test_auto_is_a_convolution_with_gradients(device, monkeypatch):
         ours.double()(x.double())
 
 
+def test_what_auto_takes_is_told_before_and_after():
+    model, x = torch.nn.Sequential(torch.nn.Conv2d(5, 7, 3, padding=1)), torch.ones(1, 5, 6, 9)
+    ((name, posed, kernel),) = convlab.nn.choices(model, x, precision="fp32")
+    assert (name, kernel.name, posed.x_shape) == ("0", "03_smem_tile", (1, 5, 6, 9))
+    ours = convlab.nn.replace(model, "auto", precision="fp32")
+    assert "kernel=auto:fp32 (1x5x6x9: 03_smem_tile)" in repr(ours)
+    ours(torch.ones(2, 5, 4, 4))  # layers that compute other problems do not have that
+    assert repr(ours).count("03_smem_tile") == 2 and "2x5x4x4: 03_smem_tile" in repr(ours)
+    assert repr(convlab.nn.Conv2d(5, 7, 3, kernel="auto:fp32")).endswith("kernel=auto:fp32)")
+    for bad, told in (
+        (("01", "fp32"), "has its own class"),
+        (("auto", "fp23"), "did you mean fp32"),
+    ):
+        with pytest.raises(ProblemError, match=told):
+            convlab.nn.replace(model, bad[0], precision=bad[1])
+        with pytest.raises(ProblemError, match=told):
+            convlab.nn.Conv2d(5, 7, 3, kernel=bad[0], precision=bad[1])
+
+
 def test_auto_takes_torchs_class_and_each_shape_its_own(gpu, monkeypatch):
     auto, wide, deep = Auto("sim"), problem("wide"), problem("kernelbench.82_depthwise")
     conv = torch.backends.cudnn.conv  # which `allow_tf32`, the older one, sets too

@@ -1,7 +1,9 @@
 """The command line, as a user types it: its output, its files, its exit status, its messages."""
 
+import errno
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from convlab.use import answers
 from convlab.use.grammar import parser, understood
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
+from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
 from tests.test_report_schema import VALIDATOR
 
 REPOSITORY = Path(__file__).parent.parent
@@ -202,15 +205,15 @@ def test_results_come_before_the_picture(run, monkeypatch):
     """A disk that is full when the picture is drawn takes nothing of the results."""
 
     def full(*_):
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device", "one.png")
 
     monkeypatch.setattr("convlab.show.plot.Chart.save", full)
     words = ("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
     done = run(*words)
-    assert done.status == 2 and "no space left" in done.err
+    assert done.status == 2 and "one.png: the disk is full; free" in done.err
     assert "01_direct" in done.out and "right" in done.out
     document = run(*words, "--json").document
-    assert document["ok"] is True and "no space left" in document["error"]
+    assert document["ok"] is True and "the disk is full" in document["error"]
 
 
 def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):
@@ -273,6 +276,14 @@ def test_help(capsys, command):
     assert all(word in out for word in (["--json"] if command else COMMANDS))
 
 
+def test_the_words_of_readme_are_the_parsers():
+    text = re.sub(r"(?<=\S)\n(?=\S)", " ", (REPOSITORY / "README.md").read_text())
+    found = {words.strip() for words in re.findall(r"python -m convlab ([^`|>\n]*)", text)}
+    for words in found:
+        assert parser().parse_args(shlex.split(words)).command
+    assert {"compare", "doctor", "check --count 1000"} <= found and len(found) > 7
+
+
 # --- what is wrong -------------------------------------------------------------------------------
 
 
@@ -294,6 +305,23 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
         assert messages[name] in done.err
 
 
+STATUS = {
+    "a kernel declines": (0, "compare 01 refuses.cu {}"), "check": (0, "check 01 refuses.cu {}"),
+    "all decline": (3, "compare refuses.cu {}"), "check alone": (3, "check refuses.cu {}"),
+    "ab": (3, "ab 01 refuses.cu {}"), "inspect": (3, "inspect refuses.cu {}"),
+    "sweep": (3, "sweep 06_depthwise ROWS=4,8 {}"), "a set": (3, "check refuses.cu limits"),
+    "wrong beside it": (1, "compare ones.cu refuses.cu {}"), "crash": (1, "ab 01 crash.cu {}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "words"), STATUS.values(), ids=STATUS)
+def test_status_tells_wrong_from_declined(run, kernels, status, words):
+    done = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split())
+    assert done.status == status and ("3: nothing ran" in " ".join(parser().epilog.split()))
+    document = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split(), "--json").document
+    assert document.get("ok", False) is (status == 0)
+
+
 def test_compare_with_wrong_ones(process, run, kernels):
     names = ["ones.cu", "broken.cu", "crash.cu", "01"]
     done = run("compare", *names, "--problem", SMALL)
@@ -302,10 +330,36 @@ def test_compare_with_wrong_ones(process, run, kernels):
     assert " WRONG " in table["ones"] and " right " in table["01_direct"]
     assert " FAILED " in table["broken"] and " FAILED " in table["crash"]
     assert "broken.cu:6:" in done.out and "crash.cu:6:" in done.out
+    assert not re.search(r"(crash|broken)\W.{,30}\b\1: ", done.out)  # each is named once
     done = process("compare", *names, "--problem", SMALL, "--engine", "sim", "--json")
     assert done.status == 1 and done.document["ok"] is False
     assert [row["right"] for row in done.document["rows"]] == [False, False, False, True]
     assert done.document["rows"][1]["error"] is None
+
+
+FAILING = {  # parts of a kernel, and the setting in which alone it is wrong
+    "special": UNUSUAL["no_nan_leaves"][1], "integers": UNUSUAL["rounded_sums"][1],
+    "offset": STATEFUL["float4_of_any_address"][1], "": {"last": "sum += d.N / 2;"},
+    "after_others": STATEFUL["filter_kept_by_its_address"][1], "little_workspace": {
+        "host": "if (size < 8) filt++;", "workspace": """
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t most) {
+            return most > 40000 ? 8 : 4; }"""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "parts"), FAILING.items(), ids=FAILING)
+def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, setting, parts):
+    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
+    monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
+    (tmp_path / "it's odd.cu").write_text(SOURCE % (PARTS | parts))
+    done = run("check", "./it's odd.cu", "--count", "0", "--seed", "3")
+    (command,) = re.findall(r"^  reproduce: python -m convlab (.*)$", done.out, re.MULTILINE)
+    assert done.status == 1 and (f"--setting {setting} " in command) == bool(setting)
+    again = run(*shlex.split(command))
+    assert again.status == 1 and re.search("WRONG|misaligned|out of", again.out + again.err)
+    if setting:  # and what is right without it stays so
+        assert run(*shlex.split(command.replace(f"--setting {setting}", ""))).status == 0
+    assert run("check", "01", "--setting", "zeros").status == 2  # of which problem?
 
 
 def test_bench_with_a_wrong_one(run, kernels):
@@ -328,6 +382,17 @@ USAGE = {
     "abbreviation": (["check", "01", "--prob", SMALL], "unrecognized arguments: --prob"),
     "engine": (["check", "01", "--engine", "simm"], "did you mean sim?"),
     "kernel": (["check", "01_dircet"], "did you mean 01_direct"),
+    "part of a kernel": (["check", "DEPTHWISE"], "did you mean 06_depthwise?"),
+    "baseline": (["compare", "cuDNN", SMALL], "did you mean cudnn:fp32 or cudnn:tf32"),
+    "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
+    "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
+    "a folder": (["check", "."], ". is a folder; name a .cu file"),
+    "dimensions apart": (["check", "01", "N=1", "C=3"], "a problem is one word, or in quotes"),
+    "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
+    "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
+    "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
+    "a command's beginning": (["comp"], "did you mean compare?"),
+    "an option's case": (["check", "01", "--Problem", SMALL], "did you mean --problem?"),
     "ambiguous kernel": (["check", "0"], "02_im2col_gemm"),
     "path": (["compare", "nowhere/mine.cu"], "there is no file nowhere/mine.cu"),
     "problem": (["check", "01", "--problem", "sqare"], "did you mean square?"),
@@ -360,6 +425,7 @@ USAGE = {
 @pytest.mark.parametrize(("words", "message"), USAGE.values(), ids=USAGE)
 def test_usage_error(run, tmp_path, words, message):
     (tmp_path / "empty.md").write_text("nothing\n")
+    (tmp_path / "mine.cu").write_text("")
     done = run(*words)
     assert done.status == 2
     assert message in done.err and done.out == ""
@@ -370,6 +436,16 @@ def test_usage_error_as_json(run):
     done = run("check", "01_dircet", "--json")
     assert done.status == 2 and "did you mean 01_direct" in done.document["error"]
     VALIDATOR.validate(done.document)
+
+
+def test_what_takes_long_is_told_in_plain_lines(run, monkeypatch):
+    monkeypatch.setattr("convlab.machine.progress._SECONDS", 0.02)
+    for words, told in ((["check", "01", "awkward"], r"01_direct: \d+ of \d+, 0 s\n"),
+                        (["check", "01", SMALL], rf"check 01 {SMALL} \S+ sim: 0 s\n"[:60])):  # fmt: skip
+        done = run(*words)
+        assert done.status == 0 and re.search(told, done.err), done.err
+        assert not re.search(r"[^\n -~]", done.err) and "right" in done.out
+        assert len(done.out.splitlines()) <= 4  # lines go to stderr alone
 
 
 def test_without_words_the_commands_are_told(run):

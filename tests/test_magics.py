@@ -185,7 +185,7 @@ completes = pytest.mark.skipif(
     [
         ("%convlab c", {"cache", "check", "compare"}),
         ("%convlab check mi", {"mine"}),
-        ("r = %convlab check mine --se", {"--seed"}),
+        ("r = %convlab check mine --se", {"--seed", "--setting"}),
         ("%convlab check --engine ", {"auto", "cuda", "sim"}),
         ("%convlab check mine sq", {"square"}),
         ("%convlab check --problem rec", {"rect"}),

@@ -235,10 +235,12 @@ def test_all_right_is_ok_and_there_is_no_bar_without_a_terminal(capfd):
     assert compare(Fake(), PLAIN).ok and capfd.readouterr() == ("", "")
 
 
-def test_a_declined_problem_is_not_ok_when_asked_by_name():
+def test_a_declined_problem_is_no_mistake():
     pointwise = Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1)
     result = compare([Fake()], pointwise, progress=False)
     assert result.frame.right[0] is None and not result.ok and "declined" in str(result)
+    both = compare([Fake()], [pointwise, PLAIN], progress=False)
+    assert result.declined and both.ok and not both.declined
     assert result.frame.note[0].startswith("declines: ")
     assert "use " not in result.frame.note[0]  # the rows beside it tell which can
     assert max(map(len, str(result).splitlines())) <= 100

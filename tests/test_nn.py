@@ -373,7 +373,7 @@ def test_a_name_is_loaded_once_and_lazily(monkeypatch):
         loaded.append((name, engine))
         return FakeKernel(name)
 
-    monkeypatch.setattr(op, "_load", functools.cache(load))
+    monkeypatch.setattr(op, "loaded", functools.cache(load))
     layers = [convlab.nn.Conv2d(1, 1, 1, kernel=k) for k in ("a", "a", "b")]
     assert loaded == []
     for layer in layers * 2:

@@ -112,13 +112,52 @@ def test_same_samples_change_nothing_but_their_day(own_folder):
     assert all("x1; no change known" in line for line in load_result(one, two).changes)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"convlab_receipt": 99}'])
-def test_what_is_no_receipt_is_told(own_folder, text):
-    (own_folder / "r.json").write_text(text)
-    with pytest.raises(ProblemError, match="receipt"):
+NO_RECEIPTS = {
+    "empty": (b"", "no receipt"), "a list": (b"[]", "no receipt"), "other JSON": (b"{}", "no receipt"),
+    "another version's": (b'{"convlab_receipt": 99}', "another convlab, of format 99, not 1"),
+    "cut": (b'{"convlab_receipt": 1, "kind": "AB"}', "not all of one"), "bytes": (b"\xff", "UTF-8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "told"), NO_RECEIPTS.values(), ids=NO_RECEIPTS)
+def test_what_is_no_receipt_is_told(own_folder, data, told):
+    (own_folder / "r.json").write_bytes(data)
+    with pytest.raises(ProblemError, match=told):
         load_result(own_folder / "r.json")
-    with pytest.raises(OSError):
-        load_result(own_folder / "none.json")
+    on_gpu().save(own_folder / "s.json")  # in a folder, it hides no other
+    found = history([own_folder])
+    assert len(found.receipts) == 1 and told in str(found) and "left out" in found.notes[-1]
+
+
+PATHS = {
+    "missing": ("none/none.json", "no such file"), "a folder": (".", "it is a folder"),
+    "below a file": ("file.json/x.json", "before the last / is a file"), "none": (None, "a path"),
+    "a number": (3, "a path"), "too long": ("a" * 300, "name another"), "no user": ("~?/x", "user"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "told"), PATHS.values(), ids=PATHS)
+def test_what_is_wrong_with_a_path_is_told(own_folder, monkeypatch, path, told):
+    monkeypatch.chdir(own_folder)
+    (own_folder / "file.json").write_text("{}")
+    result = on_gpu()
+    uses = [load_result, result.save] if path is not None else [load_result, result.figure().save]
+    for use in uses if told != "no such file" else uses[:1]:  # what is not there is made
+        with pytest.raises(ProblemError, match=told):
+            use(path)
+    for bad in ("x", "x.txt"):
+        with pytest.raises(ProblemError, match=r"must end in \.png"):
+            result.plot(bad)
+
+
+def test_a_receipt_is_not_lost_unsaid(own_folder, monkeypatch, capfd):
+    monkeypatch.setattr("convlab.machine.toolchain.lasting", lambda: False)
+    with pytest.warns(UserWarning, match="goes when Python ends.*CONVLAB_CACHE"):
+        on_gpu().save()
+    assert main(["ab", "01", "03", SPEC, "--save"]) == 2  # before the work
+    assert "CONVLAB_CACHE" in capfd.readouterr().err
+    assert main(["compare", "--save", str(own_folder / "r.json"), "01", SPEC, "--engine=sim"]) == 0
+    assert f"receipt: {own_folder}/r.json" in capfd.readouterr().out
 
 
 def test_commands(own_folder, capfd):

@@ -50,6 +50,18 @@ def test_text_html_json_and_a_copy_follow_from_the_rows(result):
     assert str(pickle.loads(pickle.dumps(result))) == text
 
 
+def test_a_sentence_goes_on_below_at_the_terminals_width(monkeypatch):
+    long = type("Long", (Answer,), {"sentence": "so it is " * 30})(ONE.problem)
+    assert max(map(len, str(long).split("\n"))) <= 100
+    assert (
+        long.to_dict()["sentence"] == long.sentence and f"<b>{long.sentence}" in long._repr_html_()
+    )
+    monkeypatch.setattr("sys.stdout", type("Terminal", (), {"isatty": lambda self: True})())
+    for columns in (60, 140):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert columns - 12 < max(map(len, str(long).split("\n"))) <= columns
+
+
 def test_an_empty_table_leaves_no_blank_line():
     empty = Table(ONE.frame[:0])
     padded = type("Padded", (Answer,), {"tables": (empty, *ONE.tables, empty)})

@@ -9,6 +9,7 @@ import torch
 
 from ..machine.device import describe
 from ..words import catalog
+from ..words.arguments import readable, writable
 from ..words.errors import ProblemError
 from .comparison import Comparisons
 from .versus import Versus
@@ -48,16 +49,16 @@ def ladder() -> str:
 def write_between(path: Path, marker: str, text: str) -> None:
     """Replace what stands between a file's markers ``<!-- marker: begin -->`` and ``end``."""
     head, tail = between(path, marker)
-    path.write_text(f"{head}\n{text}\n{tail}")
+    writable(path, "the tables").write_text(f"{head}\n{text}\n{tail}")
 
 
 def between(path: Path, marker: str) -> tuple[str, str]:
     """What stands before and after that text, the markers included.
 
-    Raises ProblemError if the file has no such markers, OSError if it cannot be read.
+    Raises ProblemError if the file has no such markers, or cannot be read.
     """
     begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
-    text = path.read_text()
+    text = readable(path, "the tables' file")
     head, _, rest = text.partition(begin)
     _, found, tail = rest.partition(end)
     if not found or text.count(begin) != 1 or text.count(end) != 1:

@@ -177,15 +177,19 @@ def fastest(found: Comparison) -> str | None:
 class Auto:
     """What ``kernel="auto"`` stands for in `convlab.nn`: `best` for each input's shape.
 
-    In TF32 where torch's own convolutions are, as ``torch.backends.cudnn.allow_tf32`` says. The
-    choices hold until a file beside the kernels changes, or one is measured.
+    In the class that is named ("auto:fp32"), else in TF32 where torch's own convolutions are, as
+    ``torch.backends.cudnn.allow_tf32`` says. The choices hold until a file beside the kernels
+    changes, or one is measured.
     """
 
-    name = "auto"
-
-    def __init__(self, engine: str) -> None:
-        self._engine, self._files, self._seen = engine, [], None
+    def __init__(self, engine: str, precision: str = "") -> None:
+        self._engine, self._precision, self._files, self._seen = engine, precision, [], None
         self._chosen: dict[tuple, Kernel | Baseline] = {}
+
+    @property
+    def taken(self) -> dict[Problem, str]:
+        """The names of what it chose so far."""
+        return {problem: kernel.name for (problem, *_), kernel in self._chosen.items()}
 
     def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object) -> Tensor:
         _, problem = op.posed(x, w, bias, *numbers)
@@ -198,7 +202,8 @@ class Auto:
             folders = [*catalog.folders(), toolchain.cache_dir() / "best"]
             self._files = [*folders, *(path for each in folders for path in each.glob("*.cu*"))]
             self._seen, self._chosen = (*places, *stamp(self._files)), {}
-        precision = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
+        torchs = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
+        precision = self._precision or torchs
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:
@@ -206,6 +211,10 @@ class Auto:
         return self._chosen[key]
 
 
-@op.loader("auto")
 def _auto(name: str, engine: str) -> Auto:
-    return Auto(engine)
+    return Auto(engine, name.partition(":")[2])
+
+
+AUTOS = ("auto", *(f"auto:{name}" for name in CLASSES))
+for _name in AUTOS:
+    op.loader(_name)(_auto)

@@ -26,7 +26,7 @@ from ..run.made import made_of
 from ..run.runnable import Runnable, explained
 from ..words import arguments
 from ..words.catalog import catalog
-from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
+from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError, named
 from ..words.problem import Problem, members
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
@@ -62,7 +62,7 @@ def compare(
     baselines : their names; unless told, cuDNN in fp32 and in TF32 on a GPU, none elsewhere.
     seed : of the data.
     limit_seconds : time spent on measuring one kernel on a GPU, at most.
-    progress : show a progress bar, where there is a terminal or a notebook.
+    progress : show a progress bar, or where it goes to a log a line now and then.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def compare(
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     loaded, (chosen, of_set) = _load(kernels, engine, baselines), members(problem)
-    options = (kernels is None, scale, seed, limit_seconds, progress)
+    options = (scale, seed, limit_seconds, progress)
     found = [_compared(loaded, each, *options) for each in chosen]
     return Comparisons(tuple(found)) if of_set else found[0]
 
@@ -100,8 +100,8 @@ class _Entry:
 
     def failed(self, how: str, error: Exception) -> None:
         """Take down that it did not get through."""
-        self.right, self.failure = False, f"{self.kernel.name}: {error}"
-        self.note = f"{how}: {reason(error)}"
+        self.right, self.failure = False, named(self.kernel.name, error)
+        self.note = f"{how}: {reason(error, self.kernel.name)}"
 
     def check(self, problem: Problem, seed: int) -> None:
         """Take down whether it is right."""
@@ -180,15 +180,16 @@ def identity(kernel: Runnable) -> tuple:
     return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
 
 
-def reason(error: Exception) -> str:
-    """What an error says, in a line: of a compiler's log the failed static_assert."""
+def reason(error: Exception, name: str) -> str:
+    """What an error says of a kernel, in a line behind its name: of a log the static_assert."""
     text = str(error).strip()
     asserted = re.search(r"static assertion failed(?: with|:)? *\"?([^\"\n]+)", text)
     if asserted:
         return f"static_assert: {asserted[1].strip()}"
     first, *more = text.split("\n")
     # of a BuildError the first line says no more than that it did not compile
-    return more[0].strip() if more and isinstance(error, BuildError) else first
+    told = more[0].strip() if more and isinstance(error, BuildError) else first
+    return re.sub(rf"^{re.escape(name)}(:| failed:)? ", "", told)
 
 
 def counted(report: Report | None) -> dict[str, float]:
@@ -240,8 +241,8 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Ru
 
 
 def _compared(
-    kernels: Sequence[Runnable], problem: Problem, whole_catalog: bool, scale: str | None,
-    seed: int, limit_seconds: float, progress: bool,
+    kernels: Sequence[Runnable], problem: Problem, scale: str | None, seed: int,
+    limit_seconds: float, progress: bool,
 ) -> Comparison:  # fmt: skip
     """Compare what was loaded on one problem."""
     problem, scaled = fit(problem, kernels, scale) if kernels else (problem, None)
@@ -271,9 +272,9 @@ def _compared(
     if "with_prepare_ms" in frame and frame["with_prepare_ms"].isna().all():
         frame = frame.drop(columns="with_prepare_ms")
     frame["right"] = frame["right"].astype(object)  # None, True and False stay what they are
-    passed = [entry.right or (entry.right is None and whole_catalog) for entry in entries]
+    rights = [entry.right for entry in entries]
     return Comparison(
-        problem=problem, frame=frame, ok=all(passed) and any(entry.right for entry in entries),
+        problem=problem, frame=frame, ok=True in rights and False not in rights,
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
         reports=tuple(entry.report for entry in ran), samples=_samples(ran),

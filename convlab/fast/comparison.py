@@ -9,7 +9,7 @@ import pandas as pd
 from ..right.report import Report
 from ..show import charts
 from ..show.plot import COST_LABELS, Chart
-from ..show.result import Result, Several, Table, short, wrapped
+from ..show.result import Result, Several, Table, short
 from ..words.problem import Problem
 
 COSTS = {  # a frame's columns: heading, format
@@ -55,8 +55,8 @@ class Comparison(Costly):
         x_floor, and with_prepare_ms where a kernel lays out its filter: the time with that; on the
         simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
         `right` is None for a kernel that did not run.
-    ok : whether all that was asked is right. A kernel that declines the problem spoils it only if
-        it was asked for by name.
+    ok : whether something is right, and nothing wrong. A kernel that declines the problem, by its
+        header, is not wrong.
     notes : lines: engine, device, scaling, versions, date.
     failures : what is wrong, in full: reports of wrong kernels, messages of those that failed.
     reports : of those that ran.
@@ -78,6 +78,10 @@ class Comparison(Costly):
         """Where it ran: "cuda" or "sim"; "torch" if nothing but baselines ran, on a CPU."""
         engines = set(self.frame["engine"])
         return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
+
+    @property
+    def declined(self) -> bool:
+        return len(self.frame) > 0 and self.frame["right"].isna().all()
 
     @property
     def note(self) -> str:
@@ -107,7 +111,7 @@ class Comparison(Costly):
     @property
     def details(self) -> Sequence[str]:
         noted = [f"{row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
-        return [*(line for note in noted for line in wrapped(note)), *self.failures]
+        return [*(f"  {note}" for note in noted), *self.failures]
 
     @property
     def about(self) -> dict[str, Any]:
@@ -122,6 +126,15 @@ class Comparisons(Several):
     """Comparisons on the problems of a set: a row for each kernel, a column for each problem."""
 
     results: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something is right, and nothing wrong."""
+        return any(r.ok for r in self) and all(r.ok or r.declined for r in self)
+
+    @property
+    def declined(self) -> bool:
+        return all(result.declined for result in self)
 
     @property
     def sentence(self) -> str:

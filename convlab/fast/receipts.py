@@ -16,11 +16,14 @@ import pandas as pd
 from ..show import charts
 from ..show.over_time import history_chart
 from ..show.plot import Chart
-from ..show.result import RECEIPT, Result, Table, receipts_folder, short, wrapped
+from ..show.result import RECEIPT, Result, Table, receipts_folder, short
+from ..words import arguments
 from ..words.errors import ProblemError
 from ..words.problem import Problem
 
 _COLUMNS = ["when", "gpu", "problem", "mode", "kernel", "cost", "low", "high", "unit", "source"]
+_KEYS = {"kind", "text", "ok", "sentence", "rows", "notes", "made", "samples"}
+_UNDATED = {"when": "undated", "gpu": None, "versions": {}}  # of what was timed by nobody
 _FACTS = {"gpu": "GPU", "source": "source", "build": "build", "torch": "torch", "driver": "driver",
           "convlab": "convlab"}  # fmt: skip
 
@@ -45,7 +48,7 @@ class Receipt(Result):
     ok = property(lambda self: self.document["ok"])
     sentence = property(lambda self: self.document["sentence"])
     notes = property(lambda self: tuple(self.document["notes"]))
-    made = property(lambda self: self.document["made"])
+    made = property(lambda self: _UNDATED | self.document["made"])
     frame = property(lambda self: _frame(self.document["rows"]))
     samples = property(lambda self: _frame(self.document["samples"]))
 
@@ -85,8 +88,12 @@ class History(Result):
     """
 
     receipts: tuple[Receipt, ...]
+    left_out: tuple[str, ...] = ()  # lines: of what is no receipt in a folder
     ok = property(lambda self: all(receipt.ok for receipt in self.receipts))
-    notes = property(lambda self: tuple(f"{r.made['when']}: {r.path}" for r in self.receipts))
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return (*(f"{r.made['when']}: {r.path}" for r in self.receipts), *self.left_out)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -117,7 +124,7 @@ class History(Result):
     @property
     def details(self) -> Sequence[str]:
         told = [f"{r.made['when'][:16]} {r.kind}: {r.sentence}" for r in self.receipts]
-        return [line for each in (*told, *self.changes) for line in wrapped(each)]
+        return [f"  {line}" for line in (*told, *self.changes)]
 
     @property
     def about(self) -> dict[str, Any]:
@@ -146,31 +153,43 @@ def load_result(path: str | Path, *more: str | Path) -> Receipt | History:
     Raises
     ------
     ProblemError
-        A file is no receipt, or of a later convlab.
-    OSError
-        It cannot be read.
+        A file is not there, cannot be read, is no receipt, or one of another convlab.
     """
-    return history([path, *more]) if more else _read(Path(path))
+    return history([path, *more]) if more else _read(path)
 
 
 def history(paths: Sequence[str | Path] = ()) -> History:
     """Return the receipts of files and folders, the oldest first; unless told, of `save`'s own."""
-    files = []
-    for path in map(Path, paths or [receipts_folder()]):
-        files += sorted(path.glob("*.json")) if path.is_dir() or not paths else [path]
-    return History(tuple(sorted(map(_read, files), key=lambda r: (r.made["when"], str(r.path)))))
+    found, left_out = [], []
+    for path in paths or [receipts_folder()]:
+        path = arguments.path(path, "a receipt")
+        for file in sorted(path.glob("*.json")) if path.is_dir() or not paths else [path]:
+            try:
+                found.append(_read(file))
+            except ProblemError as error:
+                if file is path:
+                    raise
+                left_out.append(f"left out: {error}")
+    found.sort(key=lambda receipt: (receipt.made["when"], str(receipt.path)))
+    return History(tuple(found), tuple(left_out))
 
 
-def _read(path: Path) -> Receipt:
+def _read(path: str | Path) -> Receipt:
+    text = arguments.readable(path, "the receipt")
     try:
-        document = json.loads(path.read_text())
-        known = document["convlab_receipt"] == RECEIPT
-    except (ValueError, LookupError, TypeError) as error:
-        text = f"{path} is no receipt, which is what result.save(path) writes"
-        raise ProblemError(text) from error
-    if not known:
-        raise ProblemError(f"{path} is a receipt of another convlab: read it with that one")
-    return Receipt(path, document)
+        document = json.loads(text)
+        version = document["convlab_receipt"]
+    except (ValueError, LookupError, TypeError):
+        document, version = {}, RECEIPT
+    if version != RECEIPT:
+        raise ProblemError(
+            f"{path} is a receipt of another convlab, of format {arguments.shown(version)}, not "
+            f"{RECEIPT}: read it with that one"
+        )
+    if not _KEYS <= document.keys():
+        text = "no receipt, or not all of one: result.save(path) and --save write them"
+        raise ProblemError(f"{path} is {text}")
+    return Receipt(Path(path), document)
 
 
 def _costs(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, resolve
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import Table, wrapped
+from ..show.result import Table
 from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
@@ -57,6 +57,10 @@ class Sweep(Costly):
         return len(self.frame) > 0 and "wrong" not in set(self.dropped["kind"])
 
     @property
+    def declined(self) -> bool:
+        return self.frame.empty and set(self.dropped["kind"]) == {"declined"}
+
+    @property
     def best(self) -> dict[str, str]:
         """The best point of each problem, as a name that `load` takes.
 
@@ -81,7 +85,7 @@ class Sweep(Costly):
         lines = []
         for row in self.dropped.itertuples():
             why = row.reason if len(row.reason) <= 160 else row.reason[:159] + "…"
-            lines += wrapped(f"dropped {row.kernel} on {row.problem}: {row.kind}: {why}")
+            lines.append(f"  dropped {row.kernel} on {row.problem}: {row.kind}: {why}")
         if "stable" in self.frame:
             for row in self.frame[~self.frame["stable"].astype(bool)].itertuples():
                 lines.append(f"  {row.kernel}: unsteady: {row.samples} samples until time was up")
@@ -180,7 +184,7 @@ def sweep(
         for point, tuned, error in zip(points, kernels, errors, strict=True):
             rows.append({"problem": problem.label, **point, "kernel": tuned.name})
             if error is not None:
-                rows[-1] |= {"kind": "does not build", "reason": reason(error)}
+                rows[-1] |= {"kind": "does not build", "reason": reason(error, tuned.name)}
             else:
                 tasks.append((rows[-1], (tuned, problem, seed, limit_seconds, isolate)))
     done = _done(tasks, executor)
@@ -224,7 +228,7 @@ def measure_point(
             timing = measure(kernel, problem, **options)
     except ConvlabError as error:
         kinds = {UnsupportedError: "declined", BuildError: "does not build"}
-        return {"kind": kinds.get(type(error), "failed"), "reason": reason(error)}
+        return {"kind": kinds.get(type(error), "failed"), "reason": reason(error, kernel.name)}
     if timing.caught:
         return {"kind": "wrong", "reason": timing.caught}
     return timing.cells | {"stable": timing.stable}

@@ -1,7 +1,6 @@
 """What a comparison of A and B found, and how it is told."""
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import pandas as pd
 from ..right.report import Report, traffic_bytes
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import BAD, GOOD, WIDTH, Result, Several
+from ..show.result import BAD, GOOD, Result, Several
 from ..words.problem import Problem
 from .paired import Paired
 
@@ -148,7 +147,8 @@ class AB(Result):
             told = f"{' and '.join(bad or caught)} {'WRONG' if bad else 'CAUGHT'}"
             return f"{told}; nothing was compared"
         if not self.modes:
-            moved = f"B moves {self.verdict} (simulated; says nothing about speed)"
+            many = self.verdict.replace("same", "as many")
+            moved = f"B moves {many} (simulated; says nothing about speed)"
             return moved if self.verdicts else "nothing to compare"
         said = []
         for mode, verdict in self.verdicts.items():
@@ -167,8 +167,7 @@ class AB(Result):
         """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
         for side, text in zip("AB", self.caught, strict=True) if any(self.caught) else ():
-            told = f"  {side} caught: {text or 'no'}"
-            lines += textwrap.wrap(told, WIDTH, subsequent_indent="    ")
+            lines.append(f"  {side} caught: {text or 'no'}")
         for row in self.frame.itertuples() if not self.modes else ():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
@@ -185,8 +184,8 @@ class AB(Result):
             clock = (
                 "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
             )
-            for text in (", ".join(times), f"{mode.method}; {clock}", *mode.notes):
-                lines += [" " * 8 + line for line in textwrap.wrap(text, WIDTH - 8)]
+            told = (", ".join(times), f"{mode.method}; {clock}", *mode.notes)
+            lines += [" " * 8 + text for text in told]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
     @property

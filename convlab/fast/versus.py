@@ -15,7 +15,7 @@ from torch import Tensor
 from ..machine.progress import bar as progress_bar
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import Several, Table, short, wrapped
+from ..show.result import Several, Table, short
 from ..words.errors import LaunchError
 from ..words.problem import PROBLEM_SETS, Problem, problem
 from .best import CLASSES, best
@@ -117,7 +117,7 @@ class Versus(Several):
         noted = [f"{result.problem.label}: {row.kernel}: {row.note}" for result in self.results
                  for row in result.frame.itertuples() if row.note]  # fmt: skip
         failed = [line for result in self.results for line in result.failures]
-        return [line for text in (*self.summary, *noted) for line in wrapped(text)] + failed
+        return [*(f"  {text}" for text in (*self.summary, *noted)), *failed]
 
     @property
     def about(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ on one raises `LaunchError`; `available_bytes` works for the CPU too.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import subprocess
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..words.arguments import choice, text
+from ..words.arguments import choice, hint, text
 from ..words.errors import LaunchError, ProblemError
 from ..words.format import FLOAT32, Format
 from . import toolchain
@@ -206,9 +205,8 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
     key = _key(text(wanted, "gpu"))
     if key in by_key:
         return GPUS[by_key[key]]
-    near = difflib.get_close_matches(key, by_key, n=1)
-    hint = f"did you mean {by_key[near[0]]}? " if near else ""
-    raise ProblemError(f"no GPU {wanted!r} is known; {hint}There are {', '.join(GPUS)}")
+    near = hint(key, GPUS) or "."
+    raise ProblemError(f"no GPU {wanted!r} is known{near} There are {', '.join(GPUS)}")
 
 
 def _key(name: str) -> str:

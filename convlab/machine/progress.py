@@ -1,15 +1,18 @@
-"""Progress bars without widgets: text in a terminal, HTML under a cell, and elsewhere none."""
+"""Progress bars without widgets: text in a terminal, HTML under a cell, a line now and then in a log."""
 
 from __future__ import annotations
 
 import html
 import sys
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from tqdm import tqdm
 
-__all__ = ["bar", "tqdm"]
+__all__ = ["Lines", "bar", "tqdm"]
+_SECONDS = 10.0  # between two lines
 
 
 def bar(
@@ -21,14 +24,40 @@ def bar(
 ) -> tqdm:
     """Return a bar as `tqdm.tqdm` does, of the kind that suits where it will be seen.
 
-    Where nobody sees it, in a log or a pipe, it is disabled. ``tqdm.auto`` would want ipywidgets in
-    a notebook, and warn where it is missing.
+    ``tqdm.auto`` would want ipywidgets in a notebook, and warn where it is missing.
     """
     ipython = sys.modules.get("IPython")
     if getattr(ipython and ipython.get_ipython(), "kernel", None) is not None:
         return _CellBar(iterable, desc, total, disable=disable, **options)
     seen = sys.stderr is not None and sys.stderr.isatty()
-    return tqdm(iterable, desc, total, disable=disable or not seen, **options)
+    return (tqdm if seen else Lines)(iterable, desc, total, disable=disable, **options)
+
+
+class Lines(tqdm):
+    """A bar as plain lines on stderr: one every ten seconds, unless a bar within it tells more."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options | {"gui": True})  # so that tqdm itself writes nothing
+        self._ended = threading.Event()
+        if not self.disable and sys.stderr is not None:
+            threading.Thread(target=self._tell, daemon=True).start()
+
+    def _tell(self) -> None:
+        while not self._ended.wait(_SECONDS):
+            if self is max(list(tqdm._instances), key=lambda bar: bar.start_t, default=None):
+                done = f"{self.n} of {self.total}, " if self.total else ""
+                found = f", {self.postfix}" if self.postfix else ""
+                took = time.time() - self.start_t
+                what = (self.desc or "").removesuffix(": ")
+                print(f"{what}: {done}{took:.0f} s{found}", file=sys.stderr, flush=True)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Show nothing between the lines."""
+
+    def close(self) -> None:
+        """End the lines."""
+        self._ended.set()
+        super().close()
 
 
 class _CellBar(tqdm):

@@ -24,6 +24,7 @@ from ..words.errors import BuildError
 
 INSTALL = "pip install -r requirements.txt"
 CACHE = "CONVLAB_CACHE"
+_passing: set[Path] = set()  # private folders that stand in for it
 OLDEST_GCC = 11
 _CUDA_TOOLS = ("nvcc", "nvdisasm", "cuobjdump", "cu++filt", "ncu", "compute-sanitizer")
 # Where NVIDIA's own installers put ncu, apart from the toolkit; the newest goes first.
@@ -231,6 +232,11 @@ def cache_dir() -> Path:
     return _private(f"{folder} {reason}") if reason else folder
 
 
+def lasting() -> bool:
+    """Whether what is kept in `cache_dir` is still there when this process has ended."""
+    return cache_dir() not in _passing
+
+
 def _unusable(folder: Path) -> str | None:
     """Why builds cannot be kept in a folder, or None; it is made where it is not there."""
     try:
@@ -252,10 +258,11 @@ def _unusable(folder: Path) -> str | None:
 @functools.cache
 def _private(reason: str) -> Path:
     folder = temporary()
+    _passing.add(folder)
     os.environ[CACHE] = str(folder)  # of this process and those that it starts
     warnings.warn(
-        f"{reason}: builds are kept in {folder} until Python ends; set {CACHE} to a folder of your "
-        "own that can be written",
+        f"{reason}: builds and receipts are in {folder} until Python ends; set {CACHE} to a folder "
+        "of your own that can be written",
         stacklevel=2,
     )
     return folder

@@ -21,7 +21,7 @@ from ..run.fit import fit
 from ..run.kernel import resolve
 from ..run.runnable import Runnable, explained
 from ..words import arguments
-from ..words.errors import ConvlabError, LaunchError, UnsupportedError, WrongResult
+from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, WrongResult
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
@@ -52,6 +52,7 @@ def check(
     time_limit: float = TIME_LIMIT,
     progress: bool = True,
     raises: bool = False,
+    setting: str | None = None,
 ) -> Report | Reports:
     """Run a kernel on fresh normal data and compare all it did with what it should have done.
 
@@ -87,6 +88,8 @@ def check(
         Show a progress bar over a set of problems.
     raises
         Raise WrongResult, with the report as its text, if anything is wrong.
+    setting
+        Run the problem in a setting of the default check: one of `settings.NAMES`.
 
     Returns
     -------
@@ -112,7 +115,13 @@ def check(
     seed = arguments.whole(seed, "seed")
     sample, count = (arguments.whole(v, n, 0) for v, n in ((sample, "sample"), (count, "count")))
     time_limit = arguments.real(time_limit, "time_limit", above=0)
-    kernel = resolve(kernel)
+    kernel, special = resolve(kernel), ORDINARY
+    if setting is not None:
+        arguments.choice(setting, "setting", settings.NAMES)
+        if problem is None:
+            raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
+        special = next((each for each in SETTINGS if each.name == setting), ORDINARY)
+        kernel = kernel.limited(_LITTLE_WORKSPACE) if special is ORDINARY else kernel
     kernel.must_run_whole()
     built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and not kernel.simulated and not kernel.library
@@ -133,7 +142,7 @@ def check(
 
     def fitted(problem: Problem) -> Report:
         problem, note = fit(problem, [kernel], scale)
-        return one(problem, notes=(note,) if note else ())
+        return one(problem, notes=(note,) if note else (), setting=special)
 
     untraced = kernel.untraced()
 

@@ -224,6 +224,10 @@ class Reports(Result):
         return bool(self.reports) and not self.wrong
 
     @property
+    def declined(self) -> bool:
+        return not self.reports
+
+    @property
     def wrong(self) -> list[Report]:
         """The reports of the problems on which the kernel is wrong."""
         return [report for report in self.reports if not report.ok]

@@ -43,6 +43,12 @@ class Setting:
     after_others: bool = False  # called for other problems first, in the same process
     twice: bool = True  # run again, if that may be, to see whether bits move
 
+    @property
+    def name(self) -> str:
+        """As `check` takes it."""
+        kinds = {"offset": self.offset, "after_others": self.after_others}
+        return next((kind for kind, on in kinds.items() if on), self.data)
+
     def bound(self, allowed: float, mixes: str | None) -> float:
         """The largest normwise error of a right result, of which `allowed` is its class's."""
         return 0.0 if self.data == "integers" and not mixes else allowed
@@ -60,6 +66,8 @@ SETTINGS = tuple(
     Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
     Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
+LITTLE_WORKSPACE = "little_workspace"  # of `check`: the kernel's limit is another, the data are not
+NAMES = (*(setting.name for setting in SETTINGS), LITTLE_WORKSPACE)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for those, by 16 bytes
 _FEW_MACS = 500_000

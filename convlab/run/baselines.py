@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..words import arguments
 from ..words.errors import LaunchError, ProblemError
 from ..words.format import FLOAT32, Format, parse_format
 from ..words.problem import Pair, Problem
@@ -83,7 +84,8 @@ class Baseline(Runnable):
 def baseline(name: str, device: Device | None = None) -> Baseline:
     """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
     if name not in _KNOWN:
-        raise ProblemError(f"no baseline is named {name!r}; there are {', '.join(BASELINES)}")
+        there = f"there are {', '.join(BASELINES)}{arguments.hint(name, BASELINES)}"
+        raise ProblemError(f"no baseline is named {name!r}; {there}")
     title, precision, only = _KNOWN[name]
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))

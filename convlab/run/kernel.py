@@ -67,7 +67,7 @@ class Kernel(Runnable):
         known = tunables(self.source) if self.defines else {}
         for key in self.defines:
             if key not in known:
-                offer = ", ".join(known) or "none"
+                offer = (", ".join(known) or "none") + valid.hint(key, known)
                 raise ProblemError(f"{stem} has no tunable {key}; it has: {offer}")
 
     @property

@@ -38,7 +38,7 @@ def loader(name: str | None = None) -> Callable[[Callable], Callable]:
 
     def keep(load: Callable) -> Callable:
         _loaders[name] = load
-        _load.cache_clear()
+        loaded.cache_clear()
         return load
 
     return keep
@@ -76,14 +76,15 @@ def name_of(kernel: Any) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _load(name: str, engine: str) -> Callable:
+def loaded(name: str, engine: str) -> Callable:
+    """The kernel of a name or path, loaded once."""
     return _loaders.get(name, _loaders[None])(name, engine=engine)
 
 
 def _find(key: str, device: torch.device) -> Callable:
     """The kernel behind a key; one given by name runs where the tensors are."""
     if not key.startswith("#"):
-        return _load(key, "cuda" if device.type == "cuda" else "sim")
+        return loaded(key, "cuda" if device.type == "cuda" else "sim")
     if (kernel := _kernels.get(key)) is not None:
         return kernel
     raise ProblemError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..words.arguments import whole
+from ..words.arguments import nearest, whole
 from ..words.errors import ProblemError
 
 _CARD = (
@@ -73,7 +72,7 @@ def _find(lines: list[str], wanted: str | int, start: int, label: str) -> int:
     after = f" from line {start + 1} on" if start else ""
     texts = {line.strip(): number for number, line in enumerate(lines, 1) if line.strip()}
     near = [f"\n  {texts[text]}: {text}"
-            for text in difflib.get_close_matches(wanted.strip(), texts, 3, 0.4)]  # fmt: skip
+            for text in nearest(wanted.strip(), texts)]  # fmt: skip
     hint = "the nearest are" if near else "show() without arguments shows all of it"
     raise ProblemError(f"no line of {label}{after} holds {wanted!r}; {hint}{''.join(near)}")
 

@@ -9,6 +9,7 @@ from .plot import COST_LABELS, INK, Chart, colors, styled
 from .result import short
 
 _MOST_NOTES = 8
+_COLUMNS = ["problem", "mode", "unit", "when", "gpu", "kernel"]
 
 
 @styled
@@ -18,14 +19,13 @@ def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = (
     `frame` has the rows of a `History`: a mark for the median, a bar from quartile to quartile, and
     beside it the beginning of the source's digest.
     """
-    groups = [] if frame.empty else list(frame.groupby(["problem", "mode", "unit"], sort=False))
-    places = (
-        [] if frame.empty else list(dict.fromkeys(zip(frame["when"], frame["gpu"], strict=True)))
-    )
+    frame = frame if len(frame) else pd.DataFrame(columns=_COLUMNS)
+    groups = list(frame.groupby(["problem", "mode", "unit"], sort=False))
+    places = list(dict.fromkeys(zip(frame["when"], frame["gpu"], strict=True)))
     shown = list(notes[:_MOST_NOTES])
     chart = Chart(max(7.0, 4.6 * len(groups)), 1.8 + 0.55 * len(places) + 0.16 * len(shown))
     panels = chart.subplots(1, max(len(groups), 1), squeeze=False, sharey=True)[0]
-    shade = colors([] if frame.empty else frame["kernel"])
+    shade = colors(frame["kernel"])
     for axes, ((problem, mode, unit), rows) in zip(panels, groups, strict=False):
         axes.set_title(f"{problem}, {mode}" if mode else problem, fontsize=9)
         axes.set_xlabel(COST_LABELS["time_ms" if unit == "ms" else "traffic_mb"])

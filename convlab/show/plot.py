@@ -13,6 +13,8 @@ from matplotlib import rc_context, rc_params_from_file, rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ..words import arguments
+
 STYLE = rc_params_from_file(Path(__file__).with_name("convlab.mplstyle"), False, False)
 PALETTE = tuple(STYLE["axes.prop_cycle"].by_key()["color"])
 _OWN = ("#882255", "#332288", "#666633", "#663333")  # kernels that are no rung
@@ -43,8 +45,7 @@ class Chart(Figure):
 
     def save(self, path: str | Path) -> Path:
         """Write the figure, as the kind of file that the path's ending names; return the path."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = arguments.writable(path, "the figure", ENDINGS)
         self.savefig(path)
         return path
 

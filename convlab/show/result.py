@@ -1,6 +1,6 @@
 """What every answer is: rows, a sentence, notes, a figure; text, HTML and JSON follow from those.
 
-One `Table` lays rows out, in a terminal (100 columns at most), a notebook, and Markdown.
+One `Table` lays rows out, in a terminal, a notebook, and Markdown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import html
 import json
 import math
 import re
+import shutil
+import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +25,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ..machine import toolchain
+from ..words.arguments import writable
 from ..words.problem import Problem
 
 if TYPE_CHECKING:
     from .plot import Chart
 
 RECEIPT = 1  # the version of what `Result.save` writes
-WIDTH = 100  # columns of a terminal that text may take
+MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {toolchain.CACHE}"
+WIDTH = 100  # columns of what is no terminal, or does not tell
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
 Form = str | Callable[[Any], str]
@@ -43,7 +48,8 @@ class Result:
 
     frame: pd.DataFrame  # the rows
     sentence: str  # all of it in one line
-    ok: bool  # whether all that was asked is right
+    ok: bool  # whether something is right, and nothing wrong
+    declined: bool = False  # whether nothing ran, as no kernel does what was asked
     notes: Sequence[str]  # lines: device, scaling, what was left out and why
     problem: Problem  # of those that a set is made of
     tables: Sequence[Table] = ()  # what is shown of the rows
@@ -92,15 +98,17 @@ class Result:
     def save(self, path: str | Path | None = None) -> Path:
         """Write all of it as JSON, for `convlab.load_result`; return where.
 
-        Without a path it goes where ``convlab history`` looks: a folder beside the builds.
+        Without a path it goes where ``convlab history`` looks: a folder beside the builds. Raises
+        ProblemError if a file cannot be written there.
         """
         text = json.dumps(self.receipt, indent=1, allow_nan=False)
         if path is None:
             digest = hashlib.sha256(text.encode()).hexdigest()[:8]
             when = re.sub(r"\D", "", str(self.made.get("when", "")))[:14] or "undated"
             path = receipts_folder() / f"{when}-{type(self).__name__}-{digest}.json"
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+            if not toolchain.lasting():
+                warnings.warn(f"{path} goes when Python ends: {MOVE}", stacklevel=2)
+        path = writable(path, "the receipt")
         path.write_text(text)
         return path
 
@@ -108,12 +116,21 @@ class Result:
         shown = [laid for table in self.tables if (laid := table.lines())]
         tables = [line for laid in shown for line in ("", *laid)][1:]
         notes = [line for note in self.notes for line in wrapped(note)]
-        return "\n".join([self.sentence, *tables, *self.details, *notes])
+        return "\n".join([*wrapped(self.sentence, ""), *tables, *self._folded(), *notes])
 
     __repr__ = __str__  # what a notebook keeps as text
 
+    def _folded(self) -> Iterator[str]:
+        """The lines of the details; quoted source stays whole."""
+        for line in "\n".join(self.details).split("\n") if self.details else ():
+            if len(line) <= width() or re.match(r"\s*\d*\s*\|", line):
+                yield line
+            else:
+                indent = line[: len(line) - len(line.lstrip())]
+                yield from wrapped(line.strip(), indent, f"{indent}  ")
+
     def _repr_html_(self) -> str:
-        details = html.escape("\n".join(self.details))
+        details = html.escape("\n".join(self._folded()))
         return (
             f'<div style="border-left:4px solid {self.color};padding-left:8px">'
             f"<b>{html.escape(self.sentence)}</b>{''.join(table.html() for table in self.tables)}"
@@ -127,9 +144,18 @@ def receipts_folder() -> Path:
     return toolchain.cache_dir() / "receipts"
 
 
-def wrapped(note: str) -> list[str]:
-    """A note's lines, indented, as wide as a terminal may be taken to be."""
-    return textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+def width() -> int:
+    """Columns that text may take: the terminal's, where it goes to one."""
+    seen = sys.stdout is not None and sys.stdout.isatty()
+    return max(shutil.get_terminal_size((WIDTH, 24)).columns, 40) if seen else WIDTH
+
+
+def wrapped(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
+    """A text's lines, behind their indents; what is to be copied stays whole: a command, a path."""
+    if text.startswith("reproduce: "):
+        return [first + text]
+    return textwrap.wrap(text, width(), initial_indent=first, subsequent_indent=rest,
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,13 +249,13 @@ class Table:
 
     def lines(self) -> list[str]:
         """Lay it out as text; columns beyond the width go below, after the first one again."""
-        cells = self.cells
+        cells, room = self.cells, width()
         if not len(self.rows) or not cells:
             return []
         widths = {name: max(map(len, [name, *cells[name]])) for name in cells}
         # a kernel's name is whole, so that it can be copied
         names = [n for n in cells if self._side(n) == "left" and n != "kernel"]
-        while names and sum(widths.values()) + 2 * (len(widths) - 1) > WIDTH:
+        while names and sum(widths.values()) + 2 * (len(widths) - 1) > room:
             widest = max(names, key=lambda name: widths[name])
             if widths[widest] <= _NARROWEST:
                 break
@@ -237,7 +263,7 @@ class Table:
         first, *others = cells
         blocks = [[first]]
         for name in others:
-            if sum(widths[other] + 2 for other in blocks[-1]) + widths[name] > WIDTH:
+            if sum(widths[other] + 2 for other in blocks[-1]) + widths[name] > room:
                 blocks.append([first])
             blocks[-1].append(name)
         lines = [self.title] if self.title else []

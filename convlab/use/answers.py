@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import textwrap
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from ..fast.versus import versus
 from ..machine import cache, toolchain
 from ..right.check import check
 from ..right.report import unrun
+from ..right.settings import LITTLE_WORKSPACE, SETTINGS
 from ..run.kernel import Kernel, load, resolve, tunables
-from ..show.result import WIDTH
+from ..show.result import plain, wrapped
 from ..why import inspect
 from ..words import catalog
 from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, UnsupportedError
@@ -40,6 +41,7 @@ class Told:
     ok: bool = True
     language: str = ""
     failure: Exception | None = None  # of one kernel of several, which does not build or run
+    declined = property(lambda self: isinstance(self.failure, UnsupportedError))
 
     def __repr__(self) -> str:
         return self.text
@@ -62,10 +64,13 @@ def answers(asked: Namespace) -> Iterator[Any]:
         yield _answer(asked)
         return
     chosen = asked.kernels or [path.stem for path in catalog.catalog()]
-    for kernel in [resolve(kernel, asked.engine) for kernel in chosen]:
+    for word, kernel in [(word, resolve(word, asked.engine)) for word in chosen]:
         try:
             if asked.command == "check":
-                yield check(kernel, asked.problem, count=asked.count, seed=asked.seed)
+                options = {"count": asked.count, "seed": asked.seed, "setting": asked.setting}
+                found = check(kernel, asked.problem, **options)
+                again = _again(word if isinstance(word, str) else kernel.name, kernel, asked, found)
+                yield replace(found, notes=(*again, *found.notes)) if again else found
             else:
                 if asked.sample is not None:
                     kernel = kernel.on("sim", sample=asked.sample)
@@ -74,19 +79,31 @@ def answers(asked: Namespace) -> Iterator[Any]:
             yield Told(f"convlab: {error}", unrun(kernel.name, error), False, failure=error)
 
 
-def drawn(found: Sequence[Any], path: Path | None) -> Iterator[Path]:
-    """Draw results to files, if a path is given, and tell where each one went."""
+def _again(word: str, kernel: Kernel, asked: Namespace, found: Any) -> list[str]:
+    """The command that meets the smallest failure of a set again."""
+    least = getattr(found, "smallest", None)
+    if least is None:
+        return []
+    names = {setting.words: setting.name for setting in SETTINGS}
+    setting = names.get(least.setting, asked.setting)
+    if not least.setting and any(note.startswith("again, with") for note in found.notes):
+        setting = LITTLE_WORKSPACE
+    engine = asked.engine if kernel.library else kernel.engine
+    words = ["check", word, "--problem", str(least.problem), "--engine", engine]
+    words += ["--setting", setting] if setting else []
+    words += ["--seed", str(asked.seed)] if asked.seed else []
+    return [f"reproduce: {asked.prog} {shlex.join(words)}"]
+
+
+def kept(found: Sequence[Any], asked: Namespace) -> Iterator[tuple[str, Path]]:
+    """Draw and save results where that was asked for; tell what went where."""
+    plot, save = (getattr(asked, name, None) for name in ("plot", "save"))
     results = [result for result in found if not isinstance(result, Told)]
-    for result in results if path is not None else ():
-        one = len(results) == 1
-        where = path if one else path.with_stem(f"{path.stem}-{result.kernel}")
-        yield result.plot().save(where).resolve()
-
-
-def saved(found: Sequence[Any], wanted: bool) -> Iterator[Path]:
-    """Save results, if that is wanted, where `history` looks; tell where each one went."""
-    for result in found if wanted else ():
-        yield result.save().resolve()
+    for result in results if plot is not None else ():
+        where = plot if len(results) == 1 else plot.with_stem(f"{plot.stem}-{result.kernel}")
+        yield "plot", result.plot().save(where).resolve()
+    for result in results if save is not None else ():
+        yield "receipt", result.save(save or None).resolve()
 
 
 def _answer(asked: Namespace) -> Any:
@@ -116,32 +133,27 @@ def _answer(asked: Namespace) -> Any:
 
 def _listed() -> Told:
     """The kernels by the folder that they are from, and the problems."""
-    rows, lines, folder = [], [], None
+    rows, lines = [], []
     for path in sorted(catalog.catalog(), key=lambda path: (path.parent, path.stem)):
-        if folder != path.parent:
-            folder = path.parent
-            lines.append(f"kernels of {folder}:")
+        if path.parent not in [row["folder"] for row in rows]:
+            lines.append(f"kernels of {path.parent}:")
+        rows.append({"kernel": path.stem, "folder": path.parent, "path": path})
         try:
             kernel = load(path, engine="sim")
             header, settings = kernel.header, tunables(kernel.source)
         except CatalogError as error:  # one that cannot be read hides no other
-            rows.append({"kernel": path.stem, "folder": str(folder), "path": str(path),
-                         "error": str(error)})  # fmt: skip
+            rows[-1]["error"] = str(error)
             lines.append(f"  {path.stem:<26} {error}")
             continue
-        rows.append({
-            "kernel": path.stem, "folder": str(folder), "path": str(path), "title": header.title,
-            "idea": header.idea, "class": header.precision, "supports": list(header.supports),
-            "tunables": settings,
-        })  # fmt: skip
+        rows[-1] |= {"title": header.title, "idea": header.idea, "class": header.precision,
+                     "supports": header.supports, "tunables": settings}  # fmt: skip
         lines.append(f"  {path.stem:<26} {header.precision:<5} {header.title}")
         lines += [f"{'':<34} {' '.join(map('='.join, settings.items()))}"] if settings else []
     sets = {name: [p.name for p in problems(name)] for name in PROBLEM_SETS}
     lines += ["", "problems:"]
     for name, members in sets.items():
-        lines += textwrap.wrap(f"{name}: {', '.join(members)}", WIDTH, initial_indent="  ",
-                               subsequent_indent="    ", break_on_hyphens=False)  # fmt: skip
-    return Told("\n".join(lines), {"kernels": rows, "problems": sets})
+        lines += wrapped(f"{name}: {', '.join(members)}", rest="    ")
+    return Told("\n".join(lines), plain({"kernels": rows, "problems": sets}))
 
 
 def _differing(kernel: Kernel | str, other: Kernel | str | None) -> Told:
@@ -173,7 +185,8 @@ def _cached(clear: bool) -> Told:
 
 def _benched(asked: Namespace) -> Told:
     path, beside_torch = asked.write, asked.set not in (None, "headline")
-    for marker in ([asked.set] if beside_torch else ["bench", "ladder"]) if path else ():
+    markers = [asked.set] if beside_torch else ["bench", "ladder"]
+    for marker in markers if path else ():
         bench.between(path, marker)  # looked for before the work, not after it
     if beside_torch and (asked.kernels or asked.engine == "sim"):
         raise ProblemError(
@@ -184,18 +197,18 @@ def _benched(asked: Namespace) -> Told:
         raise ProblemError("--compiled belongs to --set kernelbench and --set resnet50")
     if beside_torch:
         results = versus(problems(asked.set), compiled=asked.compiled)
-        table, document = bench.markdown(results), results.to_dict()
-        if path is not None:
-            bench.write_between(path, asked.set, table)
-        return Told(f"{results}\n\n{table}", document, results.ok)
-    chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
-    results = compare(asked.kernels or None, chosen, engine=asked.engine)
+        document, told = results.to_dict(), [results]
+    else:
+        chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
+        results = compare(asked.kernels or None, chosen, engine=asked.engine)
+        document, told = (
+            {"ok": results.ok, "results": [each.to_dict() for each in results]},
+            results,
+        )
     table = bench.markdown(results)
-    if path is not None:
-        bench.write_between(path, "bench", table)
-        bench.write_between(path, "ladder", bench.ladder())
-    document = {"ok": results.ok, "results": [result.to_dict() for result in results]}
-    return Told("\n\n".join([*map(str, results), table]), document, results.ok)
+    for marker in markers if path else ():
+        bench.write_between(path, marker, bench.ladder() if marker == "ladder" else table)
+    return Told("\n\n".join([*map(str, told), table]), document, results.ok)
 
 
 def _examined() -> Told:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
-import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,25 @@ from typing import Any
 from ..fast.ab import LIMIT_SECONDS
 from ..fast.paired import MODES
 from ..fast.ratio import THRESHOLD
+from ..machine import toolchain
 from ..right.check import COUNT
+from ..right.settings import NAMES
+from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel
 from ..run.runnable import Runnable
 from ..show.plot import ENDINGS
+from ..show.result import MOVE
 from ..words import catalog
+from ..words.arguments import hint, writable
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import PROBLEM_SETS, Problem, problems
 
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
             "inspect": "square", "bench": "headline"}  # fmt: skip
+STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
+kernel is wrong, or does not build or run; doctor: something is missing; 2: a word, a file or a problem
+is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
@@ -38,11 +45,16 @@ class Parser(argparse.ArgumentParser):
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
         """As argparse's; remembers the words that it brings."""
-        self.words += [*names, *options.get("choices", ())]
+        self.words += [name for name in names if name[0] == "-"]
+        self.words += options.get("choices", ())
         return super().add_argument(*names, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         """As argparse's, but kernels and problems may also stand after options."""
+        args = list(sys.argv[1:] if args is None else args)
+        for i, (word, after) in enumerate(zip(args, [*args[1:], ""])):
+            if word == "--save" and not after.endswith(".json"):  # a kernel, or the problem
+                args[i] = "--save="
         found, rest = self.parse_known_args(args, namespace)
         asked = vars(found)
         if not any(word.startswith("-") for word in rest):
@@ -58,9 +70,9 @@ class Parser(argparse.ArgumentParser):
 
     def hinted(self, message: str) -> str:
         """The message, with the word that is nearest to the unknown one that it names."""
-        asked = re.search(r"unrecognized arguments: (-[^\s=]*)|invalid choice: '([^']*)'", message)
-        near = difflib.get_close_matches(asked[1] or asked[2], self.words, 1, 0.7) if asked else []
-        return message + (f"; did you mean {near[0]}?" if near else "")
+        asked = re.search(r"(?:unrecognized arguments: (?=-)|invalid choice: ')([^\s=']*)", message)
+        word = asked[1] if asked else ""
+        return message + hint(word, [w for w in self.words if (w[0] == "-") == (word[:1] == "-")])
 
     def error(self, message: str) -> None:
         """Print the usage and the message, and exit with status 2."""
@@ -72,14 +84,15 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
 
     ``prog`` is what the user typed; for "%convlab" it is without the benchmarks and JSON.
     """
-    top = kind(prog=prog, description="A microscope for CUDA convolution kernels.")
+    notebook, about = prog.startswith("%"), "A microscope for CUDA convolution kernels."
+    top = kind(prog=prog, description=about, epilog=None if notebook else STATUS)
     group = top.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
-    notebook = prog.startswith("%")
 
     def add(name: str, text: str, *, kernels: bool = False, plot: bool = True) -> Callable:
         top.words.append(name)
-        command = top.commands[name] = group.add_parser(name, help=text, description=text)
-        command.set_defaults(command=name)
+        about = {"help": text, "description": text, "epilog": top.epilog}
+        command = top.commands[name] = group.add_parser(name, **about)
+        command.set_defaults(command=name, prog=prog)
         option = command.add_argument
         if kernels:
             option("kernels", nargs="*", metavar="KERNEL", help=f"{named}; all kernels if none is "
@@ -97,10 +110,6 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
             option("--json", action="store_true", help="print one JSON document")
         return option
 
-    def saved() -> None:
-        option("--save", action="store_true", help="keep it as a receipt, with all samples, "
-               "versions and the sources' digests, where `history` looks")  # fmt: skip
-
     named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
     one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
@@ -108,8 +117,9 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--count", **number, default=COUNT,
            help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
+    option("--setting", choices=NAMES, metavar="NAME", help="run the problem in a setting of the "
+           f"default check: {', '.join(NAMES)}")  # fmt: skip
     option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
-    saved()
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("a", metavar="A", help=named)
     option("b", metavar="B", help=named)
@@ -122,7 +132,10 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
            help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
     option("--seed", **number, default=0)
     option("--careful", action="store_true", help="time it in fresh processes: about a minute")
-    saved()
+    for name in ("compare", "ab"):
+        top.commands[name].add_argument(
+            "--save", nargs="?", const="", metavar="FILE", help="keep it as a receipt, with all samples,"
+            " versions and the sources' digests, in this .json file or where `history` looks")  # fmt: skip
     option = add("sweep", "A kernel over a grid of tunables.")
     option("kernel", **one)
     option("tunables", metavar="NAME=VALUE,VALUE", nargs="+",
@@ -183,17 +196,18 @@ def understood(
             asked[name] = take(asked[name])
     given += [asked["set"]] if asked.get("set") else []
     if len(given) > 1:
-        raise ProblemError(f"one problem at a time, not {' and '.join(given)}")
+        more = "; a tunable is NAME=8,16" if "tunables" in asked else ""
+        raise ProblemError(f"one problem at a time, not {' and '.join(given)}{more}")
     if given:
         value = values.get(given[0])
         asked["problem"] = value if isinstance(value, Problem | str) else given[0]
     elif arguments.command in PROBLEMS:
         asked["problem"] = PROBLEMS[arguments.command]
-    path = asked.get("plot")
-    if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):  # known before the work
-        raise NotADirectoryError(f"--plot {path}: {path.parent} is no folder to write to")
-    if path is not None and path.suffix.lower() not in ENDINGS:
-        raise ProblemError(f"--plot {path}: the file's name must end in {', '.join(ENDINGS)}")
+    for name, endings in (("plot", ENDINGS), ("save", ()), ("write", ())):  # before the work
+        if asked.get(name):
+            writable(asked[name], f"--{name}", endings)
+    if asked.get("save") == "" and not toolchain.lasting():
+        raise ProblemError(f"--save: the folder of receipts goes when Python ends: {MOVE}")
     return arguments
 
 
@@ -221,17 +235,21 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
         return value if engine in ("auto", value.engine) else value.on(engine)
     if isinstance(values.get(word), Runnable) or callable(values.get(word)):
         return values[word]
+    if re.match(r"[A-Za-z_]+=-?\d", word) and not Path(word).exists():
+        text = (
+            f"{word} is no kernel: kernels come first; a problem is one word, or in quotes: {_SPEC}"
+        )
+        raise ProblemError(text)
     try:
         if ":" not in name and "\n" not in name:
             catalog.find(name)
     except CatalogError:
         own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
-        others = difflib.get_close_matches(name, [*own, *problem_names()], 1)
-        kernels = difflib.get_close_matches(name, [path.stem for path in catalog.catalog()], 1)
-        if not others or kernels or "/" in name:
+        kernels = catalog.names()
+        near = hint(name, [*own, *kernels, *BASELINES, *problem_names()])
+        if not near or "/" in name or hint(name, kernels):
             raise
-        text = f"no kernel and no problem is named {name!r}; did you mean {others[0]}?"
-        raise CatalogError(text) from None
+        raise CatalogError(f"no kernel and no problem is named {name!r}{near}") from None
     return word
 
 

@@ -1,16 +1,12 @@
 """The notebook's magics: ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab``.
 
-``%%kernel [name] [-D NAME=VALUE ...] [--engine auto|cuda|sim]`` compiles its cell as a ``.cu``
-file and binds the kernel to a variable. Messages count lines as the cell does: its first line is
-the one with ``%%kernel``.
-
-``%convlab check|ab|compare|inspect|sweep ...`` takes the command line's words, and variables where
-it takes kernels and problems; its value is the result: ``report = %convlab check mine square``.
+Messages count lines as the cell does: its first line is the one with ``%%kernel``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import keyword
 import re
 import shlex
@@ -31,7 +27,7 @@ from ..words import catalog
 from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
 from . import grammar
-from .answers import Told, answers, drawn, saved
+from .answers import Told, answers, kept
 from .grammar import Parser
 
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
@@ -57,10 +53,6 @@ class Results(tuple):
         return "<br>".join(result._repr_html_() for result in self)
 
 
-class _Shown(Exception):
-    """The parser has shown help, and there is nothing else to do."""
-
-
 class _CellParser(Parser):
     """Raises UsageError where the command line's parser ends the process."""
 
@@ -68,7 +60,7 @@ class _CellParser(Parser):
         raise UsageError(f"{self.hinted(message)}\n{self.format_usage().strip()}")
 
     def exit(self, status: int = 0, message: str | None = None) -> None:  # after help was shown
-        raise _Shown
+        raise SystemExit
 
 
 @magics_class
@@ -88,7 +80,7 @@ class ConvlabMagics(Magics):
         parser = _kernel_parser()
         if cell is None:
             raise UsageError(f"%%kernel stands on a cell's first line\n{parser.format_usage()}")
-        with contextlib.suppress(_Shown):
+        with contextlib.suppress(SystemExit):
             asked, rest = parser.parse_known_args(_split(line))
             if rest:
                 tunable = re.fullmatch(r"[A-Za-z_]\w*=.*", rest[0])
@@ -132,9 +124,9 @@ class ConvlabMagics(Magics):
     def convlab(self, line: str) -> Any:
         """Run one of convlab's commands, as python -m convlab does; return what it found.
 
-        %convlab check|ab|compare|inspect|sweep|list|doctor ...
+        %convlab check|ab|compare|inspect|sweep|list|doctor ...      (each with --help)
 
-        Kernels and problems may be variables. `%convlab COMMAND --help` tells the options.
+        Kernels and problems may be variables: report = %convlab check mine square
         """
         words = _split(line)
         parser = _parser()
@@ -146,7 +138,7 @@ class ConvlabMagics(Magics):
                 f"{words[0]} belongs to the command line: `!python -m convlab {line}`; "
                 f"%convlab knows {', '.join(parser.commands)}"
             )
-        with contextlib.suppress(_Shown):
+        with contextlib.suppress(SystemExit):
             asked = parser.parse_args(words)
             return _answered(grammar.understood(asked, self.shell.user_ns))
 
@@ -165,10 +157,8 @@ def _answered(asked: Namespace) -> Any:
         raise failed[-1].failure
     for answer in failed:
         print(answer, file=sys.stderr)
-    for path in drawn(found, getattr(asked, "plot", None)):
-        print(f"plot: {path}")
-    for path in saved(found, getattr(asked, "save", False)):
-        print(f"receipt: {path}")
+    for what, path in kept(found, asked):
+        print(f"{what}: {path}")
     return found[0] if len(found) == 1 and not failed else Results(found)
 
 
@@ -182,8 +172,7 @@ def _briefly(shell: InteractiveShell, kind: type, error: BaseException, trace: o
     return shown
 
 
-def _parser() -> _CellParser:
-    return grammar.parser(_CellParser, prog="%convlab")
+_parser = functools.partial(grammar.parser, _CellParser, prog="%convlab")
 
 
 def _kernel_parser() -> _CellParser:
@@ -263,7 +252,7 @@ def _words(
     """What a command may have next: an option's value, options, or what its next place takes."""
     options = {name: action for action in command._actions for name in action.option_strings}
     action = options.get(known[-1]) if known else None
-    if action is None or action.nargs == 0:
+    if action is None or action.nargs in (0, "?"):
         places = [action for action in command._actions if not action.option_strings]
         if word.startswith("-") or not places:
             return list(options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import pandas as pd
 
 from ..machine.device import Ceilings, Gpu
 from ..show.plot import Chart, styled
-from ..show.result import WIDTH, Result, Several, Table, short
+from ..show.result import Result, Several, Table, short
 from ..words.problem import Problem
 from . import figures
 from .listing import Listing
@@ -212,8 +211,7 @@ class Inspection(Result):
                 lines.append(f"{name} executes with each {of[0]}: {mix}")
         lines += str(self.predicted).splitlines() if self.predicted else []
         lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
-        return [part for line in lines
-                for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]  # fmt: skip
+        return lines
 
     @styled
     def figure(self) -> Chart:

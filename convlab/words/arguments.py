@@ -5,6 +5,8 @@ A message begins with the argument's name and what was given, and says what may 
 
 from __future__ import annotations
 
+import difflib
+import errno
 import numbers
 import operator
 import os
@@ -27,6 +29,28 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """Return three names at most that a word may stand for.
+
+    One that is the same but for its case; else those that begin with it, hold it, or look like it.
+    """
+    asked, known = word[:_SHOWN].lower().lstrip("-"), {}
+    for name in names:
+        known.setdefault(name.lower().lstrip("-"), name)
+    if asked in known:
+        return [known[asked]]
+    held = [key for key in known if len(asked) > 1 and asked in key]
+    held.sort(key=lambda key: not key.startswith(asked))
+    alike = (difflib.get_close_matches(asked, known, 3, least) for least in (0.75, 0.5))
+    return [known[key] for key in (held or next(filter(None, alike), []))[:3]]
+
+
+def hint(word: str, names: Iterable[str]) -> str:
+    """Return the end of a message about a word that is not known: empty where no name is near."""
+    near = nearest(word, names)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT64_MAX) -> int:
@@ -82,7 +106,8 @@ def text(value: object, name: str) -> str:
 def choice(value: object, name: str, allowed: Collection[str]) -> str:
     """Return one of several words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ProblemError(f"no {name} {shown(value)}: choose from {', '.join(allowed)}")
+        near = hint(value, allowed) if isinstance(value, str) else ""
+        raise ProblemError(f"no {name} {shown(value)}: choose from {', '.join(allowed)}{near}")
     return value
 
 
@@ -95,6 +120,53 @@ def path(value: object, name: str) -> Path:
     if not isinstance(given, str) or "\0" in given:
         raise ProblemError(f"{name} must be a name or a path, not {shown(value)}")
     return Path(given)
+
+
+def readable(value: object, name: str) -> str:
+    """Return the text of a file, or raise what is wrong with its path or itself."""
+    given = _file(value, name)
+    try:
+        return given.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ProblemError(f"{name} {given} is not UTF-8 (byte {error.start})") from None
+    except OSError as error:
+        raise ProblemError(f"cannot read {name} {given}: {reason(error)}") from None
+
+
+def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
+    """Return the path of a file that can be written, tried out; its folders are made."""
+    given = _file(value, name)
+    if endings and given.suffix.lower() not in endings:
+        raise ProblemError(f"{name} {given}: the file's name must end in {', '.join(endings)}")
+    try:
+        given.parent.mkdir(parents=True, exist_ok=True)
+        there = given.exists()
+        given.open("a").close()
+        if not there:
+            given.unlink()
+    except OSError as error:
+        raise ProblemError(f"cannot write {name} {given}: {reason(error)}") from None
+    return given
+
+
+def _file(value: object, name: str) -> Path:
+    try:
+        return path(value, name).expanduser()
+    except RuntimeError:
+        raise ProblemError(f"{name} {shown(value)}: there is no such user's folder") from None
+
+
+def reason(error: OSError) -> str:
+    """Return what is wrong with a path, and what to do."""
+    return {
+        errno.ENOENT: "there is no such file or folder; correct the path",
+        errno.EISDIR: "it is a folder; name a file in it",
+        errno.ENOTDIR: "what stands before the last / is a file; correct the path",
+        errno.EEXIST: "what stands before the last / is a file; correct the path",
+        errno.EACCES: "you may not; name another, or change who may",
+        errno.EROFS: "it lies where nothing can be written; name another",
+        errno.ENOSPC: "the disk is full; free some of it, or name another",
+    }.get(error.errno, f"{error.strerror or error}; name another")
 
 
 def several(value: object, name: str) -> list:

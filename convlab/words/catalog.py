@@ -6,14 +6,13 @@ indented by two spaces or more. Lines of prose between them are ignored.
 
 import ast
 import contextlib
-import difflib
 import os
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from .arguments import hint, nearest, shown
 from .arguments import path as valid_path
-from .arguments import shown
 from .errors import CatalogError, ProblemError
 from .format import FLOAT32, Format, parse_format
 from .problem import Problem
@@ -126,7 +125,7 @@ def parse_header(text: str, path: str | Path) -> Header:
 
 def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
     """Return the header's values, whitespace collapsed, with the line that each starts on."""
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, tuple[int, list[str]]] = {}
     current: str | None = None
     text = text.removeprefix("\ufeff")
     first = len(text) - len(text.lstrip())
@@ -137,10 +136,9 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
         if entry and (entry[1].lower() in _KEYS or entry[1].islower()):
             current = entry[1].lower()
             if current not in _KEYS:
-                near = difflib.get_close_matches(current, _KEYS, n=1)
-                hint = f"did you mean {near[0]}? " if near else ""
+                near = hint(current, _KEYS) or "."
                 raise CatalogError(
-                    f"{path}:{number}: unknown key {current!r} in the header; {hint}"
+                    f"{path}:{number}: unknown key {current!r} in the header{near} "
                     f"Keys: {', '.join(_KEYS)}"
                 )
             if current in found:
@@ -148,13 +146,12 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
                     f"{path}:{number}: {current} is given twice, first on line "
                     f"{found[current][0]}; indent a continuation line by two spaces or more"
                 )
-            found[current] = (number, " ".join((entry[2] or "").split()))
+            found[current] = (number, (entry[2] or "").split())
         elif current and re.match(r"//\s{2,}\S", line):
-            begun, value = found[current]
-            found[current] = (begun, " ".join([*value.split(), *line[2:].split()]))
+            found[current][1].extend(line[2:].split())
         else:
             current = None
-    return found
+    return {key: (number, " ".join(words)) for key, (number, words) in found.items()}
 
 
 def _requirements(text: str, key: str) -> tuple[str, ...]:
@@ -190,28 +187,34 @@ def find(name_or_path: str | Path) -> Path:
         if path.is_file():
             return path
     paths = catalog()
-    if "/" in text or text.endswith(".cu"):
+    folder = os.fspath(name_or_path) if os.path.isdir(path) else ""  # however long
+    if ("/" in text or text.endswith(".cu")) and not folder:
         known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
-        near = [known[name] for name in difflib.get_close_matches(path.name, known, 1, 0.4)]
-        raise CatalogError(f"there is no file {text[:200]}; {_hint(near, paths)}")
+        near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
+        raise CatalogError(f"there is no file {text[:200]}{near[0] if near else _here(paths)}")
     matches = (
         [p for p in paths if p.stem == text]
         or [p for p in paths if p.stem.partition("_")[0] == text]
         or [p for p in paths if text and p.stem.startswith(text)]
     )
+    if folder and not matches:
+        raise CatalogError(f"{folder} is a folder; name a .cu file in it")
     if not matches:
-        near = difflib.get_close_matches(text[:80], [p.stem for p in paths], 3, 0.4)
-        raise CatalogError(f"no kernel is named {shown(text)}; {_hint(near, paths)}")
+        near = hint(text, names()) or _here(paths)
+        raise CatalogError(f"no kernel is named {shown(text)}{near}")
     if len(matches) > 1:
         stems = ", ".join(p.stem for p in matches)
         raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
     return matches[0]
 
 
-def _hint(near: list[str], paths: list[Path]) -> str:
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"kernels here: {', '.join(path.stem for path in paths) or 'none'}"
+def names() -> list[str]:
+    """Return what a kernel may be called here: the catalog's names, and files that lie here."""
+    return [*(path.stem for path in catalog()), *(path.name for path in Path().glob("*.cu"))]
+
+
+def _here(paths: list[Path]) -> str:
+    return f"; kernels here: {', '.join(path.stem for path in paths) or 'none'}"
 
 
 def folders() -> list[Path]:

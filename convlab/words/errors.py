@@ -38,6 +38,12 @@ def brief(error: BaseException) -> list[str]:
     return lines
 
 
+def named(name: str, error: Exception) -> str:
+    """What an error says of a kernel, which it names once."""
+    first, file = str(error).split("\n")[0], f"{name.partition('@')[0]}.cu"
+    return str(error) if first.startswith(name) or file in first else f"{name}: {error}"
+
+
 class ProblemError(ConvlabError, ValueError):
     """The arguments do not describe a convolution: shapes, strides, dtype, device."""
 

@@ -6,14 +6,13 @@ Dimensions are named as in cuDNN and CUTLASS: input x is (N, C, H, W), the filte
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
-from .arguments import choice, flag, several, shown, text, whole
+from .arguments import choice, flag, hint, several, shown, text, whole
 from .errors import ProblemError
 from .format import FLOAT32
 from .scaled import scaled
@@ -284,11 +283,10 @@ def problem(name_or_spec: str | Problem) -> Problem:
         return named[given]
     if "=" in given or re.match(r"\s*N\d", given):
         return _parse(given)
-    near = difflib.get_close_matches(given[:80], named, n=3, cutoff=0.5)
-    some = [*(p.name for p in problems("headline")), *PROBLEM_SETS]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(some)}."
+    there = f"; there are {', '.join([*(p.name for p in problems('headline')), *PROBLEM_SETS])}."
+    near = hint(given, named if given in PROBLEM_SETS else [*named, *PROBLEM_SETS])
     raise ProblemError(
-        f"no problem is named {shown(given)}; {hint} "
+        f"no problem is named {shown(given)}{near or there} "
         "Or give the dimensions: N=1,C=3,H=32,W=32,K=8,R=3,S=3"
     )
 
@@ -339,7 +337,7 @@ def _parse(spec: str, name: str = "") -> Problem:
         if key not in known or not (given or key == "bias"):
             raise ProblemError(
                 f"cannot read {shown(token)} in {shown(spec)}; write key=number with keys "
-                f"{', '.join(known)}; stride, padding and dilation also as 2x3"
+                f"{', '.join(known)}; stride, padding and dilation also as 2x3{hint(key, known)}"
             )
         if key in found:
             raise ProblemError(f"{key} is given twice in {shown(spec)}")
