@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def check(
     that, a stratified sample of the outputs is (borders, corners, tile seams and the last ones
     included), and every output with a pinned fp32 convolution: cuDNN's on a GPU, torch's on the
     CPU. The memory it takes, beside x, w, y and the workspace: x and w once more, and at most
-    4 GiB, or three times the outputs of one image where that is more.
+    4 GiB, or three times the outputs of one image where that is more. Beside a simulated run nvcc,
+    where it is there, compiles the kernel too: what it refuses, or a GPU would by what it says, is
+    wrong; what it warns of is a warning.
 
     Parameters
     ----------
@@ -116,6 +119,9 @@ def check(
     kernel.must_run_whole()
     built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and not kernel.simulated and not kernel.library
+    beside = ThreadPoolExecutor(1)
+    nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
+    beside.shutdown(wait=False)
 
     def one(
         problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = (),
@@ -126,7 +132,9 @@ def check(
             if isolate and worker.can_cross(*given):
                 return worker.call(examine, *given, time_limit=time_limit)
             with explained(kernel.name):
-                return examine(*given)
+                report = examine(*given)
+            said = nvcc.result()
+            return report.joined([*said.too_large(report.threads)]) if said else report
         except ConvlabError as error:
             error.problem = problem
             raise
@@ -167,6 +175,8 @@ def check(
     else:
         what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
         found = _check_set(kernel, fitted, asked, what, progress)
+    if said := nvcc.result():
+        found = found.joined(said.findings, said.note)
     if raises and not found.ok:
         raise WrongResult(str(found))
     return found

@@ -124,12 +124,20 @@ def _examine(
         compared=found.compared, findings=findings, patterns=tuple(patterns),
         failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
         notes=tuple(said), setting=setting.words,
-        pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
+        threads=_most_threads(launch), pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
     reference.forget_if_large(right)
     return report
+
+
+def _most_threads(launch: Launch) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for each in launch.launches:
+        name = str(each["kernel"])
+        most[name] = max(most.get(name, 0), math.prod(each["block"]))
+    return most
 
 
 def failed(

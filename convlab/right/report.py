@@ -61,12 +61,16 @@ def _outcome(
     verdict: str, problem: Problem | None, failures: Sequence[str], findings: Sequence[Finding]
 ) -> dict[str, Any]:
     """What a program wants to know first, of a report as of what stands for one."""
-    told = [plain(finding) | {"try": on_page(finding.kind)[1]} for finding in findings]
     fault = next((finding.kind for finding in findings if finding.error), None)
     return {
         "ok": verdict == "right", "verdict": verdict, "fault": fault, "failures": failures,
-        "findings": told, "dimensions": problem and str(problem),
+        "findings": _told(findings), "dimensions": problem and str(problem),
     }  # fmt: skip
+
+
+def _told(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Findings as JSON has them, each with what to do next."""
+    return [plain(finding) | {"try": on_page(finding.kind)[1]} for finding in findings]
 
 
 def worded(found: Finding) -> str:
@@ -76,7 +80,7 @@ def worded(found: Finding) -> str:
     return f"{'' if found.error else 'warning: '}{kind}{found.text}{where}"
 
 
-def _warnings(reports: Sequence[Report]) -> list[str]:
+def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
     """A line for each kind of the simulator's warnings and place of one, as it last said it."""
     found = (f for report in reports for f in report.findings if not f.error)
     return ["  " + worded(f) for f in {(f.kind, f.file, f.line): f for f in found}.values()]
@@ -111,8 +115,9 @@ class Report(Result):
     pixels, channels
         Errors over what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as (N, K),
         each pooled to at most 256 x 256.
-    counters, host_seconds
-        The simulator's counters and the wall time of the first run.
+    counters, host_seconds, threads
+        The simulator's counters and the wall time of the first run; the most threads of a block,
+        by kernel.
     """
 
     ok: bool
@@ -139,6 +144,16 @@ class Report(Result):
     channels: np.ndarray | None = field(default=None, compare=False)
     counters: dict[str, Any] | None = field(default=None, compare=False)
     host_seconds: float = field(default=math.nan, compare=False)
+    threads: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    def joined(self, findings: Sequence[Finding], note: str = "") -> Report:
+        """This report and what else was found of the kernel, before all else."""
+        wrong = [f for f in findings if f.error]
+        return replace(
+            self, ok=self.ok and not wrong, findings=(*findings, *self.findings),
+            fault=wrong[0].kind if wrong else self.fault, notes=(*self.notes, *([note] * bool(note))),
+            failures=(*map(worded, wrong), *self.failures),
+        )  # fmt: skip
 
     @property
     def traffic_bytes(self) -> int | None:
@@ -194,6 +209,7 @@ class Report(Result):
         """Return the report as ``report.schema.json`` has it; a number not known is None."""
         found = {name: getattr(self, name) for name in ("sentence", "patterns", "notes")}
         verdict = "right" if self.ok else "wrong" if self.fault is None else "failed"
+        verdict = self.fault if self.fault == BuildError.kind else verdict
         outcome = _outcome(verdict, self.problem, self.failures, self.findings)
         return plain(self.cells | outcome | found)
 
@@ -217,11 +233,22 @@ class Reports(Result):
     skipped: tuple[tuple[Problem, str], ...] = ()  # what the kernel declines, and why
     smallest: Report | None = None  # on the smallest problem found on which it is wrong
     notes: tuple[str, ...] = ()  # what was checked, and what was left out
+    findings: tuple[Finding, ...] = ()  # of the kernel, whatever the problem: what nvcc says of it
 
     @property
     def ok(self) -> bool:
-        """Whether at least one problem was checked and none was wrong."""
-        return bool(self.reports) and not self.wrong
+        """Whether at least one problem was checked, none was wrong, and nvcc compiles it."""
+        return bool(self.reports) and not self.wrong and not self.errors
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Why it does not build."""
+        return [finding for finding in self.findings if finding.error]
+
+    def joined(self, findings: Sequence[Finding], note: str = "") -> Reports:
+        """These reports, and what else was found of the kernel."""
+        notes = (*self.notes, *([note] * bool(note)))
+        return replace(self, findings=(*findings, *self.findings), notes=notes)
 
     @property
     def wrong(self) -> list[Report]:
@@ -250,6 +277,7 @@ class Reports(Result):
         plain = [report for report in self if not report.setting]
         right = sum(report.ok for report in plain)
         verdict = "" if self.ok else "WRONG, "
+        verdict += "nvcc refuses it, " if self.errors else ""
         special = [report for report in self if report.setting]
         others = f", in {sum(r.ok for r in special)} of {len(special)} settings" if special else ""
         return (
@@ -267,7 +295,7 @@ class Reports(Result):
     @property
     def details(self) -> Sequence[str]:
         """How near it came to a bound; what failing problems share, the smallest, the first."""
-        lines = []
+        lines = [f"  {worded(finding)}" for finding in self.errors]
         if self.ok:
             plain = [report for report in self if not report.setting]
             nearest = max(plain, key=lambda report: report.error / report.bound)
@@ -275,7 +303,7 @@ class Reports(Result):
                 f"  nearest to its bound: error {nearest.error:.2g} of at most "
                 f"{nearest.bound:.2g} on {nearest.problem.label}"
             )
-        lines += _warnings(self.reports) + [f"  pattern: {line}" for line in self.patterns]
+        lines += _warnings([self, *self.reports]) + [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
             if not self.smallest.setting:
                 lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
@@ -294,7 +322,9 @@ class Reports(Result):
         return {
             "kernel": self.kernel, "reports": self.reports, "skipped": declined,
             "smallest": self.smallest, "patterns": self.patterns,
-            "verdict": "right" if self.ok else "wrong" if self.reports else "declined",
+            "verdict": "right" if self.ok else BuildError.kind if self.errors else "wrong"
+                       if self.reports else "declined",
+            "findings": _told(self.findings),
         }  # fmt: skip
 
     def figure(self) -> Chart:

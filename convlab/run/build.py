@@ -67,7 +67,7 @@ def flags_of(
     if engine == "sim":
         own = simulated.FLAGS if trace else simulated.UNTRACED_FLAGS
     else:
-        own = _flags(_arch(source))
+        own = nvcc_flags(_arch(source))
     return [*own, *_defined(defines)]
 
 
@@ -77,7 +77,7 @@ def _defined(defines: Mapping[str, object] | None) -> list[str]:
 
 def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
     cuda = toolchain.require_cuda()
-    flags = [*_flags(arch), *defines]
+    flags = [*nvcc_flags(arch), *defines]
 
     def make(folder: Path) -> Made:
         return compile_library(
@@ -96,25 +96,31 @@ def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object]
     `arch` is as in ``sm_90a``, without the prefix: "80", "90a". Returns the cubin's path, and what
     ``ptxas -v`` said: registers, shared memory, spills.
     """
-    text, out = folder / "kernel.cu", folder / f"{source.name}-sm_{arch}.cubin"
-    text.write_text(source.for_nvcc.marked)
-    within = plain(folder)  # nvcc misreads some names
-    command = [
-        str(toolchain.require_cuda().nvcc), "-cubin", *_flags(arch), "-Xptxas", "-v",
-        *(f"-D{name}={value}" for name, value in (defines or {}).items()),
-        *(f"-I{plain(path)}" for path in _includes(source)),
-        str(within / text.name), "-o", str(within / "kernel.cubin"),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = device_code(source, arch, folder, defines)
     if done.returncode:
         texts = {str(path): text for path, (_, text) in source.headers().items()}
         texts[source.label] = source.text
         said = real(done.stdout + done.stderr)
         raise compile_error(source.name, source.label, said, texts)
-    return (folder / "kernel.cubin").rename(out), done.stderr
+    return (folder / "kernel.cubin").rename(folder / f"{source.name}-sm_{arch}.cubin"), done.stderr
 
 
-def _flags(arch: str) -> list[str]:
+def device_code(
+    source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None, *more: str
+) -> subprocess.CompletedProcess:
+    """Let nvcc make ``kernel.cubin`` in a folder: how that ended, and what was said."""
+    text, within = folder / "kernel.cu", plain(folder)  # nvcc misreads some names
+    text.write_text(source.for_nvcc.marked)
+    command = [
+        str(toolchain.require_cuda().nvcc), "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
+        *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)),
+        str(within / text.name), "-o", str(within / "kernel.cubin"),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def nvcc_flags(arch: str) -> list[str]:
+    """What nvcc is told, without tunables."""
     return [*_NVCC_FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}"]
 
 
