@@ -27,7 +27,7 @@ from ..words.errors import LaunchError
 from ..words.problem import Problem
 from . import reference, settings, tally
 from .reference import Reference
-from .report import Report, found_in, worded
+from .report import COMPARED, Report, found_in, worded
 from .settings import ORDINARY, Setting
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
@@ -98,6 +98,7 @@ def _examine(
     if not found.error <= bound:
         text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
         failures.append(tally.wrong("wrong result", f"{text} here"))
+    failures = _stored(failures, launch)
     if failures and setting.data in ("integers", "special"):
         said.append(
             "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`; one "
@@ -130,6 +131,17 @@ def _examine(
         report = _blame_stream(report, launch, right)
     reference.forget_if_large(right)
     return report
+
+
+def _stored(failures: list[Finding], launch: Launch) -> list[Finding]:
+    """Give wrong outputs the line that stores y, where a simulated run had one such line."""
+    stores = {(row["file"], row["line"]) for row in (launch.lines if failures else ())
+              if row["array"] == "y" and row["kind"] != "load"}  # fmt: skip
+    if len(stores) != 1:
+        return failures
+    ((file, line),) = stores
+    return [dataclasses.replace(f, file=file, line=line) if f.kind in COMPARED else f
+            for f in failures]  # fmt: skip
 
 
 def _most_threads(launch: Launch) -> dict[str, int]:

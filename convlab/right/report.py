@@ -21,6 +21,7 @@ from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedErr
 from ..words.problem import Problem
 from .shapes import across
 
+COMPARED = ("wrong result", "never written")  # kinds that are of outputs, wherever they are stored
 _LISTED = 6  # problems that get a line of their own
 _SHORT = 12  # problems of a set that is shown as a table
 _COLUMNS = {"problem": "problem", "shown": "result", "error": ("error", "{:.1e}"),
@@ -75,7 +76,8 @@ def _told(findings: Sequence[Finding]) -> list[dict[str, Any]]:
 
 def worded(found: Finding) -> str:
     """Return a finding as people read it; a comparison's text needs no kind."""
-    where = f", {Path(found.file).name}:{found.line}" if found.file else ""
+    placed = found.file and found.kind not in COMPARED
+    where = f", {Path(found.file).name}:{found.line}" if placed else ""
     kind = f"{found.kind}: " if where or not found.error else ""
     return f"{'' if found.error else 'warning: '}{kind}{found.text}{where}"
 
@@ -147,10 +149,11 @@ class Report(Result):
     threads: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def joined(self, findings: Sequence[Finding], note: str = "") -> Report:
-        """This report and what else was found of the kernel, before all else."""
+        """This report and what else was found of the kernel: mistakes first, warnings last."""
         wrong = [f for f in findings if f.error]
+        warned = [f for f in findings if not f.error]
         return replace(
-            self, ok=self.ok and not wrong, findings=(*findings, *self.findings),
+            self, ok=self.ok and not wrong, findings=(*wrong, *self.findings, *warned),
             fault=wrong[0].kind if wrong else self.fault, notes=(*self.notes, *([note] * bool(note))),
             failures=(*map(worded, wrong), *self.failures),
         )  # fmt: skip
@@ -205,12 +208,17 @@ class Report(Result):
         lines += [f"  pattern: {line}" for line in self.patterns]
         return lines + _warnings([self])
 
+    @property
+    def verdict(self) -> str:
+        """In a word: how far it came."""
+        if self.ok or self.fault is None:
+            return "right" if self.ok else "wrong"
+        return self.fault if self.fault == BuildError.kind else "failed"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as ``report.schema.json`` has it; a number not known is None."""
         found = {name: getattr(self, name) for name in ("sentence", "patterns", "notes")}
-        verdict = "right" if self.ok else "wrong" if self.fault is None else "failed"
-        verdict = self.fault if self.fault == BuildError.kind else verdict
-        outcome = _outcome(verdict, self.problem, self.failures, self.findings)
+        outcome = _outcome(self.verdict, self.problem, self.failures, self.findings)
         return plain(self.cells | outcome | found)
 
     def figure(self) -> Chart:
@@ -319,12 +327,21 @@ class Reports(Result):
     def about(self) -> dict[str, Any]:
         """The reports themselves, and what they have in common."""
         declined = [{"problem": p.label, "reason": reason} for p, reason in self.skipped]
+        least = self.smallest or next(iter(self.wrong), None)
+        found = [*self.errors, *(least.findings if least else ())]
+        found += [finding for finding in self.findings if not finding.error]
+        failures = [*map(worded, self.errors), *(least.failures if least else ())]
+        verdict = "right" if self.ok else BuildError.kind if self.errors else "declined"
+        if verdict == "declined" and least:
+            verdict = least.verdict
+        elif verdict == "declined":
+            reasons = [reason for _, reason in self.skipped] or ["no problem was asked for"]
+            failures, found = reasons, [Finding(verdict, reason) for reason in reasons]
         return {
-            "kernel": self.kernel, "reports": self.reports, "skipped": declined,
-            "smallest": self.smallest, "patterns": self.patterns,
-            "verdict": "right" if self.ok else BuildError.kind if self.errors else "wrong"
-                       if self.reports else "declined",
-            "findings": _told(self.findings),
+            "kernel": self.kernel, "right": self.ok, "problem": least and least.problem.label,
+            "reports": self.reports, "skipped": declined, "smallest": least,
+            "patterns": self.patterns,
+            **_outcome(verdict, least and least.problem, failures, found),
         }  # fmt: skip
 
     def figure(self) -> Chart:

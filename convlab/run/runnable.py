@@ -43,7 +43,9 @@ class Launch:
     plan: Tensor | None = None  # of bytes: the filter laid out, where the runnable does that
     counters: dict[str, float] | None = None  # what the simulator counted in the last call, and
     findings: Sequence[Any] = ()  # what it found (`convlab.sim.Finding`)
-    launches: Sequence[Mapping[str, Any]] = ()  # of a simulated call: kernel, grid, block
+    # Of a simulated call: kernel, grid and block of each launch; memory traffic by line.
+    launches: Sequence[Mapping[str, Any]] = ()
+    lines: Sequence[Mapping[str, Any]] = ()
     sampling: dict[str, object] | None = None  # how many blocks ran, where only some did; errors
 
     def __init__(self, runnable: Runnable, problem: Problem, inputs: Inputs) -> None:
