@@ -9,6 +9,7 @@ in a process of its own, so that what it breaks is not the caller's.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _SHRINK_SECONDS = 20.0
+_INT = 1 << 31  # elements that an int counts
 _LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
 _ONCE = "run once, untraced: longer than {:,}"  # without looking for races
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
@@ -158,6 +160,9 @@ def check(
                   *shapes.generated(count, seed)]  # fmt: skip
         what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
         found = _check_set(kernel, short, chosen, (what,), progress)
+        passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
+        if kernel.source and max(passed, default=0) < _INT:
+            found = found.joined((), "not tried: sizes whose y or x passes 2^31 elements")
         if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
             small = kernel.limited(_LITTLE_WORKSPACE)
             note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
@@ -192,7 +197,7 @@ def _check_set(
     """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
     reports: list[Report] = []
     skipped: list[tuple[Problem, str]] = []
-    smallest = None
+    smallest, searched = None, {}
     lost = 0.0  # seconds that faults took
 
     def attempt(problem: Problem) -> Report:
@@ -219,6 +224,7 @@ def _check_set(
             return not tried[problem].ok and tried[problem].fault == least.fault
 
         smallest = shapes.shrink(least.problem, fails)
+        searched.update((problem, report.ok) for problem, report in tried.items())
         if len(tried) > 1:
             nonlocal notes
             notes += (f"shrunk from {least.problem.label} in {len(tried) - 1} tries",)
@@ -240,7 +246,8 @@ def _check_set(
         if wrong := [report for report in reports if not report.ok]:
             bar.set_description(f"{kernel.name}: shrinking")
             smallest = shrunk(min(wrong, key=lambda r: (r.problem.macs, r.problem.min_bytes)))
-    return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes)
+    also = tuple((p, ok) for p, ok in searched.items() if p not in problems)
+    return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
 
 
 def _in_settings(kernel: Runnable, one: Callable[..., Report], found: Reports) -> Reports:

@@ -34,6 +34,7 @@ from .settings import ORDINARY, Setting
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
 _SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
+OFFSET = 16  # bytes: the most that a kernel may take for granted of where y begins
 _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
@@ -69,7 +70,7 @@ def _examine(
     kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...],
     setting: Setting,
 ) -> Report:  # fmt: skip
-    guards, said = Guards(), list(notes)
+    guards, said = Guards(OFFSET if setting.offset else 0), list(notes)
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
@@ -237,7 +238,9 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
 class Guards:
     """The guarded buffers of one run; `violations` says which of them were written around."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int = 0) -> None:
+        """Numbers that are not `place`d, y's, begin `offset` bytes past an aligned address."""
+        self._offset = offset
         self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
         self._names: dict[int, str] = {}  # by the middle's address
 
@@ -249,7 +252,7 @@ class Guards:
         if tensor is None:
             return None
         skipped = offset // tensor.element_size()
-        middle = self.allocate((skipped + tensor.numel(),), tensor.dtype, tensor.device)
+        middle = self._between((skipped + tensor.numel(),), tensor.dtype, tensor.device)
         self._names[middle.data_ptr()] = name
         middle[:skipped] = math.nan
         return middle[skipped:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
@@ -259,10 +262,16 @@ class Guards:
         parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
         for name, tensor in parts.items():
             if tensor is not None:
-                self._names.setdefault(tensor.data_ptr(), name)
+                skipped = 0 if tensor.dtype == torch.uint8 else self._offset
+                self._names.setdefault(tensor.data_ptr() - skipped, name)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
+        skipped = 0 if dtype == torch.uint8 else self._offset // dtype.itemsize
+        middle = self._between((skipped + math.prod(shape),), dtype, device)
+        return middle[skipped:].view(shape)
+
+    def _between(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         zone, size = ZONE[device.type], math.prod(shape) * dtype.itemsize
         whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
         for place, canary in _zones(whole):

@@ -241,6 +241,7 @@ class Reports(Result):
     skipped: tuple[tuple[Problem, str], ...] = ()  # what the kernel declines, and why
     smallest: Report | None = None  # on the smallest problem found on which it is wrong
     notes: tuple[str, ...] = ()  # what was checked, and what was left out
+    tried: tuple[tuple[Problem, bool], ...] = ()  # in search of the smallest: whether it was right
     findings: tuple[Finding, ...] = ()  # of the kernel, whatever the problem: what nvcc says of it
 
     @property
@@ -270,7 +271,7 @@ class Reports(Result):
         told = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
         again = [f"on {many} of {len(wrong)} wrong problems: {text}"
                  for text, many in told.most_common(3) if 3 * many >= len(wrong) > 1]  # fmt: skip
-        return across([(r.problem, r.ok) for r in self if not r.setting]) + again
+        return across([(r.problem, r.ok) for r in self if not r.setting], self.tried) + again
 
     @property
     def frame(self) -> pd.DataFrame:

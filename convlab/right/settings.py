@@ -11,6 +11,8 @@ right kernel may do there is decided here, by rule:
   (Winograd): an inf or NaN that one of them sees may make all of them inf or NaN, and sums of
   integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile,
   and ``mixes: 1x1`` is for what turns an inf into NaN where it is seen (a number split in two).
+- x, w and bias may begin anywhere where a number may, y at any 16 bytes: a kernel that reads
+  wider tests the address, or says that it does not take such.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Setting:
 
     words: str = ""  # for people; of the ordinary one none
     data: str = "normal"
-    offset: int = 0  # bytes by which x, w and bias miss an aligned address
+    offset: int = 0  # bytes by which x, w and bias miss an aligned address; y is 16 bytes off then
     after_others: bool = False  # called for other problems first, in the same process
     twice: bool = True  # run again, if that may be, to see whether bits move
 
@@ -57,7 +59,7 @@ SETTINGS = tuple(
         ("with inf and NaN in single places", "special"),
     )
 ) + (
-    Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
+    Setting("with x, w and bias 4 bytes past an aligned address, y 16", offset=4, twice=False),
     Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")

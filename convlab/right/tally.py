@@ -24,6 +24,7 @@ ELEMENTWISE = 6
 LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
 # Quiet NaNs that no arithmetic makes: what still holds one was never written (or only added to).
 _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7FDA}
+_USUAL = 1e9  # larger numbers, inf, NaN, and 0 may make inf and NaN by themselves
 _SHOWN = 4  # wrong outputs listed
 _MAP = 256  # rows and columns of a map of the error, at most
 
@@ -242,6 +243,7 @@ class Tally:
             unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,
             bias=None if bias is None else bias.double().cpu().numpy(),
             allowed=ELEMENTWISE * self.bound, rms=reference.rms,
+            usual=all(1 / _USUAL < float(t.abs().max()) < _USUAL for t in reference.inputs[:2]),
         ))  # fmt: skip
 
 
