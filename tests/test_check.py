@@ -282,6 +282,17 @@ def test_what_the_class_or_the_header_allows_passes():
     assert report.ok and "atomics" in str(report)
 
 
+def test_what_adds_with_atomics_has_to_be_right_each_time():
+    """Its bits may move, its results may not: a sum that the first call left, or a race."""
+
+    def adds_up(launch, y):
+        launch.y.copy_(y * launch.runnable.runs)
+
+    report = check(Fake(adds_up, atomics=True), PLAIN)
+    assert [f.kind for f in report.findings] == ["not repeatable"] and not report.ok
+    assert "outputs are wrong when it runs again" in str(report) and report.findings[0].index
+
+
 def test_outputs_that_say_little_are_noted():
     report = check(Fake(), Problem(N=0, C=3, H=8, W=8, K=4, R=3, S=3))
     assert report.ok and report.compared == "no outputs, none compared"

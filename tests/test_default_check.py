@@ -254,6 +254,8 @@ STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it 
         "last": f"if (d.R * d.S == 1) {{ {VECTOR} }}"}),
     "float4_of_what_is_aligned": ("", {
         "last": f"if ((size_t)in % 16 == 0) {{ {VECTOR} }}"}),
+    "counts_on_where_y_begins": ("with x, w, bias and y 16 bytes", {
+        "first": "if ((size_t)out % 32) return;"}),
     "refuses_what_is_not": ("", {
         "last": VECTOR,
         "host": 'if ((size_t)x % 16) return "x is not aligned";'}),
@@ -265,7 +267,7 @@ STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it 
 def test_addresses_and_earlier_calls_show_it(
     few: None, setting: str, parts: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-2:])  # with finite numbers
+    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-3:])  # with finite numbers
     found = default(stranger("stateful", engine, **parts))
     assert found.ok == (not setting), found
     if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and

@@ -34,7 +34,6 @@ from .settings import ORDINARY, Setting
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
 _SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
-OFFSET = 16  # bytes: the most that a kernel may take for granted of where y begins
 _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
@@ -70,7 +69,7 @@ def _examine(
     kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...],
     setting: Setting,
 ) -> Report:  # fmt: skip
-    guards, said = Guards(OFFSET if setting.offset else 0), list(notes)
+    guards, said = Guards(setting.offset if setting.offset == settings.Y_OFFSET else 0), list(notes)
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
@@ -109,7 +108,7 @@ def _examine(
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     try:
-        moving = _moving(kernel, launch, host_seconds, said) if setting.twice else []
+        moving = _moving(launch, found, host_seconds, said) if setting.twice else []
     except LaunchError as error:
         if not failures:
             raise
@@ -190,16 +189,25 @@ def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
     return poisoned
 
 
-def _moving(kernel: Runnable, launch: Launch, took: float, notes: list[str]) -> list[Finding]:
-    """Run once more and compare bits, unless the kernel may differ or takes too long."""
+def _moving(launch: Launch, found: tally.Tally, took: float, notes: list[str]) -> list[Finding]:
+    """Run once more and compare bits, or where these may differ the results; unless it takes long."""
+    kernel = launch.runnable
     if kernel.library:  # its own choice of algorithm, not ours to judge
-        return []
-    if kernel.atomics:
-        notes.append("not run twice: its header says that it adds with atomics, in any order")
         return []
     if kernel.simulated and took > _SLOW_SECONDS:
         notes.append(f"not run twice: the first run took {took:.0f} s on the simulator")
         return []
+    if kernel.atomics:
+        notes.append("bits not compared: its header says that it adds with atomics, in any order")
+        poisoned = _run(launch)
+        again = tally.Tally(found.reference, launch.y, found.bound, poisoned)
+        if again.right or not found.right:
+            return []
+        text = (
+            f"{again.wrong:,} outputs are wrong when it runs again on the same data, where the first "
+            "run was right: a race, or memory that it counts on and another call has changed"
+        )
+        return [tally.wrong("not repeatable", text, "y", again.first_wrong, launch.problem.y_shape)]
     first = tally.keep(launch.y)
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()

@@ -35,13 +35,18 @@ from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 
 
+Y_OFFSET = 16  # bytes: the most that a kernel may take for granted of where y begins
+
+
 @dataclass(frozen=True)
 class Setting:
     """How a problem is run, and on what."""
 
     words: str = ""  # for people; of the ordinary one none
     data: str = "normal"
-    offset: int = 0  # bytes by which x, w and bias miss an aligned address; y is 16 bytes off then
+    offset: int = (
+        0  # bytes by which x, w and bias miss an aligned address; y too, if it is `Y_OFFSET`
+    )
     after_others: bool = False  # called for other problems first, in the same process
     twice: bool = True  # run again, if that may be, to see whether bits move
 
@@ -59,7 +64,8 @@ SETTINGS = tuple(
         ("with inf and NaN in single places", "special"),
     )
 ) + (
-    Setting("with x, w and bias 4 bytes past an aligned address, y 16", offset=4, twice=False),
+    Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
+    Setting("with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET, twice=False),
     Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")

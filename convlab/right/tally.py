@@ -104,7 +104,7 @@ class Tally:
     def __init__(self, reference: Reference, y: Tensor, bound: float, poisoned: bool) -> None:
         self.reference, self.y, self.bound = reference, y, bound
         self.problem = reference.problem
-        self.wrong = self.unwritten = 0
+        self.wrong, self.unwritten, self._first = 0, 0, -1
         self.worst, self.limit, self.error = 0.0, 0.0, 0.0
         self._examples: list[tuple[tuple[int, ...], float, float]] = []
         self._ratio = -1.0  # the largest so far of error over limit
@@ -121,6 +121,13 @@ class Tally:
     def right(self) -> bool:
         """Whether every output was written and none is wrong, nor all of them as a whole."""
         return not self.wrong and not self.unwritten and self.error <= self.bound
+
+    @property
+    def first_wrong(self) -> int:
+        """The first wrong output, or else the first unwritten one, in memory order."""
+        if self._examples:
+            return int(np.ravel_multi_index(self._examples[0][0], self.problem.y_shape))
+        return max(self._first, 0)
 
     def _compare(self) -> str:
         """Compare with float64, all outputs or a sample and then all with fp32; say which."""
