@@ -160,9 +160,6 @@ def check(
                   *shapes.generated(count, seed)]  # fmt: skip
         what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
         found = _check_set(kernel, short, chosen, (what,), progress)
-        passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
-        if kernel.source and max(passed, default=0) < _INT:
-            found = found.joined((), "not tried: sizes whose y or x passes 2^31 elements")
         if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
             small = kernel.limited(_LITTLE_WORKSPACE)
             note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
@@ -173,6 +170,9 @@ def check(
         for on in settings.hosts(kernel, [r.problem for r in found]):
             if found.ok and kernel.source:  # of a kernel's file
                 found = _in_settings(kernel, functools.partial(one, on), found)
+        passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
+        if kernel.source and max(passed, default=0) < _INT:
+            found = found.joined((), "not tried: sizes whose y or x passes 2^31 elements")
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
     elif asked is None:
