@@ -13,6 +13,7 @@ import convlab
 from convlab.run import faults
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
+from tests.instruments import mend
 
 RIGHT = Path(convlab.__file__).parent / "right"
 SCHEMA = json.loads((RIGHT / "report.schema.json").read_text())
@@ -125,6 +126,19 @@ def test_set_is_told_as_its_smallest_failing_problem_is(told):
     report = json.loads(json.dumps(declined.to_dict()))
     VALIDATOR.validate({"ok": False, "reports": [report]})
     assert report["verdict"] == report["fault"] == "declined" and "R == 7" in report["failures"][0]
+
+
+@pytest.mark.parametrize("name", ["01c_no_barrier_before", "01_stride_ignored", "01_bias_ignored"])
+def test_program_mends_a_kernel_by_its_report_alone(name, monkeypatch):
+    (mutant,) = (m for mutants in mend.chosen().values() for m in mutants if m.name == name)
+    few = [
+        convlab.problem(spec) for spec in ("N1 C2 H9 W8 K3 R3 S3", "N1 C2 H9 W8 K3 R3 S3 s2x1 bias")
+    ]
+    monkeypatch.setattr(mend, "everything", lambda: few)
+    monkeypatch.setattr(mend, "TRIES", 4)
+    outcome = mend.mend(name, mutant.source)
+    assert outcome.mended and outcome.text != mutant.source and len(outcome.rules) == 1, outcome
+    assert [*map(len, mend.chosen().values())] == [4] * len(mend.KINDS)
 
 
 def test_sound_kernel_has_no_fault(told):

@@ -6,7 +6,7 @@ problem that fails: what that problem still needs (a stride, padding, groups, a 
 kernel gets wrong. Each edit is checked on that problem, then on a set, until one is right; a report
 of the edited kernel may lead on.
 
-    python -m tests.instruments.mend [--write PAGE]
+    python -m tests.instruments.mend [--write PAGE] [--others]
 
 prints which of 20 planted mistakes (planted.py) were mended, by which rule; it exits with 1 if
 fewer than 15 were.
@@ -18,7 +18,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,12 @@ _EACH, _OF_A_RUNG = 4, 2
 Report = dict[str, Any]
 
 
-def chosen() -> dict[str, tuple[Mutant, ...]]:
-    """The 20 planted mistakes, by kind."""
+def chosen(skipped: Iterable[Mutant] = ()) -> dict[str, tuple[Mutant, ...]]:
+    """The 20 planted mistakes, by kind; or others, where some are skipped."""
     found = {}
     for kind, pattern in KINDS.items():
         taken: list[Mutant] = []
-        for mutant in MUTANTS:
+        for mutant in (mutant for mutant in MUTANTS if mutant not in skipped):
             fits = re.search(pattern, mutant.name) and not (mutant.inline or mutant.workspace_limit)
             rung = sum(other.rung == mutant.rung for other in taken)
             if fits and mutant.sim and rung < _OF_A_RUNG and len(taken) < _EACH:
@@ -256,13 +256,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 if fewer than `ENOUGH` were mended."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", type=Path, metavar="PAGE", help="between its markers `mend`")
+    parser.add_argument("--others", action="store_true", help="by the same rule those that follow")
     options = parser.parse_args(arguments)
     if options.write is not None:
         bench.between(options.write, "mend")
     rows = ["| kind | mistake | reported as | mended by | tries |", "|---|---|---|---|---:|"]
     print("\n".join(rows))
     outcomes = []
-    for kind, mutants in chosen().items():
+    first = [mutant for mutants in chosen().values() for mutant in mutants]
+    for kind, mutants in chosen(first if options.others else ()).items():
         for mutant in mutants:
             outcomes.append(outcome := mend(mutant.name, mutant.source))
             by = "; ".join(outcome.rules) if outcome.mended else "**not mended**"
