@@ -457,6 +457,18 @@ def test_the_smallest_fails_as_the_others_do():
     assert reports.smallest.fault == "race" and reports.smallest.problem.C == 2
 
 
+def test_smallest_may_be_one_where_a_wrong_result_is_found_to_be_a_fault_at_a_line():
+    def told_on_small_ones(launch, y):
+        if launch.problem.H < 20:
+            raise LaunchError("race", "race", [Finding("race", "two", file="a.cu", line=3)])
+        launch.y.copy_(y + 1)
+
+    large = Problem(N=1, C=1, H=40, W=7, K=1, R=3, S=3)
+    found = check(Fake(told_on_small_ones), [large], progress=False)
+    assert found.smallest.fault == "race" and found.smallest.problem.H < 20
+    assert found.to_dict()["findings"][0]["line"] == 3
+
+
 def test_set_is_given_up_when_faults_take_long(monkeypatch):
     monkeypatch.setattr(checking, "_FAULT_SECONDS", -1.0)
 

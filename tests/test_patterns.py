@@ -209,8 +209,9 @@ SOME = [*generated(80, seed=5)]
         (lambda p: p.Q % 4 != 0, "wrong wherever Q is not a multiple of 4, and only there"),
         (lambda p: p.bias and p.N > 1, "N > 1 and there is a bias"),
         (lambda p: p.P % 24 == 0, "wrong wherever P is a multiple of 24, and only there"),
+        (lambda p: p.gemm_m * p.K > 9000, "wrong wherever N*K*P*Q >= "),
     ],
-    ids=["dilation", "stride", "groups", "R!=S", "pad_w", "channels", "Q%4", "bias,N", "P%24"],
+    ids=["dilation", "stride", "groups", "R!=S", "pad_w", "channels", "Q%4", "bias,N", "P%24", "outputs"],
 )  # fmt: skip
 def test_across_names_what_failing_problems_share(fails, sentence):
     some = SOME if sum(map(fails, SOME)) > 1 else [*generated(80, seed=11)]

@@ -221,7 +221,9 @@ def _check_set(
                 tried[problem] = attempt(problem)
             except UnsupportedError:
                 return False
-            return not tried[problem].ok and tried[problem].fault == least.fault
+            found = tried[problem]
+            told = least.fault is None and any(f.error and f.line for f in found.findings)
+            return not found.ok and (found.fault == least.fault or told)  # or tells where
 
         smallest = shapes.shrink(least.problem, fails)
         searched.update((problem, report.ok) for problem, report in tried.items())

@@ -206,7 +206,8 @@ def _bound(name: str, low: int, below: float) -> str:
     return f"{name} >= {low}{known}"
 
 
-_SIZES = ["N", "C/groups", "K/groups", "P", "Q", "R", "S", "R*S", "P*Q", "C/groups*R*S", "groups"]
+_SIZES = ["N", "C/groups", "K/groups", "P", "Q", "R", "S", "R*S", "P*Q", "C/groups*R*S", "groups",
+          "N*K*P*Q"]  # fmt: skip
 _PAIRS = ("stride_h stride_w", "dilation_h dilation_w", "pad_h pad_w", "R S", "H W", "P Q", "K C")
 
 
@@ -214,6 +215,7 @@ def _numbers(p: Problem) -> dict[str, int]:
     return p.variables() | {
         "C/groups": p.C // p.groups, "K/groups": p.K // p.groups, "R*S": p.R * p.S,
         "P*Q": p.P * p.Q, "N*P*Q": p.gemm_m, "C/groups*R*S": p.gemm_k,
+        "N*K*P*Q": p.gemm_m * p.K,
     }  # fmt: skip
 
 
