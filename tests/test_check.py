@@ -420,6 +420,15 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert [report.problem for report in other] != [problem for problem, _ in told]
 
 
+def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
+    monkeypatch.setattr(checking, "named_problems", lambda name: [])
+    monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
+    found = check(Fake(), count=16, progress=False)
+    tried = {report.problem for report in found}
+    assert found.ok and len(tried) == 4 + 1  # the one that the settings ride on
+    assert found.notes[0] == "0 fixed and 19 generated problems, seed 0"
+
+
 def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
     reports = check(Fake(wrong_if_strided), count=30, progress=False)
     assert reports.patterns[0] == "wrong wherever the stride is not 1, and only there"
@@ -467,6 +476,18 @@ def test_smallest_may_be_one_where_a_wrong_result_is_found_to_be_a_fault_at_a_li
     found = check(Fake(told_on_small_ones), [large], progress=False)
     assert found.smallest.fault == "race" and found.smallest.problem.H < 20
     assert found.to_dict()["findings"][0]["line"] == 3
+
+
+def test_a_refusal_does_not_stand_before_a_fault():
+    def refuses_small_ones(launch, y):
+        launch.y.copy_(y + 1)
+        if launch.problem.macs < 100:
+            raise LaunchError("too small for me")
+
+    small = Problem(N=1, C=1, H=3, W=3, K=1, R=3, S=3)
+    found = check(Fake(refuses_small_ones), [small, PLAIN], progress=False)
+    assert found.smallest.fault is None and found.to_dict()["fault"] == "wrong result"
+    assert check(Fake(refuses_small_ones), [small], progress=False).to_dict()["fault"] == "refused"
 
 
 def test_set_is_given_up_when_faults_take_long(monkeypatch):

@@ -210,8 +210,9 @@ SOME = [*generated(80, seed=5)]
         (lambda p: p.bias and p.N > 1, "N > 1 and there is a bias"),
         (lambda p: p.P % 24 == 0, "wrong wherever P is a multiple of 24, and only there"),
         (lambda p: p.gemm_m * p.K > 9000, "wrong wherever N*K*P*Q >= "),
+        (lambda p: p.gemm_k < 32, "wrong wherever C/groups*R*S <= "),
     ],
-    ids=["dilation", "stride", "groups", "R!=S", "pad_w", "channels", "Q%4", "bias,N", "P%24", "outputs"],
+    ids=["dilation", "stride", "groups", "R!=S", "pad_w", "channels", "Q%4", "bias,N", "P%24", "outputs", "gemm_k"],
 )  # fmt: skip
 def test_across_names_what_failing_problems_share(fails, sentence):
     some = SOME if sum(map(fails, SOME)) > 1 else [*generated(80, seed=11)]

@@ -9,6 +9,7 @@ in a process of its own, so that what it breaks is not the caller's.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ from .report import Report, Reports
 from .settings import ONCE, ORDINARY, SETTINGS, Setting
 
 COUNT = 64  # generated problems, unless told otherwise
+_DRAWS = 30  # times as many, of which those are picked that a kernel of few problems does
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
@@ -79,7 +81,8 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given.
+        How many problems are generated where none is given; where the kernel declines most of
+        them, more are, until a quarter of so many are for it.
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
@@ -149,16 +152,17 @@ def check(
 
     def short(problem: Problem) -> Report:
         """A problem of the default check."""
-        if kernel.simulated and max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG:
+        if kernel.simulated and _is_long(problem):
             return one(problem, untraced, (_ONCE.format(_LONG),), ONCE)
         return one(problem)
 
     found: Report | Reports
     asked = None if problem is None else members(problem)
     if problem is None:
-        chosen = [*named_problems("awkward"), *named_problems("limits"),
-                  *shapes.generated(count, seed)]  # fmt: skip
-        what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
+        chosen = [*named_problems("awkward"), *named_problems("limits")]
+        drawn = _drawn(kernel, count, seed)
+        what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {seed}"
+        chosen += drawn
         found = _check_set(kernel, short, chosen, (what,), progress)
         if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
             small = kernel.limited(_LITTLE_WORKSPACE)
@@ -185,6 +189,29 @@ def check(
     if raises and not found.ok:
         raise WrongResult(str(found))
     return found
+
+
+def _is_long(problem: Problem) -> bool:
+    return max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG
+
+
+def _rank(report: Report) -> tuple[bool, bool, int, int]:
+    """Faults and wrong results stand before refusals; then short problems, then small ones."""
+    problem = report.problem
+    return report.fault == "", _is_long(problem), problem.macs, problem.min_bytes
+
+
+def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
+    """So many generated problems; more, if it declines most, until a quarter are for it."""
+    drawn = [*shapes.generated(count, seed)]
+    able = sum(not kernel.unsupported(problem) for problem in drawn)
+    for problem in itertools.islice(shapes.generated(_DRAWS * count, seed), count, None):
+        if 4 * able >= count:
+            break
+        if not kernel.unsupported(problem):
+            drawn.append(problem)
+            able += 1
+    return drawn
 
 
 def _check_set(
@@ -247,7 +274,7 @@ def _check_set(
                 break
         if wrong := [report for report in reports if not report.ok]:
             bar.set_description(f"{kernel.name}: shrinking")
-            smallest = shrunk(min(wrong, key=lambda r: (r.problem.macs, r.problem.min_bytes)))
+            smallest = shrunk(min(wrong, key=_rank))
     also = tuple((p, ok) for p, ok in searched.items() if p not in problems)
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
 

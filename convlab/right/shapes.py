@@ -164,10 +164,12 @@ def across(
         return []
     failing, passing = [*wrong, *more_wrong], [*right, *more_right]
     sizes = pd.DataFrame([_numbers(problem) for problem in [*failing, *passing]])[_SIZES]
-    least = sizes[: len(failing)].min()  # the one bound of each that could tell them apart
-    below = sizes[len(failing) :].where(sizes < least).max()  # the largest that was right
-    said = {n: _bound(n, low, below[n]) for n, low in least.items()}
-    bounds = (sizes >= least).rename(columns=said)
+    bad, good = sizes[: len(failing)], sizes[len(failing) :]
+    least, most = bad.min(), bad.max()  # the two bounds of each that could tell them apart
+    below, above = good.where(good < least).max(), good.where(good > most).min()
+    lower = {n: _bound(n, low, below[n]) for n, low in least.items()}
+    upper = {n: _limit(n, high, above[n]) for n, high in most.items()}
+    bounds = (sizes >= least).rename(columns=lower).join((sizes <= most).rename(columns=upper))
     facts = pd.DataFrame([_facts(problem) for problem in [*failing, *passing]]).join(bounds)
     drawn = [*range(len(wrong)), *range(len(failing), len(failing) + len(right))]
     explanations = len(facts.iloc[drawn].T.drop_duplicates())
@@ -204,6 +206,13 @@ def _bound(name: str, low: int, below: float) -> str:
         return f"{name} > {low - 1}"
     known = "" if math.isnan(below) or below == low - 1 else f" (right up to {below:.0f})"
     return f"{name} >= {low}{known}"
+
+
+def _limit(name: str, high: int, above: float) -> str:
+    if high == 1:
+        return f"{name} is 1"
+    known = "" if math.isnan(above) or above == high + 1 else f" (right from {above:.0f} on)"
+    return f"{name} <= {high}{known}"
 
 
 _SIZES = ["N", "C/groups", "K/groups", "P", "Q", "R", "S", "R*S", "P*Q", "C/groups*R*S", "groups",
