@@ -482,12 +482,13 @@ def test_a_refusal_does_not_stand_before_a_fault():
     def refuses_small_ones(launch, y):
         launch.y.copy_(y + 1)
         if launch.problem.macs < 100:
-            raise LaunchError("too small for me")
+            raise LaunchError("too small", findings=[Finding("never written", "y", error=False)])
 
     small = Problem(N=1, C=1, H=3, W=3, K=1, R=3, S=3)
     found = check(Fake(refuses_small_ones), [small, PLAIN], progress=False)
     assert found.smallest.fault is None and found.to_dict()["fault"] == "wrong result"
-    assert check(Fake(refuses_small_ones), [small], progress=False).to_dict()["fault"] == "refused"
+    alone = check(Fake(refuses_small_ones), [small], progress=False).to_dict()
+    assert alone["fault"] == "refused" and len(alone["findings"]) == 1
 
 
 def test_set_is_given_up_when_faults_take_long(monkeypatch):

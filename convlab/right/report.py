@@ -44,6 +44,8 @@ def found_in(error: ConvlabError) -> tuple[Finding, ...]:
     places = getattr(error, "places", ())
     known = [Finding(kind, text, file=file, line=line) for file, line, text in places]
     known = known or getattr(error, "findings", ())
+    if kind == "refused":  # then y is not written
+        known = [finding for finding in known if finding.kind != "never written"]
     if not any(f.error for f in known):  # a call that was refused may be what the error is about
         known = [replace(f, error=f.kind == "refused launch") for f in known]
     own = () if any(f.error for f in known) else (Finding(kind, str(error.args[0])),)
