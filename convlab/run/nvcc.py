@@ -69,10 +69,15 @@ class Said(NamedTuple):
     def _named(self, name: str) -> list[Entry]:
         plain, _, arguments = name.partition("<")
         plain = plain.strip().rpartition(":")[2]
-        found = [e for e in self.entries if f"{len(plain)}{plain}" in e.symbol] or [*self.entries]
+        found = [e for e in self.entries if _holds(e.symbol, plain)] or [*self.entries]
         for number in re.findall(r"(?<!\w)\d+(?!\w)", arguments):
             found = [e for e in found if re.search(rf"L[a-z]{number}E", e.symbol)] or found
         return found
+
+
+def _holds(symbol: str, name: str) -> bool:
+    """Whether a name as the linker knows it has one of the source in it (Itanium C++ ABI)."""
+    return re.search(rf"(?<!\d){len(name)}{name}", symbol) is not None
 
 
 def _refusal(entry: Entry, threads: int) -> Finding | None:
@@ -153,9 +158,11 @@ def _place(symbol: str | None, texts: Mapping[str, str]) -> Place | tuple[None, 
     """Where a function is first named, by its name as the linker knows it; constants without one."""
     for name, text in texts.items():
         for found in re.finditer(r"\b(\w+)\s*\(" if symbol else r"\b(__constant__)\b", text):
-            own = f"{len(found[1])}{found[1]}"
-            if not symbol or symbol.startswith((f"_Z{own}", found[1])) or (
-                symbol.startswith("_ZN") and own in symbol
-            ):  # fmt: skip
+            own = found[1]
+            if (
+                symbol in (None, own)
+                or symbol.startswith(f"_Z{len(own)}{own}")
+                or (symbol.startswith("_ZN") and _holds(symbol, own))
+            ):
                 return name, text.count("\n", 0, found.start()) + 1
     return None, None
