@@ -491,6 +491,18 @@ def test_a_refusal_does_not_stand_before_a_fault():
     assert alone["fault"] == "refused" and len(alone["findings"]) == 1
 
 
+def test_guards_of_an_output_that_misses_an_aligned_address():
+    guards = examine.Guards(16)
+    launch = Launch(None, PLAIN, (None, None, None))
+    launch.y = guards.allocate((2, 3), torch.float32, CPU)
+    guards.name(launch)
+    assert launch.y.data_ptr() % 32 == 16 and not guards.violations()
+    beside(launch.y, 2).fill_(0)
+    (found,) = guards.violations()
+    assert "outside of y: 1 element changed after its end, 2 past" in found.text
+    assert found.index == (7,)
+
+
 def test_set_is_given_up_when_faults_take_long(monkeypatch):
     monkeypatch.setattr(checking, "_FAULT_SECONDS", -1.0)
 

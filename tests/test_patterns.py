@@ -113,6 +113,7 @@ PLANTED = {
     "scaled_before_bias": (biased(1, 0.5), "1/2 times what it should be, before the bias"),
     "no_bias": (biased(0, 1), "the bias is not added: all 17,760"),
     "bias_twice": (biased(2, 1), "the bias is added twice"),
+    "bias_by_four_threads": (biased(4, 1), "the bias is added 4 times: all 17,760"),
     "zeros": (lambda y, *_: 0 * y, "every output is 0"),
     "zeros_in_part": (lambda y, *_: y * (torch.arange(3) < 2).view(-1, 1, 1, 1), "alike, 0: all 5"),
     "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 wrong"),

@@ -270,14 +270,14 @@ class Guards:
         parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
         for name, tensor in parts.items():
             if tensor is not None:
-                skipped = 0 if tensor.dtype == torch.uint8 else self._offset
-                self._names.setdefault(tensor.data_ptr() - skipped, name)
+                self._names.setdefault(tensor.data_ptr(), name)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
         skipped = 0 if dtype == torch.uint8 else self._offset // dtype.itemsize
-        middle = self._between((skipped + math.prod(shape),), dtype, device)
-        return middle[skipped:].view(shape)
+        y = self._between((skipped + math.prod(shape),), dtype, device)[skipped:].view(shape)
+        self._kept[-1] = self._kept[-1][0], y
+        return y
 
     def _between(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         zone, size = ZONE[device.type], math.prod(shape) * dtype.itemsize

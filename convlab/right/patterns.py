@@ -19,6 +19,7 @@ from ..words.problem import Problem
 _MOST = 6  # sentences
 _FEWEST = 4  # outputs that must agree before their values make a sentence
 _FIRST = 64  # outputs tried before all are
+_OFTEN = 100  # times that a bias may be added
 _MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is computed anew
 _LONGEST = 1 << 16  # indices along which tiles are looked for
 # Normwise errors of products of rounded operands on normal data: 2.9e-4 where TF32 or fp16 is
@@ -89,9 +90,12 @@ def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
         return int(hit.sum()) >= max(_FEWEST, len(hit) / 2)
 
     bias = np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
-    for times, text in ((-1, "is not added"), (1, "is added twice")) if e.bias is not None else ():
-        hit = e.near(got, truth + times * bias)
-        if many(hit):
+    if bias.any():
+        more = float(np.median(((got - truth)[bias != 0]) / bias[bias != 0]))
+        more = round(more) if abs(more) < _OFTEN else 0
+        hit = e.near(got, truth + more * bias)
+        if more and many(hit):
+            text = {-1: "is not added", 1: "is added twice"}.get(more, f"is added {more + 1} times")
             yield f"the bias {text}: {_share(hit.sum(), len(bad))}"
             return
     alike = got == np.median(got)

@@ -34,7 +34,6 @@ from ..words.format import Format
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 
-
 Y_OFFSET = 16  # bytes: the most that a kernel may take for granted of where y begins
 
 

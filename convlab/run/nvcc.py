@@ -32,11 +32,11 @@ _MOST = 8  # errors told, and warnings
 # nvcc's ``file(1): error: text`` and ``file(1): warning #177-D: text``, or its preprocessor's.
 _SAID = re.compile(
     r"^(.+?)(?:\((\d+)\)|:(\d+):\d+): (?:fatal |catastrophic )?(error|warning)(?: #[\w-]+)?: (.*)",
-    re.M,
+    re.MULTILINE,
 )
-_ASSEMBLER = re.compile(r"^ptxas (?:\S+, line \d+; )?(error|warning|fatal) *: (.*)", re.M)
+_ASSEMBLER = re.compile(r"^ptxas (?:\S+, line \d+; )?(error|warning|fatal) *: (.*)", re.MULTILINE)
 _LIMITS = re.compile(r"\.entry (\w+)\([^{]*?\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
-_USED = re.compile(r"entry function '(\w+)'.*?Used (\d+) registers", re.S)
+_USED = re.compile(r"entry function '(\w+)'.*?Used (\d+) registers", re.DOTALL)
 
 
 @dataclass(frozen=True)

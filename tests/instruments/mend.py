@@ -64,8 +64,8 @@ def chosen(skipped: Iterable[Mutant] = ()) -> dict[str, tuple[Mutant, ...]]:
 
 def told(name: str, text: str, problem: Any) -> Report:
     """What ``check --json`` says of a kernel, on one problem or a set."""
-    kernel = convlab.compile(text, name=name, engine="sim")
     try:
+        kernel = convlab.compile(text, name=name, engine="sim")
         found = convlab.check(kernel, problem, progress=False).to_dict()
     except (BuildError, LaunchError) as error:
         found = unrun(name, error)
