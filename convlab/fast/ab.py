@@ -1,7 +1,5 @@
 """Which of two is faster, and how surely: right first, then timed in interleaved rounds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -21,19 +19,19 @@ from ..run.runnable import Runnable, run
 from ..words import arguments
 from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
-from ..words.problem import problem as named_problem
 from . import paired
 from .compare import identity, side_by_side
 from .measure import shared_inputs
 from .paired import MODES, Paired, Until
 from .ratio import THRESHOLD
 from .trusted import LEFT, altered, replaced, replaced_before, settings
-from .verdict import AB, ABs, Counters
+from .verdict import AB, ABs
 from .witness import Caught, audit
 
 LIMIT_SECONDS = 10.0  # for the rounds of one mode
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
+_LIBRARIES = r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)"
 
 
 def ab(
@@ -114,15 +112,14 @@ def ab(
         for letter, side in (("a", a), ("b", b))
     ]  # fmt: skip
     sides = side_by_side(sides, engine)
-    asked = members(problem)
-    found = []
-    for each in [named_problem(problem)] if asked is None else asked:
+    found, (chosen, of_set) = [], members(problem)
+    for each in chosen:
         smaller, scaled = fit(each, sides, scale)
         notes = [scaled] if scaled else []
         found.append(
             _compared(sides, smaller, check, threshold, modes, until, isolate, notes, careful)
         )
-    return found[0] if asked is None else ABs(tuple(found))
+    return ABs(tuple(found)) if of_set else found[0]
 
 
 def _compared(
@@ -171,12 +168,12 @@ def _compared(
     found: dict[str, Any] = {}
     right = all(report.ok for report in reports) and not any(caught)
     for i, kernel in enumerate(kernels[: len(reports)] if right else ()):
+        named = re.findall(_LIBRARIES, kernel.source or "", re.IGNORECASE)
+        if called := ", ".join(sorted({name.lower() for name in named})):
+            notes.append(f"{kernel.name} calls a library: {called}")
         try:
-            notes += (
-                audit(kernel, problem, before)
-                if isinstance(kernel, Function)
-                else _libraries(kernel)
-            )
+            if isinstance(kernel, Function):
+                notes += audit(kernel, problem, before)
         except Caught as error:
             caught[i] = str(error)
     if right and not any(caught):
@@ -193,7 +190,11 @@ def _compared(
             )
         else:
             counted = [report.counters for report in reports]
-            counted = counted or _counted(kernels, problem, until.seed)
+            given = () if reports else shared_inputs(kernels, problem, until.seed)
+            for kernel, tensors in zip(kernels, given, strict=False):
+                launch = kernel.prepare(problem, *tensors)
+                run(launch)
+                counted.append(launch.counters)
             found["counted"] = (counted[0], counted[-1])
             for kernel, counters in zip(kernels, counted, strict=False):
                 if traffic_bytes(counters) is None:
@@ -223,15 +224,6 @@ def _checked(
     return (again, coarse) if again.ok else (report, kernel)
 
 
-def _libraries(kernel: Runnable) -> list[str]:
-    """What of a library a kernel's source calls."""
-    named = re.findall(
-        r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)", kernel.source or "", re.IGNORECASE
-    )
-    called = ", ".join(sorted({name.lower() for name in named}))
-    return [f"{kernel.name} calls a library: {called}"] if called else []
-
-
 def _measured(
     kernels: Sequence[Runnable], problem: Problem, modes: Sequence[str], until: Until,
     isolate: bool, notes: list[str], careful: bool = False,
@@ -256,12 +248,3 @@ def _measured(
             return runs[-1]
     fresh = "each in a fresh process"
     return [paired.merged(each, until.target, fresh) for each in zip(*runs, strict=True)]
-
-
-def _counted(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Counters]:
-    """Run them without a check, and return the simulator's counters."""
-    launches = []
-    for kernel, given in zip(kernels, shared_inputs(kernels, problem, seed), strict=True):
-        launches.append(kernel.prepare(problem, *given))
-        run(launches[-1])
-    return [launch.counters for launch in launches]

@@ -1,7 +1,6 @@
 """Which kernel for this problem? A rule that takes no time, or a choice that was measured."""
 
-from __future__ import annotations
-
+import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from ..machine import toolchain
 from ..machine.cache import stamp
-from ..machine.compile import Source
 from ..machine.device import describe
 from ..run import op
 from ..run.baselines import Baseline, baseline
@@ -98,9 +96,10 @@ def best(
     if simulated:
         return next((kernel for kernel in able if kernel.name == SIMULATED), able[0])
     rivals = [kernel for kernel in able if kernel.header.best is not None]
-    record = _record(rivals, problem, precision)
+    record, name = _record(rivals, problem, precision), None
     known = {each.name: each for each in (*rivals, library)}
-    name = _remembered(record)
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # none, or unreadable
+        name = str(json.loads(record.read_text())["choice"])
     if name not in known and measured:
         name = _measured(rivals, library, problem, record)
     return known.get(name) or ruled(able, problem, precision, able[0].target) or library
@@ -140,18 +139,9 @@ def _record(rivals: Sequence[Kernel], problem: Problem, precision: str) -> Path:
     cudnn = torch.backends.cudnn.version()
     digest = hashlib.sha256(f"{describe()} cuDNN {cudnn} {problem} {precision}".encode())
     for kernel in rivals:
-        source = Source(kernel.source, kernel.name, kernel.path)
-        for text in (kernel.name, source.text, *(text for _, text in source.headers().values())):
+        for text in (kernel.name, *kernel.texts.values()):
             digest.update(b"\0" + text.encode(errors="surrogateescape"))
     return toolchain.cache_dir() / "best" / f"{digest.hexdigest()[:32]}.json"
-
-
-def _remembered(record: Path) -> str | None:
-    """The name in a choice's file; None where there is none, or none that can be read."""
-    try:
-        return str(json.loads(record.read_text())["choice"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
 
 
 def _measured(rivals: Sequence[Kernel], library: Baseline, problem: Problem, record: Path) -> str:

@@ -1,7 +1,5 @@
 """Several kernels, one problem, one table: right or wrong, at what cost, how far from the floor."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import os
@@ -30,7 +28,6 @@ from ..words import arguments
 from ..words.catalog import catalog
 from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import Problem, members
-from ..words.problem import problem as named_problem
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
 from .trusted import settings
@@ -84,12 +81,10 @@ def compare(
     arguments.flag(progress, "progress")
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
-    asked = members(problem)
-    loaded = _load(kernels, engine, baselines)
+    loaded, (chosen, of_set) = _load(kernels, engine, baselines), members(problem)
     options = (kernels is None, scale, seed, limit_seconds, progress)
-    if asked is None:
-        return _compared(loaded, named_problem(problem), *options)
-    return Comparisons(tuple(_compared(loaded, each, *options) for each in asked))
+    found = [_compared(loaded, each, *options) for each in chosen]
+    return Comparisons(tuple(found)) if of_set else found[0]
 
 
 @dataclass
@@ -144,7 +139,7 @@ class _Entry:
             "bound": reference.tolerance(kernel.precision, problem.gemm_k),
         }  # fmt: skip
         if peaks:
-            cells = (self.timing or Timing(math.nan, math.nan, 0, False)).cells
+            cells = (self.timing or Timing()).cells
             time = cells["time_ms"]
             floor = 1e3 * floor_seconds(problem, kernel.precision, peaks, kernel.format)
             rate = problem.flops / time / 1e9 if time else math.nan
@@ -159,10 +154,7 @@ class _Entry:
 
 
 def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
-    """Turn names, paths and callables into runnables; baselines and callables go where kernels are.
-
-    Raises ConvlabError if they are not of one device.
-    """
+    """Turn names, paths and callables into runnables: libraries' and Python's where kernels are."""
     found = list(things)
     for i, thing in enumerate(found):
         if isinstance(thing, Path) or (isinstance(thing, str) and ":" not in thing):
@@ -210,10 +202,7 @@ def counted(report: Report | None) -> dict[str, float]:
 
 
 def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
-    """Build runnables, as many at a time as there are cores; yield what went wrong with each.
-
-    The compiler is a process of its own, so threads of this one do.
-    """
+    """Build runnables, as many at a time as there are cores; yield what went wrong with each."""
     pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
     try:
         for building in [pool.submit(kernel.build) for kernel in kernels]:

@@ -1,7 +1,5 @@
 """What a comparison found, and how it is told: of one problem, and of a set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

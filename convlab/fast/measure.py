@@ -1,15 +1,10 @@
-"""How long a kernel takes on a GPU.
+"""How long kernels take on a GPU; to know which of two is faster, and how surely, take `ab`.
 
 Single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`), warm-up until
 it no longer gets faster, samples until their mean is known to half a percent or the time is up, and
 the median reported. Several kernels are timed in interleaved rounds, so that a drifting clock meets
-all of them. What they compute meanwhile may be looked at (`witness`). To know which of two is
-faster, and how surely, take `ab`.
-
-A simulated run has counters, which a `Report` holds; it never has a time of a GPU.
+all of them. What they compute meanwhile may be looked at (`witness`).
 """
-
-from __future__ import annotations
 
 import functools
 import math
@@ -40,10 +35,10 @@ _ROUND_SECONDS = 0.05  # what one kernel gets of a round
 class Timing:
     """How long one kernel takes on one problem."""
 
-    seconds: float  # the median
-    spread: float  # the interquartile range over the median
-    samples: int
-    stable: bool  # whether they were enough for `TARGET`
+    seconds: float = math.nan  # the median
+    spread: float = math.nan  # the interquartile range over the median
+    samples: int = 0
+    stable: bool = False  # whether they were enough for `TARGET`
     prepare_seconds: float = math.nan  # to lay out the filter, once; NaN if it is taken as it is
     mhz: float = math.nan  # the SMs' clock meanwhile, the median; NaN if it cannot be read
     caught: str = ""  # what it did instead of the work, which ended its turns
@@ -78,10 +73,7 @@ def measure_all(
     """Measure runnables of one device on normal data: each a little in each round.
 
     What those compute that are `judged` is looked at; what is not right ends the turns of that one.
-
-    A kernel takes `limit_seconds` at most, warm-up and flushes included, but for one sample. With
-    the name of each that begins `progress` is called. Raises LaunchError if one fails to run or
-    memory is short, ConvlabError on a device that takes no time.
+    A kernel takes `limit_seconds` at most, warm-up and flushes included, but for one sample.
     """
     device = kernels[0].device
     if device.type != "cuda":
@@ -89,6 +81,7 @@ def measure_all(
     reference.make_room(problem, device)
     data = shared_inputs(kernels, problem, seed)
     samples: list[list[float]] = [[] for _ in kernels]
+    caught = [""] * len(kernels)
     with torch.cuda.device(device):
         flush = stopwatch.flush_buffer(device)
         seconds, looked_at = (_ROUND_SECONDS, limit_seconds / 3), judged or [True] * len(data)
@@ -99,9 +92,7 @@ def measure_all(
             for kernel, given, judge in zip(kernels, data, looked_at, strict=True)
         ]
 
-        caught: dict[int, str] = {}
-
-        def caught_or_timed(i: int) -> list[float]:
+        def take(i: int) -> list[float]:
             try:
                 return turns[i]()
             except Caught as error:
@@ -112,21 +103,21 @@ def measure_all(
             # those known well go on, so that rounds stay alike; those whose time is up do not
             if not samples[i]:
                 progress(kernels[i].name)
-            return turns[i].spent < limit_seconds and i not in caught
+            return turns[i].spent < limit_seconds and not caught[i]
 
-        takers = [functools.partial(caught_or_timed, i) for i in range(len(turns))]
+        takers = [functools.partial(take, i) for i in range(len(turns))]
         for taken in stopwatch.rounds(takers, random.Random(seed), wanted):
             for kept, new in zip(samples, taken, strict=True):
                 kept += new
             if all(
-                relative_error(kept) <= TARGET or turn.spent >= limit_seconds or i in caught
-                for i, (kept, turn) in enumerate(zip(samples, turns, strict=True))
+                relative_error(kept) <= TARGET or turn.spent >= limit_seconds or why
+                for kept, turn, why in zip(samples, turns, caught, strict=True)
             ):
                 break
         return [
-            Timing(math.nan, math.nan, 0, False, caught=caught[i]) if i in caught
+            Timing(caught=why) if why
             else summary(kept, prepare_seconds(kernel, problem, turn.inputs), turn.clock.take())
-            for i, (kernel, kept, turn) in enumerate(zip(kernels, samples, turns, strict=True))
+            for kernel, kept, turn, why in zip(kernels, samples, turns, caught, strict=True)
         ]  # fmt: skip
 
 

@@ -119,10 +119,7 @@ class Plan:
 def measure_pair(
     a: Runnable, b: Runnable, problem: Problem, modes: Sequence[str], until: Until
 ) -> list[Paired]:
-    """Time two runnables of one GPU on a problem, in each mode.
-
-    Raises LaunchError if one of them fails to run, or memory is short.
-    """
+    """Time two runnables of one GPU on a problem, in each mode."""
     found = []
     reference.make_room(problem, a.device)
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
@@ -338,10 +335,7 @@ def _batch_of_hot(witnesses: list[Witness], count: int, clock: Clock, graph: boo
 
 
 def _on_known_and_on_new_data(witness: Witness) -> float:
-    """Time launches by themselves on the same data, which hot launches see, and on changing data.
-
-    Raises Caught where the first are so much quicker that the work cannot be the same.
-    """
+    """Time lone launches on the same data; Caught where they take far longer on changing data."""
     launch, kernel = witness.launch, witness.launch.runnable
     lone = lone_seconds(launch, kernel)
     new = lone_seconds(launch, kernel, lambda row: witness.change(row % 2))

@@ -29,8 +29,6 @@ That symmetry is all that the estimate asks for: not normal noise, nor noise of 
   stopped by time is always decided.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

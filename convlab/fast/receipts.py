@@ -4,8 +4,6 @@ A receipt is what `Result.save` writes: the result as `to_dict` has it, its text
 what it was made with. Two of them, of other days, edits or GPUs, are one history and one plot.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,36 +180,32 @@ def _costs(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ordered = [*kernels.values()] * (2 if len(kernels) == 1 else 1)
     samples = _frame(document["samples"])
 
-    def row(name: str, mode: str, cost: Any, unit: str, source: Any, taken: Any) -> dict[str, Any]:
+    def row(name: str, mode: str, cost: Any, source: Any, taken: Any = ()) -> dict[str, Any]:
         low, high = taken.quantile([0.25, 0.75]) if len(taken) else (cost, cost)
-        versions = made["versions"]
         return {
             "when": made["when"][:16], "gpu": made["gpu"] or "simulator", "mode": mode,
             "problem": _problem(document),
             "kernel": re.sub(r"#\w+| \([AB]\)$", "", name), "cost": cost, "low": low, "high": high,
-            "unit": unit, "source": source and (source["digest"] or "")[:6],
+            "unit": "ms" if mode else "MB", "source": source and (source["digest"] or "")[:6],
             "build": source and source["build"],
-            **{name: versions[name] for name in ("torch", "driver", "convlab")},
+            **{name: made["versions"][name] for name in ("torch", "driver", "convlab")},
         }  # fmt: skip
 
-    empty = pd.Series(dtype=float)
     if document["kind"] == "AB":
         for side, source in zip("ab", ordered, strict=False):
             for each in rows:
                 if each.get("mode"):
                     taken = samples[samples["mode"] == each["mode"]][f"{side}_ms"]
-                    yield row(document[side], each["mode"], each[f"{side}_ms"], "ms", source, taken)
+                    yield row(document[side], each["mode"], each[f"{side}_ms"], source, taken)
                 elif each["counter"] == "traffic_bytes":
-                    yield row(document[side], "", each[side] / 1e6, "MB", source, empty)
+                    yield row(document[side], "", each[side] / 1e6, source)
     elif document["kind"] == "Comparison":
         for each in rows:
-            name, unit = each["kernel"], "ms" if "time_ms" in each else "MB"
-            cost = each["time_ms" if unit == "ms" else "traffic_mb"]
-            taken = samples[samples["kernel"] == name]["ms"] if len(samples) else empty
+            name, mode = each["kernel"], "cold" if "time_ms" in each else ""
+            cost = each["time_ms" if mode else "traffic_mb"]
+            taken = samples[samples["kernel"] == name]["ms"] if len(samples) else ()
             if cost is not None:
-                yield row(
-                    name, "cold" if unit == "ms" else "", cost, unit, kernels.get(name), taken
-                )
+                yield row(name, mode, cost, kernels.get(name), taken)
 
 
 def _changes(costs: pd.DataFrame) -> Iterator[str]:

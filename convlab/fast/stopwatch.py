@@ -8,8 +8,6 @@ microseconds the two stamps also see the launch itself, which is no part of the 
 launches are put in one CUDA graph and the whole is timed.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time
@@ -34,10 +32,7 @@ _SETTLING_SECONDS = 0.01  # what runs for less is hurt by another kernel's turn:
 def rounds(
     turns: Sequence[Turn], order: random.Random, wanted: Callable[[int], bool] = lambda i: True
 ) -> Iterator[list[list[float]]]:
-    """Let all take a turn in random order, again and again; yield each round's samples.
-
-    A turn that is not wanted is left out, and its samples are empty.
-    """
+    """Let all that are wanted take a turn in random order, again and again; yield their samples."""
     while True:
         taken: list[list[float]] = [[] for _ in turns]
         for i in order.sample(range(len(turns)), len(turns)):
@@ -70,12 +65,8 @@ def sampled(
     kernel: Runnable, before: Callable[[int], object], work: Callable[[], object], count: int = 1,
     clock: Clock | None = None, after: Callable[[int], object] = nothing,
 ) -> list[float]:  # fmt: skip
-    """Time work so many times, in seconds, with something before and after each, not timed.
-
-    Which of the times it is, is told to that. The host runs ahead of the GPU, whose clock is read
-    while it works.
-    """
-    pending = []
+    """Time work so many times, in seconds, with something before and after each, not timed."""
+    pending = []  # the host runs ahead of the GPU, whose clock is read while it works
     with explained(kernel.name):
         for row in range(count):
             before(row)
@@ -153,9 +144,8 @@ def batch(
 ) -> Turn:  # fmt: skip
     """Return turns of one sample, seconds a launch: so many of them, and what else is work, as one.
 
-    Work is run in its order: in a CUDA graph, or from the host. For a graph all of it must have run
-    before; where none can be made that is a RuntimeError. All of it runs once untimed, so that the
-    caches are full; `fresh` brings new data before each of the two, `judge` comes last.
+    In a CUDA graph (a RuntimeError where none can be made; all must have run before), or from the
+    host. It runs once untimed, to fill the caches; `fresh` comes before each run, `judge` last.
     """
 
     def from_the_host() -> None:
@@ -199,10 +189,7 @@ def _end_capture() -> None:
 def lone_seconds(
     launch: Callable[[], object], kernel: Runnable, before: Callable[[int], object] = nothing
 ) -> float:
-    """Return what events see of one launch on an idle GPU, kernel and launch, in seconds.
-
-    The median of twenty, or of as many as fit in a fifth of a second.
-    """
+    """Return the median of what events see of a launch on an idle GPU, kernel and launch, in s."""
     seen: list[float] = []
 
     def idle(row: int) -> None:

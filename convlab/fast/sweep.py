@@ -1,7 +1,5 @@
 """A grid of tunables over some problems: built, checked, measured; the invalid ones named."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
@@ -22,7 +20,6 @@ from ..show.result import Table, wrapped
 from ..words import arguments
 from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
-from ..words.problem import problem as named_problem
 from .compare import build_all, counted, reason
 from .comparison import COSTS, Costly
 from .measure import measure
@@ -121,6 +118,7 @@ def sweep(
 
     Several GPUs: give an executor. Its tasks pickle, so any does: Dask's
     ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, ipyparallel's ``view.executor``.
+    A point that it loses, with a process that died, is dropped, and the others stay.
     A process uses the first GPU that it sees; with one for each of a host's eight GPUs, in a script
     (not a notebook: a spawned process imports the script to find `take_a_gpu`)::
 
@@ -171,9 +169,7 @@ def sweep(
     grid = _grid(tunables)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
-    asked = members(problems)
-    chosen = [named_problem(problems)] if asked is None else asked
-    fitted = [fit(each, [kernel]) for each in chosen]
+    fitted = [fit(each, [kernel]) for each in members(problems)[0]]
     notes = dict.fromkeys(note for _, note in fitted if note)
     quiet = {"leave": False, "disable": not progress}
     errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
@@ -202,7 +198,12 @@ def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict,
         yield from ((row, measure_point(*task)) for row, task in tasks)
         return
     futures = {executor.submit(measure_point, *task): row for row, task in tasks}
-    yield from ((futures[future], future.result()) for future in as_completed(futures))
+    for future in as_completed(futures):
+        try:
+            found = future.result()
+        except Exception as error:  # the executor's own: a process that died, a task given up
+            found = {"kind": "failed", "reason": f"{type(executor).__name__} lost it: {error!r}"}
+        yield futures[future], found
 
 
 def measure_point(

@@ -5,9 +5,7 @@ torch's. What a verdict leans on is remembered here at import, looked at again a
 put back.
 """
 
-from __future__ import annotations
-
-import importlib
+import pkgutil
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -34,17 +32,9 @@ _WATCHED = {
 _OURS = (examine, reference, tally, tally.Tally, reference.Reference, ratio)
 
 
-def _holder(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        module, _, kind = name.rpartition(".")
-        return getattr(importlib.import_module(module), kind)
-
-
 def _found() -> dict[str, tuple[Any, str, Any]]:
     """Each thing watched, by its name: where it hangs, under which name, what it is."""
-    places = [(name, _holder(name), names.split()) for name, names in _WATCHED.items()]
+    places = [(name, pkgutil.resolve_name(name), names.split()) for name, names in _WATCHED.items()]
     for ours in _OURS:
         names = [n for n, value in vars(ours).items() if callable(value) or type(value) is property]
         inside = f"{ours.__module__}." if isinstance(ours, type) else ""
@@ -105,7 +95,9 @@ def settings() -> dict[str, Any]:
     """Return torch's settings as they are."""
     older = {f"allow_tf32 of {name}": _allowed(each) for name, each in _ALLOW_TF32.items()}
     newer = {f"fp32_precision of {name}": each.fp32_precision for name, each in _FP32.items()}
-    return older | newer | {
+    return {
+        **older,
+        **newer,
         "the default dtype": torch.get_default_dtype(),
         "gradients": torch.is_grad_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),

@@ -1,7 +1,5 @@
 """What a comparison of A and B found, and how it is told."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections import Counter
@@ -158,13 +156,11 @@ class AB(Result):
             text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
             moved = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
             said.append(f"{text.get(verdict, moved)} ({mode})")
-        return "; ".join([*said, *self._below()])
-
-    def _below(self) -> list[str]:
-        """Who is quicker than the floor, cold, when what it reads comes from memory."""
-        cold = [mode.seconds for mode in self.modes if mode.mode == "cold"]
-        sides = zip("AB", *cold, self.floors, strict=True) if cold else ()
-        return [f"{side} is {BELOW_WORDS}" for side, took, floor in sides if took < BELOW * floor]
+        # cold, when what it reads comes from memory
+        for cold in (mode.seconds for mode in self.modes if mode.mode == "cold"):
+            sides = zip("AB", cold, self.floors, strict=True)
+            said += [f"{side} is {BELOW_WORDS}" for side, s, floor in sides if s < BELOW * floor]
+        return "; ".join(said)
 
     @property
     def details(self) -> Sequence[str]:

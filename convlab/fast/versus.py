@@ -1,7 +1,5 @@
 """What `best` takes of each of several problems, beside torch's own convolutions in its class."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -158,10 +158,8 @@ def _places(problem: Problem, rng: np.random.Generator) -> tuple[np.ndarray, ...
 def audit(function: Function, problem: Problem, before: dict[str, Any]) -> list[str]:
     """Call a callable as the judge pleases, and return what a reader should know of it.
 
-    x and w change under it before each call, where they are; y is looked at as soon as a call
-    returns; the truth is computed after the last one. On a GPU that is in the order of the stream
-    that it is given, which sleeps first: work on another one is too early or too late. `before` is
-    what `trusted.settings` said before it was ever called. Raises Caught, and what a launch raises.
+    x and w change under it before each call; y is looked at as soon as a call returns; the truth is
+    computed after the last one. A GPU's stream sleeps first: work on another is too early or late.
     """
     launch = function.prepare(problem, *inputs(problem, _SECRET.getrandbits(32), function.device))
     witness, seen, rows = Witness(launch, _CALLS), _Seen(), 0

@@ -26,10 +26,7 @@ _SIGNATURES = {
 
 
 class Entry:
-    """A library's entry points, for the integers of one problem, in the order of `FIELDS`.
-
-    Loading it runs its static initialisers.
-    """
+    """A library's entry points for a problem's integers; loading runs its static initialisers."""
 
     def __init__(self, library: str, problem: Sequence[int]) -> None:
         loaded = ctypes.CDLL(library)

@@ -7,8 +7,6 @@ is killed leaves nothing that a later one would trip over. Beside each library s
 what was read, and what else might have been: the headers that a folder searched earlier now has.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import glob
@@ -66,10 +64,7 @@ _known: dict[str, tuple[object, Build]] = {}  # what this process found, with it
 
 
 def build(name: str, make: Callable[[Path], Made]) -> Build:
-    """Return the build of that name, made in a fresh folder where there is none that still holds.
-
-    The name says all that decides it but what the compiler reads: "03_smem_tile-sim-<hash>".
-    """
+    """Return the build of that name, made in a fresh folder if there is none that still holds."""
     with _locks[name]:  # threads of one process wait for each other; processes need not
         seen, found = _known.get(name, (None, None))
         if found is None or seen != stamp(found.watched):
@@ -158,10 +153,8 @@ def _same(path: str, digest: str, size: int, time_ns: int) -> bool:
 
 
 def _visible(folders: Iterable[str], read: Iterable[str]) -> dict[str, list[str]]:
-    """For each folder, the ends of the headers' paths by which something is found in it.
-
-    More than was there when the compiler looked: an ``#include`` may now mean another file.
-    """
+    """For each folder, the ends of the headers' paths by which something is found in it."""
+    # more than was there when the compiler looked: an #include may now mean another file
     ends = {path: Path(path).parts[1:] for path in read}
     found = {}
     for folder in folders:
@@ -211,13 +204,9 @@ def contents() -> list[Entry]:
 
 
 def clear() -> int:
-    """Remove all builds, unfinished ones, logs and choices; return the bytes that builds took.
-
-    A kernel that is in use is built again by its next call.
-    """
+    """Remove all builds, unfinished ones, logs and choices; return the bytes that builds took."""
     root, builds = toolchain.cache_dir(), contents()
-    names = [entry.name for entry in builds]
-    names += ["logs", "best"]
+    names = [*(entry.name for entry in builds), "logs", "best"]
     for folder in [*map(root.joinpath, names), *root.glob(f"{_UNFINISHED}*")]:
         shutil.rmtree(folder, ignore_errors=True)
     return sum(entry.bytes for entry in builds)

@@ -6,14 +6,11 @@ and ends with this process, however that ends: its socket hangs up. Whoever wait
 (`child_process`) adopts what it leaves, so that not even what a second fork detached is left.
 """
 
-from __future__ import annotations
-
 import atexit
 import codecs
 import contextlib
 import io
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -22,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
 from .child_process import ID_BYTES
@@ -114,9 +111,7 @@ class Child:
         self._connection, theirs = Pipe()
         reads, writes = zip(os.pipe(), os.pipe(), strict=True)
         self._streams = [_Stream(*pair) for pair in zip(("stdout", "stderr"), reads, strict=True)]
-        self._poll = select.poll()
-        for end in (self._connection, *self._streams):
-            self._poll.register(end, select.POLLIN)
+        self._open = [self._connection, *self._streams]
         passed = [theirs.fileno()]
         command = [sys.executable, *self.options, _THERE, "serve", str(passed[0]),
                    str(self.script), *self.arguments]  # fmt: skip
@@ -150,12 +145,12 @@ class Child:
         """The next message that answers this request, showing what is printed meanwhile."""
         end = None if limit is None else time.monotonic() + limit
         while True:
-            left = None if end is None else max(0.0, 1000 * (end - time.monotonic()))
-            ready = {descriptor for descriptor, _ in self._poll.poll(left)}
+            left = None if end is None else max(0.0, end - time.monotonic())
+            ready = wait(self._open, left)
             for stream in self._streams:
-                if stream.fileno() in ready and stream.relay() == b"":
-                    self._poll.unregister(stream)
-            if self._connection.fileno() in ready:
+                if stream in ready and stream.relay() == b"":
+                    self._open.remove(stream)
+            if self._connection in ready:
                 try:
                     reply = self._connection.recv_bytes(_LONGEST)
                 except (EOFError, OSError):
@@ -217,10 +212,7 @@ os.register_at_fork(after_in_child=lambda: [child._forget_in_a_fork() for child 
 def run(
     command: Sequence[str], limit: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and return what it printed; nothing that it started is left.
-
-    Past the limit, in seconds, `subprocess.TimeoutExpired` is raised, with what was printed by then.
-    """
+    """Run a program to its end, `subprocess.TimeoutExpired` past the limit; leave nothing of it."""
     ours, theirs = Pipe()
     with ours, theirs:
         process = subprocess.Popen(
@@ -250,11 +242,9 @@ def _hang_up(connection: Connection) -> None:
 
 
 def _end(process: subprocess.Popen, connection: Connection) -> None:
-    """Hang up on a process, wait for it, and kill its session where that does not end it in time.
-
-    A script on its own sees the end of its socket only when it next looks there, and one that keeps
-    another sees it at once, but then waits for what a driver's call may hold back even from SIGKILL.
-    """
+    """Hang up on a process, wait for it, and kill its session where that does not end it in time."""
+    # a script alone sees the end of its socket when it next looks there; one that keeps another
+    # at once, but then it waits for what a driver's call may hold back even from SIGKILL
     if not connection.closed:
         with contextlib.suppress(OSError):  # hung up already
             _hang_up(connection)

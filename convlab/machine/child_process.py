@@ -7,8 +7,6 @@ It imports nothing of convlab's, for it starts where there is no path to it; a s
 finds it as the module ``child_process``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl
@@ -29,10 +27,7 @@ _PDEATHSIG, _SUBREAPER = 1, 36  # of prctl
 
 
 class Server:
-    """The script's side of the socket: ``request``, ``begun``, ``reply``, and again.
-
-    `line` is the descriptor of the socket, which hangs up when the other side is gone.
-    """
+    """The script's side of the socket, whose descriptor is `line`: request, begun, reply, again."""
 
     def __init__(self, descriptor: int) -> None:
         # no child of this process's inherits it, and no stray write finds it
@@ -69,10 +64,7 @@ def adopt() -> None:
 
 
 def outlive(process: int, line: int) -> int | None:
-    """Wait for a child, or until the socket hangs up; then end all children, adopted ones too.
-
-    Returns its wait status; None where the socket hung up.
-    """
+    """Return a child's wait status, None where the socket hung up before; end all it adopted."""
     ended = os.pidfd_open(process)
     watch = select.poll()
     watch.register(ended, select.POLLIN)

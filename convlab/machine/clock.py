@@ -4,8 +4,6 @@ NVML comes with the driver; its Python module is nvidia-ml-py. Where either is m
 machine does not let NVML answer, a `Clock` has no readings and says why.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 

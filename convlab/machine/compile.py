@@ -28,7 +28,6 @@ from ..words.catalog import KERNEL_DIR
 from ..words.errors import BuildError
 from . import toolchain
 from .cache import Made
-from .complaints import compile_error
 
 CXX_FLAGS = ["-std=c++17", "-w"]
 # No library of torch's is needed, and none is read: see `_no_libraries`.
@@ -99,7 +98,7 @@ class Source:
 def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KERNEL_DIR)) -> str:
     """Return what a build is called in the cache: by all that decides it but what is read.
 
-    What is read lies elsewhere in another checkout: `home` is in the name, unless the parts say it.
+    In another checkout that lies elsewhere: `home` is in the name, unless the parts say it.
     """
     digest = hashlib.sha256()
     environment = [home, *(f"{key}={os.environ.get(key)}" for key in _VARIABLES)]
@@ -151,9 +150,7 @@ def compile_library(
                 no_implicit_headers=True,
             )
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
-        texts = {str(path): text for path, (_, text) in source.headers().items()}
-        texts[source.label] = source.text
-        raise compile_error(source.name, source.label, real(str(error)), texts) from None
+        raise compile_error(source, str(error)) from None
     (library,) = folder.glob("*.so")
     if entry and entry not in exported(library):
         raise BuildError(
@@ -175,10 +172,8 @@ def compile_library(
 
 @functools.cache
 def _cpp_extension() -> ModuleType:
-    """torch's builder, which loads nothing of ours; slow to import, not needed for what is built.
-
-    A CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc.
-    """
+    """torch's builder, which loads nothing of ours; slow to import, so only when it is needed."""
+    # a CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc
     logger = logging.getLogger("torch.utils.cpp_extension")
     logger.addFilter(lambda record: "No CUDA runtime" not in record.getMessage())
     builder = importlib.import_module("torch.utils.cpp_extension")
@@ -191,10 +186,7 @@ def _cpp_extension() -> ModuleType:
 
 @functools.cache
 def _no_libraries() -> Path:
-    """A folder where each of torch's libraries is empty: `load_inline` names them to the linker.
-
-    They take it longer to read than all else that it does.
-    """
+    """A folder where torch's libraries, which the linker is slow to read, are empty."""
     folder = toolchain.temporary(str(_links()))
     for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"):
         (folder / f"lib{name}.so").write_text("/* a linker script that brings nothing */\n")
@@ -203,8 +195,7 @@ def _no_libraries() -> Path:
 
 def exported(library: Path) -> set[str]:
     """The symbols that a library defines for others to call, without loading it."""
-    nm = toolchain.find("nm")
-    if nm is None:
+    if (nm := toolchain.find("nm")) is None:
         raise BuildError("no nm on PATH, to look into libraries; install binutils, as for g++")
     command = [str(nm), "-D", "--defined-only", "--format=posix", str(library)]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -219,6 +210,83 @@ def _listed(folder: Path) -> list[Path]:
     return [Path(os.path.normpath(folder / real(line))) for line in lines]
 
 
+# ---- what compilers say: the first errors, at the user's lines ---------------------------------
+
+_SHOWN = 2  # errors
+# g++'s ``file:1:2: error: text``, or nvcc's ``file(1): error: text`` and what it quotes below.
+_ERROR = re.compile(
+    r"^(.+?)(?::(\d+):(\d+)|\((\d+)\)): (?:fatal |catastrophic )?error:? (.*)", re.MULTILINE
+)
+_QUOTED = re.compile(r"(?:\n.*){0,4}?\n(.*)\n( *)\^ *$", re.MULTILINE)
+
+
+def compile_error(source: Source, log: str, label: str = "") -> BuildError:
+    """The first errors in a compiler's log, with the lines they are about, and where all is."""
+    log, label = real(log), label or source.label
+    texts = {str(path): text for path, (_, text) in source.headers().items()}
+    texts[source.label] = source.text
+    path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(log, errors="replace")
+    found = list(dict.fromkeys(_errors(log)))
+    undefined = re.search(r"undefined reference to .*", log)
+    shown = []
+    if found:
+        first = f"{label} did not compile"
+    elif undefined:
+        first = f"{label} does not link: {undefined[0]}"
+    else:
+        first, shown = f"{label} did not build", [s for s in log.splitlines() if s.strip()][-6:]
+    for file, line, place, message in found[:_SHOWN]:
+        short = file
+        with contextlib.suppress(ValueError):
+            short = Path(file).relative_to(KERNEL_DIR.parent)
+        shown += [f"{short}:{line}: {message}", *_quote(texts.get(file), line, place)]
+    if len(found) > _SHOWN:
+        shown.append(f"and {len(found) - _SHOWN} more")
+    places = [(file, line, message) for file, line, _, message in found]
+    return BuildError("\n".join([first, *shown, f"full log: {path}"]), places)
+
+
+# Where in a line: g++'s column, or (of nvcc, which quotes the line with its macros replaced) a word
+# and how many like it stand before it.
+_Place = int | tuple[str, int] | None
+
+
+def _errors(log: str) -> Iterator[tuple[str, int, _Place, str]]:
+    """(file, line, place, message) of each error."""
+    for error in _ERROR.finditer(log):
+        file, line, column, nvcc_line, message = error.groups()
+        place: _Place = int(column) if column else None
+        if nvcc_line and (below := _QUOTED.match(log, error.end())):
+            quoted, start = below[1], len(below[2])
+            word = re.match(r"\w+|.?", quoted[start:])[0]
+            place = word, len(re.findall(_whole(word), quoted[:start]))
+        yield file, int(line or nvcc_line), place, message
+
+
+def _whole(word: str) -> str:
+    """A pattern of a word that is no part of a longer one."""
+    return rf"(?<!\w){re.escape(word)}(?!\w)" if word.isidentifier() else re.escape(word)
+
+
+def _quote(text: str | None, line: int, place: _Place) -> list[str]:
+    if text is None:
+        return []
+    lines = [entry.expandtabs(8) for entry in text.splitlines()]  # as g++ counts columns
+    column = place
+    if isinstance(place, tuple):
+        word, before = place
+        found = list(re.finditer(_whole(word), lines[line - 1])) if word else []
+        column = found[before].start() + 1 if before < len(found) else None
+    shown = []
+    for number in range(max(1, line - 1), min(len(lines), line + 1) + 1):
+        shown.append(f"{number:5} | {lines[number - 1]}")
+        if number == line and column:
+            shown.append(f"{'':5} | {' ' * (column - 1)}^")
+    return shown
+
+
 # ---- names that every tool can read ------------------------------------------------------------
 
 
@@ -227,7 +295,7 @@ _linked: dict[str, str] = {}  # what each link stands for
 
 
 def _quoted(flag: str) -> str:
-    """A flag as ninja's file has it, for a shell."""
+    """A flag as ninja's file has it for a shell."""
     return shlex.quote(flag).replace("$", "$$")
 
 
@@ -262,12 +330,8 @@ _before: list[str] = []  # PATH, for each build now running
 
 @contextlib.contextmanager
 def ninja_on_path() -> Iterator[None]:
-    """Ninja of the running environment, which need not be activated.
-
-    For any number of threads at once: the last to leave puts PATH back.
-    """
-    ninja = toolchain.find("ninja")
-    if ninja is None:
+    """Ninja of the running environment, for any number of threads: the last one puts PATH back."""
+    if (ninja := toolchain.find("ninja")) is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
     with _lock:
         _before.append(_before[0] if _before else os.environ.get("PATH", ""))

@@ -241,13 +241,9 @@ def driver_version() -> str | None:
 
 
 def available_bytes(device: torch.device | str | None = None) -> int:
-    """Return the memory that can still be had on a device, in bytes.
-
-    On a GPU that is the free memory and what torch's allocator holds without using it; on the CPU
-    what Linux calls MemAvailable.
-    """
+    """Return the memory that can still be had on a device, in bytes."""
     index = _cuda_index(device)
-    if index is not None:
+    if index is not None:  # and what torch's allocator holds without using it
         free, _ = torch.cuda.mem_get_info(index)
         return free + torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
     return 1024 * int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
@@ -256,9 +252,8 @@ def available_bytes(device: torch.device | str | None = None) -> int:
 def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
     """Measure what a GPU does at best, once in a process (about half a second on a large one).
 
-    Copy: a device-to-device copy far larger than the L2, counting the bytes read and those
-    written. Arithmetic: an 8192 x 8192 x 8192 GEMM of torch's (cuBLAS), smaller if memory is
-    short, with TF32 off and on, and in bf16. The best of several.
+    A copy far larger than the L2, bytes read and written; a GEMM of cuBLAS with 8192 on each side
+    (fewer if memory is short), with TF32 off and on, and in bf16. The best of several.
     """
     index = _cuda_index(device)
     if index is None:
@@ -323,11 +318,8 @@ def _measured_ceilings(index: int) -> Ceilings:
 
 
 def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:
-    """Time a call after two calls of warm-up, on the current stream: the least, in seconds.
-
-    A median moves with what else the GPU did, and every multiple of the floor with it.
-    """
-    times = []
+    """Time a call after two calls of warm-up, on the current stream: the least, in seconds."""
+    times = []  # whose median moves with what else the GPU did, and so would each floor
     for taken in range(samples + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

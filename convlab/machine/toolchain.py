@@ -5,7 +5,6 @@ A toolkit is looked for once in a process.
 
 import atexit
 import functools
-import hashlib
 import importlib.util
 import os
 import re
@@ -131,14 +130,13 @@ def _dotted(release: tuple[object, ...]) -> str:
 def cuda() -> Cuda | None:
     """The CUDA toolkit to build with: the first that fits torch's CUDA; None without one.
 
-    In order: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda*, pip's wheels. A kernel and torch share
-    one CUDA runtime, so the major releases must be the same; where torch has none, any does.
+    A kernel and torch share one CUDA runtime, so the major releases must be the same; where torch
+    has none, any does.
     """
     wanted = torch_cuda()
-    for found in toolkits():
-        if wanted is None or (found.release or (0,))[0] == wanted[0]:
-            return found
-    return None
+    fitting = (found for found in toolkits()
+               if wanted is None or (found.release or (0,))[0] == wanted[0])  # fmt: skip
+    return next(fitting, None)
 
 
 def require_cuda() -> Cuda:
@@ -206,24 +204,13 @@ def cublas_include() -> Path | None:
 @functools.cache
 def link_dir() -> Path:
     """A folder of plain `libX.so` names for the linker: the wheels carry only `libX.so.13`."""
-    major = (torch_cuda() or (13,))[0]
-    links = {}
+    folder, major = temporary(), (torch_cuda() or (13,))[0]
     for name in ("cudart", "cublas"):
         found = [library for home in _library_homes()
                  for library in sorted(home.glob(f"lib*/lib{name}.so.{major}*"))]  # fmt: skip
         if found:
-            links[f"lib{name}.so"] = found[0].resolve()
-    digest = hashlib.sha256(repr(sorted(links.items())).encode()).hexdigest()[:16]
-    final = cache_dir() / f"lib-{digest}"
-    if not final.is_dir():
-        made = Path(tempfile.mkdtemp(prefix="unfinished-", dir=final.parent))
-        for name, library in links.items():
-            (made / name).symlink_to(library)
-        try:
-            made.rename(final)
-        except OSError:  # another process or thread was quicker: theirs will do
-            shutil.rmtree(made, ignore_errors=True)
-    return final
+            (folder / f"lib{name}.so").symlink_to(found[0].resolve())
+    return folder
 
 
 # ---- where builds are kept --------------------------------------------------------------------

@@ -157,7 +157,7 @@ def check(
         return one(problem)
 
     found: Report | Reports
-    asked = None if problem is None else members(problem)
+    asked, of_set = ([], False) if problem is None else members(problem)
     if problem is None:
         chosen = [*named_problems("awkward"), *named_problems("limits")]
         drawn = _drawn(kernel, count, seed)
@@ -179,8 +179,8 @@ def check(
             found = found.joined((), "not tried: sizes whose y or x passes 2^31 elements")
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
-    elif asked is None:
-        found = fitted(named_problem(problem))
+    elif not of_set:
+        found = fitted(asked[0])
     else:
         what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
         found = _check_set(kernel, fitted, asked, what, progress)

@@ -1,7 +1,5 @@
 """What a kernel is timed against: the convolutions of cuDNN and torch, each pinned to its class."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 
@@ -78,12 +76,7 @@ class Baseline(Runnable):
 
 
 def baseline(name: str, device: Device | None = None) -> Baseline:
-    """Return the baseline of that name; `BASELINES` lists them.
-
-    `device` is where it runs: a CUDA device for cuDNN's, the CPU for torch:cpu, any for
-    torch:im2col; None takes the GPU if there is one and it can. Raises ProblemError where there is
-    no such baseline or not on that kind of device, LaunchError where it needs a GPU.
-    """
+    """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
     if name not in _KNOWN:
         raise ProblemError(f"no baseline is named {name!r}; there are {', '.join(BASELINES)}")
     title, precision, only = _KNOWN[name]
@@ -103,11 +96,9 @@ def baseline(name: str, device: Device | None = None) -> Baseline:
 
 
 class ConvLaunch(Launch):
-    """torch's own convolution on prepared inputs, with its flags as arguments of the call.
+    """What `F.conv2d` calls, past the step that reads the process-wide flags: they are arguments.
 
-    It calls what `F.conv2d` calls, past the step that reads the process-wide flags: cuDNN, its
-    best algorithm for this problem (found in the first call), TF32 as told. `y` is a new
-    tensor after each call.
+    cuDNN takes its best algorithm for this problem, which it finds in the first call.
     """
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
@@ -127,10 +118,7 @@ class ConvLaunch(Launch):
 
 
 class Im2colLaunch(Launch):
-    """Pad, im2col, a matrix product with the filter shared by all images, and then the bias.
-
-    Done for as many images, or else rows of one image, at a time as the workspace holds.
-    """
+    """Pad, im2col, matrix product, bias: as many images, or rows of one, as the workspace holds."""
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
@@ -146,25 +134,19 @@ class Im2colLaunch(Launch):
     def __call__(self) -> None:
         problem, (x, _, bias) = self.problem, self.inputs
         for images, rows in self._steps:
-            patches = _patches(problem, padded(problem, x, images, rows))
-            matrix = self.workspace[: patches.numel()].view(patches.shape)  # (n, C, R, S, p, Q)
-            matrix.copy_(patches)
-            n, pixels = patches.shape[0], patches.shape[4] * problem.Q
-            matrix = matrix.view(n, problem.groups, problem.gemm_k, pixels)
+            image = padded(problem, x, images, rows)
+            n, c, h, w = image.stride()
+            (sh, sw), (dh, dw) = problem.stride, problem.dilation
+            shape = (len(image), problem.C, problem.R, problem.S, rows.stop - rows.start, problem.Q)
+            patches = image.as_strided(shape, (n, c, dh * h, dw * w, sh * h, sw * w))
+            matrix = self.workspace[: patches.numel()].view(shape).copy_(patches)
+            matrix = matrix.view(len(image), problem.groups, problem.gemm_k, -1)
             y = self.y[images, :, rows]
             with full_precision():  # (n, groups, K/groups, p*Q)
                 if y.is_contiguous():
-                    torch.matmul(self._w, matrix, out=y.view(n, problem.groups, -1, pixels))
+                    pixels = matrix.shape[3]
+                    torch.matmul(self._w, matrix, out=y.view(len(y), problem.groups, -1, pixels))
                 else:
                     y.copy_(torch.matmul(self._w, matrix).view(y.shape))
         if bias is not None:
             self.y += bias.view(1, -1, 1, 1)
-
-
-def _patches(problem: Problem, padded: Tensor) -> Tensor:
-    """Return a view (n, C, R, S, rows, Q) of padded x: the im2col matrix, not yet in memory."""
-    n, c, h, w = padded.stride()
-    rows = padded.shape[2] - problem.dilation[0] * (problem.R - 1) - 1
-    shape = (len(padded), problem.C, problem.R, problem.S, rows // problem.stride[0] + 1, problem.Q)
-    (sh, sw), (dh, dw) = problem.stride, problem.dilation
-    return padded.as_strided(shape, (n, c, dh * h, dw * w, sh * h, sw * w))

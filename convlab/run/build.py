@@ -1,7 +1,5 @@
 """Source, flags and engine to a library in the cache."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import shutil
@@ -13,8 +11,7 @@ import torch
 
 from ..machine import cache, toolchain
 from ..machine.cache import Build, Made
-from ..machine.compile import Source, compile_library, name_of, plain, real
-from ..machine.complaints import compile_error
+from ..machine.compile import Source, compile_error, compile_library, name_of, plain
 from ..sim import library as simulated
 from ..words.catalog import KERNEL_DIR, parse_header
 from ..words.errors import BuildError
@@ -47,12 +44,9 @@ extern "C" const char* convlab_launch_error() {
 def build(
     source: Source, engine: str, defines: Mapping[str, object] | None = None, *, trace: bool = True
 ) -> Build:
-    """Compile a kernel file for an engine, or find it built before.
+    """Compile a kernel file for the current GPU, or for "sim" (if `trace`, to count and diagnose).
 
-    The engine is "cuda" (for the current GPU) or "sim", there with the hooks that count and
-    diagnose if `trace`; `defines` are tunables, passed as ``-DNAME=VALUE``. Raises BuildError if
-    there is no compiler, the source does not compile, or it has no entry point; it quotes the
-    compiler's first errors and the lines they are about.
+    What was built before is found. Raises BuildError without a compiler or an entry point too.
     """
     flags = _defined(defines)
     if engine == "sim":
@@ -91,17 +85,10 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
 
 
 def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None):
-    """Compile a kernel's device code into a folder; needs nvcc, but neither GPU nor torch.
-
-    `arch` is as in ``sm_90a``, without the prefix: "80", "90a". Returns the cubin's path, and what
-    ``ptxas -v`` said: registers, shared memory, spills.
-    """
+    """Compile device code for "80" or "90a"; return its path, and what ``ptxas -v`` said of it."""
     done = device_code(source, arch, folder, defines)
     if done.returncode:
-        texts = {str(path): text for path, (_, text) in source.headers().items()}
-        texts[source.label] = source.text
-        said = real(done.stdout + done.stderr)
-        raise compile_error(source.name, source.label, said, texts)
+        raise compile_error(source, done.stdout + done.stderr)
     return (folder / "kernel.cubin").rename(folder / f"{source.name}-sm_{arch}.cubin"), done.stderr
 
 

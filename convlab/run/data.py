@@ -1,7 +1,5 @@
 """The tensors of a problem: normal data to run it on, and its output in pieces."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Iterator
@@ -59,11 +57,10 @@ _inside: list[list[str]] = []  # what the settings were, once for each that is w
 def full_precision() -> Iterator[None]:
     """Make torch's float32 products and convolutions plain fp32 inside, and restore it after.
 
-    Sets torch's per-operation `fp32_precision` (2.9 and later), which is all that its products
-    read. The older `allow_tf32` is left alone: torch raises where it is read or set through
-    `torch.backends.cudnn.flags` after the newer settings were used. For any number of threads at
-    once: the last to leave restores what the first one found.
+    For any number of threads at once: the last to leave restores what the first one found.
     """
+    # The older `allow_tf32` is left alone: torch raises where it is read or set through
+    # `torch.backends.cudnn.flags` after these settings were used.
     gpu, cpu = torch.backends, torch.backends.mkldnn
     settings = (gpu.cuda.matmul, gpu.cudnn.conv, cpu.matmul, cpu.conv)
     with _lock:

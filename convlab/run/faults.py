@@ -3,8 +3,6 @@
 What a kind means, and what to do next, is what ``faults.md`` says of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
@@ -77,8 +75,7 @@ def error(
 ) -> LaunchError:
     """Return the exception for a fault in a call, with what can be found out about it.
 
-    `text` is what was seen of it, in words; `printed`, what the process wrote to stderr: an
-    assertion is quoted from it. `values` are the call's arguments, the kernels and the problem.
+    `text` is what was seen of it, `printed` what the process wrote to stderr.
     """
     kernels = [value for value in values if isinstance(value, Runnable)]
     problem = next((value for value in values if isinstance(value, Problem)), None)
@@ -102,10 +99,9 @@ def error(
 
 
 def explain(kernel: Runnable, problem: Problem) -> str:
-    """Look for the line at fault: run the kernel on the simulator, on a small problem like it.
+    """Say what the simulator finds on a small problem like it, or why the kernel cannot run there.
 
-    Takes a few seconds, and raises nothing: returns what it found, or why it could not run; an
-    empty text for what has no source, such as a library's baseline.
+    Takes a few seconds; the text is empty for what has no source, such as a library's baseline.
     """
     return _explained(kernel, problem)[0]
 

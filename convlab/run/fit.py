@@ -1,7 +1,5 @@
 """What an engine and its memory can do of a problem: all of it, or a smaller one like it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..machine.device import available_bytes
@@ -19,10 +17,7 @@ _SIM_MACS_PER_SECOND = 25e6  # with all traffic counted, a plain kernel, two cor
 def fit(
     problem: Problem, runnables: Iterable[Runnable], scale: str | None = "auto"
 ) -> tuple[Problem, str | None]:
-    """Shrink a problem to what the runnables' engine and memory can do; return it and a note.
-
-    Raises LaunchError if `scale` is None and memory is short: it says how much is needed.
-    """
+    """Shrink a problem to what the runnables' engine and memory can do; return it and a note."""
     runnables = list(runnables)
     device = runnables[0].device
     free = available_bytes(device)
@@ -46,12 +41,8 @@ def fit(
         return problem, None
     why = f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free"
     if needed <= free:
-        why = f"all of it would take the simulator {_duration(problem.macs / _SIM_MACS_PER_SECOND)}"
+        seconds = problem.macs / _SIM_MACS_PER_SECOND
+        units = {3600: "hours", 60: "minutes", 1: "seconds"}
+        unit = next((unit for unit in units if seconds >= 2 * unit), 1)
+        why = f"all of it would take the simulator about {seconds / unit:.0f} {units[unit]}"
     return smaller, f"scaled down to {smaller}: {why}"
-
-
-def _duration(seconds: float) -> str:
-    for unit, name in ((3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"about {seconds / unit:.0f} {name}"
-    return f"about {seconds:.0f} seconds"

@@ -17,10 +17,9 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 @dataclass(frozen=True)
 class Function(Runnable):
-    """A runnable made of ``f(x, w, bias, stride, padding, dilation, groups)``.
+    """A runnable made of ``f(x, w, bias, stride, padding, dilation, groups)``, gradients off.
 
-    What it allocates and converts is part of its time; gradients are off. `precision` is the class
-    that it is judged by.
+    What it allocates and converts is part of its time.
     """
 
     function: Callable[..., Tensor]
@@ -69,22 +68,17 @@ def declared(function: Callable[..., Tensor]) -> str | None:
 
 
 class FunctionLaunch(Launch):
-    """A call with given tensors; `y` is a new tensor after each call."""
+    """A call with given tensors; `y` is what it returned, with whatever strides."""
 
     runnable: Function
 
     def __init__(self, runnable: Function, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
-        self._returned: Tensor | None = inputs[0].new_empty(problem.y_shape)
-
-    @property
-    def y(self) -> Tensor | None:
-        """What the last call returned, with whatever strides."""
-        return self._returned
+        self.y = inputs[0].new_empty(problem.y_shape)
 
     def __call__(self) -> None:
         name, problem = self.runnable.name, self.problem
-        self._returned = None  # so that its memory serves again
+        self.y = None  # so that its memory serves again
         arguments = (problem.stride, problem.padding, problem.dilation, problem.groups)
         try:
             with torch.no_grad():
@@ -106,15 +100,11 @@ class FunctionLaunch(Launch):
         if found != wanted:
             said, need = ("{}, {} on {}".format(*facts) for facts in (found, wanted))
             raise LaunchError(f"{name} returned {said}; {problem.label} needs {need}")
-        self._returned = _own(y, self.inputs, name)
+        self.y = _own(y, self.inputs, name)
 
 
 def _own(y: Tensor, inputs: Inputs, name: str) -> Tensor:
-    """Return an output as a tensor that has no attributes of its own; it is computed, and no input.
-
-    Raises LaunchError where it is a view that leaves work to the reader, or shares memory with x, w
-    or bias.
-    """
+    """Return an output without attributes of its own; LaunchError unless computed, and no input."""
     if y.layout != torch.strided or y.is_neg() or y.is_conj():
         raise LaunchError(f"{name} returned a {y.layout} view with work left: y.resolve_neg()")
     if any(step == 0 and size > 1 for step, size in zip(y.stride(), y.shape, strict=True)):

@@ -196,10 +196,9 @@ class Kernel(Runnable):
         self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:  # fmt: skip
-        """Validate, allocate the output and the workspace, and return what launches.
+        """As `Runnable.prepare`, of any strides; raises what a call does.
 
-        See `Runnable.prepare`. Tensors may have any strides; the simulator guards its buffers
-        itself, and does not use `allocate`. Raises what a call does.
+        The simulator guards its buffers itself, and does not use `allocate`.
         """
         problem = named_problem(problem)
         require(self, x, w, bias)

@@ -1,13 +1,11 @@
 """What a result was made with, for its receipt: when, by which versions, of which sources."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 import hashlib
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,19 @@ from .runnable import Runnable
 def made_of(runnables: Sequence[Runnable]) -> dict[str, Any]:
     """Return what runnables of one device, which are built, were run with, as JSON has it."""
     gpu = describe(runnables[0].device) if runnables else None
+    cuda, compiler = toolchain.cuda() if gpu else None, toolchain.find("c++")
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "gpu": gpu and gpu.name,
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-        "versions": _versions(gpu is not None),
+        "versions": {
+            "convlab": _own(), "python": platform.python_version(), "torch": torch.__version__,
+            "cuda": torch.version.cuda, "driver": driver_version() if gpu else None,
+            "nvcc": toolchain.version(cuda.nvcc) if cuda else None,
+            "c++": toolchain.version(compiler) if compiler else None,
+        },
         "kernels": [_one(runnable) for runnable in runnables],
-    }
+    }  # fmt: skip
 
 
 def _one(runnable: Runnable) -> dict[str, Any]:
@@ -38,17 +42,6 @@ def _one(runnable: Runnable) -> dict[str, Any]:
         "sources": {name: _digest(text) for name, text in runnable.texts.items()},
         "digest": _digest(repr(sorted(runnable.texts.items()))) if runnable.texts else None,
         "flags": list(runnable.flags), "build": build and build.library.parent.name,
-    }  # fmt: skip
-
-
-def _versions(on_gpu: bool) -> Mapping[str, Any]:
-    cuda = toolchain.cuda() if on_gpu else None
-    compiler = toolchain.find("c++")
-    return {
-        "convlab": _own(), "python": platform.python_version(), "torch": torch.__version__,
-        "cuda": torch.version.cuda, "driver": driver_version() if on_gpu else None,
-        "nvcc": toolchain.version(cuda.nvcc) if cuda else None,
-        "c++": toolchain.version(compiler) if compiler else None,
     }  # fmt: skip
 
 

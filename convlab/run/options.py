@@ -1,7 +1,5 @@
 """How a kernel is built and run: the keyword arguments of `load` and `compile`, validated."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +30,7 @@ class Options:
     sample: int | None = None
 
     def __post_init__(self) -> None:
-        engine, seconds = engine_of(self.engine), self.time_limit
+        engine, seconds, sample = engine_of(self.engine), self.time_limit, self.sample
         if seconds is None:
             seconds = sim.TIME_LIMIT if engine == "sim" else worker.TIME_LIMIT
         vars(self).update(  # the way round `frozen`, while it is being made
@@ -43,7 +41,6 @@ class Options:
             isolate=valid.flag(self.isolate, "isolate"),
             trace=valid.flag(self.trace, "trace"),
         )
-        sample = self.sample
         if sample is None:
             return
         if isinstance(sample, bool) or not isinstance(sample, int) or not 2 <= sample < 2**31:

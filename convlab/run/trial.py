@@ -28,10 +28,7 @@ _tried: set[tuple[object, ...]] = set()
 
 
 def load_first(kernel: Kernel) -> None:
-    """Load a kernel's library in the worker, which runs its static initialisers there.
-
-    Raises LaunchError where they crash, throw, or do not come to an end.
-    """
+    """Load a kernel's library in the worker, which runs its static initialisers there."""
     trial = (kernel.build().library,)
     if _is_due(kernel, trial):
         worker.call(_load, kernel, time_limit=kernel.time_limit)
@@ -43,11 +40,7 @@ def _load(kernel: Kernel) -> None:
 
 
 def run_first(kernel: Kernel, problem: Problem, *tensors: Tensor | None) -> None:
-    """Run a kernel in the worker, on other data of the same shapes and alignments.
-
-    Raises LaunchError where it fails there; what it did to the worker's GPU context is not done
-    to this process's.
-    """
+    """Run a kernel in the worker, on other data of the same shapes and alignments."""
     library = kernel.build().library
     # An access wider than a float, up to 32 bytes, minds where a tensor starts.
     offsets = tuple(
@@ -84,11 +77,8 @@ def _is_due(kernel: Kernel, trial: tuple[object, ...]) -> bool:
 
 @contextlib.contextmanager
 def shown() -> Iterator[None]:
-    """Wait for the GPU, and pass on what it printed to Python's output: a notebook's cell.
-
-    The CUDA runtime writes a kernel's printf to C's stdout when the GPU is waited for.
-    """
-    libc = ctypes.CDLL(None)
+    """Wait for the GPU, and pass on what it printed to Python's output: a notebook's cell."""
+    libc = ctypes.CDLL(None)  # to whose stdout CUDA writes it then
     sys.stdout.flush()
     libc.fflush(None)
     kept, printed = os.dup(1), os.memfd_create("printf")

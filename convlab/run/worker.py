@@ -6,8 +6,6 @@ What a kernel does to that process becomes a `LaunchError` here; the next call f
 Specifications, seeds and reports cross, pickled; tensors do not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -40,22 +38,10 @@ def call(
 ) -> Any:  # fmt: skip
     """Return ``function(*args, **kwargs)``, computed in the worker of the current GPU.
 
-    What it prints appears here. The first call starts the worker (seconds where there is a GPU);
-    later ones cost well under a millisecond. Kernels among the arguments are built here first,
-    so that compiling does not count as running. Within the worker itself it is a plain call.
-
-    The function is of a module that can be imported, not of ``__main__``; the arguments pickle and
-    are small, no tensors; `time_limit` is in seconds, None for none.
-
-    Raises
-    ------
-    LaunchError
-        If it crashed, hung, lost the GPU or ran out of memory: `kind` says which, in the words of
-        ``faults.md``; the message names the kernels and the problem among the arguments.
-    pickle.PicklingError
-        If an argument cannot cross (`can_cross` tells before).
-    Exception
-        Whatever else the function raises, with its type and a note of where it was.
+    What it prints appears here, and so does what it raises. Kernels among the arguments are built
+    here first, so that compiling does not count as running. Where it crashed, hung, lost the GPU or
+    ran out of memory that is a LaunchError, with its `kind`; PicklingError where an argument cannot
+    cross (see `can_cross`). Within the worker itself it is a plain call.
     """
     if SERVING in os.environ:
         return function(*args, **kwargs)
@@ -119,10 +105,7 @@ def stop() -> None:
 
 
 def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
-    """Run a kernel once on normal data, and wait for it.
-
-    `offsets` are the bytes by which the starts of x, w and bias miss an aligned address.
-    """
+    """Run a kernel on normal data that misses aligned addresses by so many bytes; wait for it."""
     inputs = data.inputs(problem, 0, kernel.device, format=kernel.format)
     kernel.prepare(problem, *map(_shifted, inputs, offsets))()
     if kernel.engine == "cuda":

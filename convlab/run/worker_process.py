@@ -6,8 +6,6 @@ pickled ``(function, args, kwargs)``; it has begun once what it names is importe
 ``(returned, value or exception, lost)``; `lost`: the GPU is, to this process, which ends itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

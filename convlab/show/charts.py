@@ -4,8 +4,6 @@ Takes data frames and small numpy arrays, never a tensor. Every mark is labelled
 as coloured, so that grey print does.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Receipts to one figure: what each kernel cost in each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

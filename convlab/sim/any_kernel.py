@@ -1,7 +1,5 @@
 """Launches any ``__global__`` function on the simulator, not one of a convolution."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

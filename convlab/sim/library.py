@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ..machine import cache, toolchain
 from ..machine.cache import Build, Made
-from ..machine.compile import CXX_FLAGS, Source, compile_library, name_of, plain, real
-from ..machine.complaints import compile_error
+from ..machine.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
 from ..words.catalog import KERNEL_DIR
 from ..words.errors import BuildError
 from .findings import INCLUDE
@@ -143,7 +142,7 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
         command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise compile_error("simulator", "the simulator's headers", real(done.stderr), {})
+            raise compile_error(source, done.stderr, "the simulator's headers")
         return Made(made, tuple(_first_headers()), (INCLUDE,))
 
     source = Source(_FIRST, "simulator")

@@ -30,7 +30,6 @@ from ..words import arguments
 from ..words.catalog import KERNEL_DIR
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
-from ..words.problem import problem as named_problem
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint
 from .counting import count
@@ -84,9 +83,9 @@ def inspect(
     seed = arguments.whole(seed, "seed")
     gpu = find_gpu(gpu)
     kernel = _kernel(kernel, engine)
-    several = members(problem)
+    chosen, of_set = members(problem)
     found, refused = [], []
-    for asked in [named_problem(problem)] if several is None else several:
+    for asked in chosen:
         reason = kernel.unsupported(asked)
         if reason is None:
             found.append(_inspect(kernel, asked, gpu, engine, block, shared, seed))
@@ -94,7 +93,7 @@ def inspect(
             refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
     if not found:
         raise UnsupportedError("; ".join(refused) or "no problems are given")
-    return found[0] if several is None else Inspections(tuple(found), tuple(refused))
+    return Inspections(tuple(found), tuple(refused)) if of_set else found[0]
 
 
 def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dims | None,

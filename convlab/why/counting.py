@@ -4,8 +4,6 @@ Where only some blocks run, they run on zeros, which take no memory until they a
 addresses of a convolution do not depend on its data.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures of plain data: the roofline, what lines cost, which addresses a warp touches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

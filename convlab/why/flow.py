@@ -6,8 +6,6 @@ T times it may have made one that does U iterations at a time and U - 1 copies f
 the first runs T // U times and the copies run where T % U reaches them.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

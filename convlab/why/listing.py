@@ -1,7 +1,5 @@
 """A kernel's source, line by line, with what each line cost on the simulator."""
 
-from __future__ import annotations
-
 import html
 import math
 import re

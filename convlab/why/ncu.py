@@ -6,8 +6,6 @@ the caches before each pass and leaves the clock alone. Metric names: "Nsight Co
 ``ncu --query-metrics``.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What an inspection found, as frames: quantities, functions, instructions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A header is the run of `//` lines that opens the file, `// key: value`, with con
 indented by two spaces or more. Lines of prose between them are ignored.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import difflib
@@ -54,11 +52,8 @@ class Header:
     atomics: bool = False  # it adds into memory in no fixed order: two runs may differ in bits
 
     def unsupported(self, problem: Problem, sm: int, smem: int) -> str | None:
-        """Return the first requirement that is not met, with the values it met, or None.
-
-        `sm` is the compute capability, 90 for 9.0, and `smem` the bytes of shared memory that a
-        block may opt into.
-        """
+        """Return the first requirement that is not met, with the values it met, or None."""
+        # sm: the compute capability, 90 for 9.0; smem: the bytes of shared memory of a block
         if self.arch and not _runs(self.arch, sm):
             return f"it is for {self.arch} (here sm_{sm})"
         return self._unmet(self.supports, problem, sm=sm, smem=smem)
@@ -110,10 +105,7 @@ _VALUES = {
 
 
 def parse_header(text: str, path: str | Path) -> Header:
-    """Return the header of a kernel file, whose path is for messages and the default title.
-
-    Every key is optional. What cannot be read raises a `CatalogError` that opens with file:line.
-    """
+    """Return the header of a kernel file, whose path is for messages and the default title."""
     path = Path(path)
     values: dict[str, object] = {"title": path.stem}
     for key, (line, value) in _entries(text, path).items():
@@ -190,11 +182,7 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
 
 
 def find(name_or_path: str | Path) -> Path:
-    """Return the file of a kernel, by its path or its name.
-
-    That is the stem of one of the `catalog`; its number will do, what comes before the first "_",
-    or the beginning of a stem, if only one fits. Where none does, the message names the nearest.
-    """
+    """Return the file of a kernel, by its path, or its stem, number or beginning in `catalog`."""
     path = valid_path(name_or_path, "kernel")
     text = "" if path == Path() else os.fspath(name_or_path)
     with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file; no such user
@@ -227,11 +215,7 @@ def _hint(near: list[str], paths: list[Path]) -> str:
 
 
 def folders() -> list[Path]:
-    """Return where kernels are looked for by name.
-
-    First ``kernels/`` of the working directory, whose files hide others of the same name; then the
-    shipped ones (`KERNEL_DIR`) and the directories that CONVLAB_KERNELS lists.
-    """
+    """Return where kernels are looked for by name: the working directory's ``kernels/`` first."""
     found = [own] if (own := Path("kernels").absolute()).is_dir() else []
     found.append(KERNEL_DIR)
     for entry in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):

@@ -256,10 +256,7 @@ class Problem:
 
 
 def same_padding(filter_size: int, dilation: int) -> tuple[int, int]:
-    """Return the padding before and after one dimension for which torch's `padding="same"` stands.
-
-    It is for stride 1 only, and an odd total puts the extra zero after.
-    """
+    """Return the padding before and after a dimension that torch's `padding="same"` stands for."""
     total = dilation * (filter_size - 1)
     return total // 2, total - total // 2
 
@@ -307,13 +304,13 @@ def problems(set_name: str) -> list[Problem]:
     return list(_sets()[choice(set_name, "set of problems", PROBLEM_SETS)])
 
 
-def members(asked: Problem | str | Iterable[Problem | str]) -> list[Problem] | None:
-    """Return the problems that a set's name, or an iterable, means; None if it means just one."""
-    if isinstance(asked, str):
-        return problems(asked) if asked in PROBLEM_SETS else None
-    if isinstance(asked, Problem) or not isinstance(asked, Iterable):
-        return None
-    return [problem(each) for each in several(asked, "problem")]
+def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
+    """Return the problems that are meant, and whether as a set: by its name, or as an iterable."""
+    if isinstance(asked, str) and asked in PROBLEM_SETS:
+        return problems(asked), True
+    if isinstance(asked, (str, Problem)) or not isinstance(asked, Iterable):
+        return [problem(asked)], False
+    return [problem(each) for each in several(asked, "problem")], True
 
 
 def pair(value: object, key: str) -> Pair:

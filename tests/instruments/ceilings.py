@@ -1,0 +1,175 @@
+"""What the rungs on Hopper rest on, each measured alone: on a GPU of compute capability 9.0.
+
+    python -m tests.instruments.ceilings [--write tests/instruments/ceilings.md]
+
+Products of staged tiles, feeding them, writing out, and the error of tensor cores' sums. The kernels
+are in ceilings.cu; a time is the least of several, as these are ceilings.
+"""
+
+import argparse
+import ctypes
+import datetime
+import functools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from convlab.fast.bench import write_between
+from convlab.machine import toolchain
+from convlab.machine.device import describe
+from convlab.words.catalog import KERNEL_DIR
+from convlab.words.errors import ConvlabError
+
+SOURCE = Path(__file__).with_suffix(".cu")
+_SAMPLES = 7
+_SIDE, _PLANES = 1022, 512  # of `square`'s y, a quarter of its planes
+_FEEDS = ("cp.async of 4 bytes", "4 LDG, 1 STS.128", "cp.async of 16 bytes, as it lies",
+          "cp.async.bulk, as it lies")  # fmt: skip
+_STORES = ("cp.async.bulk, runs of 2 rows (8176 B)", "cp.async.bulk, runs of 1 KB in 128 planes",
+           "float, runs of 1 KB in 128 planes", "float2, as accumulators lie")  # fmt: skip
+_PROMOTED = (1, 9, 36, 1 << 30)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Compile ceilings.cu, for Hopper, and load it."""
+    folder = toolchain.temporary(None)
+    command = [
+        toolchain.require_cuda().nvcc, "-shared", "-Xcompiler=-fPIC", "-std=c++17", "-O3",
+        "-gencode=arch=compute_90a,code=sm_90a", f"-I{KERNEL_DIR}", f"-L{toolchain.link_dir()}",
+        SOURCE, "-o", folder / "ceilings.so",
+    ]  # fmt: skip
+    subprocess.run([str(part) for part in command], check=True)
+    return ctypes.CDLL(str(folder / "ceilings.so"))
+
+
+def call(name: str, *given: int | torch.Tensor) -> None:
+    """Launch one of them on torch's stream; raises ConvlabError if it could not be."""
+    entry = getattr(library(), name)
+    entry.restype = ctypes.c_char_p
+    said = entry(*(
+        ctypes.c_void_p(each.data_ptr()) if isinstance(each, torch.Tensor) else ctypes.c_int(each)
+        for each in given
+    ), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))  # fmt: skip
+    if said:
+        raise ConvlabError(f"{name}: {said.decode()}")
+
+
+def seconds(run: Callable[[], None]) -> float:
+    """The least of several times, after one that is not counted."""
+    run()
+    times = []
+    for _ in range(_SAMPLES):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return min(times)
+
+
+def products(groups: int = 2000) -> Iterator[dict[str, object]]:
+    """The inner loop: TFLOP/s of the GPU by class, with taps as moved start addresses and without."""
+    blocks = torch.cuda.get_device_properties(0).multi_processor_count
+    out = torch.empty(blocks * 256, device="cuda")
+    for precision, k, size in (("tf32", 8, 8192), ("bf16", 16, 8192)):
+        a, b = torch.randn(2, size, size, device="cuda")
+        if precision == "bf16":
+            a, b = a.bfloat16(), b.bfloat16()
+        before = torch.backends.cuda.matmul.fp32_precision
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        gemm = 2 * size**3 / seconds(lambda: torch.mm(a, b))
+        torch.backends.cuda.matmul.fp32_precision = before
+        flops = blocks * 2 * groups * 9 * 2 * 64 * 256 * k
+        rates = [
+            flops / seconds(lambda: call("run_products", k // 16, moved, groups, blocks, out))
+            for moved in (0, 1)
+        ]
+        names = (f"m64n256k{k}, aligned starts", f"m64n256k{k}, a tap is a moved start",
+                 f"cuBLAS, {size} cubed")  # fmt: skip
+        for name, rate in zip(names, (*rates, gemm)):
+            yield {"2 warpgroups an SM": name, "class": precision, "TFLOP/s": f"{rate / 1e12:.0f}"}
+
+
+def feeding(rounds: int = 2000) -> Iterator[dict[str, object]]:
+    """Copying rows of 8 channels into pixels of 16 bytes: bytes a nanosecond for each SM."""
+    blocks = torch.cuda.get_device_properties(0).multi_processor_count
+    tile = 2 * 4 * 264 * 4
+    x = torch.randn(blocks * 8 * tile, device="cuda")
+    out = torch.empty(blocks * 512, device="cuda")
+    for i, name in enumerate(_FEEDS):
+        for threads in (128, 256, 512) if i < 3 else (128,):
+            took = seconds(lambda: call("run_feeding", i, threads, rounds, blocks, x, out))
+            yield {
+                "copy": name,
+                "threads": threads,
+                "B/ns": f"{4 * tile * rounds / took / 1e9:.1f}",
+            }
+
+
+def storing() -> Iterator[dict[str, object]]:
+    """Writing planes as large as those of `square`: milliseconds and TB/s."""
+    blocks = torch.cuda.get_device_properties(0).multi_processor_count
+    y = torch.empty(_PLANES, _SIDE, _SIDE, device="cuda")
+    ways: list[tuple[str, Callable[[], None]]] = [("memset", lambda: y.zero_())]
+    for i, name in enumerate(_STORES):
+        for each in (blocks, 4 * blocks):
+            run = functools.partial(call, "run_storing", i, _SIDE, _PLANES, each, y)
+            ways.append((f"{name}, {each // blocks} block{'s' * (each > blocks)} an SM", run))
+    for name, run in ways:
+        took = seconds(run)
+        rate = y.numel() * 4 / took / 1e12
+        yield {"stores": name, "ms": f"{1e3 * took:.2f}", "TB/s": f"{rate:.2f}"}
+
+
+def sums() -> Iterator[dict[str, object]]:
+    """Normwise error against float64: fp32 in order, and 3xTF32 that leaves the tensor core."""
+    for k in (144, 576, 1440, 4608):
+        torch.manual_seed(k)
+        a, b = torch.randn(64, k, device="cuda"), torch.randn(128, k, device="cuda")
+        exact, d = a.double() @ b.double().T, torch.empty(64, 128, device="cuda")
+
+        def error(name: str, *given: int) -> str:
+            call(name, a, b, d, k, *given)
+            return f"{float((d.double() - exact).norm() / exact.norm()):.1e}"
+
+        row: dict[str, object] = {"gemm_k": k, "fp32 FMA in order": error("run_in_order")}
+        for every in _PROMOTED:
+            name = "never" if every > k else f"every {every} step{'s' * (every > 1)}"
+            row[f"3xTF32, {name}"] = error("run_sums", every)
+        yield row
+
+
+def main() -> int:
+    """Measure all, print the tables; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", metavar="FILE", help="write the tables between its markers")
+    given = parser.parse_args()
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        print("ceilings.cu needs an NVIDIA GPU of compute capability 9.0", file=sys.stderr)
+        return 2
+    parts = []
+    for measured in (products, feeding, storing, sums):
+        frame = pd.DataFrame(measured())
+        print(frame.to_string(index=False), end="\n\n")
+        parts += [measured.__doc__, "", markdown(frame), ""]
+    parts.append(f"{describe('cuda')}; {datetime.date.today()}, by `python -m "
+                 "tests.instruments.ceilings --write tests/instruments/ceilings.md`.")  # fmt: skip
+    if given.write:
+        write_between(Path(given.write), "ceilings", "\n".join(parts))
+    return 0
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """Return a Markdown table."""
+    rows = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""The micro-benchmarks under the rungs for Hopper: they compile, and on one they say what is so."""
+
+import pytest
+import torch
+
+from convlab.machine.compile import Source
+from convlab.run.build import cubin
+from tests.instruments import ceilings
+
+
+def test_they_compile_without_spills(tmp_path):
+    path = ceilings.SOURCE
+    _, said = cubin(Source(path.read_text(), path.stem, path), "90a", tmp_path)
+    assert said.count("0 bytes spill stores") == 12 and "C75" not in said
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="for Hopper"
+)
+def test_sums_that_leave_the_tensor_core_are_as_good_as_fp32():
+    for row in ceilings.sums():
+        assert float(row["3xTF32, every 1 step"]) < float(row["fp32 FMA in order"])
+    assert float(row["3xTF32, never"]) > 10 * float(row["3xTF32, every 9 steps"])
+    for rows in (ceilings.products(20), ceilings.feeding(20), ceilings.storing()):
+        assert all(float(list(row.values())[-1]) > 0 for row in rows)
