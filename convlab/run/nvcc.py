@@ -21,7 +21,7 @@ from ..machine.cache import Made
 from ..machine.compile import Source, name_of, plain, real
 from ..sim import Finding
 from ..sim.findings import Place
-from ..words.catalog import KERNEL_DIR, parse_header
+from ..words.catalog import KERNEL_DIR
 from . import build as builds
 
 WARNING = "compiler warning"  # a kind of finding
@@ -36,6 +36,8 @@ _SAID = re.compile(
 )
 _ASSEMBLER = re.compile(r"^ptxas (?:\S+, line \d+; )?(error|warning|fatal) *: (.*)", re.MULTILINE)
 _LIMITS = re.compile(r"\.entry (\w+)\([^{]*?\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
+# Not by `parse_header`: it parses Python, which CPython 3.11 cannot do in two threads (gh-106905).
+_ARCH = re.compile(r"^// ?arch:\s+sm_(\w+)", re.MULTILINE)
 _USED = re.compile(r"entry function '(\w+)'.*?Used (\d+) registers", re.DOTALL)
 
 
@@ -100,8 +102,8 @@ def said(source: Source, defines: Mapping[str, object]) -> Said | None:
     cuda = toolchain.cuda()
     if cuda is None:
         return None
-    stated = parse_header(source.text, source.label).arch
-    arch = stated.removeprefix("sm_") if stated else f"{sim.SM}a"
+    stated = _ARCH.search(source.text)
+    arch = stated[1] if stated else f"{sim.SM}a"
     headers = source.headers()
 
     def make(folder: Path) -> Made:
