@@ -5,6 +5,8 @@ import os
 import pytest
 import torch
 
+from convlab.run.kernel import Kernel
+
 # What takes longest begins first; each of the last is one group, tens of seconds long.
 HEAVY = (
     "test_browser",
@@ -39,6 +41,15 @@ def _give_back_gpu_memory():
     yield
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True)
+def _nvcc_where_it_is_the_subject(request: pytest.FixtureRequest):
+    """Have nvcc compile what is checked on the simulator only in tests that are named after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "nvcc" not in request.node.name:
+            patch.setattr(Kernel, "by_nvcc", lambda kernel: None)
+        yield
 
 
 def _settings() -> list[object]:

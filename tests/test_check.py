@@ -286,6 +286,17 @@ def test_what_the_class_or_the_header_allows_passes():
     assert not report.ok and "wrong when it runs again on the same data" in str(report)
 
 
+def test_what_adds_with_atomics_has_to_be_right_each_time():
+    """Its bits may move, its results may not: a sum that the first call left, or a race."""
+
+    def adds_up(launch, y):
+        launch.y.copy_(y * launch.runnable.runs)
+
+    report = check(Fake(adds_up, atomics=True), PLAIN)
+    assert [f.kind for f in report.findings] == ["not repeatable"] and not report.ok
+    assert "outputs are wrong when it runs again" in str(report) and report.findings[0].index
+
+
 def test_outputs_that_say_little_are_noted():
     report = check(Fake(), Problem(N=0, C=3, H=8, W=8, K=4, R=3, S=3))
     assert report.ok and report.compared == "no outputs, none compared"
@@ -413,6 +424,15 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert [report.problem for report in other] != [problem for problem, _ in told]
 
 
+def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
+    monkeypatch.setattr(checking, "named_problems", lambda name: [])
+    monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
+    found = check(Fake(), count=16, progress=False)
+    tried = {report.problem for report in found}
+    assert found.ok and len(tried) == 4 + 1  # the one that the settings ride on
+    assert found.notes[0] == "0 fixed and 19 generated problems, seed 0"
+
+
 def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
     reports = check(Fake(wrong_if_strided), count=30, progress=False)
     assert reports.patterns[0] == "wrong wherever the stride is not 1, and only there"
@@ -448,6 +468,43 @@ def test_the_smallest_fails_as_the_others_do():
 
     reports = check(Fake(races), [PLAIN], progress=False)
     assert reports.smallest.fault == "race" and reports.smallest.problem.C == 2
+
+
+def test_smallest_may_be_one_where_a_wrong_result_is_found_to_be_a_fault_at_a_line():
+    def told_on_small_ones(launch, y):
+        if launch.problem.H < 20:
+            raise LaunchError("race", "race", [Finding("race", "two", file="a.cu", line=3)])
+        launch.y.copy_(y + 1)
+
+    large = Problem(N=1, C=1, H=40, W=7, K=1, R=3, S=3)
+    found = check(Fake(told_on_small_ones), [large], progress=False)
+    assert found.smallest.fault == "race" and found.smallest.problem.H < 20
+    assert found.to_dict()["findings"][0]["line"] == 3
+
+
+def test_a_refusal_does_not_stand_before_a_fault():
+    def refuses_small_ones(launch, y):
+        launch.y.copy_(y + 1)
+        if launch.problem.macs < 100:
+            raise LaunchError("too small", findings=[Finding("never written", "y", error=False)])
+
+    small = Problem(N=1, C=1, H=3, W=3, K=1, R=3, S=3)
+    found = check(Fake(refuses_small_ones), [small, PLAIN], progress=False)
+    assert found.smallest.fault is None and found.to_dict()["fault"] == "wrong result"
+    alone = check(Fake(refuses_small_ones), [small], progress=False).to_dict()
+    assert alone["fault"] == "refused" and len(alone["findings"]) == 1
+
+
+def test_guards_of_an_output_that_misses_an_aligned_address():
+    guards = examine.Guards(16)
+    launch = Launch(None, PLAIN, (None, None, None))
+    launch.y = guards.allocate((2, 3), torch.float32, CPU)
+    guards.name(launch)
+    assert launch.y.data_ptr() % 32 == 16 and not guards.violations()
+    beside(launch.y, 2).fill_(0)
+    (found,) = guards.violations()
+    assert "outside of y: 1 element changed after its end, 2 past" in found.text
+    assert found.index == (7,)
 
 
 def test_set_is_given_up_when_faults_take_long(monkeypatch):
@@ -571,7 +628,8 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     assert (
         len(found["reports"]) == 7 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
     )
-    assert found["notes"] == ["1 fixed and 6 generated problems, seed 3"]
+    said, untried = found["notes"]
+    assert said == "1 fixed and 6 generated problems, seed 3" and untried.startswith("not tried: ")
 
 
 def test_fit_shrinks_for_the_simulator_or_says_how_much_is_needed(monkeypatch):

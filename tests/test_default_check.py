@@ -10,13 +10,16 @@ import json
 import math
 import os
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 import convlab
+from convlab.machine import toolchain
 from convlab.right import reference, settings
 from convlab.right.check import check
+from convlab.run import build as builds
 from convlab.words.errors import LaunchError
 from convlab.words.problem import Problem
 from tests.suites import FOLDER
@@ -166,6 +169,8 @@ def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -
     first, *others = found
     assert first.ok and first.problem == PLAIN and not first.setting
     assert found.smallest.setting.startswith(setting), found
+    assert "nobody wrote" not in str(found)  # inf and NaN come of the data
+    assert "not tried: sizes whose y or x passes 2^31 elements" in str(found)
     assert [r.setting for r in others] == [s.words for s in settings.SETTINGS]
     good = sum(report.ok for report in others)
     assert f"WRONG, right on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
@@ -214,6 +219,8 @@ STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it 
         "last": f"if (d.R * d.S == 1) {{ {VECTOR} }}"}),
     "float4_of_what_is_aligned": ("", {
         "last": f"if ((size_t)in % 16 == 0) {{ {VECTOR} }}"}),
+    "counts_on_where_y_begins": ("with x, w, bias and y 16 bytes", {
+        "first": "if ((size_t)out % 32) return;"}),
     "refuses_what_is_not": ("", {
         "last": VECTOR,
         "host": 'if ((size_t)x % 16) return "x is not aligned";'}),
@@ -225,7 +232,7 @@ STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it 
 def test_addresses_and_earlier_calls_show_it(
     few: None, setting: str, parts: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-2:])  # with finite numbers
+    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-3:])  # with finite numbers
     found = default(stranger("stateful", engine, **parts))
     assert found.ok == (not setting), found
     if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and
@@ -242,3 +249,81 @@ def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
     with pytest.raises(LaunchError, match="misaligned access"):
         kernel(shifted, w, bias, *options)
     assert torch.equal(stranger("plain")(shifted, w, bias, *options), kernel(x, w, bias, *options))
+
+
+# ---- what only nvcc says -----------------------------------------------------------------------
+
+AGAIN = "const float*, const float*, const float*, float*, ConvProblem, void*"
+MANY = """
+    float v[90];
+    #pragma unroll
+    for (int i = 0; i < 90; i++) v[i] = in[(i + threadIdx.x) % d.W];
+    __syncthreads();
+    float more = 0;
+    for (int j = 0; j < d.N; j++)
+        #pragma unroll
+        for (int i = 0; i < 90; i++) more = more * v[i] + v[89 - i];
+    sum += 0 * more;"""
+REFUSED = {  # a kernel that is right on the simulator; the kind of the finding, the line it is at
+    "host_function": ("does not build", "sum = twice", {
+        "before": "float twice(float v) { return 2 * v; }", "last": "sum = twice(sum) / 2;"}),
+    "constexpr_of_the_library": ("does not build", "sum = std::max", {
+        "before": "#include <algorithm>", "last": "sum = std::max(sum, sum);"}),
+    "lambda_without_the_flag": ("does not build", "each<<<", {
+        "before": "template <class F> __global__ void each(F f, float* y) { y[0] = f(1.f); }",
+        "host": "each<<<1, 1, 0, stream>>>([=] __device__(float v) { return v; }, y);"}),
+    "constants_over_64_KB": ("does not build", "__constant__", {
+        "before": "__constant__ float table[20000];", "last": "if (idx < 0) sum = table[-idx];"}),
+    "launch_bounds": ("launch configuration", "conv_kernel(", {
+        "before": f"__global__ void __launch_bounds__(128) conv_kernel({AGAIN});"}),
+    "registers": ("launch configuration", "conv_kernel(", {
+        "last": MANY, "host": "conv_kernel<<<(total + 1023) / 1024, 1024, 0, stream>>>"
+                              "(x, w, bias, y, d, workspace); return launch_error();"}),
+}  # fmt: skip
+needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("kind", "line", "parts"), REFUSED.values(), ids=REFUSED)
+def test_what_only_nvcc_refuses_is_a_failing_report(
+    kind: str, line: str, parts: dict[str, str]
+) -> None:
+    kernel = stranger("refused", **parts)
+    one, several = check(kernel, PLAIN), check(kernel, [PLAIN], progress=False)
+    assert not one.ok and not several.ok and not one.wrong
+    first = one.findings[0]
+    assert (one.fault, first.kind, first.file) == (kind, kind, "refused.cu")
+    assert line in kernel.source.splitlines()[first.line - 1]
+    told = json.loads(json.dumps([one.to_dict(), several.to_dict()]))
+    VALIDATOR.validate({"ok": False, "reports": told})
+    assert told[0]["fault"] == kind and ("nvcc refuses it" in str(several)) == bool(several.errors)
+    found = (told[1]["smallest"] or told[1])["findings"][0]
+    assert found["kind"] == kind and found["try"]
+
+
+@needs_nvcc
+def test_nvcc_is_asked_once_and_only_by_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    warns = stranger("warns", last=f"int unused = {os.getpid()};")
+    asked = Mock(side_effect=builds.device_code)
+    monkeypatch.setattr(builds, "device_code", asked)
+    x, w, bias = reference.inputs(PLAIN)
+    warns(x, w, bias, PLAIN.stride, PLAIN.padding, PLAIN.dilation, PLAIN.groups)
+    assert not asked.called
+    for _ in range(2):
+        report = check(warns, PLAIN)
+        assert report.ok and [f.kind for f in report.findings] == ["compiler warning"]
+        assert '"unused"' in report.findings[0].text and "warning" in str(report)
+    assert asked.call_count == 1
+
+
+@needs_nvcc
+def test_no_nvcc_or_one_that_fails_is_no_fault_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = stranger("sound")
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--no-such-option")
+    report = check(kernel, PLAIN)
+    assert report.ok and "nvcc did not compile it: " in report.notes[-1]
+    monkeypatch.setattr(toolchain, "cuda", lambda: None)
+    report = check(kernel, PLAIN)
+    assert report.ok and not report.notes

@@ -113,11 +113,15 @@ PLANTED = {
     "scaled_before_bias": (biased(1, 0.5), "1/2 times what it should be, before the bias"),
     "no_bias": (biased(0, 1), "the bias is not added: all 17,760"),
     "bias_twice": (biased(2, 1), "the bias is added twice"),
+    "bias_by_four_threads": (biased(4, 1), "the bias is added 4 times: all 17,760"),
     "zeros": (lambda y, *_: 0 * y, "every output is 0"),
     "zeros_in_part": (lambda y, *_: y * (torch.arange(3) < 2).view(-1, 1, 1, 1), "alike, 0: all 5"),
     "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 wrong"),
     "nan": (put((0, 3), value=float("nan")), "NaN or inf, as made of memory that nobody wrote"),
-    "tf32": (rounded(13), "rounded to TF32 or fp16, where fp32 is declared"),
+    "tf32": (rounded(13), "operands or sums were rounded to TF32 or fp16, where fp32 is declared"),
+    "fp16_sums": (lambda y, *_: y.half().float(), "as if sums were rounded to TF32 or fp16"),
+    "fp16_sums_and_bias": (lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),
+                           "as if sums were rounded to TF32 or fp16"),
     "bf16": (rounded(16), "rounded to bf16, where fp32 is declared"),
 }  # fmt: skip
 
@@ -213,12 +217,14 @@ SOME = [*generated(80, seed=5)]
         (lambda p: p.groups > 1, "wrong wherever groups > 1, and only there"),
         (lambda p: p.R != p.S, "wrong wherever R is not S, and only there"),
         (lambda p: p.padding[1] > 0, "wrong wherever pad_w is not 0, and only there"),
-        (lambda p: p.C // p.groups >= 13, "wrong wherever C/groups >= 13, and only there"),
+        (lambda p: p.C // p.groups >= 13, "wrong wherever C/groups >= 13 (right up to 9), and only there"),
         (lambda p: p.Q % 4 != 0, "wrong wherever Q is not a multiple of 4, and only there"),
         (lambda p: p.bias and p.N > 1, "N > 1 and there is a bias"),
         (lambda p: p.P % 24 == 0, "wrong wherever P is a multiple of 24, and only there"),
+        (lambda p: p.gemm_m * p.K > 9000, "wrong wherever N*K*P*Q >= "),
+        (lambda p: p.gemm_k < 32, "wrong wherever C/groups*R*S <= "),
     ],
-    ids=["dilation", "stride", "groups", "R!=S", "pad_w", "channels", "Q%4", "bias,N", "P%24"],
+    ids=["dilation", "stride", "groups", "R!=S", "pad_w", "channels", "Q%4", "bias,N", "P%24", "outputs", "gemm_k"],
 )  # fmt: skip
 def test_across_names_what_failing_problems_share(fails, sentence):
     some = SOME if sum(map(fails, SOME)) > 1 else [*generated(80, seed=11)]
@@ -249,6 +255,24 @@ def test_across_tells_which_explanations_fit():
     (said,) = across([(p, p.stride[0] == 1) for p in some])
     assert said.startswith("wrong wherever the stride is not 1, and only there (or stride_h is not")
     assert "or stride_w is not 1" in said and said.endswith("these problems do not tell)")
+
+
+def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
+    """A limit is as near as it is known, and what a try contradicts is not said."""
+    drawn = [problem(f"N{n} C1 H3 W{w} K2 R1 S1") for n in (1, 2, 3, 4, 5, 6)
+             for w in (900, 1000, 1031, 1040)]  # fmt: skip
+    outcomes = [(p, p.Q < 1025) for p in drawn]
+    assert across(outcomes)[0].startswith("wrong wherever Q >= 1031 (right up to 1000), and only")
+    tries = [
+        dataclasses.replace(drawn[3], W=w, H=h, name="")
+        for w in (600, 1023, 1024, 1025)
+        for h in (1, 3)
+    ]
+    (said,) = across(outcomes, [(p, p.Q < 1025) for p in tries])
+    assert said.startswith("wrong wherever Q >= 1025, and only there") and "P*Q" not in said
+    assert not across(
+        outcomes, [(dataclasses.replace(drawn[0], W=1100, name=""), True), (drawn[0], False)]
+    )
 
 
 def test_across_is_silent_where_all_is_right_or_all_is_wrong():

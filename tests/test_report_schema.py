@@ -13,6 +13,7 @@ import convlab
 from convlab.run import faults
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
+from tests.instruments import mend
 
 RIGHT = Path(convlab.__file__).parent / "right"
 SCHEMA = json.loads((RIGHT / "report.schema.json").read_text())
@@ -34,11 +35,12 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* c, const float* x, const flo
 }
 """
 ALL = "if (t < end) y[t] = 1;"
+STORED = f"{ALL} // here"
 # Broken kernels, the line that is told marked "// here", and what is told of them: how far they
 # came, the kind of fault, array, index, thread.
 PLANTED = {
-    "wrong": (ALL, "wrong", "wrong result", "y", [0, 0, 0, 0], None),
-    "unwritten": ("if (t < end - 3) y[t] = 1;", "wrong", "never written", "y", [0, 1, 3, 1], None),
+    "wrong": (STORED, "wrong", "wrong result", "y", [0, 0, 0, 0], None),
+    "unwritten": ("if (t < end - 3) y[t] = 1; // here", "wrong", "never written", "y", [0, 1, 3, 1], None),
     "race": (f"s[t / 32][t % 32] = 1; // here\n y[t % 32] = s[1 - t / 32][t % 32]; {ALL}",
              "failed", "race", "s", [1, 0], [32, 0, 0]),
     "out of bounds": ("y[t + 1] = 1; // here",
@@ -106,6 +108,39 @@ def test_fault_is_told_with_its_place(told, name):
         assert finding["thread"] == thread and finding["block"] == (thread and [0, 0, 0])
     if name == "race":
         assert (finding["other_line"], finding["other_thread"]) == (here + 1, [0, 0, 0])
+
+
+def test_set_is_told_as_its_smallest_failing_problem_is(told):
+    """A program reads one form: kind, place, problem and advice stand where they do for one problem."""
+    found = convlab.check(convlab.load(told[1]["out of bounds"], engine="sim"), [PROBLEM, "N1 C2 H5 W5 K2 R3 S3"],
+                          progress=False)  # fmt: skip
+    report = json.loads(json.dumps(found.to_dict()))
+    VALIDATOR.validate({"ok": False, "reports": [report]})
+    told_of = [f for f in report["findings"] if f["kind"] != "compiler warning"]  # these come last
+    assert told_of == report["smallest"]["findings"] == report["findings"][: len(told_of)]
+    same = ("verdict", "fault", "failures", "dimensions", "problem", "right", "ok")
+    assert {key: report[key] for key in same} == {key: report["smallest"][key] for key in same}
+    assert report["fault"] == "global out of bounds" and report["findings"][0]["line"]
+    declined = convlab.check(
+        convlab.load(told[1]["declined"], engine="sim"), [PROBLEM], progress=False
+    )
+    report = json.loads(json.dumps(declined.to_dict()))
+    VALIDATOR.validate({"ok": False, "reports": [report]})
+    assert report["verdict"] == report["fault"] == "declined" and "R == 7" in report["failures"][0]
+
+
+@pytest.mark.parametrize("name", ["01c_no_barrier_before", "01_stride_ignored", "01_bias_ignored"])
+def test_program_mends_a_kernel_by_its_report_alone(name, monkeypatch):
+    (mutant,) = (m for mutants in mend.chosen().values() for m in mutants if m.name == name)
+    few = [
+        convlab.problem(spec) for spec in ("N1 C2 H9 W8 K3 R3 S3", "N1 C2 H9 W8 K3 R3 S3 s2x1 bias")
+    ]
+    monkeypatch.setattr(mend, "everything", lambda: few)
+    monkeypatch.setattr(mend, "TRIES", 4)
+    assert mend.told("no_kernel", "no CUDA", few)["fault"] == "does not build"
+    outcome = mend.mend(name, mutant.source)
+    assert outcome.mended and outcome.text != mutant.source and len(outcome.rules) == 1, outcome
+    assert [*map(len, mend.chosen().values())] == [4] * len(mend.KINDS)
 
 
 def test_sound_kernel_has_no_fault(told):

@@ -9,8 +9,11 @@ in a process of its own, so that what it breaks is not the caller's.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,10 +34,12 @@ from .report import Report, Reports
 from .settings import ONCE, ORDINARY, SETTINGS, Setting
 
 COUNT = 64  # generated problems, unless told otherwise
+_DRAWS = 30  # times as many, of which those are picked that a kernel of few problems does
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _SHRINK_SECONDS = 20.0
+_INT = 1 << 31  # elements that an int counts
 _LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
 _ONCE = "run once, untraced: longer than {:,}"  # without looking for races
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
@@ -60,7 +65,9 @@ def check(
     that, a stratified sample of the outputs is (borders, corners, tile seams and the last ones
     included), and every output with a pinned fp32 convolution: cuDNN's on a GPU, torch's on the
     CPU. The memory it takes, beside x, w, y and the workspace: x and w once more, and at most
-    4 GiB, or three times the outputs of one image where that is more.
+    4 GiB, or three times the outputs of one image where that is more. Beside a simulated run nvcc,
+    where it is there, compiles the kernel too: what it refuses, or a GPU would by what it says, is
+    wrong; what it warns of is a warning.
 
     Parameters
     ----------
@@ -75,7 +82,8 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given.
+        How many problems are generated where none is given; where the kernel declines most of
+        them, more are, until a quarter of so many are for it.
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
@@ -125,6 +133,9 @@ def check(
     kernel.must_run_whole()
     built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
     isolate = isolate and not kernel.simulated and not kernel.library
+    beside = ThreadPoolExecutor(1)
+    nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
+    beside.shutdown(wait=False)
 
     def one(
         problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = (),
@@ -135,7 +146,9 @@ def check(
             if isolate and worker.can_cross(*given):
                 return worker.call(examine, *given, time_limit=time_limit)
             with explained(kernel.name):
-                return examine(*given)
+                report = examine(*given)
+            said = nvcc.result()
+            return report.joined([*said.too_large(report.threads)]) if said else report
         except ConvlabError as error:
             error.problem = problem
             raise
@@ -148,16 +161,17 @@ def check(
 
     def short(problem: Problem) -> Report:
         """A problem of the default check."""
-        if kernel.simulated and max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG:
+        if kernel.simulated and _is_long(problem):
             return one(problem, untraced, (_ONCE.format(_LONG),), ONCE)
         return one(problem)
 
     found: Report | Reports
     asked, of_set = ([], False) if problem is None else members(problem)
     if problem is None:
-        chosen = [*named_problems("awkward"), *named_problems("limits"),
-                  *shapes.generated(count, seed)]  # fmt: skip
-        what = f"{len(chosen) - count} fixed and {count} generated problems, seed {seed}"
+        chosen = [*named_problems("awkward"), *named_problems("limits")]
+        drawn = _drawn(kernel, count, seed)
+        what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {seed}"
+        chosen += drawn
         found = _check_set(kernel, short, chosen, (what,), progress)
         if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
             small = kernel.limited(_LITTLE_WORKSPACE)
@@ -169,6 +183,9 @@ def check(
         for on in settings.hosts(kernel, [r.problem for r in found]):
             if found.ok and kernel.source:  # of a kernel's file
                 found = _in_settings(kernel, functools.partial(one, on), found)
+        passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
+        if kernel.source and max(passed, default=0) < _INT:
+            found = found.joined((), "not tried: sizes whose y or x passes 2^31 elements")
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
     elif not of_set:
@@ -176,9 +193,34 @@ def check(
     else:
         what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
         found = _check_set(kernel, fitted, asked, what, progress)
+    if said := nvcc.result():
+        found = found.joined(said.findings, said.note)
     if raises and not found.ok:
         raise WrongResult(str(found))
     return found
+
+
+def _is_long(problem: Problem) -> bool:
+    return max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG
+
+
+def _rank(report: Report) -> tuple[bool, bool, int, int]:
+    """Faults and wrong results stand before refusals; then short problems, then small ones."""
+    problem = report.problem
+    return report.fault == "", _is_long(problem), problem.macs, problem.min_bytes
+
+
+def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
+    """So many generated problems; more, if it declines most, until a quarter are for it."""
+    drawn = [*shapes.generated(count, seed)]
+    able = sum(not kernel.unsupported(problem) for problem in drawn)
+    for problem in itertools.islice(shapes.generated(_DRAWS * count, seed), count, None):
+        if 4 * able >= count:
+            break
+        if not kernel.unsupported(problem):
+            drawn.append(problem)
+            able += 1
+    return drawn
 
 
 def _check_set(
@@ -191,7 +233,7 @@ def _check_set(
     """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
     reports: list[Report] = []
     skipped: list[tuple[Problem, str]] = []
-    smallest = None
+    smallest, searched = None, {}
     lost = 0.0  # seconds that faults took
 
     def attempt(problem: Problem) -> Report:
@@ -215,9 +257,12 @@ def _check_set(
                 tried[problem] = attempt(problem)
             except UnsupportedError:
                 return False
-            return not tried[problem].ok and tried[problem].fault == least.fault
+            found = tried[problem]
+            told = least.fault is None and any(f.error and f.line for f in found.findings)
+            return not found.ok and (found.fault == least.fault or told)  # or tells where
 
         smallest = shapes.shrink(least.problem, fails)
+        searched.update((problem, report.ok) for problem, report in tried.items())
         if len(tried) > 1:
             nonlocal notes
             notes += (f"shrunk from {least.problem.label} in {len(tried) - 1} tries",)
@@ -238,8 +283,9 @@ def _check_set(
                 break
         if wrong := [report for report in reports if not report.ok]:
             bar.set_description(f"{kernel.name}: shrinking")
-            smallest = shrunk(min(wrong, key=lambda r: (r.problem.macs, r.problem.min_bytes)))
-    return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes)
+            smallest = shrunk(min(wrong, key=_rank))
+    also = tuple((p, ok) for p, ok in searched.items() if p not in problems)
+    return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
 
 
 def _in_settings(kernel: Runnable, one: Callable[..., Report], found: Reports) -> Reports:

@@ -27,7 +27,7 @@ from ..words.errors import LaunchError
 from ..words.problem import Problem
 from . import reference, settings, tally
 from .reference import Reference
-from .report import Report, found_in, worded
+from .report import COMPARED, Report, found_in, worded
 from .settings import ORDINARY, Setting
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
@@ -69,7 +69,7 @@ def _examine(
     kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...],
     setting: Setting,
 ) -> Report:  # fmt: skip
-    guards, said = Guards(), list(notes)
+    guards, said = Guards(setting.offset if setting.offset == settings.Y_OFFSET else 0), list(notes)
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
@@ -98,6 +98,7 @@ def _examine(
     if not found.error <= bound:
         text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
         failures.append(tally.wrong("wrong result", f"{text} here"))
+    failures = _stored(failures, launch)
     if failures and setting.data in ("integers", "special"):
         said.append(
             "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`; one "
@@ -107,7 +108,7 @@ def _examine(
         said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     try:
-        moving = _moving(kernel, launch, right, bound, host_seconds, said) if setting.twice else []
+        moving = _moving(launch, found, host_seconds, said) if setting.twice else []
     except LaunchError as error:
         if not failures:
             raise
@@ -124,12 +125,31 @@ def _examine(
         compared=found.compared, findings=findings, patterns=tuple(patterns),
         failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
         notes=tuple(said), setting=setting.words,
-        pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
+        threads=_most_threads(launch), pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
     reference.forget_if_large(right)
     return report
+
+
+def _stored(failures: list[Finding], launch: Launch) -> list[Finding]:
+    """Give wrong outputs the line that stores y, where a simulated run had one such line."""
+    stores = {(row["file"], row["line"]) for row in (launch.lines if failures else ())
+              if row["array"] == "y" and row["kind"] != "load"}  # fmt: skip
+    if len(stores) != 1:
+        return failures
+    ((file, line),) = stores
+    return [dataclasses.replace(f, file=file, line=line) if f.kind in COMPARED else f
+            for f in failures]  # fmt: skip
+
+
+def _most_threads(launch: Launch) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for each in launch.launches:
+        name = str(each["kernel"])
+        most[name] = max(most.get(name, 0), math.prod(each["block"]))
+    return most
 
 
 def failed(
@@ -169,10 +189,9 @@ def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
     return poisoned
 
 
-def _moving(
-    kernel: Runnable, launch: Launch, right: Reference, bound: float, took: float, notes: list[str]
-) -> list[Finding]:  # fmt: skip
-    """Run once more and compare bits, or the error of who may differ; unless it takes too long."""
+def _moving(launch: Launch, found: tally.Tally, took: float, notes: list[str]) -> list[Finding]:
+    """Run once more and compare bits, or where these may differ the results; unless it takes long."""
+    kernel = launch.runnable
     if kernel.library:  # its own choice of algorithm, not ours to judge
         return []
     if kernel.simulated and took > _SLOW_SECONDS:
@@ -180,10 +199,15 @@ def _moving(
         return []
     if kernel.atomics:
         notes.append("bits not compared: its header says that it adds with atomics, in any order")
-        if tally.Tally(right, launch.y, bound, _run(launch)).right:
+        poisoned = _run(launch)
+        again = tally.Tally(found.reference, launch.y, found.bound, poisoned)
+        if again.right or not found.right:
             return []
-        text = "it is wrong when it runs again on the same data: a race, or sums not begun at zero"
-        return [tally.wrong("not repeatable", text)]
+        text = (
+            f"{again.wrong:,} outputs are wrong when it runs again on the same data, where the first "
+            "run was right: a race, or memory that it counts on and another call has changed"
+        )
+        return [tally.wrong("not repeatable", text, "y", again.first_wrong, launch.problem.y_shape)]
     first = tally.keep(launch.y)
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()
@@ -222,7 +246,9 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
 class Guards:
     """The guarded buffers of one run; `violations` says which of them were written around."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int = 0) -> None:
+        """Numbers that are not `place`d, y's, begin `offset` bytes past an aligned address."""
+        self._offset = offset
         self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
         self._names: dict[int, str] = {}  # by the middle's address
 
@@ -234,7 +260,7 @@ class Guards:
         if tensor is None:
             return None
         skipped = offset // tensor.element_size()
-        middle = self.allocate((skipped + tensor.numel(),), tensor.dtype, tensor.device)
+        middle = self._between((skipped + tensor.numel(),), tensor.dtype, tensor.device)
         self._names[middle.data_ptr()] = name
         middle[:skipped] = math.nan
         return middle[skipped:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
@@ -248,6 +274,12 @@ class Guards:
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
+        skipped = 0 if dtype == torch.uint8 else self._offset // dtype.itemsize
+        y = self._between((skipped + math.prod(shape),), dtype, device)[skipped:].view(shape)
+        self._kept[-1] = self._kept[-1][0], y
+        return y
+
+    def _between(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         zone, size = ZONE[device.type], math.prod(shape) * dtype.itemsize
         whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
         for place, canary in _zones(whole):

@@ -18,13 +18,15 @@ from ..words.problem import Problem
 
 _MOST = 6  # sentences
 _FEWEST = 4  # outputs that must agree before their values make a sentence
-_HUGE = 1e10  # outputs of such size come of data that may overflow
 _FIRST = 64  # outputs tried before all are
+_OFTEN = 100  # times that a bias may be added
 _MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is computed anew
 _LONGEST = 1 << 16  # indices along which tiles are looked for
 # Normwise errors of products of rounded operands on normal data: 2.9e-4 where TF32 or fp16 is
-# rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project).
-_ROUNDINGS = ((2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
+# rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project),
+# less where only sums are rounded, and a bias is added to them;
+# and the significant bits that each keeps.
+_ROUNDINGS = ((1.2e-4, 1.1e-3, "TF32 or fp16", 11), (1.7e-3, 4e-3, "bf16", 8))
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Evidence:
     whole: bool  # whether these are all outputs, in memory order
     truth_at: Callable[[np.ndarray], np.ndarray]  # the truth at other positions (L, 4)
     bias: np.ndarray | None = None  # (K,)
+    usual: bool = True  # whether the inputs are ordinary numbers, not inf, NaN, huge, tiny or 0
 
     def near(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
         """Which of some values would be right if that were expected of them."""
@@ -68,9 +71,12 @@ def _values(e: Evidence) -> Iterator[str]:
         yield f"never written: {_share(never, int(e.wrong.sum()))}"
     finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
     if strange := written - len(finite):
-        why = ", as made of memory that nobody wrote (workspace and surroundings hold NaN)"
-        given = not np.isfinite(e.truth).all() or e.rms > _HUGE  # x and w hold such numbers
-        yield f"NaN or inf{'' if given else why}: {_share(strange, written)}"
+        why = (
+            "as made of memory that nobody wrote (workspace and surroundings hold NaN)"
+            if e.usual
+            else "and not the one that belongs there"
+        )
+        yield f"NaN or inf, {why}: {_share(strange, written)}"
     if len(finite):
         sentences = [*_simple(e, finite), *_moved(e, finite)]
         yield from sentences or _rounded(e)
@@ -84,9 +90,12 @@ def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
         return int(hit.sum()) >= max(_FEWEST, len(hit) / 2)
 
     bias = np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
-    for times, text in ((-1, "is not added"), (1, "is added twice")) if e.bias is not None else ():
-        hit = e.near(got, truth + times * bias)
-        if many(hit):
+    if bias.any():
+        more = float(np.median(((got - truth)[bias != 0]) / bias[bias != 0]))
+        more = round(more) if abs(more) < _OFTEN else 0
+        hit = e.near(got, truth + more * bias)
+        if more and many(hit):
+            text = {-1: "is not added", 1: "is added twice"}.get(more, f"is added {more + 1} times")
             yield f"the bias {text}: {_share(hit.sum(), len(bad))}"
             return
     alike = got == np.median(got)
@@ -173,14 +182,26 @@ def _rounded(e: Evidence) -> Iterator[str]:
         return
     errors = e.got - e.truth
     spread = math.sqrt(float(np.mean(np.square(errors))))
-    if np.abs(errors).max() > 8 * spread:
+    if np.abs(errors).max() > 12 * spread:
         return
-    for low, high, name in _ROUNDINGS:
+    for low, high, name, bits in _ROUNDINGS:
         if low <= spread / e.rms <= high:
+            which = "sums" if _of_few_bits(e, bits) else "operands or sums"
             yield (
-                f"as if operands were rounded to {name}, where {e.precision} is declared: errors "
+                f"as if {which} were rounded to {name}, where {e.precision} is declared: errors "
                 f"of {spread / e.rms:.1e} of the outputs' size, alike everywhere"
             )
+
+
+def _of_few_bits(e: Evidence, bits: int) -> bool:
+    """Whether the outputs, with the bias or before it was added, have so many significant bits."""
+    bias = 0.0 if e.bias is None else e.bias[e.where[:, 1]]
+    for sums, lost in ((e.got, 0.0), (e.got - bias, 2.0**-23 * (np.abs(e.got) + np.abs(bias)))):
+        mantissa, exponent = np.frexp(sums)
+        kept = np.ldexp(np.round(np.ldexp(mantissa, bits)), exponent - bits)
+        if (np.abs(kept - sums) <= lost).all():
+            return True
+    return False
 
 
 # Where they are -------------------------------------------------------------------------------

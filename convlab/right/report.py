@@ -21,6 +21,7 @@ from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedErr
 from ..words.problem import Problem
 from .shapes import across
 
+COMPARED = ("wrong result", "never written")  # kinds that are of outputs, wherever they are stored
 _LISTED = 6  # problems that get a line of their own
 _SHORT = 12  # problems of a set that is shown as a table
 _COLUMNS = {"problem": "problem", "shown": "result", "error": ("error", "{:.1e}"),
@@ -43,6 +44,8 @@ def found_in(error: ConvlabError) -> tuple[Finding, ...]:
     places = getattr(error, "places", ())
     known = [Finding(kind, text, file=file, line=line) for file, line, text in places]
     known = known or getattr(error, "findings", ())
+    if kind == "refused":  # then y is not written
+        known = [finding for finding in known if finding.kind != "never written"]
     if not any(f.error for f in known):  # a call that was refused may be what the error is about
         known = [replace(f, error=f.kind == "refused launch") for f in known]
     own = () if any(f.error for f in known) else (Finding(kind, str(error.args[0])),)
@@ -61,22 +64,27 @@ def _outcome(
     verdict: str, problem: Problem | None, failures: Sequence[str], findings: Sequence[Finding]
 ) -> dict[str, Any]:
     """What a program wants to know first, of a report as of what stands for one."""
-    told = [plain(finding) | {"try": on_page(finding.kind)[1]} for finding in findings]
     fault = next((finding.kind for finding in findings if finding.error), None)
     return {
         "ok": verdict == "right", "verdict": verdict, "fault": fault, "failures": failures,
-        "findings": told, "dimensions": problem and str(problem),
+        "findings": _told(findings), "dimensions": problem and str(problem),
     }  # fmt: skip
+
+
+def _told(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Findings as JSON has them, each with what to do next."""
+    return [plain(finding) | {"try": on_page(finding.kind)[1]} for finding in findings]
 
 
 def worded(found: Finding) -> str:
     """Return a finding as people read it; a comparison's text needs no kind."""
-    where = f", {Path(found.file).name}:{found.line}" if found.file else ""
+    placed = found.file and found.kind not in COMPARED
+    where = f", {Path(found.file).name}:{found.line}" if placed else ""
     kind = f"{found.kind}: " if where or not found.error else ""
     return f"{'' if found.error else 'warning: '}{kind}{found.text}{where}"
 
 
-def _warnings(reports: Sequence[Report]) -> list[str]:
+def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
     """A line for each kind of the simulator's warnings and place of one, as it last said it."""
     found = (f for report in reports for f in report.findings if not f.error)
     return ["  " + worded(f) for f in {(f.kind, f.file, f.line): f for f in found}.values()]
@@ -111,8 +119,9 @@ class Report(Result):
     pixels, channels
         Errors over what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as (N, K),
         each pooled to at most 256 x 256.
-    counters, host_seconds
-        The simulator's counters and the wall time of the first run.
+    counters, host_seconds, threads
+        The simulator's counters and the wall time of the first run; the most threads of a block,
+        by kernel.
     """
 
     ok: bool
@@ -139,6 +148,17 @@ class Report(Result):
     channels: np.ndarray | None = field(default=None, compare=False)
     counters: dict[str, Any] | None = field(default=None, compare=False)
     host_seconds: float = field(default=math.nan, compare=False)
+    threads: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    def joined(self, findings: Sequence[Finding], note: str = "") -> Report:
+        """This report and what else was found of the kernel: mistakes first, warnings last."""
+        wrong = [f for f in findings if f.error]
+        warned = [f for f in findings if not f.error]
+        return replace(
+            self, ok=self.ok and not wrong, findings=(*wrong, *self.findings, *warned),
+            fault=wrong[0].kind if wrong else self.fault, notes=(*self.notes, *([note] * bool(note))),
+            failures=(*map(worded, wrong), *self.failures),
+        )  # fmt: skip
 
     @property
     def traffic_bytes(self) -> int | None:
@@ -190,11 +210,17 @@ class Report(Result):
         lines += [f"  pattern: {line}" for line in self.patterns]
         return lines + _warnings([self])
 
+    @property
+    def verdict(self) -> str:
+        """In a word: how far it came."""
+        if self.ok or self.fault is None:
+            return "right" if self.ok else "wrong"
+        return self.fault if self.fault == BuildError.kind else "failed"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as ``report.schema.json`` has it; a number not known is None."""
         found = {name: getattr(self, name) for name in ("sentence", "patterns", "notes")}
-        verdict = "right" if self.ok else "wrong" if self.fault is None else "failed"
-        outcome = _outcome(verdict, self.problem, self.failures, self.findings)
+        outcome = _outcome(self.verdict, self.problem, self.failures, self.findings)
         return plain(self.cells | outcome | found)
 
     def figure(self) -> Chart:
@@ -217,11 +243,23 @@ class Reports(Result):
     skipped: tuple[tuple[Problem, str], ...] = ()  # what the kernel declines, and why
     smallest: Report | None = None  # on the smallest problem found on which it is wrong
     notes: tuple[str, ...] = ()  # what was checked, and what was left out
+    tried: tuple[tuple[Problem, bool], ...] = ()  # in search of the smallest: whether it was right
+    findings: tuple[Finding, ...] = ()  # of the kernel, whatever the problem: what nvcc says of it
 
     @property
     def ok(self) -> bool:
-        """Whether at least one problem was checked and none was wrong."""
-        return bool(self.reports) and not self.wrong
+        """Whether at least one problem was checked, none was wrong, and nvcc compiles it."""
+        return bool(self.reports) and not self.wrong and not self.errors
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Why it does not build."""
+        return [finding for finding in self.findings if finding.error]
+
+    def joined(self, findings: Sequence[Finding], note: str = "") -> Reports:
+        """These reports, and what else was found of the kernel."""
+        notes = (*self.notes, *([note] * bool(note)))
+        return replace(self, findings=(*findings, *self.findings), notes=notes)
 
     @property
     def declined(self) -> bool:
@@ -239,7 +277,7 @@ class Reports(Result):
         told = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
         again = [f"on {many} of {len(wrong)} wrong problems: {text}"
                  for text, many in told.most_common(3) if 3 * many >= len(wrong) > 1]  # fmt: skip
-        return across([(r.problem, r.ok) for r in self if not r.setting]) + again
+        return across([(r.problem, r.ok) for r in self if not r.setting], self.tried) + again
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -254,6 +292,7 @@ class Reports(Result):
         plain = [report for report in self if not report.setting]
         right = sum(report.ok for report in plain)
         verdict = "" if self.ok else "WRONG, "
+        verdict += "nvcc refuses it, " if self.errors else ""
         special = [report for report in self if report.setting]
         others = f", in {sum(r.ok for r in special)} of {len(special)} settings" if special else ""
         return (
@@ -271,7 +310,7 @@ class Reports(Result):
     @property
     def details(self) -> Sequence[str]:
         """How near it came to a bound; what failing problems share, the smallest, the first."""
-        lines = []
+        lines = [f"  {worded(finding)}" for finding in self.errors]
         if self.ok:
             plain = [report for report in self if not report.setting]
             nearest = max(plain, key=lambda report: report.error / report.bound)
@@ -279,7 +318,7 @@ class Reports(Result):
                 f"  nearest to its bound: error {nearest.error:.2g} of at most "
                 f"{nearest.bound:.2g} on {nearest.problem.label}"
             )
-        lines += _warnings(self.reports) + [f"  pattern: {line}" for line in self.patterns]
+        lines += _warnings([self, *self.reports]) + [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
             if not self.smallest.setting:
                 lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
@@ -295,10 +334,21 @@ class Reports(Result):
     def about(self) -> dict[str, Any]:
         """The reports themselves, and what they have in common."""
         declined = [{"problem": p.label, "reason": reason} for p, reason in self.skipped]
+        least = self.smallest or next(iter(self.wrong), None)
+        found = [*self.errors, *(least.findings if least else ())]
+        found += [finding for finding in self.findings if not finding.error]
+        failures = [*map(worded, self.errors), *(least.failures if least else ())]
+        verdict = "right" if self.ok else BuildError.kind if self.errors else "declined"
+        if verdict == "declined" and least:
+            verdict = least.verdict
+        elif verdict == "declined":
+            reasons = [reason for _, reason in self.skipped] or ["no problem was asked for"]
+            failures, found = reasons, [Finding(verdict, reason) for reason in reasons]
         return {
-            "kernel": self.kernel, "reports": self.reports, "skipped": declined,
-            "smallest": self.smallest, "patterns": self.patterns,
-            "verdict": "right" if self.ok else "wrong" if self.reports else "declined",
+            "kernel": self.kernel, "right": self.ok, "problem": least and least.problem.label,
+            "reports": self.reports, "skipped": declined, "smallest": least,
+            "patterns": self.patterns,
+            **_outcome(verdict, least and least.problem, failures, found),
         }  # fmt: skip
 
     def figure(self) -> Chart:

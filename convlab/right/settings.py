@@ -11,6 +11,8 @@ right kernel may do there is decided here, by rule:
   (Winograd): an inf or NaN that one of them sees may make all of them inf or NaN, and sums of
   integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile,
   and ``mixes: 1x1`` is for what turns an inf into NaN where it is seen (a number split in two).
+- x, w and bias may begin anywhere where a number may, y at any 16 bytes: a kernel that reads
+  wider tests the address, or says that it does not take such.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from ..words.format import Format
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 
+Y_OFFSET = 16  # bytes: the most that a kernel may take for granted of where y begins
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -39,7 +43,9 @@ class Setting:
 
     words: str = ""  # for people; of the ordinary one none
     data: str = "normal"
-    offset: int = 0  # bytes by which x, w and bias miss an aligned address
+    offset: int = (
+        0  # bytes by which x, w and bias miss an aligned address; y too, if it is `Y_OFFSET`
+    )
     after_others: bool = False  # called for other problems first, in the same process
     twice: bool = True  # run again, if that may be, to see whether bits move
 
@@ -64,6 +70,7 @@ SETTINGS = tuple(
     )
 ) + (
     Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
+    Setting("with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET, twice=False),
     Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
 LITTLE_WORKSPACE = "little_workspace"  # of `check`: the kernel's limit is another, the data are not

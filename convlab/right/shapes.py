@@ -145,37 +145,46 @@ def _less(value: int, least: int) -> list[int]:
 _DOUBT = 0.05  # how likely chance alone may make a sentence
 
 
-def across(outcomes: Sequence[tuple[Problem, bool]]) -> list[str]:
+def across(
+    outcomes: Sequence[tuple[Problem, bool]], tried: Sequence[tuple[Problem, bool]] = ()
+) -> list[str]:
     """Say what sets the problems on which a kernel is wrong apart from those on which it is right.
 
     `outcomes` are problems, each with whether the kernel was right on it. First comes what holds
     wherever it is wrong and nowhere where it is right, with what else fits these problems as well;
     else the conditions without which it was never wrong, those that leave the fewest right ones
     over first. Nothing is said that so many wrong problems, drawn at random, would have in common
-    with a chance above `_DOUBT`, as many explanations being tried.
+    with a chance above `_DOUBT`, as many explanations being tried. What was `tried` besides, as in
+    search of the smallest, was not drawn at random: it gives no evidence, but all that is said
+    holds for it, too; and it narrows a limit down.
     """
-    wrong = [problem for problem, good in outcomes if not good]
-    right = [problem for problem, good in outcomes if good]
+    wrong, more_wrong = ([p for p, good in some if not good] for some in (outcomes, tried))
+    right, more_right = ([p for p, good in some if good] for some in (outcomes, tried))
     if not wrong or not right:
         return []
-    sizes = pd.DataFrame([_numbers(problem) for problem in [*wrong, *right]])[_SIZES]
-    least = sizes[: len(wrong)].min()  # the one bound of each that could tell them apart
-    said = {n: f"{n} >= {low}" if low > 2 else f"{n} > {low - 1}" for n, low in least.items()}
-    bounds = (sizes >= least).rename(columns=said)
-    facts = pd.DataFrame([_facts(problem) for problem in [*wrong, *right]]).join(bounds)
-    tried = len(facts.T.drop_duplicates())
+    failing, passing = [*wrong, *more_wrong], [*right, *more_right]
+    sizes = pd.DataFrame([_numbers(problem) for problem in [*failing, *passing]])[_SIZES]
+    bad, good = sizes[: len(failing)], sizes[len(failing) :]
+    least, most = bad.min(), bad.max()  # the two bounds of each that could tell them apart
+    below, above = good.where(good < least).max(), good.where(good > most).min()
+    lower = {n: _bound(n, low, below[n]) for n, low in least.items()}
+    upper = {n: _limit(n, high, above[n]) for n, high in most.items()}
+    bounds = (sizes >= least).rename(columns=lower).join((sizes <= most).rename(columns=upper))
+    facts = pd.DataFrame([_facts(problem) for problem in [*failing, *passing]]).join(bounds)
+    drawn = [*range(len(wrong)), *range(len(failing), len(failing) + len(right))]
+    explanations = len(facts.iloc[drawn].T.drop_duplicates())
     needed: dict[frozenset[int], list[str]] = {}  # by the right ones where it holds: what does
-    for text, holds in facts.loc[:, facts[: len(wrong)].all()].items():
-        others = frozenset(holds.index[len(wrong) :][holds[len(wrong) :]])
+    for text, holds in facts.loc[:, facts[: len(failing)].all()].items():
+        others = frozenset(i for i, held in enumerate(holds[len(failing) :]) if held)
         needed.setdefault(others, []).append(text)
 
-    def by_chance(others: int, explanations: float) -> float:
+    def by_chance(others: int, ways: float) -> float:
         """How many of so many would hold for all wrong ones and no more right ones."""
         chosen, every = (math.comb(n, len(wrong)) for n in (len(wrong) + others, len(outcomes)))
-        return explanations * chosen / every
+        return ways * chosen / every
 
-    fit = needed.get(frozenset(), []) if by_chance(0, tried) <= _DOUBT else []
-    if not fit and by_chance(0, tried**2 / 2) <= _DOUBT:
+    fit = needed.get(frozenset(), []) if by_chance(0, explanations) <= _DOUBT else []
+    if not fit and by_chance(0, explanations**2 / 2) <= _DOUBT:
         fit = [f"{needed[a][0]} and {needed[b][0]}"
                for a, b in itertools.combinations(needed, 2) if not a & b]  # fmt: skip
     if fit:
@@ -183,15 +192,31 @@ def across(outcomes: Sequence[tuple[Problem, bool]]) -> list[str]:
         more = f", and {len(rest) - 3} more" if len(rest) > 3 else ""
         rest = f" (or {', or '.join(rest[:3])}{more}: these problems do not tell)" if rest else ""
         return [f"wrong wherever {first}, and only there{rest}"]
+    ordinary = {others: sum(i < len(right) for i in others) for others in needed}
     return [
-        f"wrong only where {needed[others][0]}: on {len(wrong)} of {len(wrong) + len(others)} "
-        "such ones"
-        for others in sorted(needed, key=len)[:2]
-        if 2 * len(others) <= len(right) and by_chance(len(others), tried) <= _DOUBT
+        f"wrong only where {needed[others][0]}: on {len(wrong)} of {len(wrong) + met} such ones"
+        for others, met in sorted(ordinary.items(), key=lambda one: one[1])[:2]
+        if 2 * met <= len(right) and by_chance(met, explanations) <= _DOUBT
     ]
 
 
-_SIZES = ["N", "C/groups", "K/groups", "P", "Q", "R", "S", "R*S", "P*Q", "C/groups*R*S", "groups"]
+def _bound(name: str, low: int, below: float) -> str:
+    """A least value in words; where the largest right one is further off, both."""
+    if low <= 2:
+        return f"{name} > {low - 1}"
+    known = "" if math.isnan(below) or below == low - 1 else f" (right up to {below:.0f})"
+    return f"{name} >= {low}{known}"
+
+
+def _limit(name: str, high: int, above: float) -> str:
+    if high == 1:
+        return f"{name} is 1"
+    known = "" if math.isnan(above) or above == high + 1 else f" (right from {above:.0f} on)"
+    return f"{name} <= {high}{known}"
+
+
+_SIZES = ["N", "C/groups", "K/groups", "P", "Q", "R", "S", "R*S", "P*Q", "C/groups*R*S", "groups",
+          "N*K*P*Q"]  # fmt: skip
 _PAIRS = ("stride_h stride_w", "dilation_h dilation_w", "pad_h pad_w", "R S", "H W", "P Q", "K C")
 
 
@@ -199,6 +224,7 @@ def _numbers(p: Problem) -> dict[str, int]:
     return p.variables() | {
         "C/groups": p.C // p.groups, "K/groups": p.K // p.groups, "R*S": p.R * p.S,
         "P*Q": p.P * p.Q, "N*P*Q": p.gemm_m, "C/groups*R*S": p.gemm_k,
+        "N*K*P*Q": p.gemm_m * p.K,
     }  # fmt: skip
 
 

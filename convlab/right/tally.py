@@ -24,6 +24,7 @@ ELEMENTWISE = 6
 LOOKED_AT = 1 << 20  # outputs that patterns are looked for in; of more, a sample
 # Quiet NaNs that no arithmetic makes: what still holds one was never written (or only added to).
 _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7FDA}
+_USUAL = 1e9  # larger numbers, inf, NaN, and 0 may make inf and NaN by themselves
 _SHOWN = 4  # wrong outputs listed
 _MAP = 256  # rows and columns of a map of the error, at most
 
@@ -103,7 +104,7 @@ class Tally:
     def __init__(self, reference: Reference, y: Tensor, bound: float, poisoned: bool) -> None:
         self.reference, self.y, self.bound = reference, y, bound
         self.problem = reference.problem
-        self.wrong = self.unwritten = 0
+        self.wrong, self.unwritten, self._first = 0, 0, -1
         self.worst, self.limit, self.error = 0.0, 0.0, 0.0
         self._examples: list[tuple[tuple[int, ...], float, float]] = []
         self._ratio = -1.0  # the largest so far of error over limit
@@ -120,6 +121,13 @@ class Tally:
     def right(self) -> bool:
         """Whether every output was written and none is wrong, nor all of them as a whole."""
         return not self.wrong and not self.unwritten and self.error <= self.bound
+
+    @property
+    def first_wrong(self) -> int:
+        """The first wrong output, or else the first unwritten one, in memory order."""
+        if self._examples:
+            return int(np.ravel_multi_index(self._examples[0][0], self.problem.y_shape))
+        return max(self._first, 0)
 
     def _compare(self) -> str:
         """Compare with float64, all outputs or a sample and then all with fp32; say which."""
@@ -242,6 +250,7 @@ class Tally:
             unwritten=unwritten.cpu().numpy(), whole=whole, truth_at=truth_at,
             bias=None if bias is None else bias.double().cpu().numpy(),
             allowed=ELEMENTWISE * self.bound, rms=reference.rms,
+            usual=all(1 / _USUAL < float(t.abs().max()) < _USUAL for t in reference.inputs[:2]),
         ))  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def flags_of(
     if engine == "sim":
         own = simulated.FLAGS if trace else simulated.UNTRACED_FLAGS
     else:
-        own = _flags(_arch(source))
+        own = nvcc_flags(_arch(source))
     return [*own, *_defined(defines)]
 
 
@@ -71,7 +71,7 @@ def _defined(defines: Mapping[str, object] | None) -> list[str]:
 
 def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
     cuda = toolchain.require_cuda()
-    flags = [*_flags(arch), *defines]
+    flags = [*nvcc_flags(arch), *defines]
 
     def make(folder: Path) -> Made:
         return compile_library(
@@ -86,21 +86,28 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
 
 def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None):
     """Compile device code for "80" or "90a"; return its path, and what ``ptxas -v`` said of it."""
-    text, out = folder / "kernel.cu", folder / f"{source.name}-sm_{arch}.cubin"
+    done = device_code(source, arch, folder, defines)
+    if done.returncode:
+        raise compile_error(source, done.stdout + done.stderr)
+    return (folder / "kernel.cubin").rename(folder / f"{source.name}-sm_{arch}.cubin"), done.stderr
+
+
+def device_code(
+    source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None, *more: str
+) -> subprocess.CompletedProcess:
+    """Let nvcc make ``kernel.cubin`` in a folder: how that ended, and what was said."""
+    text, within = folder / "kernel.cu", plain(folder)  # nvcc misreads some names
     text.write_text(source.for_nvcc.marked)
-    within = plain(folder)  # nvcc misreads some names
     command = [
-        str(toolchain.require_cuda().nvcc), "-cubin", *_flags(arch), "-Xptxas", "-v",
+        str(toolchain.require_cuda().nvcc), "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
         *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)),
         str(within / text.name), "-o", str(within / "kernel.cubin"),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise compile_error(source, done.stdout + done.stderr)
-    return (folder / "kernel.cubin").rename(out), done.stderr
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def _flags(arch: str) -> list[str]:
+def nvcc_flags(arch: str) -> list[str]:
+    """What nvcc is told, without tunables."""
     return [*_NVCC_FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}"]
 
 

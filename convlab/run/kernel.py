@@ -27,7 +27,7 @@ from ..words.errors import CatalogError, ProblemError, UnsupportedError
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import build as builds
-from . import op, trial
+from . import nvcc, op, trial
 from .baselines import baseline
 from .data import match, require
 from .launch import CudaLaunch, SimLaunch
@@ -118,6 +118,9 @@ class Kernel(Runnable):
             built = self._compiled(self._as_built())
             self._built = (*seen, *stamp(built.watched)), built
         return self._built[1]
+
+    def by_nvcc(self) -> nvcc.Said | None:
+        return nvcc.said(self._as_built(), self.defines) if self.simulated else None
 
     def _as_built(self) -> builds.Source:
         return builds.Source(self.source, self._stem, self.path)

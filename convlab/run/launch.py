@@ -117,8 +117,9 @@ class SimLaunch(Launch):
         shapes["y"] = problem.y_shape
         # most pages of a sampled y are never touched, and it may exceed the memory
         sparse = ["y"] if kernel.sample is not None else []
-        # each misses an address for float4 as the tensor does that was given
-        shifts = {name: tensor.data_ptr() % 16 // 4 * 4 for name, tensor in given.items()}
+        # each misses 32 bytes' address as the tensor does that was given; y may by 16 bytes
+        shifts = {name: tensor.data_ptr() % 32 // 4 * 4 for name, tensor in given.items()}
+        shifts["y"] = 16 if 16 in shifts.values() else 0
         self._arena = sim.Arena(shapes, sparse, kernel.format, shifts)
         placed = self._arena.tensors
         for name, tensor in given.items():

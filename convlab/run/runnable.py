@@ -22,6 +22,7 @@ from ..words.problem import Problem
 
 if TYPE_CHECKING:
     from .build import Build
+    from .nvcc import Said
 
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
 Inputs = tuple[Tensor, Tensor, Tensor | None]
@@ -42,6 +43,9 @@ class Launch:
     plan: Tensor | None = None  # of bytes: the filter laid out, where the runnable does that
     counters: dict[str, float] | None = None  # what the simulator counted in the last call, and
     findings: Sequence[Any] = ()  # what it found (`convlab.sim.Finding`)
+    # Of a simulated call: kernel, grid and block of each launch; memory traffic by line.
+    launches: Sequence[Mapping[str, Any]] = ()
+    lines: Sequence[Mapping[str, Any]] = ()
     sampling: dict[str, object] | None = None  # how many blocks ran, where only some did; errors
 
     def __init__(self, runnable: Runnable, problem: Problem, inputs: Inputs) -> None:
@@ -126,6 +130,10 @@ class Runnable:
 
     def build(self) -> Build | None:
         """Compile what must be compiled; None where there is nothing."""
+        return None
+
+    def by_nvcc(self) -> Said | None:
+        """Have it compiled by nvcc, too, where something else compiled what runs; else None."""
         return None
 
     def unsupported(self, problem: Problem) -> str | None:
