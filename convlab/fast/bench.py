@@ -1,7 +1,5 @@
 """The tables that README publishes of the kernels: their costs, and the ladder itself."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 

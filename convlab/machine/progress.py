@@ -1,7 +1,5 @@
 """Progress bars without widgets: text in a terminal, HTML under a cell, a line now and then in a log."""
 
-from __future__ import annotations
-
 import html
 import sys
 import threading

@@ -6,8 +6,6 @@ run must give the same bits; on a GPU all of it happens on a stream of its own, 
 in a process of its own, so that what it breaks is not the caller's.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -8,8 +8,6 @@ The canary is a NaN, so that a result made from what lies outside a buffer is wr
 and throwing it away is harmless.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

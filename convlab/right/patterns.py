@@ -4,8 +4,6 @@ Pure functions of what a run gave and should have given. Each sentence is a fact
 outputs, "PATTERN: COUNT"; none is a guess, and right outputs get none.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator

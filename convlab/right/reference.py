@@ -3,8 +3,6 @@
 Notebooks look for `full_precision` here, too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

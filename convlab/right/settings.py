@@ -15,8 +15,6 @@ right kernel may do there is decided here, by rule:
   wider tests the address, or says that it does not take such.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

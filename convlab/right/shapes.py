@@ -5,8 +5,6 @@ hypothesis, which the tests use, draws others with each of its releases, shrinks
 itself, and stops at what fails only sometimes, as a race does.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

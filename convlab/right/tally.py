@@ -4,8 +4,6 @@
 problem which fills a GPU can still be checked on it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ registers. So nvcc compiles the device code too, for the architecture that the h
 simulated GPU's, to look at and to throw away; no GPU is needed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

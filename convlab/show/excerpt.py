@@ -1,7 +1,5 @@
 """A cut of a kernel's source: numbered text in a terminal, highlighted code in a notebook."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass

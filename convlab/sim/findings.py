@@ -1,7 +1,5 @@
 """What the simulator's runtime reported, in the words of the source: lines, arrays, indices."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A kernel, and the simulator's runtime, compiled for the simulator."""
 
-from __future__ import annotations
-
 import functools
 import platform
 import re

@@ -1,7 +1,5 @@
 """What a command finds: results, each as soon as it is known; `grammar` says what was asked."""
 
-from __future__ import annotations
-
 import difflib
 import shlex
 from argparse import Namespace

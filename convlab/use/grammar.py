@@ -1,7 +1,5 @@
 """The words that ``python -m convlab`` and the notebook's ``%convlab`` know, and what they mean."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import re

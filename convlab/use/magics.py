@@ -3,8 +3,6 @@
 Messages count lines as the cell does: its first line is the one with ``%%kernel``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import keyword

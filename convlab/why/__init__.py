@@ -5,8 +5,6 @@ registers, occupancy and machine instructions from nvcc (no GPU needed), the har
 and a time where there is a GPU, and a rough prediction of the time. What is missing is a line.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import pickle

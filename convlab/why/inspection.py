@@ -1,7 +1,5 @@
 """What `convlab.inspect` returns: tables, a figure, an annotated listing."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

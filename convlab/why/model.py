@@ -7,8 +7,6 @@ yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). READ
 error, also on what the two constants (`FITTED`) were not fitted to.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ order counts only if it has the place of every block of the sample right; kernel
 work in another way (persistent ones, swizzled grids) have none.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

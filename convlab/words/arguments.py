@@ -3,8 +3,6 @@
 A message begins with the argument's name and what was given, and says what may be given.
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import numbers
