@@ -340,6 +340,7 @@ def test_compare_with_wrong_ones(process, run, kernels):
 FAILING = {  # parts of a kernel, and the setting in which alone it is wrong
     "special": UNUSUAL["no_nan_leaves"][1], "integers": UNUSUAL["rounded_sums"][1],
     "offset": STATEFUL["float4_of_any_address"][1], "": {"last": "sum += d.N / 2;"},
+    "y_offset": STATEFUL["counts_on_where_y_begins"][1],
     "after_others": STATEFUL["filter_kept_by_its_address"][1], "little_workspace": {
         "host": "if (size < 8) filt++;", "workspace": """
         CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t most) {

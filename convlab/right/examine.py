@@ -123,7 +123,8 @@ def _examine(
         compared=found.compared, findings=findings, patterns=tuple(patterns),
         failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
         notes=tuple(said), setting=setting.words,
-        threads=_most_threads(launch), pixels=found.pixels, channels=found.channels, counters=counters, host_seconds=host_seconds,
+        threads=_most_threads(launch), pixels=found.pixels, channels=found.channels,
+        counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)

@@ -41,16 +41,17 @@ class Setting:
 
     words: str = ""  # for people; of the ordinary one none
     data: str = "normal"
-    offset: int = (
-        0  # bytes by which x, w and bias miss an aligned address; y too, if it is `Y_OFFSET`
-    )
+    offset: int = 0  # bytes past an aligned address, of x, w and bias; of y too, if `Y_OFFSET`
     after_others: bool = False  # called for other problems first, in the same process
     twice: bool = True  # run again, if that may be, to see whether bits move
 
     @property
     def name(self) -> str:
         """As `check` takes it."""
-        kinds = {"offset": self.offset, "after_others": self.after_others}
+        kinds = {
+            "y_offset": self.offset == Y_OFFSET, "offset": self.offset,
+            "after_others": self.after_others,
+        }  # fmt: skip
         return next((kind for kind, on in kinds.items() if on), self.data)
 
     def bound(self, allowed: float, mixes: str | None) -> float:
