@@ -83,6 +83,8 @@ class Suite:
         n, k = self.value(name, "x", "64", arg=arg), self.value(name, "k", "1")
         problem = Problem(1, 1, 1, n, k, 1, 1, dilation=(list(self.cases).index(name) + 1, arg + 1))
         kernel = self.compiled(engine)
+        if "index out of bounds" in self.cases[name].get("fault", ""):
+            kernel = kernel.untraced()  # see the flags in sim/library.py
         x, w = inputs(n).reshape(1, 1, 1, n), inputs(k, seed=1).reshape(k, 1, 1, 1)
         launch = kernel.prepare(problem, x.to(kernel.device), w.to(kernel.device))
         launch()

@@ -69,8 +69,8 @@ def test_floor_of_square_on_an_h200():
     assert floor_seconds(SQUARE, "tf32", H200) * 1e3 == pytest.approx(2.26, rel=0.01)
     halves = parse_format("x bf16, w bf16, y bf16")  # half of the bytes of TF32's
     assert floor_seconds(SQUARE, "bf16", H200, halves) * 1e3 == pytest.approx(1.13, rel=0.01)
-    with pytest.raises(ValueError, match="fp16"):
-        floor_seconds(SQUARE, "fp16", H200)
+    with pytest.raises(ValueError, match="fp8"):
+        floor_seconds(SQUARE, "fp8", H200)
 
 
 @pytest.mark.parametrize(

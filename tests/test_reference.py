@@ -199,7 +199,7 @@ def test_tolerance_catches_one_wrong_pixel_in_a_hundred_thousand():
 
 def test_unknown_precision():
     with pytest.raises(ProblemError, match="fp32, tf32"):
-        tolerance("fp16", 9)
+        tolerance("fp8", 9)
 
 
 @pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])

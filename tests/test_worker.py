@@ -32,7 +32,7 @@ from torch.nn import functional as F
 import convlab
 from convlab.machine import child
 from convlab.run import build as builds
-from convlab.run import data, faults, trial, worker
+from convlab.run import data, faults, nvcc, trial, worker
 from convlab.run.baselines import baseline
 from convlab.words.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.words.problem import Problem
@@ -464,7 +464,7 @@ def kinds() -> set[str]:
     simulated = set(re.findall(r'\b(?:fault\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
     named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"'
-    return simulated | set(re.findall(named, python)) | set(faults.KINDS)
+    return simulated | set(re.findall(named, python)) | {nvcc.WARNING, *faults.KINDS}
 
 
 HEADINGS = re.findall(r"^## (.*)$", PAGE, re.M)

@@ -157,6 +157,8 @@ def compile_library(
             f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
             f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
         )
+    if entry == "conv2d":
+        _must_take_all(source)
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
     listed = _listed(folder)
@@ -168,6 +170,18 @@ def compile_library(
     searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
     searched += [path.parent for path in read]
     return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(listed))
+
+
+def _must_take_all(source: Source) -> None:
+    """Raise BuildError where the entry point's parameters are not as many: no linker compares."""
+    blank = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), source.text, flags=re.S)
+    found = re.search(r"\bCONVLAB_ENTRY\s+const\s+char\s*\*\s*conv2d\s*\(([^()]*)\)", blank)
+    if found and (count := found[1].count(",") + 1) != 8:
+        line = blank.count("\n", 0, found.start()) + 1
+        raise BuildError(
+            f"{source.label}:{line}: conv2d takes 8 parameters, and this one has {count}: problem, x, "
+            "w, bias, y, workspace, workspace_bytes, stream, as kernels/convlab.cuh declares it"
+        )
 
 
 @functools.cache

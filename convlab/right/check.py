@@ -9,6 +9,7 @@ in a process of its own, so that what it breaks is not the caller's.
 import functools
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works 
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
+_ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)  # one that is declared
 _LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
 _ONCE = "run once, untraced: longer than {:,}"  # without looking for races
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
@@ -145,6 +147,9 @@ def check(
                 return worker.call(examine, *given, time_limit=time_limit)
             with explained(kernel.name):
                 report = examine(*given)
+                if report.ok and setting is ORDINARY and _ARRAY.search(kernel.source or ""):
+                    plain = examine(kernel.untraced(), *given[1:-1], ONCE)  # minds their bounds
+                    report = report if plain.ok else plain
             said = nvcc.result()
             return report.joined([*said.too_large(report.threads)]) if said else report
         except ConvlabError as error:
@@ -183,7 +188,8 @@ def check(
                 found = _in_settings(kernel, functools.partial(one, on), found)
         passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
         if kernel.source and max(passed, default=0) < _INT:
-            found = found.joined((), "not tried: sizes whose y or x passes 2^31 elements")
+            most = f"not tried: an x or y of more than {max(passed, default=0):,} elements"
+            found = found.joined((), most)
         if found.ok and built is not None and kernel.build().library == built.library:
             builds.mark_good(built)  # its first call needs no trial from now on
     elif not of_set:

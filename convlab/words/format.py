@@ -53,6 +53,8 @@ class Storage:
         """Return the tensor, or a copy of it, that lies in memory in this order, without gaps."""
         if self.order == tuple(range(len(self.order))):
             return tensor.contiguous()
+        if tensor.permute(self.order).is_contiguous():
+            return tensor
         return self.logical(tensor.permute(self.order).contiguous())
 
     def logical(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -817,6 +817,21 @@ WINOGRAD = _of(
        shipped=True),
 )  # fmt: skip
 
+WINOGRAD_4X4 = _of(
+    "08b_winograd_4x4",
+    _m("no_barriers", "no warp waits for another", ("    __syncthreads();\n", ""), sim=FAULT, cuda=None,
+       why="the GPU's own barrier is the line beside it; it stays",
+       at=("s_", "load_tile<", "copy_async", "write_y<", "r_m[e] =")),
+    _m("waits_too_little", "the newest copies of the filter are not waited for",
+       ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), sim=FAULT, cuda=None, why=EARLY,
+       at=("s_", "copy_async", "write_y<", "r_m[e] =")),
+    _m("transform_sign", "one row of the output's transform has a sign turned",
+       ("y[2] = kA2 * even_a + kB2 * even_b;", "y[2] = kA2 * even_a - kB2 * even_b;")),
+    _m("group_dropped", "a bias is taken from the first group's channels",
+       ("const float bias = g_bias ? g_bias[k] : 0.0f;",
+        "const float bias = g_bias ? g_bias[k_group] : 0.0f;"), shipped=True),
+)  # fmt: skip
+
 _BEFORE_ROLES = {"sim": FAULT, "cuda": None, "why": OVERLAP}
 _ROLES = ("mbarrier_", "s_where", "wgmma_")  # what each role waits for, reads and issues
 _NO_BARRIER = ("    __syncthreads();\n", "")
@@ -938,5 +953,5 @@ LAST = _of(
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF, *FP16, *LAST,
+    *SMALL, *WINOGRAD, *WINOGRAD_4X4, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF, *FP16, *LAST,
 )  # fmt: skip
