@@ -126,7 +126,11 @@ def test_what_is_no_receipt_is_told(own_folder, data, told):
         load_result(own_folder / "r.json")
     on_gpu().save(own_folder / "s.json")  # in a folder, it hides no other
     found = history([own_folder])
-    assert len(found.receipts) == 1 and told in " ".join(str(found).split()) and "left out" in found.notes[-1]
+    assert (
+        len(found.receipts) == 1
+        and told in " ".join(str(found).split())
+        and "left out" in found.notes[-1]
+    )
 
 
 PATHS = {

@@ -174,7 +174,9 @@ def compile_library(
 
 def _must_take_all(source: Source) -> None:
     """Raise BuildError where the entry point's parameters are not as many: no linker compares."""
-    blank = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), source.text, flags=re.S)
+    blank = re.sub(
+        r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), source.text, flags=re.S
+    )
     found = re.search(r"\bCONVLAB_ENTRY\s+const\s+char\s*\*\s*conv2d\s*\(([^()]*)\)", blank)
     if found and (count := found[1].count(",") + 1) != 8:
         line = blank.count("\n", 0, found.start()) + 1

@@ -88,11 +88,13 @@ def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
 
 
 def others(kernel: Runnable, problem: Problem) -> list[Problem]:
-    """The problems that it is called for before: smaller ones, a larger one, at last the same."""
+    """What it is called for before: smaller, larger, of the same sizes otherwise, at last the same."""
     N, H, W, K = problem.N, problem.H, problem.W, problem.K
+    (pad_h, pad_w), (dilation_h, dilation_w) = problem.padding, problem.dilation
     changes = (
         {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, {"R": 1, "S": 1},
-        {"N": N + 1, "H": H + 3, "W": W + 8, "K": 2 * K}, {},
+        {"N": N + 1, "H": H + 3, "W": W + 8, "K": 2 * K}, {"padding": (pad_h + 1, pad_w)},
+        {"dilation": (dilation_h, dilation_w + 1)}, {"stride": (2, 1)}, {},
     )  # fmt: skip
     found = []
     for change in changes:
