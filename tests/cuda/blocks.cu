@@ -109,3 +109,8 @@ __global__ void big_shared(const float* x, float* y, int words) {
 __global__ void add(float* y, float v, int n) {
     if (threadIdx.x < n) y[threadIdx.x] += v;
 }
+
+// case exchanged: exchanged<<<1, 32, 0, stream>>>(x, y);
+// note: what an exchange replaces was never written, and is not looked at
+// expect: x[:32]
+__global__ void exchanged(const float* x, float* y) { atomicExch(y + threadIdx.x, x[threadIdx.x]); }

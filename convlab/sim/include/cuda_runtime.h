@@ -189,26 +189,26 @@ SIM_UNSEEN T atomic(T* address, F update) {
 template <typename T> struct Same { using type = T; };  // keeps `T` from being deduced twice
 template <typename T> using same = typename Same<T>::type;
 }  // namespace sim
-#define SIM_ATOMIC_OF(name, expression)                                                         \
+#define SIM_ATOMIC_OF(name, expression, replaces)                                               \
     template <typename T>                                                                       \
     __forceinline__ T name(T* address, sim::same<T> b) {                                        \
-        sim_atomic(address, sizeof(T));                                                         \
+        sim_atomic(address, sizeof(T), replaces);                                               \
         return sim::atomic(address, [b](T a) SIM_UNSEEN -> T { return expression; });           \
     }
-#define SIM_ATOMIC(name, expression)                                                            \
-    SIM_ATOMIC_OF(name, expression)                                                             \
-    SIM_ATOMIC_OF(name##_block, expression)                                                     \
-    SIM_ATOMIC_OF(name##_system, expression)
-SIM_ATOMIC(atomicAdd, a + b)
-SIM_ATOMIC(atomicSub, a - b)
-SIM_ATOMIC(atomicExch, ((void)a, b))
-SIM_ATOMIC(atomicMin, a < b ? a : b)
-SIM_ATOMIC(atomicMax, a > b ? a : b)
-SIM_ATOMIC(atomicAnd, a & b)
-SIM_ATOMIC(atomicOr, a | b)
-SIM_ATOMIC(atomicXor, a ^ b)
-SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1)
-SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1)
+#define SIM_ATOMIC(name, expression, replaces)   /* whatever was there */                       \
+    SIM_ATOMIC_OF(name, expression, replaces)                                                   \
+    SIM_ATOMIC_OF(name##_block, expression, replaces)                                           \
+    SIM_ATOMIC_OF(name##_system, expression, replaces)
+SIM_ATOMIC(atomicAdd, a + b, false)
+SIM_ATOMIC(atomicSub, a - b, false)
+SIM_ATOMIC(atomicExch, ((void)a, b), true)
+SIM_ATOMIC(atomicMin, a < b ? a : b, false)
+SIM_ATOMIC(atomicMax, a > b ? a : b, false)
+SIM_ATOMIC(atomicAnd, a & b, false)
+SIM_ATOMIC(atomicOr, a | b, false)
+SIM_ATOMIC(atomicXor, a ^ b, false)
+SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1, false)
+SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1, false)
 #define SIM_CAS(name)                                                                           \
     template <typename T>                                                                       \
     __forceinline__ T name(T* address, sim::same<T> compare, sim::same<T> value) {              \

@@ -65,7 +65,8 @@ void sim_stray_shuffle(int source, unsigned came);
 unsigned sim_active_lanes();
 void sim_spin();                                                // waiting for another thread
 unsigned sim_lane();
-void sim_atomic(const volatile void* address, unsigned bytes);  // one atomic, to be counted
+// One atomic, to be counted; `replaces`: it minds not what is there, as nothing may be.
+void sim_atomic(const volatile void* address, unsigned bytes, bool replaces = false);
 void sim_fence();                                               // __threadfence
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // done at the wait
 void sim_copy_commit();

@@ -124,7 +124,7 @@ void Worker::run_block(uint64_t number) {
     ++era;
     phase = 1;
     all_acquired = 0;
-    abandoned = atomics = false;
+    abandoned = atomics = replaces = false;
     threads = live = int(b.x * b.y * b.z);
     waiting = votes = 0;
     arrays.clear();

@@ -89,7 +89,7 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
 }
 
 void Worker::uninitialised(Cell& cell, const Look& look, uintptr_t address) {
-    if (abandoned || g_faulted) return;  // who was to write it may have ended at a fault
+    if (abandoned || g_faulted || replaces) return;  // who was to write it may have ended at a fault
     if (look.global) {
         if (g_sample || g_record.on) return;  // or not have been among those that ran
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
@@ -152,12 +152,14 @@ inline void Worker::settle() {
 }  // namespace
 
 extern "C" {
-void sim_atomic(const volatile void* address, unsigned bytes) {
+void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     if (!t_worker) return;
     Worker& w = *t_worker;
     ++w.counters.atomics;
     w.look(uintptr_t(address));
+    w.replaces = replaces;
     w.access(uintptr_t(address), bytes, Kind::atomic, CALLER);
+    w.replaces = false;
     Fiber& f = w.fibers[w.current];
     if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
     f.acquires = w.atomics = true;  // once it is done, which is when this thread is back

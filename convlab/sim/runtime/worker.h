@@ -55,6 +55,7 @@ struct Worker {
     uint32_t all_acquired = 0;  // what some thread had acquired before the last barrier
     bool atomics = false;       // the block did some
     bool abandoned = false;     // a thread of the block ended at a fault
+    bool replaces = false;      // the atomic under way minds not what is there
     std::vector<std::vector<Copy>> copies;  // by thread
     struct Pending {  // a store to where another thread stored: of another value?
         uint8_t *address = nullptr, before[16];
