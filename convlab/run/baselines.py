@@ -90,7 +90,10 @@ def baseline(name: str, device: Device | None = None) -> Baseline:
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):
-        raise ProblemError(f"{name} runs on {only} only, not on {where}; leave device out")
+        raise ProblemError(
+            f"{name} runs on {only} only, not on {where}, where what stands beside it runs; "
+            "torch:im2col runs on both"
+        )
     if where.type != "cuda":
         return Baseline(name, title, precision, "torch", where)
     if not gpu:
