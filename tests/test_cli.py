@@ -309,7 +309,7 @@ STATUS = {
     "a kernel declines": (0, "compare 01 refuses.cu {}"), "check": (0, "check 01 refuses.cu {}"),
     "all decline": (3, "compare refuses.cu {}"), "check alone": (3, "check refuses.cu {}"),
     "ab": (3, "ab 01 refuses.cu {}"), "inspect": (3, "inspect refuses.cu {}"),
-    "sweep": (3, "sweep 06_depthwise ROWS=4,8 {}"), "a set": (3, "check refuses.cu limits"),
+    "sweep": (3, "sweep 06_depthwise ROWS=4,8 {}"), "a set": (3, "check refuses.cu headline"),
     "wrong beside it": (1, "compare ones.cu refuses.cu {}"), "crash": (1, "ab 01 crash.cu {}"),
 }  # fmt: skip
 
