@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from .. import sim
-from ..machine import device, toolchain
+from ..machine import cache, device, toolchain
 from ..right import reference
 from ..run import build
 from ..run.kernel import compile, load
@@ -101,8 +101,7 @@ def _machine() -> Iterator[Row]:
     advice = "" if ok else "Linux on x86-64 or aarch64 is needed; a container does"
     yield "machine", f"{system}, Python {platform.python_version()}", ok, advice
     folder = toolchain.cache_dir()
-    files = (path for path in folder.rglob("*.*") if path.is_file() and not path.is_symlink())
-    size = sum(path.stat().st_size for path in files)
+    size = sum(entry.bytes for entry in cache.contents())  # also while others build there
     yield "build cache", f"{folder}, {size / 1e6:.0f} MB ({toolchain.CACHE} moves it)", True, ""
 
 
