@@ -119,7 +119,7 @@ def numbers() -> dict[str, tuple[int, int, int]]:
     top += [PACKAGE / "__init__.py", PACKAGE / "__main__.py"]
     return {
         "Python in convlab/, all lines": (lines(*python), 17790, 9500),
-        "C++ of the simulator, all lines": (lines(*cpp), 4442, 2800),
+        "C++ of the simulator, all lines": (lines(*cpp), 4446, 2800),
         "largest Python file": (max(map(lines, python)), 400, 400),
         "entries at the top of convlab/": (len(top), 12, 12),
         "import circles": (len(circles()), 0, 0),
