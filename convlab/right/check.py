@@ -147,8 +147,9 @@ def check(
                 return worker.call(examine, *given, time_limit=time_limit)
             with explained(kernel.name):
                 report = examine(*given)
-                if report.ok and setting is ORDINARY and _ARRAY.search(kernel.source or ""):
-                    plain = examine(kernel.untraced(), *given[1:-1], ONCE)  # minds their bounds
+                bounded = kernel.untraced() if setting is ORDINARY and report.ok else kernel
+                if bounded is not kernel and _ARRAY.search(kernel.source or ""):
+                    plain = examine(bounded, *given[1:-1], ONCE)  # minds their bounds
                     report = report if plain.ok else plain
             said = nvcc.result()
             return report.joined([*said.too_large(report.threads)]) if said else report
