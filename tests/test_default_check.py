@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Iterable
 from unittest.mock import Mock
 
 import pytest
@@ -17,11 +18,11 @@ import torch
 
 import convlab
 from convlab.machine import toolchain
-from convlab.right import reference, settings
+from convlab.right import reference, settings, shapes
 from convlab.right.check import check
 from convlab.run import build as builds
 from convlab.words.errors import LaunchError
-from convlab.words.problem import Problem
+from convlab.words.problem import Problem, problems
 from tests.suites import FOLDER
 from tests.test_report_schema import VALIDATOR
 
@@ -124,6 +125,19 @@ def test_a_size_that_it_is_not_written_for_is_met(
     ordinary = check(kernel, ["awkward.everything", "awkward.primes"], progress=False)
     assert ordinary.ok, ordinary
     assert not check(kernel.untraced(), [f"limits.{name}"], progress=False).ok
+
+
+@pytest.mark.parametrize("rung", ["06", "08b", "12", "16"])
+def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) -> None:
+    """In a problem of the set, of which `tests/test_mutants.py` are, and in a generated one."""
+    kernel = convlab.load(rung, engine="sim")
+
+    def met(some: Iterable[Problem]) -> set[tuple[str, str]]:
+        return set().union(*(shapes.pairs(p) for p in some if not kernel.unsupported(p)))
+
+    possible = met(shapes.generated(30 * 64))
+    assert ("bias", "groups") in {tuple(sorted(pair)) for pair in possible}
+    assert possible <= met(checking._drawn(kernel, 64, 0)) and possible <= met(problems("awkward"))
 
 
 def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import html
 import itertools
 import json
 import math
+import os
 import pickle
 import re
 import subprocess
@@ -666,6 +667,10 @@ def test_on_a_gpu_there_is_a_time_and_counters_or_the_reason_why_not() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
+    reason="DRAM's counters count what all processes do: run it alone, with -n 0",
+)
 def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
     """Several calls in one process, of several functions too."""
     spec = convlab.problem("N=32,C=32,H=130,W=130,K=64,R=3,S=3")  # more than any L2 holds
@@ -677,4 +682,4 @@ def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
     for (rung, _), frame in zip(calls, frames, strict=True):
         counted = frame["dram_read_bytes"].sum() + frame["dram_write_bytes"].sum()
         told = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram_bytes
-        assert told is None or 1 / 1.5 < told / counted < 1.5, (rung.name, told, counted)
+        assert told is None or 1 / 1.5 < told / counted < 1.5, (rung.name, told, frame.to_dict())

@@ -7,7 +7,6 @@ in a process of its own, so that what it breaks is not the caller's.
 """
 
 import functools
-import itertools
 import math
 import re
 import time
@@ -33,7 +32,7 @@ from .report import Report, Reports
 from .settings import ONCE, ORDINARY, SETTINGS, Setting
 
 COUNT = 64  # generated problems, unless told otherwise
-_DRAWS = 30  # times as many, of which those are picked that a kernel of few problems does
+_DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
@@ -83,7 +82,8 @@ def check(
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
         How many problems are generated where none is given; where the kernel declines most of
-        them, more are, until a quarter of so many are for it.
+        them, more are, until a quarter of so many are for it, and each two unusual options that
+        it does together (a stride and groups, groups and a bias, ...) are in one of them.
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
@@ -216,15 +216,15 @@ def _rank(report: Report) -> tuple[bool, bool, int, int]:
 
 
 def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
-    """So many generated problems; more, if it declines most, until a quarter are for it."""
-    drawn = [*shapes.generated(count, seed)]
-    able = sum(not kernel.unsupported(problem) for problem in drawn)
-    for problem in itertools.islice(shapes.generated(_DRAWS * count, seed), count, None):
-        if 4 * able >= count:
-            break
-        if not kernel.unsupported(problem):
+    """So many generated problems; beyond, those that it does: a quarter, and each two options."""
+    drawn: list[Problem] = []
+    able, met = 0, set()
+    for problem in shapes.generated(_DRAWS * count, seed):
+        does = not kernel.unsupported(problem)
+        new = shapes.pairs(problem) - met if does else set()
+        if len(drawn) < count or (does and 4 * able < count) or new:
             drawn.append(problem)
-            able += 1
+            able, met = able + does, met | new
     return drawn
 
 

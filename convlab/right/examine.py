@@ -68,7 +68,7 @@ def _examine(
     setting: Setting,
 ) -> Report:  # fmt: skip
     guards, said = Guards(setting.offset if setting.offset == settings.Y_OFFSET else 0), list(notes)
-    bound = reference.tolerance(kernel.precision, problem.gemm_k)
+    bound = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
     else:
@@ -155,10 +155,11 @@ def failed(
     kernel: Runnable, problem: Problem, error: LaunchError, setting: Setting = ORDINARY
 ) -> Report:
     """Return the report of a kernel that did not run to its end."""
+    outputs = math.prod(problem.y_shape)
     return _report(
         kernel, problem, ok=False, error=math.nan,
-        bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
-        limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
+        bound=reference.tolerance(kernel.precision, problem.gemm_k, outputs), worst=math.nan,
+        limit=math.nan, outputs=outputs, wrong=0, unwritten=0,
         compared="nothing compared", failures=(str(error),), fault=error.kind,
         findings=found_in(error), setting=setting.words,
     )  # fmt: skip
