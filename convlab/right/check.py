@@ -10,7 +10,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..words.problem import problems as named_problems
 from . import settings, shapes
 from .examine import examine, failed
 from .report import Report, Reports
-from .settings import ONCE, ORDINARY, SETTINGS, Setting
+from .settings import AFTER_OTHERS, ONCE, ORDINARY, SETTINGS, Setting
 
 COUNT = 64  # generated problems, unless told otherwise
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
@@ -40,7 +40,9 @@ _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)  # one that is declared
 _LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
-_ONCE = "run once, untraced: longer than {:,}"  # without looking for races
+_MANY = 500_000  # outputs: so is one of so many, without looking for races
+_ONCE = "run once, untraced: longer than {:,}, or of over {:,} outputs"
+_SIM_OUTPUTS = 4_000_000  # minutes for some kernels
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 
@@ -166,13 +168,14 @@ def check(
     def short(problem: Problem) -> Report:
         """A problem of the default check."""
         if kernel.simulated and _is_long(problem):
-            return one(problem, untraced, (_ONCE.format(_LONG),), ONCE)
+            return one(problem, untraced, (_ONCE.format(_LONG, _MANY),), ONCE)
         return one(problem)
 
     found: Report | Reports
     asked, of_set = ([], False) if problem is None else members(problem)
     if problem is None:
-        chosen = [*named_problems("awkward"), *named_problems("limits")]
+        chosen = [p for name in ("awkward", "limits") for p in named_problems(name)
+                  if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
         drawn = _drawn(kernel, count, seed)
         what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {seed}"
         chosen += drawn
@@ -187,6 +190,9 @@ def check(
         for on in settings.hosts(kernel, [r.problem for r in found]):
             if found.ok and kernel.source:  # of a kernel's file
                 found = _in_settings(kernel, functools.partial(one, on), found)
+        if found.ok and kernel.source and (large := settings.large(kernel)):
+            found = _in_settings(kernel, functools.partial(one, large, untraced), found,
+                                 [AFTER_OTHERS])  # fmt: skip
         passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
         if kernel.source and max(passed, default=0) < _INT:
             most = f"not tried: an x or y of more than {max(passed, default=0):,} elements"
@@ -206,7 +212,8 @@ def check(
 
 
 def _is_long(problem: Problem) -> bool:
-    return max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG
+    sizes = *problem.x_shape, *problem.w_shape, *problem.y_shape
+    return max(sizes) > _LONG or math.prod(problem.y_shape) > _MANY
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:
@@ -293,11 +300,14 @@ def _check_set(
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
 
 
-def _in_settings(kernel: Runnable, one: Callable[..., Report], found: Reports) -> Reports:
-    """Add the reports of a kernel that is right so far in all settings, on one problem."""
+def _in_settings(
+    kernel: Runnable, one: Callable[..., Report], found: Reports,
+    settings: Sequence[Setting] = SETTINGS,
+) -> Reports:  # fmt: skip
+    """Add the reports of a kernel that is right so far in other settings, on one problem."""
     reports: list[Report] = []
     declined: list[tuple[Problem, str]] = []
-    for setting in SETTINGS:
+    for setting in settings:
         try:
             reports.append(one(setting=setting))
         except LaunchError as error:
