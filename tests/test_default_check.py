@@ -280,7 +280,7 @@ def test_addresses_and_earlier_calls_show_it(
 
 
 ONCE_ONLY = {  # a kernel that is right if all goes well, and what is told of it
-    "plan_that_is_an_address": ("the filter, whose plan conv2d has,|outputs are wrong", {
+    "plan_that_is_an_address": ("gone: conv2d has its plan|outputs are wrong", {
         "before": "__global__ void note(const float* w, const float** plan) { *plan = w; }",
         "first": "filt = *(const float* const*)filt;", "workspace": """
             CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem*) { return 8; }

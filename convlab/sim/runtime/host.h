@@ -74,7 +74,7 @@ void sim_hide(const void* address, int hide) {
     for (auto& b : g_buffers) {
         if (b.base != uintptr_t(address)) continue;
         if (hide) protect(b, PROT_NONE);
-        b.name = hide ? "the filter, whose plan conv2d has," : "w";
+        b.name = hide ? "w (gone: conv2d has its plan)" : "w";
         std::swap(b.bytes, b.hidden);
     }
 }
