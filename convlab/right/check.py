@@ -10,7 +10,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..words.problem import problems as named_problems
 from . import settings, shapes
 from .examine import examine, failed
 from .report import Report, Reports
-from .settings import AFTER_OTHERS, ONCE, ORDINARY, SETTINGS, Setting
+from .settings import ONCE, ORDINARY, SETTINGS, Setting
 
 COUNT = 64  # generated problems, unless told otherwise
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
@@ -189,10 +189,7 @@ def check(
                             skipped=found.skipped + again.skipped)  # fmt: skip
         for on in settings.hosts(kernel, [r.problem for r in found]):
             if found.ok and kernel.source:  # of a kernel's file
-                found = _in_settings(kernel, functools.partial(one, on), found)
-        if found.ok and kernel.source and (large := settings.large(kernel)):
-            found = _in_settings(kernel, functools.partial(one, large, untraced), found,
-                                 [AFTER_OTHERS])  # fmt: skip
+                found = _in_settings(kernel, one, on, found)
         passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
         if kernel.source and max(passed, default=0) < _INT:
             most = f"not tried: an x or y of more than {max(passed, default=0):,} elements"
@@ -301,15 +298,14 @@ def _check_set(
 
 
 def _in_settings(
-    kernel: Runnable, one: Callable[..., Report], found: Reports,
-    settings: Sequence[Setting] = SETTINGS,
-) -> Reports:  # fmt: skip
-    """Add the reports of a kernel that is right so far in other settings, on one problem."""
+    kernel: Runnable, one: Callable[..., Report], problem: Problem, found: Reports
+) -> Reports:
+    """Add the reports of a kernel that is right so far in all settings, on one problem."""
     reports: list[Report] = []
     declined: list[tuple[Problem, str]] = []
-    for setting in settings:
+    for setting in SETTINGS if 4 * problem.gemm_k <= settings.SHARED else SETTINGS[-1:]:
         try:
-            reports.append(one(setting=setting))
+            reports.append(one(problem, setting=setting))
         except LaunchError as error:
             if setting.offset and not error.kind:  # it says that it does not take such
                 declined.append((error.problem, str(error)))

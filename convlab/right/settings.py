@@ -61,8 +61,6 @@ class Setting:
 
 
 ORDINARY, ONCE = Setting(), Setting(twice=False)
-AFTER_OTHERS = Setting("after calls for other problems in the same process", after_others=True,
-                       twice=False)  # fmt: skip
 SETTINGS = tuple(
     Setting(words, kind, twice=False)
     for words, kind in (
@@ -73,14 +71,14 @@ SETTINGS = tuple(
 ) + (
     Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
     Setting("with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET, twice=False),
-    AFTER_OTHERS,
+    Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
 LITTLE_WORKSPACE = "little_workspace"  # of `check`: the kernel's limit is another, the data are not
 NAMES = (*(setting.name for setting in SETTINGS), LITTLE_WORKSPACE)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for those, by 16 bytes
-_LARGE = "limits.channels_4099"
-_SHARED = 48 << 10  # bytes that a block may have without asking
+_LARGE = "limits.channels_4099"  # of which a block may want more than this: was it asked for once,
+SHARED = 48 << 10  # for fewer bytes?
 _FEW_MACS = 500_000
 
 
@@ -89,21 +87,16 @@ def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
     usual = [named_problem(spec) for spec in _HOSTS]
     others = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
     taken = [p for p in [*usual, *others] if not kernel.unsupported(p)][:1]
-    return taken + [p for p in [named_problem(_POINTWISE)] if not kernel.unsupported(p)]
-
-
-def large(kernel: Runnable) -> Problem | None:
-    """A problem of which a block may want more shared memory than of others."""
-    found = named_problem(_LARGE)
-    return None if kernel.unsupported(found) else found
+    special = map(named_problem, (_POINTWISE, _LARGE))
+    return taken + [p for p in special if not kernel.unsupported(p)]
 
 
 def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
     """What it is called for before, each time anew; the problem is to come out right after each.
 
-    What a kernel keeps, it looks up by some of a problem's numbers, or of the data. So there is
-    always a problem that is unlike it in all of them, and then one that is unlike it in a single
-    number, or only in two elements of each tensor.
+    What a kernel keeps, it looks up by some of a problem's numbers, or of the data. So after one
+    that is unlike the problem in all numbers comes one that is unlike it in a single one, or only
+    in two elements of each tensor.
     """
     N, C, H, W, K = problem.N, problem.C, problem.H, problem.W, problem.K
     (pad_h, pad_w), (dilation_h, dilation_w) = problem.padding, problem.dilation
@@ -115,22 +108,18 @@ def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
                 if not kernel.unsupported(other):
                     yield other
 
-    more, spread = {"N": N + 1, "C": 2 * C, "H": H + 3, "W": W + 8, "K": 2 * K}, dilation_w + 1
-    unlike = [
-        more | {"R": 1, "S": 1, "padding": (0, 0), "stride": (2, 3), "dilation": (2, 2)},
-        more | {"R": 1, "S": 1, "padding": (0, 0)}, more, {},
-    ]  # fmt: skip
-    if problem.gemm_k * 4 > _SHARED:  # asked for once, for this many channels?
-        fewer = problem.groups * (_SHARED // (4 * problem.R * problem.S) + 1)
+    if 4 * problem.gemm_k > SHARED:
+        fewer = problem.groups * (SHARED // (4 * problem.R * problem.S) + 1)
         return [[*like({"C": fewer})]]
-    first = next(like(*unlike))
-    changes = (  # `less` first
+    more = {"N": N + 1, "C": 2 * C, "H": H + 3, "W": W + 8, "K": 2 * K}
+    point = more | {"R": 1, "S": 1, "padding": (0, 0)}
+    unlike = next(like(point | {"stride": (2, 3), "dilation": (2, 2)}, point, more, {}))
+    less, *others = like(
         {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, more, {"padding": (pad_h + 1, pad_w)},
-        {"dilation": (dilation_h, spread)}, {"dilation": (dilation_h + 1, dilation_w)},
+        {"dilation": (dilation_h, dilation_w + 1)}, {"dilation": (dilation_h + 1, dilation_w)},
         {"stride": (2, 1)}, {"groups": 1}, {},
     )  # fmt: skip
-    less, *others = like(*changes)
-    return [[less], *([first, other] for other in (less, *others))]
+    return [[less], *([unlike, other] for other in (less, *others))]
 
 
 def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: Format) -> Inputs:
