@@ -417,7 +417,7 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
     fixed = [problem for problem in few if problem.R != 1]
     assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25 + len(settings.SETTINGS)
+    assert len(first) + len(first.skipped) == len(few) + 25 + len(settings.SETTINGS) + 1
     told = [(report.problem, report.error) for report in first]
     assert told == [(report.problem, report.error) for report in again]
     other = check(Fake(), count=25, seed=1, progress=False)
@@ -429,8 +429,8 @@ def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
     monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
     found = check(Fake(), count=16, progress=False)
     tried = {report.problem for report in found}
-    assert found.ok and len(tried) == 4 + 1  # the one that the settings ride on
-    assert found.notes[0] == "0 fixed and 19 generated problems, seed 0"
+    assert found.ok and len(tried) == 12 + 1  # the one that the settings ride on
+    assert found.notes[0] == "0 fixed and 27 generated problems, seed 0"
 
 
 def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
@@ -626,7 +626,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     assert __main__.main(arguments) == 0
     (found,) = json.loads(capfd.readouterr().out)["reports"]
     assert (
-        len(found["reports"]) == 7 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
+        len(found["reports"]) == 8 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
     )
     said, untried = found["notes"]
     assert said == "1 fixed and 6 generated problems, seed 3" and untried.startswith("not tried: ")

@@ -83,7 +83,7 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given; where the kernel declines most of
+        How many problems are generated where none is given; where the kernel declines some of
         them, more are, until a quarter of so many are for it, and each two unusual options that
         it does together (a stride and groups, groups and a bias, ...) are in one of them.
     scale
@@ -220,13 +220,13 @@ def _rank(report: Report) -> tuple[bool, bool, int, int]:
 
 
 def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
-    """So many generated problems; beyond, those that it does: a quarter, and each two options."""
+    """So many generated problems; if it declines some, until it does a quarter, and all pairs."""
     drawn: list[Problem] = []
     able, met = 0, set()
     for problem in shapes.generated(_DRAWS * count, seed):
         does = not kernel.unsupported(problem)
         new = shapes.pairs(problem) - met if does else set()
-        if len(drawn) < count or (does and 4 * able < count) or new:
+        if len(drawn) < count or (does and 4 * able < count) or (new and able < len(drawn)):
             drawn.append(problem)
             able, met = able + does, met | new
     return drawn
