@@ -15,7 +15,7 @@ from tests.instruments.sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHI
 
 ALL = {bug.name: bug for bug in table.bugs()}
 # What a report must tell apart, a planted bug of it, and the kind that the simulator calls it:
-# beside those of test_microscope.BUGS.
+# beside those of examples.BUGS.
 KINDS = {
     "global out of bounds": ("01_top_unchecked", "global out of bounds"),
     "into a neighbouring tensor": ("01_writes_past_y", "global out of bounds"),
