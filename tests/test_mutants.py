@@ -17,14 +17,12 @@ from convlab.right import reference
 from convlab.run.runnable import Launch
 from convlab.words import catalog
 from convlab.words.errors import LaunchError
-from convlab.words.problem import problems
 from tests.instruments import mutants, planted
-from tests.instruments.planted import BUILD, CHUNKED, FAULT, MUTANTS, Mutant
+from tests.instruments.planted import BUILD, FAULT, MUTANTS, Mutant
 
 NAMES = {mutant.name: mutant for mutant in MUTANTS}
 RUNGS = [path.stem for path in catalog.catalog()]
 HARMLESS = Mutant("01_harmless", "01_direct", "none at all", (("float r_acc", "float  r_acc"),))
-CHUNKING = sorted({mutant.rung for mutant in MUTANTS if mutant.workspace_limit})
 
 
 def caught_on(engine: str) -> pytest.MarkDecorator:
@@ -82,16 +80,6 @@ def test_caught_on_the_gpu(mutant: Mutant, building: list[Future]) -> None:
     finding = mutants.judge(mutant, mutants.build(mutant, "cuda"))
     assert finding.kind, f"not caught: {mutant.mistake}"
     assert (finding.kind == BUILD) == (mutant.cuda == BUILD), finding
-
-
-@pytest.mark.parametrize("rung", CHUNKING)
-def test_right_rungs_pass_in_chunks(rung: str) -> None:
-    kernel = convlab.load(rung, engine="sim", workspace_limit=CHUNKED)
-    slow = ("awkward.channels_257", "awkward.images_66000")  # half of the time
-    chosen = [problem for problem in problems("awkward") if problem.name not in slow][::3]
-    reports = convlab.check(kernel, chosen, progress=False)
-    assert reports.ok, reports
-    assert len(reports) > 10
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
