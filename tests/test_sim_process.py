@@ -86,10 +86,8 @@ def test_what_it_detached_is_ended(tmp_path: Path, then: str) -> None:
 
 
 ENDS = {
-    "exit": ("exit(3);", "host crash", "exit status 3"),
     "exit-0": ("exit(0);", "host crash", "exit status 0"),
     "throw": ('throw std::runtime_error("no");', "abort", "abort"),
-    "killed": ("raise(SIGKILL);", "host crash", "SIGKILL, sent from outside: by the system"),
     "crash": ("*(volatile int*)8 = 1;", "null pointer", "null pointer"),
     "endless": ("for (;;) usleep(1000);", "endless loop", r"within 0\.5 s on the simulator"),
 }
