@@ -42,6 +42,7 @@ DEEP = bool(os.environ.get("CONVLAB_DEEP"))
 ENGINES = {"sim": [], "cuda": [pytest.mark.gpu]}  # and their marks
 # Another rung's file with one word set, as 15b's: on the simulator its generated problems will do.
 TWINS = [path for path in RUNGS if re.search(r'#include "\w+\.cu"', path.read_text()) and not DEEP]
+LIKE_ITS_PARENT = re.compile(r"\d+[b-z]_")  # by the rungs' names
 # What a call does before the rung has a say is the same for all of a format: the first of each.
 FIRSTS = {str(HEADERS[path].tensors): path for path in reversed(RUNGS)}
 # What one output may be off, for a deviation of 1 among all.
@@ -278,6 +279,8 @@ def test_awkward_problems(kernel: Kernel, problem: Problem) -> None:
     nth = RUNGS.index(kernel.path) + AWKWARD.index(problem)
     # a race is seen on fewer images
     if kernel.simulated and (problem.N > 1000 or (nth % 4 and not DEEP)):
+        if problem.N > 1000 and LIKE_ITS_PARENT.match(kernel.path.stem) and not DEEP:
+            pytest.skip("a neighbour's grid is tried")
         assert_right(untraced(kernel.path), problem)
         return
     report = convlab.check(kernel, problem, scale=None)
