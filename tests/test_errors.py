@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -430,6 +431,7 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing() -> None:
     host = os.pidfd_open(pid)
     while not children(pid):  # until the launch is under way
         assert process.poll() is None
+        time.sleep(0.02)  # leaving it the processor
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in error

@@ -56,7 +56,14 @@ CASES = {
     ("rung", "spec"), [(rung, spec) for rung, specs in CASES.items() for spec in specs]
 )
 def test_right(rung: str, spec: str, engine: str) -> None:
-    report = convlab.check(convlab.load(rung, engine=engine), problem(spec), scale=None)
+    assert_right(rung, spec, engine)
+
+
+def assert_right(name: str, spec: str, engine: str = "sim") -> None:
+    """What takes long on the simulator is compared, and not traced."""
+    large = problem(spec).macs > 10_000_000
+    kernel = convlab.load(name, engine=engine)
+    report = convlab.check(kernel.untraced() if large else kernel, problem(spec), scale=None)
     assert report.ok, str(report)
 
 
@@ -68,9 +75,8 @@ def test_tuned(name: str) -> None:
     """What a device with little shared memory gets, and others by choice."""
     rung = name.partition("@")[0]
     assert rung in {path.stem for path in catalog()}
-    for spec in CASES[rung]["winograd" in rung : 2]:  # whose first takes ten seconds
-        report = convlab.check(convlab.load(name, engine="sim"), problem(spec), scale=None)
-        assert report.ok, str(report)
+    for spec in CASES[rung]["winograd" in rung : 2]:  # whose first takes longest
+        assert_right(name, spec)
 
 
 def test_points_near_one_halve_the_error() -> None:
