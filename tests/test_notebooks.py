@@ -13,7 +13,8 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
-from run_notebooks import NOTEBOOKS, clean, executed, names
+
+from tests.instruments.run_notebooks import NOTEBOOKS, clean, executed, names
 
 KIBIBYTES = 400  # a notebook's size at most
 LINES = 20  # a code cell's length at most
