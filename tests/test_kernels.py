@@ -35,14 +35,13 @@ from convlab.words.problem import Problem, problems
 RUNGS = catalog()
 HEADERS = {path: parse_header(path.read_text(), path) for path in RUNGS}
 AWKWARD = problems("awkward")
-# For a new rung, CONVLAB_DEEP=1: twenty times as many generated problems, each awkward one and each
-# setting traced, of each tunable both half and twice its default, nvcc for both architectures, each
+# For a new rung, CONVLAB_DEEP=1: twenty times as many generated problems, each awkward one, traced as
+# each setting is, of each tunable both half and twice its default, nvcc for both architectures, each
 # test for each rung.
 DEEP = bool(os.environ.get("CONVLAB_DEEP"))
 ENGINES = {"sim": [], "cuda": [pytest.mark.gpu]}  # and their marks
 # Another rung's file with one word set, as 15b's: on the simulator its generated problems will do.
 TWINS = [path for path in RUNGS if re.search(r'#include "\w+\.cu"', path.read_text()) and not DEEP]
-LIKE_ITS_PARENT = re.compile(r"\d+[b-z]_")  # by the rungs' names
 # What a call does before the rung has a say is the same for all of a format: the first of each.
 FIRSTS = {str(HEADERS[path].tensors): path for path in reversed(RUNGS)}
 # What one output may be off, for a deviation of 1 among all.
@@ -69,6 +68,20 @@ def every(*engines: str, but: Iterable[Path] = ()) -> list[object]:
 def on(*engines: str) -> pytest.MarkDecorator:
     """Return a decorator: the test's `kernel` is each rung, on these engines only."""
     return pytest.mark.parametrize("kernel", every(*engines), indirect=True)
+
+
+def nth(path: Path, problem: Problem) -> int:
+    """A number by which rungs take turns with awkward problems."""
+    return RUNGS.index(path) + AWKWARD.index(problem)
+
+
+def tried(path: Path, problem: Problem) -> bool:
+    """Whether a rung is simulated on an awkward problem: on every second, and its neighbour on
+    the others; on very many images, if no other rung of its number is.
+    """
+    if problem.N > 1000:
+        return DEEP or not re.match(r"\d+[b-z]_", path.stem)
+    return DEEP or nth(path, problem) % 2 == 0
 
 
 OF_EACH_FORMAT = pytest.mark.parametrize("kernel", indirect=True, argvalues=every(
@@ -272,15 +285,17 @@ def test_generated_problems_reach_every_option() -> None:
     assert {key for key, values in met.items() if values != {True, False}} == set()
 
 
-@pytest.mark.parametrize("problem", AWKWARD, ids=lambda p: p.label)
+@pytest.mark.parametrize(("kernel", "problem"), indirect=["kernel"], argvalues=[
+    pytest.param(*each.values, problem, id=f"{each.id}-{problem.label}", marks=each.marks)
+    for each in every(*ENGINES, but=TWINS)
+    for problem in AWKWARD
+    if each.values[0][1] == "cuda" or tried(each.values[0][0], problem)
+])  # fmt: skip
 @unless_declined
 def test_awkward_problems(kernel: Kernel, problem: Problem) -> None:
-    """Of a rung every fourth problem is traced, of the next rung others; the rest are compared."""
-    nth = RUNGS.index(kernel.path) + AWKWARD.index(problem)
-    # a race is seen on fewer images
-    if kernel.simulated and (problem.N > 1000 or (nth % 4 and not DEEP)):
-        if problem.N > 1000 and LIKE_ITS_PARENT.match(kernel.path.stem) and not DEEP:
-            pytest.skip("a neighbour's grid is tried")
+    """On the simulator every second of those that are tried is traced, the others are compared."""
+    many = problem.N > 1000  # a race is seen on fewer images
+    if kernel.simulated and (many or (nth(kernel.path, problem) % 4 and not DEEP)):
         assert_right(untraced(kernel.path), problem)
         return
     report = convlab.check(kernel, problem, scale=None)
