@@ -8,12 +8,10 @@ import functools
 import itertools
 import json
 import math
-import multiprocessing
 import pickle
 import sys
 import time
 import weakref
-from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -822,12 +820,6 @@ def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     chart = convlab.show.charts.sweep_chart(frame, "03", swept.notes)
     assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
     assert convlab.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
-
-
-def test_a_sweep_takes_an_executor():
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-        found = sweep("03", {"TILE": [8, 16]}, executor=executor)
-    assert list(found.frame["TILE"]) == [16, 8]
 
 
 def test_a_sweep_puts_the_best_first_within_a_problem():
