@@ -315,7 +315,7 @@ def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None
     notes = ["on the CPU: no time is a GPU's"]
     if peaks is not None:
         here = describe(entries[0].kernel.device)
-        notes = [f"on {here}", f"floors from measured ceilings: {peaks}"]
+        notes = [f"on {here}", f"floors from ceilings: {peaks}"]
     elif any(entry.kernel.simulated for entry in entries):
         what = "traffic is counted, no time is a GPU's; floor: x, w, y moved once"
         notes = [f"on the simulator: {what}"]

@@ -22,6 +22,7 @@ from ..run.fit import fit
 from ..run.kernel import resolve
 from ..run.runnable import Runnable, explained
 from ..words import arguments
+from ..words.choices import COUNT
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, WrongResult
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -31,7 +32,6 @@ from .examine import examine, failed
 from .report import Report, Reports
 from .settings import ONCE, ORDINARY, SETTINGS, Setting
 
-COUNT = 64  # generated problems, unless told otherwise
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks

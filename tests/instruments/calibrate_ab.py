@@ -33,12 +33,12 @@ import convlab
 from convlab.fast import paired
 from convlab.fast.ab import PLACES
 from convlab.fast.bench import write_between
-from convlab.fast.paired import MODES, Until
-from convlab.fast.ratio import THRESHOLD
+from convlab.fast.paired import Until
 from convlab.machine.clock import Clock
 from convlab.run.kernel import resolve
 from convlab.run.runnable import Allocate, Launch, Runnable, empty
 from convlab.show.result import Table
+from convlab.words.choices import MODES, THRESHOLD
 from convlab.words.problem import Problem
 
 CASES = (
