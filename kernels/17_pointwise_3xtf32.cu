@@ -89,11 +89,12 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
     const float4* w_from = nullptr;
     bool inside = false;
     int next = blockIdx.x, next_chunk = 0, next_stage = 0, parts_left = 0;
+    const int64_t w_part = int64_t(work.chunks) * kUnit;   // from 16 channels to the next
     const auto find = [&] {
         const int slice = next % work.slices, group = slice / work.k_tiles;
         const int k_part = slice % work.k_tiles * kKParts;
         parts_left = work.k_parts - k_part;
-        w_from = g_packed + (int64_t(group) * work.k_parts + k_part) * work.chunks * kUnit;
+        w_from = g_packed + (int64_t(group) * work.k_parts + k_part) * w_part;
         const unsigned m = unsigned(next / work.slices) * kPixels + column, n = m / work.PQ;
         const int p = int(m % work.PQ) / conv.Q, q = int(m % work.PQ) % conv.Q;
         const int h = p * conv.stride_h - conv.pad_h, w = q * conv.stride_w - conv.pad_w;
@@ -113,7 +114,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                     from += row_step * HW;
                 }
             } else {
-                #pragma unroll
+                #pragma unroll 4
                 for (int c = 0; c < kDepth; c += kKWarps) {
                     copy_async<4>(s_to + c * kPitch, from, row + c < channels);
                     from += row_step * HW;
@@ -122,13 +123,12 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
             x_from += kDepth * HW;
             if (!work.resident || next == blockIdx.x) {
                 float4* s_filter = s_w + (work.resident ? next_chunk : next_stage) * kFilter;
-                #pragma unroll
-                for (int i = threadIdx.x; i < kFilter; i += kThreads)
-                    copy_async<16>(
-                        reinterpret_cast<float*>(s_filter + i),
-                        reinterpret_cast<const float*>(
-                            w_from + int64_t(i / kUnit) * work.chunks * kUnit + i % kUnit),
-                        i / kUnit < parts_left);
+                #pragma unroll 4
+                for (int i = 0; i < kFilter / kThreads; ++i) {
+                    const int at = threadIdx.x + i * kThreads, part = at / kUnit;
+                    copy_async16(s_filter + at, w_from + part * w_part + at % kUnit,
+                                 part < parts_left);
+                }
                 w_from += kUnit;
             }
         }
