@@ -10,6 +10,7 @@
 //       the other; warp -> all of the channels x 32 pixels; lane -> fragments of 16 x 8.
 // parent: 10_mma_tf32
 // precision: fp32
+// epilogue: bias, relu
 // supports: sm >= 80, R == 1, S == 1, N * P * Q < 2147483000
 // limits: Not measured.
 #include "convlab_async.cuh"
@@ -185,8 +186,8 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                 float r_high[4][2], r_low[4][2];
                 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const float4 x =
-                        *reinterpret_cast<const float4*>(s_pixels + (8 * step + 4 * e) * kPitch);
+                    const float* s_row = s_pixels + (8 * step + 4 * e) * kPitch;
+                    const float4 x = *reinterpret_cast<const float4*>(s_row);
                     const float r_x[4] = {x.x, x.y, x.z, x.w};
                     #pragma unroll
                     for (int j = 0; j < 4; ++j) {
@@ -237,14 +238,14 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                 #pragma unroll
                 for (int i = 0; i < 8; ++i, y += int64_t(8) * work.PQ) {
                     if (k0 + 8 * i >= K_group) continue;
-                    const auto sum = [&](int column) {
-                        return r_sum[i / 2][column % 4][i % 2 * 2 + half];
+                    const auto y_of = [&](int of) {
+                        return activated(conv, r_sum[i / 2][of % 4][i % 2 * 2 + half]);
                     };
                     if (work.vectors)
                         *reinterpret_cast<float4*>(y) =
-                            make_float4(sum(j), sum(j + 1), sum(j + 2), sum(j + 3));
+                            make_float4(y_of(j), y_of(j + 1), y_of(j + 2), y_of(j + 3));
                     else
-                        *y = sum(j);
+                        *y = y_of(j);
                 }
             }
         }

@@ -4,6 +4,7 @@
 // mapping: as 17.
 // parent: 17_pointwise_3xtf32
 // precision: tf32
+// epilogue: bias, relu
 // supports: sm >= 80, R == 1, S == 1, N * P * Q < 2147483000
 // limits: Not measured.
 #define TERMS 1
