@@ -1,8 +1,9 @@
 // title: 1x1 on tensor cores, to fp32's accuracy
-// idea: A 1x1 filter makes a convolution the product of two matrices that lie there as they are: the
-//       filter, and each image's channels x pixels. Nothing is gathered; what counts is how little
-//       moves for each product. So blocks stay and go from pixels to pixels: x of the next is on
-//       its way while these are multiplied and stored, and a filter of few channels is loaded once.
+// idea: A 1x1 filter makes a convolution the product of two matrices that lie there as they are:
+//       the filter, and each image's channels x pixels. Nothing is gathered; what counts is how
+//       little moves for each product. So blocks stay and go from pixels to pixels: x of the next
+//       is on its way while these are multiplied and stored, and a filter of few channels is
+//       loaded once.
 // change: Against 10 and 14b: x comes 16 bytes at a time, and its fragments are read so too: which
 //       pixel is which column of a fragment is free, so a lane's four are neighbours, in x as in y.
 //       The filter's parts are made once, in the order in which lanes want them.
@@ -12,7 +13,11 @@
 // precision: fp32
 // epilogue: bias, relu
 // supports: sm >= 80, R == 1, S == 1, N * P * Q < 2147483000
-// limits: Not measured.
+// best: tf32 == 0, sm == 90, groups == 1, C >= 64, K >= 64, N * P * Q * K >= 800000,
+//       P * Q >= 64 or C >= 1024
+// limits: mma.sync, at half of wgmma's rate, and what a scheduler's two warps do not hide of each
+//       other: see the plan below. A tile has 64 channels and 128 pixels, whether a problem has
+//       them or not. An infinity times an infinity is NaN.
 #include "convlab_async.cuh"
 #include "tensor.cuh"
 
@@ -27,7 +32,7 @@
 #endif
 constexpr int kStages = STAGES, kDepth = DEPTH, kSteps = kDepth / 8, kTerms = TERMS;
 constexpr int kPeriod = max_of(32 / kDepth, 1);   // chunks, after which sums leave the tensor cores
-constexpr int kThreads = 128, kBlocks = 2;        // of a block; of an SM, for which it has registers
+constexpr int kThreads = 128, kBlocks = 2;        // of a block; of an SM, by its registers
 constexpr int kKTile = 64, kPixels = 128;         // of a tile of y
 constexpr int kPitch = kPixels + 4;               // see s_x_lane
 constexpr int kPart = kSteps * kTerms * 32;       // float4 of a chunk's filter, of 16 channels
@@ -35,8 +40,20 @@ constexpr int kFilter = kKTile / 16 * kPart;      // and of them all
 static_assert(kStages >= 2 && kStages <= 6, "STAGES: 2 to 6");
 static_assert(kDepth == 8 || kDepth == 16 || kDepth == 32, "DEPTH: 8, 16 or 32");
 
-// 64 channels of a group are a slice. Tiles are counted slice by slice: blocks that share pixels run
-// side by side.
+// The plan, by count. For 8 channels of x a warp issues 48 mma, some 60 instructions to make parts
+// of x, 10 reads, and 40 to copy, to sum and to go on. At 6 cycles each, 65% of wgmma's rate, the
+// mma of a scheduler's two warps take 580 cycles, in which it issues 320 times, and shared memory
+// is read in 320. From L2 two blocks take 8 KB of x, and 8 of the filter where it is not resident:
+// 28 bytes a cycle. KernelBench's 87 would be 2.7 ms of products beside the 3.05 that its 12.9 GB
+// take: 3.5 to 4 in all.
+// Measured on an H200, with chunks of 16 channels: 5.74 ms (05: 7.54, cuDNN: 9.65); of 32: 5.5.
+// Products are dearer than planned: from 17b's one to these three, 6.6 GFLOP of ResNet-50 take
+// 0.0266 ms longer for each, 247 TFLOP/s. That is 8 cycles a mma, and 3.3 ms of 87. Without stores
+// it takes 5.0: while a block waits at its barrier, copies or stores, a scheduler is left with one
+// warp, whose products wait for one another. More warps would hide that; registers are too few.
+
+// 64 channels of a group are a slice. Tiles are counted slice by slice: blocks that share pixels
+// run side by side.
 struct Work {
     int slices, k_tiles;           // in all; of a group
     int tiles, chunks;             // of pixels; of a group's channels
@@ -176,7 +193,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
         #pragma unroll 1
         for (int chunk = 0; chunk < work.chunks; ++chunk) {
             __pipeline_wait_prior(kStages - 2);
-            __syncthreads();   // all have their part of this chunk, and are done with the one before
+            __syncthreads();   // all have their part of this chunk, and are done with the last
             copy();
             const float4* s_filter = s_w + (work.resident ? chunk : stage) * kFilter + lane;
             const float* s_pixels = s_x_lane + stage * kDepth * kPitch;

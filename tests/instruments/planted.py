@@ -956,7 +956,7 @@ POINTWISE = _of(
     "17_pointwise_3xtf32",
     _m("no_barrier_stage", "each thread waits for its own part of a chunk only",
        (("            __syncthreads();   // all have their part of this chunk, and are done with the "
-         "one before\n"), ""),
+         "last\n"), ""),
        at=("copy_async", "float4*>(s_row)", "= s_part[0]"), sim=FAULT, cuda=WRONG),
     _m("waits_too_little", "the newest copies, those of the chunk to be used, are not waited for",
        ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), sim=FAULT,
