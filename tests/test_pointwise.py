@@ -8,7 +8,7 @@ import pytest
 import convlab
 from convlab.words.problem import problem
 
-PARTS, TF32 = POINTWISE = ("17_pointwise_3xtf32", "17b_pointwise_tf32")
+PARTS, TF32 = POINTWISE = ("09_pointwise_3xtf32", "09b_pointwise_tf32")
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 TILES = {  # more than 264 of 128 pixels x 64 channels, which is what an H200 holds at a time
     "of one slice, whose filter stays": "N1 C9 H184 W184 K5 R1 S1 bias",

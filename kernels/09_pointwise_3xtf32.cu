@@ -28,7 +28,7 @@
 #define DEPTH 32    // channels of a chunk
 #endif
 #if !defined(TERMS)
-#define TERMS 2     // parts of a number; 1 for 17b
+#define TERMS 2     // parts of a number; 1 for 09b
 #endif
 constexpr int kStages = STAGES, kDepth = DEPTH, kSteps = kDepth / 8, kTerms = TERMS;
 constexpr int kPeriod = max_of(32 / kDepth, 1);   // chunks, after which sums leave the tensor cores
@@ -47,7 +47,7 @@ static_assert(kDepth == 8 || kDepth == 16 || kDepth == 32, "DEPTH: 8, 16 or 32")
 // 28 bytes a cycle. KernelBench's 87 would be 2.7 ms of products beside the 3.05 that its 12.9 GB
 // take: 3.5 to 4 in all.
 // Measured on an H200, with chunks of 16 channels: 5.74 ms (05: 7.54, cuDNN: 9.65); of 32: 5.5.
-// Products are dearer than planned: from 17b's one to these three, 6.6 GFLOP of ResNet-50 take
+// Products are dearer than planned: from 09b's one to these three, 6.6 GFLOP of ResNet-50 take
 // 0.0266 ms longer for each, 247 TFLOP/s. That is 8 cycles a mma, and 3.3 ms of 87. Without stores
 // it takes 5.0: while a block waits at its barrier, copies or stores, a scheduler is left with one
 // warp, whose products wait for one another. More warps would hide that; registers are too few.
