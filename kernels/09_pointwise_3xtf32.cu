@@ -27,18 +27,28 @@
 #ifndef DEPTH
 #define DEPTH 32    // channels of a chunk
 #endif
+#ifndef WARPS
+#define WARPS 4     // of a block; 8 have half the pixels each, and half the registers
+#endif
 #if !defined(TERMS)
 #define TERMS 2     // parts of a number; 1 for 09b
 #endif
 constexpr int kStages = STAGES, kDepth = DEPTH, kSteps = kDepth / 8, kTerms = TERMS;
 constexpr int kPeriod = max_of(32 / kDepth, 1);   // chunks, after which sums leave the tensor cores
-constexpr int kThreads = 128, kBlocks = 2;        // of a block; of an SM, by its registers
+constexpr int kThreads = 32 * WARPS, kBlocks = 2; // of a block; of an SM, by its registers
 constexpr int kKTile = 64, kPixels = 128;         // of a tile of y
-constexpr int kPitch = kPixels + 4;               // see s_x_lane
+constexpr int kFragments = kPixels / 8 / WARPS;   // of a warp: 8 pixels each
+constexpr int kPitch = kPixels + 16 / kFragments; // see s_x_lane
 constexpr int kPart = kSteps * kTerms * 32;       // float4 of a chunk's filter, of 16 channels
 constexpr int kFilter = kKTile / 16 * kPart;      // and of them all
 static_assert(kStages >= 2 && kStages <= 6, "STAGES: 2 to 6");
 static_assert(kDepth == 8 || kDepth == 16 || kDepth == 32, "DEPTH: 8, 16 or 32");
+static_assert(WARPS == 4 || WARPS == 8 && kFilter % kThreads == 0, "WARPS: 4, or 8; DEPTH: 16, 32");
+
+template <int n>
+struct alignas(n * sizeof(float)) Floats {   // read in one piece
+    float v[n];
+};
 
 // The plan, by count. For 8 channels of x a warp issues 48 mma, some 60 instructions to make parts
 // of x, 10 reads, and 40 to copy, to sum and to go on. At 6 cycles each, 65% of wgmma's rate, the
@@ -113,8 +123,8 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
     const int64_t HW = int64_t(conv.H) * conv.W;
 
     // What is to be copied next. A thread keeps to one column of the tile, of 4 pixels or of one.
-    const int column = work.wide ? threadIdx.x % 32 * 4 : threadIdx.x;
-    const int row = work.wide ? threadIdx.x / 32 : 0;
+    const int column = work.wide ? threadIdx.x % 32 * 4 : threadIdx.x % kPixels;
+    const int row = threadIdx.x / (work.wide ? 32 : kPixels);
     const float* x_from = nullptr;
     const float4* w_from = nullptr;
     bool inside = false;
@@ -142,11 +152,12 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
             const int channels = inside ? C_group - next_chunk * kDepth - row : 0;
             if (work.wide) {
                 #pragma unroll
-                for (int c = 0; c < kDepth; c += 4, from += 4 * HW)
+                for (int c = 0; c < kDepth; c += WARPS, from += WARPS * HW)
                     copy_async<16>(s_to + c * kPitch, from, c < channels);
             } else {
+                constexpr int kRows = kThreads / kPixels;
                 #pragma unroll 4
-                for (int c = 0; c < kDepth; ++c, from += HW)
+                for (int c = 0; c < kDepth; c += kRows, from += kRows * HW)
                     copy_async<4>(s_to + c * kPitch, from, c < channels);
             }
             x_from += kDepth * HW;
@@ -172,20 +183,22 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
     for (int i = 0; i < kStages - 1; ++i) copy();
 
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int warp_m = threadIdx.x / 32 * 32;   // its first pixel
-    // Column g of the fragments 0 to 3 are the pixels first + 0 to 3, so that one read has them.
-    // A quarter of a warp, two g and four t, meets 32 banks: 4 (t + g/2) + 16 (g%2).
-    const int first = g / 2 * 4 + g % 2 * 16;
+    const int warp_m = threadIdx.x / 32 * 8 * kFragments;   // its first pixel
+    // Column g of the fragments 0, 1, ... are the pixels first + 0, 1, ..., so that one read has
+    // them. Of four, a quarter of a warp, two g and four t, meets 32 banks: 4 (t + g/2) + 16 (g%2);
+    // of two, half a warp does: 8 t + 2 g.
+    const int first = kFragments == 4 ? g / 2 * 4 + g % 2 * 16 : 2 * g;
     const float* s_x_lane = s_x + t * kPitch + warp_m + first;
     int stage = 0;
     for (Place at = first_place(work); at.tile < work.tiles; advance(work, at)) {
         const int group = conv.groups == 1 ? 0 : at.slice / work.k_tiles;
         const int k0 = (at.slice - group * work.k_tiles) * kKTile + g;   // within the group
         const int64_t first_k = int64_t(group) * K_group + k0;
-        float r_sum[4][4][4], r_acc[4][4][4] = {};   // 16 channels, fragment, as mma's d
+        // 16 channels, fragment, as mma's d
+        float r_sum[4][kFragments][4], r_acc[4][kFragments][4] = {};
         #pragma unroll
         for (int i = 0; i < 4; ++i)
-            for (int j = 0; j < 4; ++j)
+            for (int j = 0; j < kFragments; ++j)
                 for (int e = 0; e < 4; ++e) {
                     const int k = 16 * i + e / 2 * 8;
                     r_sum[i][j][e] = g_bias && k0 + k < K_group ? g_bias[first_k + k] : 0.0f;
@@ -200,21 +213,20 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
             if (++stage == kStages) stage = 0;
             #pragma unroll
             for (int step = 0; step < kSteps; ++step) {
-                float r_high[4][2], r_low[4][2];
+                float r_high[kFragments][2], r_low[kFragments][2];
                 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const float* s_row = s_pixels + (8 * step + 4 * e) * kPitch;
-                    const float4 x = *reinterpret_cast<const float4*>(s_row);
-                    const float r_x[4] = {x.x, x.y, x.z, x.w};
+                    const auto x = *reinterpret_cast<const Floats<kFragments>*>(s_row);
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        const Parts parts = parts_of(r_x[j]);
-                        r_high[j][e] = kTerms == 2 ? parts.high : before_truncation(r_x[j]);
+                    for (int j = 0; j < kFragments; ++j) {
+                        const Parts parts = parts_of(x.v[j]);
+                        r_high[j][e] = kTerms == 2 ? parts.high : before_truncation(x.v[j]);
                         r_low[j][e] = parts.low;
                     }
                 }
                 #pragma unroll
-                for (int two = 0; two < 4; two += 2) {   // 8 sums: each comes late enough again
+                for (int two = 0; two < 4; two += 2) {   // several sums: each comes late again
                     float w_high[2][4], w_low[2][4];
                     #pragma unroll
                     for (int i = 0; i < 2; ++i) {
@@ -225,10 +237,11 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                         w_low[i][0] = low.x, w_low[i][1] = low.y;
                         w_low[i][2] = low.z, w_low[i][3] = low.w;
                     }
-                    const auto multiply = [&](const float (&w)[2][4], const float (&x)[4][2]) {
+                    const auto multiply = [&](const float (&w)[2][4],
+                                              const float (&x)[kFragments][2]) {
                         #pragma unroll
                         for (int i = 0; i < 2; ++i)
-                            for (int j = 0; j < 4; ++j)
+                            for (int j = 0; j < kFragments; ++j)
                                 mma_m16n8k8_tf32(r_acc[two + i][j], w[i], x[j]);
                     };
                     if (kTerms == 2) multiply(w_low, r_high), multiply(w_high, r_low);
@@ -238,14 +251,14 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
             if ((chunk + 1) % kPeriod != 0 && chunk + 1 < work.chunks) continue;
             #pragma unroll
             for (int i = 0; i < 4; ++i)
-                for (int j = 0; j < 4; ++j)
+                for (int j = 0; j < kFragments; ++j)
                     for (int e = 0; e < 4; ++e)
                         r_sum[i][j][e] += r_acc[i][j][e], r_acc[i][j][e] = 0;
         }
 
         // Rows of y: 4 lanes have 64 bytes side by side, whole sectors where pixels are aligned.
         #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < kFragments / 2; ++half) {
             const unsigned m = unsigned(at.tile) * kPixels + warp_m + 4 * t + 16 * half;
             #pragma unroll
             for (int j = 0; j < 4; ++j) {
@@ -256,7 +269,8 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                 for (int i = 0; i < 8; ++i, y += int64_t(8) * work.PQ) {
                     if (k0 + 8 * i >= K_group) continue;
                     const auto y_of = [&](int of) {
-                        return activated(conv, r_sum[i / 2][of % 4][i % 2 * 2 + half]);
+                        const int odd = kFragments == 4 ? half : of / 2 % 2;   // column 2 t + odd
+                        return activated(conv, r_sum[i / 2][of % kFragments][i % 2 * 2 + odd]);
                     };
                     if (work.vectors)
                         *reinterpret_cast<float4*>(y) =
