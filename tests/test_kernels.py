@@ -52,6 +52,7 @@ PLAINS = (
     Problem(2, 6, 13, 18, 10, 3, 3, 1, 1, groups=2, bias=True, name="plain-s1"),
     Problem(2, 6, 13, 18, 12, 3, 3, (1, 2), 1, groups=6, bias=True, name="plain-depthwise"),
     Problem(2, 16, 13, 18, 10, 3, 3, (1, 2), 1, groups=2, bias=True, name="plain-octets"),
+    Problem(2, 6, 13, 18, 10, 1, 1, (1, 2), 1, groups=2, bias=True, name="plain-1x1"),
 )
 
 

@@ -848,6 +848,32 @@ MMA = _of(
        at=("round_tf32(s_x", "round_tf32(w_rows", "s_tap[", "const Tap tap =", "memcpy_async(&s_")),
 )  # fmt: skip
 
+POINTWISE = _of(
+    "09_pointwise_3xtf32",
+    _m("no_barrier_stage", "each thread waits for its own part of a chunk only",
+       (("            __syncthreads();   // all have their part of this chunk, and are done with the "
+         "last\n"), ""),
+       at=("copy_async", "float4*>(s_row)", "= s_part[0]"), sim=FAULT, cuda=WRONG),
+    _m("waits_too_little", "the newest copies, those of the chunk to be used, are not waited for",
+       ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), sim=FAULT,
+       at=("copy_async", "float4*>(s_row)", "= s_part[0]"), cuda=None, why=EARLY),
+    _m("low_dropped", "what rounding leaves of x is not multiplied",
+       (", multiply(w_high, r_low);", ";")),
+    _m("columns_swapped", "pixels of a fragment are written where others belong",
+       ("4 * t + 16 * half;", "8 * t + 4 * half;")),
+    _m("pixels_unchecked", "pixels past the last image's are written",
+       ("if (m + j >= work.pixels || (work.vectors && j > 0)) continue;",
+        "if (work.vectors && j > 0) continue;"), at=("make_float4(y_of", "*y = y_of"), sim=FAULT,
+       shipped=True),
+)  # fmt: skip
+
+POINTWISE_TF32 = _of(
+    "09b_pointwise_tf32",
+    _m("terms_apart", "the filter is packed as if a second part lay between the first ones",
+       ("g_packed + i / 32 * kTerms * 32 + lane", "g_packed + i / 32 * 64 + lane"),
+       at=("to[0] =",), sim=FAULT, inline="09_pointwise_3xtf32.cu"),
+)  # fmt: skip
+
 _SHARED = {"inline": "wgmma_roles.cuh", **_BEFORE_ROLES}
 
 WGMMA = _of(
@@ -954,5 +980,6 @@ LAST = _of(
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *WINOGRAD_4X4, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF, *FP16, *LAST,
+    *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM,
+    *STEM_PARTS, *HALF, *FP16, *LAST,
 )  # fmt: skip
