@@ -559,6 +559,8 @@ def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
     assert [row["planted"] for row in rows] == [*calibrate_ab.PLANTED] * 2
     assert all(row["ratio"] == pytest.approx(1 + row["planted"], rel=1e-3) for row in rows)
     assert [row["verdict"] for row in rows[2:4]] == ["slower"] * 2
+    more = next(calibrate_ab.slowed(60, rows=5))  # the next of a file that has five
+    assert more["planted"] == rows[5]["planted"] and more["mode"] == rows[5]["mode"]
     lines, good = calibrate_ab.tables(rows)
     assert good and any(line.startswith("| 2.0% | 2 | 0.0% | 100.0% |") for line in lines)
     assert not calibrate_ab.tables([row | {"verdict": "same"} for row in rows])[1]
@@ -881,7 +883,7 @@ def test_commands(capfd, tmp_path):
     assert main(["ab", "01", "no_such_kernel", *where]) == 2
     path = tmp_path / "halved.cu"
     source = convlab.load("01_direct").source
-    path.write_text(source.replace("g_y[i] = r_acc", "g_y[i] = 0.5f * r_acc"))
+    path.write_text(source.replace("g_y[i] =", "g_y[i] = 0.5f *"))
     assert main(["ab", "01", str(path), *where]) == 1
     assert "wrong" in capfd.readouterr().out.lower()
 

@@ -423,17 +423,20 @@ endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))
 """
 
 
-def test_an_interrupt_stops_the_simulation_and_leaves_nothing() -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
+def test_an_interrupt_stops_the_simulation_and_leaves_nothing(how: signal.Signals) -> None:
     text = source('if (i == 0) printf("running\\n"); while (conv.N == 1) { if (y[0] == 3) break; }')
     command, pipe = [sys.executable, "-c", HOLDS, text], subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     pid = int(process.stdout.readline())
     host = os.pidfd_open(pid)
-    while not children(pid):  # until the launch is under way
+    while not (launched := children(pid)):  # until the launch is under way
         assert process.poll() is None
         time.sleep(0.02)  # leaving it the processor
-    process.send_signal(signal.SIGINT)
+    launch = os.pidfd_open(int(launched[0]))
+    process.send_signal(how)
     _, error = process.communicate(timeout=60)
-    assert "KeyboardInterrupt" in error
-    assert select.select([host], [], [], 60)[0]
-    os.close(host)
+    assert ("KeyboardInterrupt" in error) == (how == signal.SIGINT)
+    for each in (host, launch):
+        assert select.select([each], [], [], 60)[0]
+        os.close(each)

@@ -146,7 +146,7 @@ def assert_close(
     squares = [None if part is None else part.double().square() for part in inputs]
     norm = max(truth.norm(), reference.truth(problem, *squares, where).sum().sqrt())
     error = (y.double() - truth).norm()
-    assert error <= reference.tolerance(precision, problem.gemm_k) * norm, (
+    assert error <= reference.tolerance(precision, problem.gemm_k, y.numel()) * norm, (
         f"{problem}: error {error / norm:.2g}, worst {(y.double() - truth).abs().max():.2g}"
     )
 

@@ -217,10 +217,11 @@ _TOGETHER = """volatile __shared__ float v[32]; v[threadIdx.x] = 1;  __syncwarp(
         (_STRAY, "", "wrong stream"),
         ("cudaMemset(y, 0, 64);", "", "wrong stream"),
         ("cudaStream_t s; cudaStreamCreate(&s); fill<<<1, 32, 0, s>>>(y, 0);", "", None),
+        ("float* p; cudaMalloc(&p, 64); cudaFree(p);", "", "allocation"),
         ("", _TOGETHER, "race"),
         ("", _TOGETHER.replace("1];", "1]; __syncwarp();"), None),
     ],
-    ids=["launch", "memset", "own stream", "volatile", "syncwarp"],
+    ids=["launch", "memset", "own stream", "allocation", "volatile", "syncwarp"],
 )  # fmt: skip
 def test_warning(host: str, inside: str, kind: str | None) -> None:
     """Work on another stream than the one given, and lanes that trust in running together."""

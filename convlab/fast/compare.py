@@ -136,7 +136,9 @@ class _Entry:
             "kernel": kernel.name, "title": kernel.title, "class": kernel.precision,
             "engine": kernel.engine, "right": self.right,
             "error": report.error if report else math.nan,
-            "bound": reference.tolerance(kernel.precision, problem.gemm_k),
+            "bound": reference.tolerance(
+                kernel.precision, problem.gemm_k, math.prod(problem.y_shape)
+            ),
         }  # fmt: skip
         if peaks:
             cells = (self.timing or Timing()).cells

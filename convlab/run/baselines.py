@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..words import arguments
+from ..words.choices import BASELINES
 from ..words.errors import LaunchError, ProblemError
 from ..words.format import FLOAT32, Format, parse_format
 from ..words.problem import Pair, Problem
@@ -15,20 +16,6 @@ from .data import Device, chunks, full_precision, match, padded, require
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 IM2COL_BYTES = 1 << 30  # workspace of the torch:im2col baseline
-# The title, the class, and the kind of device it runs on if only one does.
-_KNOWN = {
-    "cudnn:fp32": ("cuDNN, TF32 off", "fp32", "cuda"),
-    "cudnn:tf32": ("cuDNN, TF32 on", "tf32", "cuda"),
-    "cudnn:fp32:channels_last": ("cuDNN, TF32 off, inputs already channels_last", "fp32", "cuda"),
-    "cudnn:tf32:channels_last": ("cuDNN, TF32 on, inputs already channels_last", "tf32", "cuda"),
-    "cudnn:bf16": ("cuDNN, bf16", "bf16", "cuda"),
-    "cudnn:bf16:channels_last": ("cuDNN, bf16, inputs already channels_last", "bf16", "cuda"),
-    "cudnn:fp16": ("cuDNN, fp16", "fp16", "cuda"),
-    "cudnn:fp16:channels_last": ("cuDNN, fp16, inputs already channels_last", "fp16", "cuda"),
-    "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
-    "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
-}
-BASELINES = tuple(_KNOWN)
 _HALVES = {
     "bf16": parse_format("x bf16, w bf16, y bf16, bias bf16"),
     "fp16": parse_format("x f16, w f16, y f16, bias f16"),
@@ -39,7 +26,9 @@ _HALVES = {
 class Baseline(Runnable):
     """A library's convolution, run and timed as a kernel is; made by `baseline`.
 
-    `precision` is its class, pinned whatever torch's global settings are.
+    `precision` is its class, pinned whatever torch's global settings are. A ReLU is torch's own, in
+    place after the convolution, as eager torch has it: cuDNN's fused one (torch's
+    ``cudnn_convolution_relu``) takes class and search for an algorithm from those settings.
     """
 
     name: str
@@ -70,12 +59,14 @@ class Baseline(Runnable):
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
         padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
+        relu: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Return y, of the arguments of `F.conv2d`, with the same gradients as a kernel."""
+        """Return y, of the arguments of a kernel, with the same gradients."""
         require(self, x, w, bias)
-        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups)
+        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups, relu)
         if op.derives(x, w, bias):
-            return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
+            options = stride, padding, dilation, groups, op.key_of(self), relu
+            return op.convolve(x, w, bias, *options)
         launch = self.prepare(problem, images, w, bias)
         launch()
         return launch.y.squeeze(0) if x.dim() == 3 else launch.y
@@ -83,10 +74,10 @@ class Baseline(Runnable):
 
 def baseline(name: str, device: Device | None = None) -> Baseline:
     """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
-    if name not in _KNOWN:
+    if name not in BASELINES:
         there = f"there are {', '.join(BASELINES)}{arguments.hint(name, BASELINES)}"
         raise ProblemError(f"no baseline is named {name!r}; {there}")
-    title, precision, only = _KNOWN[name]
+    title, precision, only = BASELINES[name]
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):
@@ -125,6 +116,8 @@ class ConvLaunch(Launch):
         self.y = None  # so that its memory serves again
         with self._pinned():
             self.y = torch._convolution(*self.inputs, *self._options)
+        if self.problem.relu:
+            self.y.relu_()
 
 
 class Im2colLaunch(Launch):
@@ -160,3 +153,5 @@ class Im2colLaunch(Launch):
                     y.copy_(torch.matmul(self._w, matrix).view(y.shape))
         if bias is not None:
             self.y += bias.view(1, -1, 1, 1)
+        if problem.relu:
+            self.y.relu_()
