@@ -7,6 +7,7 @@ these tests are skipped, or fail where CONVLAB_BROWSER_REQUIRED is set, as it is
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,46 +39,11 @@ SMALLER = {
     '"resnet50.layer1.0.conv2"': '"N=1,C=8,H=14,W=14,K=8,R=3,S=3,padding=1"',
 }
 
+# What is asked of the page, by name.
+PAGE = Path(__file__).with_name("page.js").read_text()
+SCRIPTS = dict(re.findall(r"^// (\w+): .*\n((?:(?!//).*\n)*)", PAGE, re.MULTILINE))
+
 pytestmark = pytest.mark.xdist_group("browser")
-
-# For each text of the tables' cells: how much it stands out from the background behind it.
-CONTRASTS = """
-const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-const numbers = text => text.match(/[\\d.]+/g).map(Number);
-const light = c => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
-const behind = node => {
-  for (; node; node = node.parentElement) {
-    const color = numbers(getComputedStyle(node).backgroundColor);
-    if (color.length < 4 || color[3] === 1) return color;
-  }
-  return [255, 255, 255];
-};
-return [...document.querySelectorAll(".jp-OutputArea table td, .jp-OutputArea table th")]
-  .filter(cell => cell.textContent.trim())
-  .map(cell => {
-    const [a, b] = [light(numbers(getComputedStyle(cell).color)), light(behind(cell))];
-    return [cell.textContent, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
-  });
-"""
-
-# Whether the page shows a notebook whose kernel has answered; cells run before that are lost.
-READY = """
-const [name, tell] = arguments;
-const wait = async () => {
-  await jupyterapp.restored;
-  const panel = [...jupyterapp.shell.widgets("main")].find(w => w.context?.path === name);
-  await panel.context.ready;
-  await panel.sessionContext.ready;
-  await panel.sessionContext.session.kernel.info;
-};
-wait().then(() => tell(null), error => tell(String(error)));
-"""
-
-
-# The language that each code cell's editor highlights, as CodeMirror itself tells.
-LANGUAGES = """
-return [...document.querySelectorAll(".jp-CodeCell .cm-content")].map(node => node.dataset.language);
-"""
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +179,7 @@ class Lab:
         """Open a notebook, and wait until its kernel is ready."""
         self.driver.get(self.address.format(f"tree/{name}"))
         self.wait(lambda: self.all(".jp-Notebook .jp-CodeCell"), 60, "the notebook")
-        error = self.driver.execute_async_script(READY, name)
+        error = self.driver.execute_async_script(SCRIPTS["READY"], name)
         assert error is None, error
 
     def all(self, selector: str) -> list[WebElement]:
@@ -288,7 +254,7 @@ def test_start_runs_and_is_legible(lab: Lab) -> None:
     assert widths and min(widths) > 200
     for name, light in (("JupyterLab Light", True), ("JupyterLab Dark", False)):
         lab.theme(name, light)
-        found = lab.driver.execute_script(CONTRASTS)
+        found = lab.driver.execute_script(SCRIPTS["CONTRASTS"])
         assert len(found) > 20
         assert min(contrast for _, contrast in found) >= CONTRAST, (name, found)
 
@@ -298,7 +264,7 @@ def test_a_kernel_cell_is_shown_as_cpp(lab: Lab) -> None:
     lab.open("edited.ipynb")
 
     def languages() -> list[str]:
-        return lab.driver.execute_script(LANGUAGES)
+        return lab.driver.execute_script(SCRIPTS["LANGUAGES"])
 
     lab.wait(lambda: languages() == ["python", "cpp", "python"], 20, "C++")
     assert "__global__" in lab.all(".jp-CodeCell")[1].text

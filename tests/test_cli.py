@@ -23,28 +23,14 @@ from convlab.use.grammar import parser, understood
 from convlab.words import choices
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
+from tests.suites import FOLDER
 from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
 from tests.test_report_schema import VALIDATOR
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
 COMMANDS = ["list", "check", "compare", "diff", "cache", "bench", "doctor"]
-WRONG = """\
-// title: All ones
-#include "convlab.cuh"
-__global__ void ones(float* y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i == 0) printf("{ a kernel \\"speaks\\" }\\n");
-    if (i < n) y[i] = 1;
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
-                                 const float* bias, float* y, void* workspace,
-                                 size_t workspace_bytes, cudaStream_t stream) {
-    int n = problem->N * problem->K * problem->P * problem->Q;
-    ones<<<(n + 255) / 256, 256, 0, stream>>>(y, n);
-    return launch_error();
-}
-"""
+WRONG = (FOLDER / "ones.cu").read_text()
 
 
 @dataclass(frozen=True)
@@ -450,7 +436,18 @@ def test_words_are_read_without_torch(words):
 @pytest.mark.parametrize("signals", [1, 2])
 def test_an_interrupt_ends_all_at_once(tmp_path, signals):
     environment = os.environ | {"CONVLAB_CACHE": str(tmp_path)}
-    command = [sys.executable, "-m", "convlab", "compare", "01", "03", "06", "--engine", "sim", SMALL]
+    command = [
+        sys.executable,
+        "-m",
+        "convlab",
+        "compare",
+        "01",
+        "03",
+        "06",
+        "--engine",
+        "sim",
+        SMALL,
+    ]
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
         while not list(tmp_path.glob("unfinished-*/build.ninja")):

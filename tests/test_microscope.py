@@ -18,7 +18,7 @@ from convlab.sim import any_kernel, findings
 from convlab.sim.findings import Array, index
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 from tests.instruments.examples import BUGS, EXAMPLES, whole
-from tests.suites import Suite
+from tests.suites import FOLDER, Suite
 
 
 @pytest.mark.parametrize("schedule", range(4))
@@ -54,70 +54,43 @@ def test_planted_bug_is_found_at_its_line(name, schedule):
             assert here != other
 
 
+TOLD = (FOLDER / "told.cu").read_text()
+
+
+def line_of(text: str) -> int:
+    """The number of the line of ``told.cu`` that holds a text."""
+    return next(n for n, line in enumerate(TOLD.splitlines(), 1) if text in line)
+
+
 def test_all_findings_of_one_run_are_told():
-    source = """
-    __global__ void many(const float* x, float* y) {
-        __shared__ float s_x[32];
-        int i = threadIdx.x;
-        if (i < 8) y[i] = x[i + 100];
-        else if (i < 16) y[i - 20] = 1;
-        else if (i < 24) y[i] = s_x[i + 16];
-        else if (i == 31) y[i] = *(const float*)nullptr;
-    }
-    """
     with pytest.raises(LaunchError) as caught:
-        any_kernel.run(source, "many", whole(64), whole(64), grid=1, block=32)
+        any_kernel.run(TOLD, "many", whole(64), whole(64), grid=1, block=32)
     told = {(f.kind, f.line, f.count) for f in caught.value.findings}
     assert told == {
-        ("global out of bounds", 5, 8), ("global out of bounds", 6, 8),
-        ("shared out of bounds", 7, 8), ("null pointer", 8, 1),
+        ("global out of bounds", line_of("x[i + 100]"), 8),
+        ("global out of bounds", line_of("y[i - 20]"), 8),
+        ("shared out of bounds", line_of("s_x[i + 16]"), 8), ("null pointer", line_of("nullptr"), 1),
     }  # fmt: skip
     assert "s_x[32]" in str(caught.value) and ", and 7 more threads" in str(caught.value)
 
 
 def test_warp_without_syncwarp_is_a_race_and_with_it_is_not():
-    source = """
-    __global__ void lanes(float* y, int careful) {
-        __shared__ float s_y[64];
-        s_y[threadIdx.x] = threadIdx.x;
-        if (careful) __syncwarp();
-        y[threadIdx.x] = s_y[threadIdx.x ^ 1];
-    }
-    """
     y = whole(64)
-    assert any_kernel.run(source, "lanes", y, 1, grid=1, block=64).findings == []
+    assert any_kernel.run(TOLD, "lanes", y, 1, grid=1, block=64).findings == []
     assert (y == np.arange(64) ^ 1).all()
     with pytest.raises(LaunchError, match="race: ") as caught:
-        any_kernel.run(source, "lanes", y, 0, grid=1, block=64)
-    assert {caught.value.findings[0].line, caught.value.findings[0].other_line} == {4, 6}
+        any_kernel.run(TOLD, "lanes", y, 0, grid=1, block=64)
+    places = {caught.value.findings[0].line, caught.value.findings[0].other_line}
+    assert places == {line_of("s_y[threadIdx.x] ="), line_of("s_y[threadIdx.x ^ 1]")}
 
 
 def test_blocks_that_store_the_same_value_are_a_warning():
-    source = "__global__ void same(int* y, int v) {\n    y[0] = v ? 7 : blockIdx.x;\n}"
     y = np.zeros(1, np.int32)
-    (finding,) = any_kernel.run(source, "same", y, 1, grid=8, block=1).findings
-    assert (finding.kind, finding.line, finding.error, y[0]) == ("written twice", 2, False, 7)
+    (finding,) = any_kernel.run(TOLD, "same", y, 1, grid=8, block=1).findings
+    assert (finding.kind, finding.error, y[0]) == ("written twice", False, 7)
+    assert finding.line == line_of("v ? 7")
     with pytest.raises(LaunchError, match="race: store to y\\[0\\].*another thread"):
-        any_kernel.run(source, "same", y, 0, grid=8, block=1)
-
-
-LAST_BLOCK = """
-__global__ void last_block(const float* x, float* part, unsigned* done, float* y) {
-    __shared__ bool s_last;
-    if (threadIdx.x == 0) {
-        part[blockIdx.x] = x[blockIdx.x];
-        __threadfence();
-        s_last = atomicAdd(done, 1u) == gridDim.x - 1;
-        if (s_last) {
-            float sum = 0;
-            for (int i = 0; i < gridDim.x; ++i) sum += part[i];
-            *y = sum;
-        }
-    }
-    __syncthreads();
-    if (s_last && threadIdx.x == 1) y[1] = part[3];
-}
-"""
+        any_kernel.run(TOLD, "same", y, 0, grid=8, block=1)
 
 
 def test_fence_and_atomic_order_blocks():
@@ -129,23 +102,17 @@ def test_fence_and_atomic_order_blocks():
     for schedule in range(4):
         given = arguments()
         options = {"grid": 40, "block": 32, "schedule": schedule}
-        trace = any_kernel.run(LAST_BLOCK, "last_block", *given, **options)
+        trace = any_kernel.run(TOLD, "last_block", *given, **options)
         assert trace.findings == [] and given[-1][0] == x.sum()
     with pytest.raises(LaunchError, match="race: load of part.*of another block"):
-        careless = LAST_BLOCK.replace("__threadfence();", "")
+        careless = TOLD.replace("__threadfence();", "")
         any_kernel.run(careless, "last_block", *arguments(), grid=40, block=32)
 
 
 def test_early_exit_before_a_barrier_is_a_warning():
-    source = """
-    __global__ void leaves(float* y, int n) {
-        if (threadIdx.x >= n) return;
-        __syncthreads();
-        y[threadIdx.x] = 1;
-    }
-    """
-    (finding,) = any_kernel.run(source, "leaves", whole(40), 40, grid=1, block=64).findings
-    assert (finding.kind, finding.line, finding.error) == ("barrier after exit", 4, False)
+    (finding,) = any_kernel.run(TOLD, "leaves", whole(40), 40, grid=1, block=64).findings
+    assert (finding.kind, finding.error) == ("barrier after exit", False)
+    assert finding.line == line_of("// of those that stay")
     assert finding.text.startswith("24 of the block's 64 threads")
 
 

@@ -19,6 +19,7 @@ from convlab.words import catalog
 from convlab.words.errors import LaunchError
 from tests.instruments import mutants, planted
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, Mutant
+from tests.suites import FOLDER
 
 NAMES = {mutant.name: mutant for mutant in MUTANTS}
 RUNGS = [path.stem for path in catalog.catalog()]
@@ -132,15 +133,7 @@ def test_escape_is_told(capsys: pytest.CaptureFixture, monkeypatch: pytest.Monke
 
 
 # The order of the threads: no other order moves what is right, and each shows some race.
-ORDERED = """
-#include "convlab.cuh"
-__global__ void order(float* y) { %s }
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float*, const float*,
-                                 const float*, float* y, void*, size_t, cudaStream_t stream) {
-    order<<<4, problem->Q, 0, stream>>>(y);
-    return launch_error();
-}
-"""
+ORDERED = (FOLDER / "order.cu").read_text()
 
 
 def ordered(body: str, width: int) -> Launch:

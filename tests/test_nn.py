@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import convlab.nn
 from convlab.run import op
-from convlab.words.errors import CatalogError, ProblemError, UnsupportedError
+from convlab.words.errors import CatalogError, ProblemError
 from tests.instruments.torch_features import FEATURES, table
 
 REPOSITORY = Path(__file__).parent.parent
@@ -48,13 +48,6 @@ class FakeKernel:
         args = (x.double(), w.double(), None if bias is None else bias.double())
         y = F.conv2d(*args, stride, padding, dilation, groups)
         return (self.factor * (y.relu() if relu else y)).float()
-
-
-class Refuses:
-    name = "refuses"
-
-    def __call__(self, *args):
-        raise UnsupportedError("refuses does not support groups == 2; 01_direct does")
 
 
 @pytest.fixture
@@ -389,14 +382,6 @@ def test_a_relative_path_is_fixed_when_given(monkeypatch, tmp_path):
     assert "kernel=03_smem_tile" in repr(convlab.nn.Conv2d(2, 3, 3))  # where none is given
 
 
-def test_kernel_can_be_assigned():
-    layer = convlab.nn.Conv2d(1, 1, 1, kernel=FakeKernel())
-    x = normal(1, 1, 2, 2)
-    y = layer(x)
-    layer.kernel = FakeKernel(factor=2.0)
-    torch.testing.assert_close(layer(x), 2 * y)
-
-
 @pytest.mark.parametrize("bad", [3, None, object()], ids=["int", "None", "object"])
 @pytest.mark.parametrize(
     "use",
@@ -494,11 +479,6 @@ def test_wrong_dtype(kernel, dtype):
         with pytest.raises(ProblemError, match="w is "):
             layer(normal(1, 1, 2, 2))
     assert kernel.calls == 0
-
-
-def test_a_kernels_own_error_comes_through():
-    with pytest.raises(UnsupportedError, match="01_direct does"):
-        convlab.nn.Conv2d(2, 2, 3, groups=2, kernel=Refuses())(normal(1, 2, 4, 4))
 
 
 def saved(model):

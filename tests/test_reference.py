@@ -215,19 +215,27 @@ def test_unknown_precision():
         tolerance("fp8", 9)
 
 
-@pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])
+ANYWHERE = [(name, "cpu") for name in ("torch:im2col", "torch:cpu")]
+ANYWHERE += [
+    pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in BASELINES if name != "torch:cpu"
+]
+
+
+@pytest.mark.parametrize(("name", "device"), ANYWHERE)
 @pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
-def test_baseline_on_the_cpu(name, p, monkeypatch):
+def test_baseline(name, device, p, monkeypatch):
     monkeypatch.setattr(baselines, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
-    runnable = baseline(name, "cpu")
-    x, w, bias = inputs(p)
-    assert runnable.unsupported(p) is None
-    launch = runnable.prepare(p, x.contiguous(memory_format=torch.channels_last), w, bias)
+    runnable = baseline(name, device)
+    assert runnable.unsupported(p) is None and runnable.device.type == device
+    x, w, bias = inputs(p, device=device, format=runnable.format)
+    placed = x.contiguous(memory_format=torch.channels_last) if device == "cpu" else x
+    launch = runnable.prepare(p, placed, w, bias)
     launch.y.fill_(math.nan)
     launch()
     launch()
     assert tuple(launch.y.shape) == p.y_shape and launch.counters is None
-    assert normwise(launch.y, truth(p, x, w, bias)) < tolerance("fp32", p.gemm_k)
+    assert launch.y.dtype == x.dtype == runnable.format.y.torch_dtype
+    assert normwise(launch.y, truth(p, x, w, bias)) < tolerance(runnable.precision, p.gemm_k)
     if name == "torch:im2col":
         columns = p.C * p.R * p.S
         assert launch.workspace.nbytes <= max(1 << 18, 4 * columns * p.Q)
@@ -297,22 +305,6 @@ def test_full_precision_of_two_threads_that_overlap():
     left.set()
     thread.join()
     assert conv.fp32_precision == before
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
-@pytest.mark.parametrize("name", [name for name in BASELINES if name != "torch:cpu"])
-def test_baseline_on_a_gpu(name, p):
-    runnable = baseline(name)
-    assert (runnable.engine, runnable.device.type) == ("cuda", "cuda")
-    x, w, bias = inputs(p, device="cuda", format=runnable.format)
-    launch = runnable.prepare(p, x, w, bias)
-    launch()
-    launch()
-    assert launch.y.dtype == x.dtype == runnable.format.y.torch_dtype
-    assert tuple(launch.y.shape) == p.y_shape
-    error = normwise(launch.y, truth(p, x, w, bias))
-    assert error < tolerance(runnable.precision, p.gemm_k)
 
 
 @pytest.mark.gpu

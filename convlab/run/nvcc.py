@@ -32,7 +32,9 @@ _ASSEMBLER = re.compile(r"^ptxas (?:\S+, line \d+; )?(error|warning|fatal) *: (.
 _LIMITS = re.compile(r"\.entry (\w+)\([^{]*?\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
 # Not by `parse_header`: it parses Python, which CPython 3.11 cannot do in two threads (gh-106905).
 _ARCH = re.compile(r"^// ?arch:\s+sm_(\w+)", re.MULTILINE)
-_USED = re.compile(r"entry function '(\w+)'.*?Used (\d+) registers", re.DOTALL)
+_USED = re.compile(
+    r"entry function '(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Entry:
     symbol: str  # its name as the linker knows it
     registers: int
     threads: int  # of a block, by its __launch_bounds__
+    spilled: int  # bytes that a thread stores for want of registers
     place: Place | tuple[None, None]
 
 
@@ -140,8 +143,10 @@ def _read(status: int, log: str, heads: list[list[str]], texts: Mapping[str, str
         first = (others or log.strip().splitlines() or ["it says nothing"])[0]
         return Said(tuple(warned), (), f"nvcc did not compile it: {first}")
     bounds = {symbol: math.prod(int(n or 1) for n in block) for symbol, *block in heads}
-    entries = (Entry(symbol, int(registers), bounds.get(symbol, _ANY), _place(symbol, texts))
-               for symbol, registers in _USED.findall(log))  # fmt: skip
+    entries = (
+        Entry(symbol, int(registers), bounds.get(symbol, _ANY), int(spilled), _place(symbol, texts))
+        for symbol, spilled, registers in _USED.findall(log)
+    )
     return Said((*wrong, *warned), tuple(entries))
 
 

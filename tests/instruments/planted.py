@@ -495,7 +495,8 @@ BATCHED = _of(
     _m("batch_of_columns", "images' matrices are taken to lie one after the other",
        ("pitch, PQ}", "pitch, conv.groups * gemm_k * PQ}"), sim=FAULT, at=(_CALL,), **_HANDLE),
     _m("batch_of_y", "images of y are taken to lie one group apart",
-       (_Y, _Y.replace("conv.K * PQ, images", "K_group * PQ, images"))),
+       (_Y, _Y.replace("conv.K * PQ, images", "K_group * PQ, images")), sim=FAULT,
+       at=("*y = activated(",)),  # where the bias is added to what was never written
     _m("pixels_by_height", "a pixel's row is taken from P",
        ("% PQ / conv.Q);", "% PQ / conv.P);"), inline="im2col.cuh"),
     _m("plane_bias_transposed", "the bias of plane n * K + k is taken to be that of k * N + n",
