@@ -423,6 +423,7 @@ USAGE = {
     "ab with one kernel": (["ab", "01", SMALL], "two kernels, A and B"),
     "an option of another command": (["doctor", "--count", "3"],
                                      "unrecognized arguments: --count 3\n"),
+    "a count of none": (["check", "01", SMALL, "--count", "3"], "--count is of generated problems"),
     "a tunable twice": (["sweep", "01", "THREADS=64", "THREADS=32", SMALL], "THREADS=8,16"),
     "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
 }  # fmt: skip

@@ -163,6 +163,9 @@ def test_inspect_takes_a_sample(tmp_path, capfd: pytest.CaptureFixture) -> None:
         assert status == 0
         document = json.loads(capfd.readouterr().out)["inspections"][0]
         requests.append(sum(row["requests"] for row in document["lines"]))
+    many = convlab.load("01", engine="sim", sample=10**6, time_limit=20)
+    with pytest.raises(ProblemError, match="does about [0-9,]+ blocks of 01_direct within 20 s"):
+        convlab.inspect(many, "square", engine="sim")
     whole, sampled = requests
     assert sampled != whole and sampled == pytest.approx(whole, rel=0.3)
 

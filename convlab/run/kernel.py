@@ -267,7 +267,7 @@ class Kernel(Runnable):
                 if same and other.unsupported(problem) is None:
                     able.append(other.name)
         offer = f"use {', '.join(able)}" if able else "no other of its format can"
-        return f"{self.name} cannot do {problem.label}: {reason}; {offer}"
+        return f"{self.name} cannot do {problem.label}; its header says {reason}; {offer}"
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, engine={self.engine!r})"

@@ -106,8 +106,9 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
     option = add("check", "Is it right?", kernels=True)
-    option("--count", **number, default=COUNT,
-           help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
+    option(
+        "--count", **number, help=f"how many problems to generate, where none is given ({COUNT})"
+    )
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
     option("--setting", choices=SETTINGS, metavar="NAME", help="run the problem in a setting of the "
            f"default check: {', '.join(SETTINGS)}")  # fmt: skip
@@ -197,6 +198,8 @@ def understood(
         asked["problem"] = PROBLEMS[arguments.command]
     if asked.get("problem") is not None:
         members(asked["problem"])  # raises, before the work
+        if asked.get("count") is not None:
+            raise ProblemError("--count is of generated problems: leave it out, or the problem")
     for name in ("plot", "save", "write"):  # before the work
         if asked.get(name):
             writable(asked[name], f"--{name}", ENDINGS if name == "plot" else ())

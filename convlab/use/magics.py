@@ -65,6 +65,10 @@ class _CellParser(Parser):
 class ConvlabMagics(Magics):
     """``%%kernel`` and ``%convlab``."""
 
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._failed: dict[str, int] = {}  # the number of the cell that did not compile
+
     @line_cell_magic("kernel")
     def kernel(self, line: str, cell: str | None = None) -> None:
         """Compile the cell as a .cu file, and bind it to a name.
@@ -95,6 +99,7 @@ class ConvlabMagics(Magics):
     def _compile(self, asked: Namespace, source: str) -> None:
         self.shell.user_ns.pop(asked.name, None)
         defines = dict(map(_define, asked.defines))
+        self._failed[asked.name] = self.shell.execution_count
         note = None
         if hasattr(self.shell, "kernel"):  # a notebook's
             note = display(Told(f"compiling {asked.name} ...", {}), display_id=True)
@@ -106,6 +111,7 @@ class ConvlabMagics(Magics):
                 clear_output()
             raise
         self.shell.user_ns[asked.name] = made
+        del self._failed[asked.name]
         seconds = made.build().seconds
         how = f"built in {seconds:.1f} s" if seconds else "built before"
         done = Told(f"{made.name}: {made.engine}, {how}", {})
@@ -138,6 +144,12 @@ class ConvlabMagics(Magics):
             )
         with contextlib.suppress(SystemExit):
             asked = parser.parse_args(words)
+            for name in [word.partition("@")[0] for word in words]:
+                if name in self._failed and name not in self.shell.user_ns:
+                    cell = f"cell [{self._failed[name]}]"
+                    raise UsageError(
+                        f"{name} did not build, in {cell}: mend that, and run it again"
+                    )
             return _answered(grammar.understood(asked, self.shell.user_ns))
 
 

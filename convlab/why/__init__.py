@@ -88,7 +88,7 @@ def inspect(
         if reason is None:
             found.append(_inspect(kernel, asked, gpu, engine, block, shared, seed))
         else:
-            refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
+            refused.append(f"{kernel.name} cannot do {asked.label}; its header says {reason}")
     if not found:
         raise UnsupportedError("; ".join(refused) or "no problems are given")
     return Inspections(tuple(found), tuple(refused)) if of_set else found[0]
@@ -166,6 +166,8 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     """What the simulator counted, or None, and what it found."""
     try:
         counted = count(kernel, problem, seed)
+    except ProblemError:  # of the sample that was asked for
+        raise
     except ConvlabError as error:
         notes.append(f"not simulated: {_first_line(error)}")
         return None, error.findings if isinstance(error, LaunchError) else ()

@@ -160,7 +160,9 @@ class _Record:
         self.limit = REQUESTS if warp is not None else _BLOCK_REQUESTS
         reason = kernel.unsupported(self.problem)
         if reason is not None:
-            raise UnsupportedError(f"{kernel.name} cannot do {self.problem.label}: {reason}")
+            raise UnsupportedError(
+                f"{kernel.name} cannot do {self.problem.label}; its header says {reason}"
+            )
         recorded = (*block, -1 if warp is None else warp, self.limit)
         self.trace = simulate(kernel, self.problem, record=recorded)
         launches = self.trace.launches
