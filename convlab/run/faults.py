@@ -7,11 +7,10 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..sim import Finding
-from ..words.errors import ConvlabError, LaunchError
+from ..words.errors import ConvlabError, LaunchError, on_page
 from ..words.problem import Problem
 from . import data
 from .runnable import Runnable
