@@ -692,13 +692,6 @@ def test_a_file_in_kernels_is_named_from_the_repository() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_string_that_does_not_compile(engine: str) -> None:
-    with pytest.raises(BuildError, match=r"mine\.cu:1: .*nonsense") as error:
-        convlab.compile("nonsense here;\n" + FILL, name="mine", engine=engine)
-    assert "full log: " in short_with_a_log(error)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_missing_entry_point_or_one_without_c_linkage(fill: Path, engine: str) -> None:
     for text in (FILL.partition("CONVLAB_ENTRY")[0], FILL.replace("CONVLAB_ENTRY ", "")):
         fill.write_text(text)

@@ -23,6 +23,7 @@ SOURCE = """\
 // limits: memory
 // arch: sm_90a
 // atomics: yes
+// epilogue: bias, relu
 //
 // Prose is ignored. Note: this, too.
 #include "convlab.cuh"
@@ -41,6 +42,7 @@ def test_header():
         limits="memory",
         arch="sm_90a",
         atomics=True,
+        epilogue=("bias", "relu"),
     )
 
 
@@ -68,6 +70,8 @@ def test_every_key_is_optional(text):
         ("// precision:", "precision is ''"),
         ("// arch: hopper", "arch is 'hopper'; it must be like sm_80"),
         ("// atomics: maybe", "atomics is 'maybe'; it must be yes or no"),
+        ("// epilogue: gelu", "epilogue is 'gelu'; it must be none, bias, relu, or bias, relu"),
+        ("// epilogue: relu, bias", "epilogue is 'relu, bias'"),
         ("// Supports: R = 3", "'=' is not allowed"),
         ("// supports: R == 3 S == 3", "supports: cannot read 'R == 3 S"),
         ("// supports: R", "'R' is not a comparison"),
@@ -113,12 +117,12 @@ def test_requirement(requirement, met):
     reason = header.unsupported(PROBLEM, sm=80, smem=1000)
     assert (reason is None) == met
     terms = requirement.split(" and ")
-    assert met or reason.startswith(tuple(f"supports: {term} (here " for term in terms))
+    assert met or reason.startswith(tuple(f"by its header's `supports:` {term} (here " for term in terms))
 
 
 def test_the_first_unmet_requirement_is_named_with_its_values():
     header = parse_header("// supports: R == 3, S == 5, sm >= 90", "k.cu")
-    assert header.unsupported(PROBLEM, 80, 0) == "supports: S == 5 (here S = 3)"
+    assert header.unsupported(PROBLEM, 80, 0) == "by its header's `supports:` S == 5 (here S = 3)"
     header = parse_header("// title: T\n// supports: R % pad_h == 0", "k.cu")
     with pytest.raises(CatalogError, match="modulo by zero.; rewrite it"):  # the header's fault
         header.unsupported(PROBLEM, 80, 0)
@@ -223,25 +227,10 @@ def test_kernels_of_the_working_directory_go_first(kernels, tmp_path, monkeypatc
         catalog()
 
 
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (b"// title: \xff\n", r"not UTF-8 \(byte 10\).*iconv"),
-        (None, "cannot read .*Is a directory"),
-    ],
-)
-def test_a_file_that_cannot_be_read(tmp_path, data, message):
-    path = tmp_path if data is None else tmp_path / "a.cu"
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(CatalogError, match=message):
-        read(path)
-
-
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
-    path = tmp_path / "a.cu"
-    path.write_bytes("\ufeff// title: Ä\n".encode())
-    assert read(path) == "// title: Ä\n"
+def test_a_file_that_cannot_be_read(tmp_path):
+    """Of an encoding, and a mark before the text, see test_errors.py."""
+    with pytest.raises(CatalogError, match="cannot read .*Is a directory"):
+        read(tmp_path)
 
 
 def test_the_shipped_kernels_have_headers():

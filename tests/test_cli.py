@@ -17,10 +17,8 @@ import pytest
 import torch
 
 from convlab.__main__ import main
-from convlab.right import settings
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
-from convlab.words import choices
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
 from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
@@ -445,7 +443,6 @@ def test_words_are_read_without_torch(words):
     done = subprocess.run([sys.executable, "-X", "importtime", "-c", code, *words], cwd=REPOSITORY,
                           capture_output=True, text=True)  # fmt: skip
     assert "convlab.use.grammar" in done.stderr and "| torch" not in done.stderr
-    assert choices.SETTINGS == settings.NAMES  # written twice for that
 
 
 @pytest.mark.parametrize("signals", [1, 2])

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,7 +161,7 @@ def test_an_unknown_tunable() -> None:
 def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     tile = load("03_smem_tile", engine="sim")
     x, w = normal(1, 1, 200, 200), normal(1, 1, 190, 190)
-    with pytest.raises(UnsupportedError, match="03_smem_tile cannot do .*supports: .*<= smem.*here") as error:
+    with pytest.raises(UnsupportedError, match="03_smem_tile cannot do .*supports:` .*<= smem.*here") as error:
         tile(x, w)
     assert re.search(r"; use 01_direct, .*02_im2col_gemm", str(error.value))
     able = load("01_direct", engine="sim")
@@ -236,7 +237,7 @@ def test_encodings_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.cu"
     text = (ROOT / "kernels" / "01_direct.cu").read_text()
     path.write_bytes(f"// title: Größe\n{text}".encode("latin-1"))
-    with pytest.raises(CatalogError, match=r"mine\.cu is not UTF-8 \(byte 12\)"):
+    with pytest.raises(CatalogError, match=r"mine\.cu is not UTF-8 \(byte 12\).*iconv"):
         load(path, engine="sim")(X, W)
     for mark in ("\ufeff", ""):
         path.write_text(mark + text.replace("\n", "\r\n"), newline="")
@@ -380,16 +381,6 @@ def test_a_kernel_that_dies(name: str, deadly: Path) -> None:
     assert torch.equal(x, kept[0]) and torch.equal(w, kept[1])
 
 
-def test_a_kernel_that_died_works_once_mended(tmp_path: Path) -> None:
-    path = tmp_path / "deadly.cu"
-    path.write_text(source("y[i + 5] = 3;"))
-    mended = load(path, engine="sim")
-    with pytest.raises(LaunchError, match=r"y\[36\]"):
-        mended(normal(1, 1, 7, 7), normal(1, 1, 2, 2))
-    path.write_text(source("y[i] = 3; y[i + 4] = 3;"))
-    assert mended(normal(1, 1, 7, 7), normal(1, 1, 2, 2)).unique().tolist() == [3]
-
-
 def test_a_launch_error_that_the_file_ignores_is_told(kernel: Kernel) -> None:
     text = source("y[i] = 0;", "block = 2048;")
     with pytest.raises(LaunchError, match="careless failed: invalid( configuration)? argument"):
@@ -441,6 +432,7 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing(how: signal.Signal
     host = os.pidfd_open(pid)
     while not (launched := children(pid)):  # until the launch is under way
         assert process.poll() is None
+        time.sleep(0.02)  # leaving it the processor
     launch = os.pidfd_open(int(launched[0]))
     process.send_signal(how)
     _, error = process.communicate(timeout=60)

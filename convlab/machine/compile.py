@@ -110,18 +110,10 @@ def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KER
 
 
 def compile_library(
-    source: Source,
-    folder: Path,
-    text: str,
-    *,
-    flags: Sequence[str],
-    include: Sequence[Path],
-    libraries: Sequence[str] = (),
-    folders: Sequence[Path] = (),
-    cuda: toolchain.Cuda | None = None,
-    copies: Mapping[Path, Path] | None = None,
-    entry: str | None = None,
-) -> Made:
+    source: Source, folder: Path, text: str, *, flags: Sequence[str], include: Sequence[Path],
+    libraries: Sequence[str] = (), folders: Sequence[Path] = (), cuda: toolchain.Cuda | None = None,
+    copies: Mapping[Path, Path] | None = None, entry: str | None = None,
+) -> Made:  # fmt: skip
     """Compile and link a library, in a folder, without loading it.
 
     The text is CUDA C++ for nvcc where `cuda` is given, else C++; `libraries`, as ``-lcublas`` or a

@@ -25,6 +25,7 @@ TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
 _KEPT_BYTES = 2 << 30  # of the last reference
 FEW = 256  # outputs that may cancel to nearly nothing: rms is what random signs would give, then
+FEW_ROUNDINGS = 128  # outputs, which may err by as much as one of them
 CHUNK_BYTES = 256 << 20  # temporaries of one step of the truth
 # tf32: the operands', truncated; of the other two: the tensors', rounded
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -37,8 +38,10 @@ def truth(
 
     All of it, (N, K, P, Q), is torch's own float64 convolution. At positions `where`, an integer
     tensor (M, 4) of (n, k, p, q), it is (M,) dot products of gathered patches: a second,
-    independent way to compute them.
+    independent way to compute them. The ReLU comes last.
     """
+    if problem.relu:
+        return truth(dataclasses.replace(problem, relu=False), x, w, bias, where).relu_()
     match(problem, x, w, bias)
     x, w = x.detach(), w.detach().double()
     bias = None if bias is None else bias.detach().double()
@@ -114,7 +117,7 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
     return torch.stack(torch.unravel_index(indices, shape), dim=1).to(device)
 
 
-def tolerance(precision: str, gemm_k: int) -> float:
+def tolerance(precision: str, gemm_k: int, outputs: float = math.inf) -> float:
     """Return the largest normwise relative error, ||y - truth|| / ||truth||, of a right result.
 
     fp32: the error of a sum of k terms in any order is bounded by k u (u = 2^-24), but roundings
@@ -134,15 +137,22 @@ def tolerance(precision: str, gemm_k: int) -> float:
     bound is twice that, plus the fp32 term. Sums kept in bf16 fail it from k = 16 on. fp16 is the
     same with 11 bits (u = 2^-11); what a kernel overflows beyond 65504 is an error.
 
+    Few `outputs` have no mean to go by: their roundings may all be of the larger ones. So below
+    `FEW_ROUNDINGS` of them the bound is what the rounding of a single one is at most, u, and 2 u
+    of tf32's two operands. (Of M squares of roundings, in [0, u^2] and of mean (0.41 u)^2, the
+    mean exceeds (0.82 u)^2 with a chance below exp(-M / 6), y's normal sizes being the weights:
+    Hoeffding's inequality; 5e-10 for 128.)
+
     Raises ProblemError if there is no such precision.
     """
     accumulation = 4 * 0.29 * math.sqrt(max(gemm_k, 1)) * UNIT_ROUNDOFF["fp32"]
+    few = outputs < FEW_ROUNDINGS
     if precision == "fp32":
         return max(2e-6, accumulation)
     if precision == "tf32":
-        return 2 * 0.79 * UNIT_ROUNDOFF["tf32"] + accumulation
+        return 2 * (1 if few else 0.79) * UNIT_ROUNDOFF["tf32"] + accumulation
     if precision in ("bf16", "fp16"):
-        return 2 * 0.41 * UNIT_ROUNDOFF[precision] + accumulation
+        return (1 if few else 2 * 0.41) * UNIT_ROUNDOFF[precision] + accumulation
     raise ProblemError(f"no precision {precision!r}; there are {', '.join(UNIT_ROUNDOFF)}")
 
 
@@ -164,16 +174,24 @@ class Reference:
         self.constant = False  # whether all of it, of more than one output, is one number
         if not outputs:
             return
+        # The error is that of the sum, which ReLU lets through or not, so it is judged by the sum's
+        # size; an output, by what it is: an error can lift it above 0 by no more than the error.
+        sums = dataclasses.replace(problem, relu=False)
         if self.whole:
-            self.pieces = [(n, truth(part, *given)) for n, part, given in self._parts()]
+            cut = self._parts(sums)
+            self.pieces = [(n, truth(part, *given)) for n, part, given in cut]
+        else:
+            self.values = truth(sums, *inputs, where=self.where)
         known = [piece for _, piece in self.pieces] or [self.values]
         finite = [piece[torch.isfinite(piece)] for piece in known]
         square = sum(float(piece.square().sum()) for piece in finite)
         self.rms = math.sqrt(square / max(sum(map(torch.numel, finite)), 1))
         if outputs <= FEW:
             squares = (None if part is None else part.double().square() for part in inputs)
-            energy = truth(problem, *squares).double()
+            energy = truth(sums, *squares).double()
             self.rms = max(self.rms, math.sqrt(float(energy[torch.isfinite(energy)].mean())))
+        for piece in known if problem.relu else ():
+            piece.relu_()
         first = known[0].flatten()[0]
         self.constant = outputs > 1 and all(bool((piece == first).all()) for piece in known)
 
@@ -199,18 +217,18 @@ class Reference:
     def approximate(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (first image, outputs in fp32), piece by piece."""
         rival = baseline(self.rival, self.inputs[0].device)
-        for first, part, given in self._parts():
+        for first, part, given in self._parts(self.problem):
             launch = rival.prepare(part, *(None if t is None else t.float() for t in given))
             launch()
             yield first, launch.y
 
-    def _parts(self) -> Iterator[tuple[int, Problem, Inputs]]:
+    def _parts(self, problem: Problem) -> Iterator[tuple[int, Problem, Inputs]]:
         """Cut by images: yield the first image, the piece as a problem, its tensors."""
         x, w, bias = self.inputs
-        images = max(1, CHUNK[x.device.type] // math.prod(self.problem.y_shape[1:]))
+        images = max(1, CHUNK[x.device.type] // math.prod(problem.y_shape[1:]))
         for first in range(0, len(x), images):
             part = x[first : first + images]
-            yield first, dataclasses.replace(self.problem, N=len(part)), (part, w, bias)
+            yield first, dataclasses.replace(problem, N=len(part)), (part, w, bias)
 
 
 @functools.lru_cache(maxsize=1)

@@ -327,9 +327,7 @@ class Reports(Result):
                 lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
         wrong = [f"wrong on {r.label}: {r.summary}" for r in self.wrong]
-        declined = [
-            f"declined {p.label}: {why.split('header says ', 1)[-1]}" for p, why in self.skipped
-        ]
+        declined = [f"declined {p.label}: {why.split(': ', 1)[-1]}" for p, why in self.skipped]
         for told, rest in ((wrong, "and on {} more"), (declined, "and {} more declined")):
             more = [rest.format(len(told) - _LISTED)] if len(told) > _LISTED else []
             lines += [f"  {line}" for line in told[:_LISTED] + more]

@@ -216,7 +216,7 @@ class Kernel(Runnable):
 
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: Pair = 1,
-        padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+        padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1, relu: bool = False,
     ) -> Tensor:  # fmt: skip
         """Compute the convolution, with gradients where the inputs ask for them.
 
@@ -225,6 +225,7 @@ class Kernel(Runnable):
         x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
             dtypes of `format`, on `device`, with any strides.
         stride, padding, dilation, groups : as `torch.nn.functional.conv2d` takes them.
+        relu : whether negative outputs become 0, by a kernel whose header says that it fuses that.
 
         Returns
         -------
@@ -240,9 +241,10 @@ class Kernel(Runnable):
             The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
         """
         require(self, x, w, bias)
-        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups)
+        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups, relu)
         if op.derives(x, w, bias):
-            return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
+            options = stride, padding, dilation, groups, op.key_of(self), relu
+            return op.convolve(x, w, bias, *options)
         self.must_run_whole()
         tensors = [None if t is None else t.detach() for t in (images, w, bias)]
         trial.run_first(self, problem, *tensors)
@@ -267,7 +269,7 @@ class Kernel(Runnable):
                 if same and other.unsupported(problem) is None:
                     able.append(other.name)
         offer = f"use {', '.join(able)}" if able else "no other of its format can"
-        return f"{self.name} cannot do {problem.label}; its header says {reason}; {offer}"
+        return f"{self.name} cannot do {problem.label}: {reason}; {offer}"
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, engine={self.engine!r})"
@@ -289,16 +291,10 @@ def _has_printf(source: str) -> bool:
 
 @op.loader()
 def load(
-    name_or_path: str | Path,
-    *,
-    engine: str = "auto",
-    defines: Mapping[str, int] | None = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
-    time_limit: float | None = None,
-    isolate: bool = True,
-    trace: bool = True,
-    sample: int | None = None,
-) -> Kernel:
+    name_or_path: str | Path, *, engine: str = "auto", defines: Mapping[str, int] | None = None,
+    workspace_limit: int = WORKSPACE_LIMIT, time_limit: float | None = None, isolate: bool = True,
+    trace: bool = True, sample: int | None = None,
+) -> Kernel:  # fmt: skip
     """Return the kernel of a ``.cu`` file.
 
     Parameters

@@ -51,12 +51,9 @@ def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = 
 
 @styled
 def error_map(
-    pixels: np.ndarray,
-    channels: np.ndarray,
-    shape: tuple[int, int, int, int],
-    title: str = "",
+    pixels: np.ndarray, channels: np.ndarray, shape: tuple[int, int, int, int], title: str = "",
     notes: Sequence[str] = (),
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Draw where the error is: over the pixels of the output, and over its images and channels.
 
     `pixels` and `channels` are a `Report`'s; `shape` is (N, K, P, Q), which the axes show also
@@ -229,12 +226,9 @@ def ratios(frame: pd.DataFrame, notes: Sequence[str] = ()) -> Chart:
 
 @styled
 def ab_chart(
-    modes: pd.DataFrame,
-    rounds: pd.DataFrame,
-    threshold: float,
-    title: str = "",
+    modes: pd.DataFrame, rounds: pd.DataFrame, threshold: float, title: str = "",
     notes: Sequence[str] = (),
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Draw B's time over A's: the estimate with its interval, and each round.
 
     `modes` and `rounds` are an `AB`'s frames; of counters, bars of their ratios are all that is

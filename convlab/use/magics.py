@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
 
+from ..right.settings import NAMES
 from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel, compile, tunables
 from ..words import catalog
@@ -252,7 +253,7 @@ def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[
     return _words(commands[known[0]], known[1:], word, {
         "problem": problems, "on": problems, "kernel": kernels, "other": kernels,
         "kernels": [*kernels, *problems], "a": [*kernels, *BASELINES], "b": [*kernels, *BASELINES],
-        "tunables": [*(f"{tunable}=" for tunable in swept), *problems],
+        "setting": NAMES, "tunables": [*(f"{tunable}=" for tunable in swept), *problems],
     })  # fmt: skip
 
 

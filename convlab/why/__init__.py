@@ -40,15 +40,10 @@ __all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 
 def inspect(
-    kernel: Runnable | str | Path,
-    problem: Problem | str | Iterable[Problem | str] = "square",
-    *,
-    gpu: Gpu | str | None = None,
-    engine: str = "auto",
-    block: Dims | None = None,
-    shared: int = 0,
+    kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] = "square", *,
+    gpu: Gpu | str | None = None, engine: str = "auto", block: Dims | None = None, shared: int = 0,
     seed: int = 0,
-) -> Inspection | Inspections:
+) -> Inspection | Inspections:  # fmt: skip
     """Gather why a kernel takes as long as it does, from whatever this machine can tell.
 
     Parameters
@@ -88,7 +83,7 @@ def inspect(
         if reason is None:
             found.append(_inspect(kernel, asked, gpu, engine, block, shared, seed))
         else:
-            refused.append(f"{kernel.name} cannot do {asked.label}; its header says {reason}")
+            refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
     if not found:
         raise UnsupportedError("; ".join(refused) or "no problems are given")
     return Inspections(tuple(found), tuple(refused)) if of_set else found[0]

@@ -57,15 +57,9 @@ def accesses(
 
 
 def access_map(
-    kernel: Kernel | str | Path,
-    problem: Problem | str,
-    line: int | str,
-    *,
-    block: Block = (0, 0, 0),
-    warp: int = 0,
-    execution: int = 0,
-    array: str | None = None,
-) -> Chart:
+    kernel: Kernel | str | Path, problem: Problem | str, line: int | str, *,
+    block: Block = (0, 0, 0), warp: int = 0, execution: int = 0, array: str | None = None,
+) -> Chart:  # fmt: skip
     """Draw which addresses the 32 lanes of a warp touch at a line of the source.
 
     Parameters
@@ -160,9 +154,7 @@ class _Record:
         self.limit = REQUESTS if warp is not None else _BLOCK_REQUESTS
         reason = kernel.unsupported(self.problem)
         if reason is not None:
-            raise UnsupportedError(
-                f"{kernel.name} cannot do {self.problem.label}; its header says {reason}"
-            )
+            raise UnsupportedError(f"{kernel.name} cannot do {self.problem.label}: {reason}")
         recorded = (*block, -1 if warp is None else warp, self.limit)
         self.trace = simulate(kernel, self.problem, record=recorded)
         launches = self.trace.launches

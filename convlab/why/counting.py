@@ -49,13 +49,9 @@ def count(kernel: Kernel, problem: Problem, seed: int = 0) -> sim.Trace:
 
 
 def simulate(
-    kernel: Kernel,
-    problem: Problem,
-    *,
-    seed: int | None = None,
-    sample: int | None = None,
+    kernel: Kernel, problem: Problem, *, seed: int | None = None, sample: int | None = None,
     **options: Any,
-) -> sim.Trace:
+) -> sim.Trace:  # fmt: skip
     """Run a kernel once on the simulator: on data of a seed, or else on zeros.
 
     Of each launch `sample` blocks run, all of them unless told; `options` are those of
