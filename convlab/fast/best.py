@@ -95,7 +95,7 @@ def best(
     if not able:
         return _only(library, problem, f"none in the catalog does it in {precision}")
     if simulated:
-        if engine == "auto":
+        if engine_of(engine) != engine:  # nobody asked for the simulator
             warnings.warn(f"there is no GPU: {ALWAYS}; the rule is for GPUs", stacklevel=2)
         return next((kernel for kernel in able if kernel.name == SIMULATED), able[0])
     rivals = [kernel for kernel in able if kernel.header.best is not None]
