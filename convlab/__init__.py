@@ -42,22 +42,6 @@ def load_ipython_extension(shell: object) -> None:
 
 
 __all__ = [
-    "ConvlabError",
-    "Kernel",
-    "Problem",
-    "ab",
-    "access_map",
-    "best",
-    "check",
-    "compare",
-    "compile",
-    "errors",
-    "inspect",
-    "load",
-    "load_result",
-    "nn",
-    "problem",
-    "problems",
-    "sliders",
-    "sweep",
-]
+    "ConvlabError", "Kernel", "Problem", "ab", "access_map", "best", "check", "compare", "compile",
+    "errors", "inspect", "load", "load_result", "nn", "problem", "problems", "sliders", "sweep",
+]  # fmt: skip

@@ -147,10 +147,8 @@ class ConvlabMagics(Magics):
             asked = parser.parse_args(words)
             for name in [word.partition("@")[0] for word in words]:
                 if name in self._failed and name not in self.shell.user_ns:
-                    cell = f"cell [{self._failed[name]}]"
-                    raise UsageError(
-                        f"{name} did not build, in {cell}: mend that, and run it again"
-                    )
+                    cell = f"in cell [{self._failed[name]}]"
+                    raise UsageError(f"{name} did not build, {cell}: mend that, and run it again")
             return _answered(grammar.understood(asked, self.shell.user_ns))
 
 
