@@ -439,9 +439,8 @@ def test_usage_error(run, tmp_path, words, message):
 
 @pytest.mark.parametrize("words", [["check", "--problm"], ["--help"], ["check", "01_dircet"]])
 def test_words_are_read_without_torch(words):
-    code = "import sys; sys.argv[0] = '-m'; from convlab.__main__ import main; main(sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code, *words], cwd=REPOSITORY,
-                          capture_output=True, text=True)  # fmt: skip
+    command = [sys.executable, "-X", "importtime", "-m", "convlab", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert "convlab.use.grammar" in done.stderr and "| torch" not in done.stderr
 
 
