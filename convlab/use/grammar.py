@@ -204,9 +204,7 @@ def understood(
         if asked.get(name):
             writable(asked[name], f"--{name}", ENDINGS if name == "plot" else ())
     if asked.get("save") == "" and not toolchain.lasting():
-        raise ProblemError(
-            f"--save: the folder of receipts goes when Python ends: {toolchain.MOVE}"
-        )
+        raise ProblemError(f"--save: receipts go when Python ends: {toolchain.MOVE}")
     return arguments
 
 
