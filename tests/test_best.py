@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import re
 import warnings
 
 import pandas as pd
@@ -246,7 +247,9 @@ def test_auto_is_a_convolution_with_gradients(device, monkeypatch):
 
 def test_what_auto_takes_is_told_before_and_after():
     model, x = torch.nn.Sequential(torch.nn.Conv2d(5, 7, 3, padding=1)), torch.ones(1, 5, 6, 9)
-    ((name, posed, kernel),) = convlab.nn.choices(model, x, precision="fp32")
+    told = convlab.nn.choices(model, x, precision="fp32")
+    assert re.search(r"kernel\n-+\n0 +N1 C5 .* 03_smem_tile\nno GPU is used: on the sim", str(told))
+    ((name, posed, kernel),) = told
     assert (name, kernel.name, posed.x_shape) == ("0", "03_smem_tile", (1, 5, 6, 9))
     ours = convlab.nn.replace(model, "auto", precision="fp32")
     assert "kernel=auto:fp32 (1x5x6x9: 03_smem_tile)" in repr(ours)

@@ -116,12 +116,13 @@ def test_requirement(requirement, met):
     header = parse_header(f"// supports: {requirement}", "k.cu")
     reason = header.unsupported(PROBLEM, sm=80, smem=1000)
     assert (reason is None) == met
-    assert met or reason.startswith(f"{requirement} (here ")
+    terms = requirement.split(" and ")
+    assert met or reason.startswith(tuple(f"by its header's `supports:` {term} (here " for term in terms))
 
 
 def test_the_first_unmet_requirement_is_named_with_its_values():
     header = parse_header("// supports: R == 3, S == 5, sm >= 90", "k.cu")
-    assert header.unsupported(PROBLEM, 80, 0) == "S == 5 (here S = 3)"
+    assert header.unsupported(PROBLEM, 80, 0) == "by its header's `supports:` S == 5 (here S = 3)"
     header = parse_header("// title: T\n// supports: R % pad_h == 0", "k.cu")
     with pytest.raises(CatalogError, match="modulo by zero.; rewrite it"):  # the header's fault
         header.unsupported(PROBLEM, 80, 0)

@@ -47,19 +47,11 @@ _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 
 def check(
-    kernel: Runnable | str | Path,
-    problem: Problem | str | Iterable[Problem | str] | None = None,
-    *,
-    seed: int = 0,
-    sample: int = 100_000,
-    count: int = COUNT,
-    scale: str | None = "auto",
-    isolate: bool = True,
-    time_limit: float = TIME_LIMIT,
-    progress: bool = True,
-    raises: bool = False,
-    setting: str | None = None,
-) -> Report | Reports:
+    kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] | None = None,
+    *, seed: int = 0, sample: int = 100_000, count: int = COUNT, scale: str | None = "auto",
+    isolate: bool = True, time_limit: float = TIME_LIMIT, progress: bool = True,
+    raises: bool = False, setting: str | None = None,
+) -> Report | Reports:  # fmt: skip
     """Run a kernel on fresh normal data and compare all it did with what it should have done.
 
     Every output is compared with a float64 convolution where that takes about a second; beyond
@@ -233,12 +225,9 @@ def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
 
 
 def _check_set(
-    kernel: Runnable,
-    one: Callable[[Problem], Report],
-    problems: list[Problem],
-    notes: tuple[str, ...],
-    progress: bool,
-) -> Reports:
+    kernel: Runnable, one: Callable[[Problem], Report], problems: list[Problem],
+    notes: tuple[str, ...], progress: bool,
+) -> Reports:  # fmt: skip
     """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
     reports: list[Report] = []
     skipped: list[tuple[Problem, str]] = []

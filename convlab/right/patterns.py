@@ -69,12 +69,12 @@ def _values(e: Evidence) -> Iterator[str]:
         yield f"never written: {_share(never, int(e.wrong.sum()))}"
     finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
     if strange := written - len(finite):
-        why = (
-            "as made of memory that nobody wrote (workspace and surroundings hold NaN)"
-            if e.usual
-            else "and not the one that belongs there"
-        )
-        yield f"NaN or inf, {why}: {_share(strange, written)}"
+        what = "inf" if np.isinf(e.got[e.wrong]).sum() == strange else "NaN or inf"
+        why = "and not the one that belongs there"
+        if e.usual:
+            why = "as made of memory that nobody wrote (workspace and surroundings hold NaN)"
+            why = "as past the largest number, or by a division by 0" if what == "inf" else why
+        yield f"{what}, {why}: {_share(strange, written)}"
     if len(finite):
         sentences = [*_simple(e, finite), *_moved(e, finite)]
         yield from sentences or _rounded(e)
