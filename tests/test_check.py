@@ -284,17 +284,7 @@ def test_what_the_class_or_the_header_allows_passes():
     assert report.ok and "atomics" in str(report)
     report = check(Fake(spoilt(lambda l: l.y.mul_(l.runnable.runs)), atomics=True), PLAIN)
     assert not report.ok and "wrong when it runs again on the same data" in str(report)
-
-
-def test_what_adds_with_atomics_has_to_be_right_each_time():
-    """Its bits may move, its results may not: a sum that the first call left, or a race."""
-
-    def adds_up(launch, y):
-        launch.y.copy_(y * launch.runnable.runs)
-
-    report = check(Fake(adds_up, atomics=True), PLAIN)
-    assert [f.kind for f in report.findings] == ["not repeatable"] and not report.ok
-    assert "outputs are wrong when it runs again" in str(report) and report.findings[0].index
+    assert [f.kind for f in report.findings] == ["not repeatable"] and report.findings[0].index
 
 
 def test_outputs_that_say_little_are_noted():
@@ -302,11 +292,6 @@ def test_outputs_that_say_little_are_noted():
     assert report.ok and report.compared == "no outputs, none compared"
     report = check(Fake(), Problem(N=1, C=1, H=1, W=1, K=1, R=2, S=2, padding=3, stride=4))
     assert report.ok and "every output of this problem is the same number" in str(report)
-
-
-def test_declined_problem_raises():
-    with pytest.raises(UnsupportedError, match="needs R == 3"):
-        check(Fake(), Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1))
 
 
 def test_crash_is_a_launch_error():

@@ -18,8 +18,9 @@ right kernel may do there is decided here, by rule:
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +62,8 @@ class Setting:
 
 
 ORDINARY, ONCE = Setting(), Setting(twice=False)
+AFTER_OTHERS = Setting("after calls for other problems in the same process", after_others=True,
+                       twice=False)  # fmt: skip
 SETTINGS = tuple(
     Setting(words, kind, twice=False)
     for words, kind in (
@@ -71,12 +74,14 @@ SETTINGS = tuple(
 ) + (
     Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
     Setting("with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET, twice=False),
-    Setting("after calls for other problems in the same process", after_others=True, twice=False),
+    AFTER_OTHERS,
 )  # fmt: skip
 LITTLE_WORKSPACE = "little_workspace"  # of `check`: the kernel's limit is another, the data are not
 NAMES = (*(setting.name for setting in SETTINGS), LITTLE_WORKSPACE)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for those, by 16 bytes
+_LARGE = "limits.channels_4099"
+_SHARED = 48 << 10  # bytes that a block may have without asking
 _FEW_MACS = 500_000
 
 
@@ -88,20 +93,45 @@ def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
     return taken + [p for p in [named_problem(_POINTWISE)] if not kernel.unsupported(p)]
 
 
-def others(kernel: Runnable, problem: Problem) -> list[Problem]:
-    """What it is called for before: smaller, larger, of the same sizes otherwise, at last the same."""
-    N, H, W, K = problem.N, problem.H, problem.W, problem.K
+def large(kernel: Runnable) -> Problem | None:
+    """A problem of which a block may want more shared memory than of others."""
+    found = named_problem(_LARGE)
+    return None if kernel.unsupported(found) else found
+
+
+def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
+    """What it is called for before, each time anew; the problem is to come out right after each.
+
+    What a kernel keeps, it looks up by some of a problem's numbers, or of the data. So there is
+    always a problem that is unlike it in all of them, and then one that is unlike it in a single
+    number, or only in two elements of each tensor.
+    """
+    N, C, H, W, K = problem.N, problem.C, problem.H, problem.W, problem.K
     (pad_h, pad_w), (dilation_h, dilation_w) = problem.padding, problem.dilation
-    changes = (
-        {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, {"R": 1, "S": 1},
-        {"N": N + 1, "H": H + 3, "W": W + 8, "K": 2 * K}, {"padding": (pad_h + 1, pad_w)},
-        {"dilation": (dilation_h, dilation_w + 1)}, {"stride": (2, 1)}, {},
+
+    def like(*changes: dict[str, Any]) -> Iterator[Problem]:
+        for change in changes:
+            with contextlib.suppress(ProblemError):
+                other = dataclasses.replace(problem, name="", **change)
+                if not kernel.unsupported(other):
+                    yield other
+
+    more, spread = {"N": N + 1, "C": 2 * C, "H": H + 3, "W": W + 8, "K": 2 * K}, dilation_w + 1
+    unlike = [
+        more | {"R": 1, "S": 1, "padding": (0, 0), "stride": (2, 3), "dilation": (2, 2)},
+        more | {"R": 1, "S": 1, "padding": (0, 0)}, more, {},
+    ]  # fmt: skip
+    if problem.gemm_k * 4 > _SHARED:  # asked for once, for this many channels?
+        fewer = problem.groups * (_SHARED // (4 * problem.R * problem.S) + 1)
+        return [[*like({"C": fewer})]]
+    first = next(like(*unlike))
+    changes = (  # `less` first
+        {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, more, {"padding": (pad_h + 1, pad_w)},
+        {"dilation": (dilation_h, spread)}, {"dilation": (dilation_h + 1, dilation_w)},
+        {"stride": (2, 1)}, {"groups": 1}, {},
     )  # fmt: skip
-    found = []
-    for change in changes:
-        with contextlib.suppress(ProblemError):
-            found.append(dataclasses.replace(problem, name="", **change))
-    return [other for other in found if not kernel.unsupported(other)]
+    less, *others = like(*changes)
+    return [[less], *([first, other] for other in (less, *others))]
 
 
 def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: Format) -> Inputs:
@@ -120,6 +150,7 @@ def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: 
     elif kind == "zeros":
         x = torch.zeros_like(x)
     elif kind == "special":
+        w[0, 0] = 0  # times inf it is NaN
         x[0, 0, -1, problem.W // 2] = math.inf  # what is read for the row before the next channel
         x[-1, -1, problem.H // 2, -1] = -math.inf  # or for the column before the next row
         x[0, -1, 0, 0] = math.nan
