@@ -39,7 +39,7 @@ from torch.nn.utils import parametrize
 
 from .fast.best import AUTOS, CLASSES
 from .run.op import convolve, key_of, loaded, name_of, posed
-from .words.arguments import choice, shown
+from .words.arguments import choice, flag, shown
 from .words.catalog import find
 from .words.errors import ProblemError
 from .words.problem import Problem
@@ -53,7 +53,7 @@ torch.fx.wrap("convolve")  # a traced model keeps it whole
 def conv2d(
     x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
-    *, kernel=DEFAULT_KERNEL, precision: str | None = None,
+    *, relu: bool = False, kernel=DEFAULT_KERNEL, precision: str | None = None,
 ) -> Tensor:  # fmt: skip
     """``torch.nn.functional.conv2d`` on a kernel of convlab's, with gradients.
 
@@ -63,6 +63,7 @@ def conv2d(
         float32, with any strides.
     stride, padding, dilation, groups : as there: ints or (height, width) pairs; padding may be
         ``"valid"`` (none) or ``"same"`` (P = H, Q = W; stride 1 only).
+    relu : whether y is max(y, 0), within the kernel; gradients are those of ``torch.relu``.
     kernel : a name (``"03_smem_tile"``), the path of a .cu file, or a Kernel object. A name or path
         is loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU,
         else the simulator. An object follows the edits of its file, and is not kept alive from
@@ -89,7 +90,7 @@ def conv2d(
         ``"auto"``, and there is no kernel for a problem, so that torch's convolution computes it.
     """
     key = key_of(_classed(kernel, precision))
-    return convolve(x, w, bias, stride, padding, dilation, groups, key)
+    return convolve(x, w, bias, stride, padding, dilation, groups, key, relu)
 
 
 class Conv2d(nn.Conv2d):
@@ -103,6 +104,8 @@ class Conv2d(nn.Conv2d):
     ----------
     in_channels, ..., dtype : as ``torch.nn.Conv2d``; a dtype other than float32 raises at the
         forward pass.
+    relu : as in `conv2d`; assigned later, too: ``layer.relu = True``, in the place of a
+        ``torch.nn.ReLU`` behind it.
     kernel, precision : as in `conv2d`. The kernel can be assigned later too:
         ``layer.kernel = "02_im2col_gemm"``, or "auto:fp32", with a class. A copy of the layer
         shares the object; a pickle holds what was given here. Printed, a layer of ``"auto"`` tells
@@ -121,13 +124,14 @@ class Conv2d(nn.Conv2d):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
         padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1, bias: bool = True,
-        padding_mode: str = "zeros", device=None, dtype=None, *, kernel=DEFAULT_KERNEL,
-        precision: str | None = None,
+        padding_mode: str = "zeros", device=None, dtype=None, *, relu: bool = False,
+        kernel=DEFAULT_KERNEL, precision: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             padding_mode, device, dtype,
         )  # fmt: skip
+        self.relu = flag(relu, "relu")
         self.kernel = _classed(kernel, precision)
 
     @property
@@ -144,20 +148,21 @@ class Conv2d(nn.Conv2d):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         input, padding = _outer(self, input)
         numbers = self.stride, padding, self.dilation, self.groups
-        return convolve(input, weight, bias, *numbers, self._kernel_key)
+        return convolve(input, weight, bias, *numbers, self._kernel_key, self.relu)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, kernel={name_of(self._kernel)}{self._taken()}"
+        relu = ", relu=True" if self.relu else ""
+        return f"{super().extra_repr()}{relu}, kernel={name_of(self._kernel)}{self._taken()}"
 
     def _taken(self) -> str:
         """What ``"auto"`` stands for, by the shape of the images."""
-        own = tuple(self.weight.shape), self.groups, self.stride, self.dilation
+        own = tuple(self.weight.shape), self.groups, self.stride, self.dilation, self.relu
         around = None if isinstance(self.padding, str) else _padding(self)
         taken = {
             "x".join(map(str, p.x_shape)): name
             for engine in ("cuda", "sim") if self._kernel_key in AUTOS
             for p, name in loaded(self._kernel_key, engine).taken.items()
-            if (p.w_shape, p.groups, p.stride, p.dilation) == own and around in (None, p.padding)
+            if (p.w_shape, p.groups, p.stride, p.dilation, p.relu) == own and around in (None, p.padding)
         }  # fmt: skip
         told = "; ".join(f"{shape}: {name}" for shape, name in taken.items())
         return f" ({told})" if told else ""
@@ -224,6 +229,7 @@ def replace(
                 "would hide the kernel: replace before wrapping, or leave it out with where="
             )
     for _, layer in layers:
+        layer.relu = isinstance(layer, Conv2d) and layer.relu
         layer.__class__ = _class_for(type(layer))
         layer.kernel = kernel
     return model
@@ -313,7 +319,8 @@ def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     """The problem that a layer computes for an input, named after the layer."""
     x, padding = _outer(layer, x)
     numbers = layer.stride, padding, layer.dilation, layer.groups
-    return posed(x, layer.weight, layer.bias, *numbers, name)[1]
+    relu = isinstance(layer, Conv2d) and layer.relu
+    return posed(x, layer.weight, layer.bias, *numbers, relu, name)[1]
 
 
 def _class_for(old: type) -> type:

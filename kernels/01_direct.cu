@@ -5,6 +5,7 @@
 // mapping: grid.x * block = all outputs end to end; thread -> one (n, k, p, q), q fastest, so that
 //       the lanes of a warp read neighbours along a row of x and write neighbours in y.
 // precision: fp32
+// epilogue: bias, relu
 // supports: everything
 // limits: Two loads and a test of the borders for each multiply-add: the load units and the
 //       address arithmetic are busy while the multipliers wait.
@@ -50,7 +51,7 @@ conv2d_direct(ConvProblem conv, const float* __restrict__ g_x, const float* __re
             }
         }
     }
-    g_y[i] = r_acc + (g_bias ? g_bias[k] : 0.0f);
+    g_y[i] = activated(conv, r_acc + (g_bias ? g_bias[k] : 0.0f));
 }
 
 CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,

@@ -6,6 +6,7 @@
 //       fastest, and k_tile output channels of one group.
 // parent: 01_direct
 // precision: fp32
+// epilogue: bias, relu
 // supports: 32 * C * R * S <= 2147483647 * groups
 // limits: A load of w for every product, from the cache, though all lanes of a warp want the same
 //       value: the load units are busier than the multipliers.
@@ -71,7 +72,7 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
         if (k0 + j >= K_group) continue;
         const int k = group * K_group + k0 + j;
         g_y[((n * conv.K + k) * conv.P + p) * conv.Q + q] =
-            r_acc[j] + (g_bias ? g_bias[k] : 0.0f);
+            activated(conv, r_acc[j] + (g_bias ? g_bias[k] : 0.0f));
     }
 }
 

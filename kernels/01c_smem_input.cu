@@ -7,6 +7,7 @@
 //       image n (grid.y, z); thread -> one pixel (p, q) and k_tile sums in registers.
 // parent: 01b_register_channels
 // precision: fp32
+// epilogue: bias, relu
 // supports: 4 * (15 * stride_h + (R - 1) * dilation_h + 1)
 //       * (15 * stride_w + (S - 1) * dilation_w + 1) <= smem,
 //       32 * C * R * S <= 2147483647 * groups
@@ -102,7 +103,7 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
         if (k0 + j >= K_group) continue;
         const int k = group * K_group + k0 + j;
         g_y[((n * conv.K + k) * conv.P + p) * conv.Q + q] =
-            r_acc[j] + (g_bias ? g_bias[k] : 0.0f);
+            activated(conv, r_acc[j] + (g_bias ? g_bias[k] : 0.0f));
     }
 }
 

@@ -7,6 +7,7 @@
 //       GEMM: block -> kBN output channels of one group (grid.x) x kBM pixels (grid.y);
 //       thread -> kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
 // precision: fp32
+// epilogue: bias, relu
 // supports: everything
 // limits: The matrix is written to memory and read back; groups with few channels fill a small
 //       part of a tile. The workspace bounds the matrix: it is made and used in chunks of pixels.
@@ -114,7 +115,8 @@ gemm_nchw(ConvProblem conv, const float* __restrict__ g_w, const float* __restri
         for (int i = 0; i < kTN; ++i) {
             const int k = group * K_group + k0 + thread_n * kTN + i;
             if (k >= (group + 1) * K_group) continue;
-            g_y[(n * conv.K + k) * PQ + pq] = r_acc[i][j] + (g_bias ? g_bias[k] : 0.0f);
+            g_y[(n * conv.K + k) * PQ + pq] =
+                activated(conv, r_acc[i][j] + (g_bias ? g_bias[k] : 0.0f));
         }
     }
 }

@@ -7,6 +7,7 @@
 //       GEMM: cuBLAS's, the batch being the groups. to_nchw: thread -> one pixel, one k.
 // parent: 02_im2col_gemm
 // precision: fp32
+// epilogue: bias, relu
 // supports: C * R * S <= 2147483647 * groups
 // limits: y is written, read and written again on top of im2col's traffic. Workspace is shared by
 //       the matrix and the product, in chunks of pixels.
@@ -34,7 +35,7 @@ to_nchw(ConvProblem conv, const float* __restrict__ g_product, const float* __re
     const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;
     for (int k = blockIdx.y; k < conv.K; k += gridDim.y)
         g_y[(n * conv.K + k) * PQ + pq] =
-            g_product[int64_t(k) * pitch + m] + (g_bias ? g_bias[k] : 0.0f);
+            activated(conv, g_product[int64_t(k) * pitch + m] + (g_bias ? g_bias[k] : 0.0f));
 }
 
 // One pixel's column of the im2col matrix, and its column of the product.

@@ -2,12 +2,13 @@
 // idea: Keep images apart: the columns of each image are a matrix of their own, and all are
 //       multiplied in one strided-batched call. The filter is the same for all: its stride is 0.
 // change: Against 02b: the product of image n, (K, P*Q), is y[n] as it stands, so the GEMM writes
-//       y itself and nothing is moved afterwards; the bias is added in place, if there is one.
+//       y itself and nothing is moved afterwards; bias and ReLU happen in place, if there are any.
 // mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
 //       GEMM: cuBLAS's, the batch being the images, a call for each group.
 //       add_bias: thread -> one pixel (p, q) of one plane (n, k).
 // parent: 02b_im2col_cublas
 // precision: fp32
+// epilogue: bias, relu
 // supports: C * R * S <= 2147483647 * groups, P * Q <= 2147483647
 // limits: Small images make small GEMMs, many groups make many calls. As many images as fit the
 //       workspace go at once; an image that does not fit goes in chunks of pixels. Where the matrix
@@ -30,8 +31,10 @@ add_bias(ConvProblem conv, const float* __restrict__ g_bias, float* __restrict__
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     const int64_t pq = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (pq >= PQ) return;
-    for (int64_t plane = blockIdx.y; plane < int64_t(conv.N) * conv.K; plane += gridDim.y)
-        g_y[plane * PQ + pq] += g_bias[plane % conv.K];
+    for (int64_t plane = blockIdx.y; plane < int64_t(conv.N) * conv.K; plane += gridDim.y) {
+        float* y = g_y + plane * PQ + pq;
+        *y = activated(conv, *y + (g_bias ? g_bias[plane % conv.K] : 0.0f));
+    }
 }
 
 // Pixels that fit into `bytes`, 0 if not even one: those of whole images, or of a part of one.
@@ -81,7 +84,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
             if (error) return error;
         }
     }
-    if (bias) {
+    if (bias || conv.relu) {
         const dim3 planes(unsigned(ceil_div(PQ, int64_t(kThreads))),
                           unsigned(min_of(int64_t(conv.N) * conv.K, int64_t(kMaxGrid))));
         add_bias<<<planes, kThreads, 0, stream>>>(conv, bias, y);

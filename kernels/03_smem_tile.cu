@@ -8,6 +8,7 @@
 //       image n (grid.y, z); thread -> one pixel (p, q) and k_tile sums in registers.
 // parent: 01c_smem_input
 // precision: fp32
+// epilogue: bias, relu
 // supports: 4 * ((15 * stride_h + (R - 1) * dilation_h + 1)
 //       * (15 * stride_w + (S - 1) * dilation_w + 1) + 36 * R * S) <= smem
 // limits: A shared-memory read of x for every k_tile products and one of w for every 4, which takes
@@ -128,7 +129,7 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
         if (k0 + j >= K_group) continue;
         const int k = group * K_group + k0 + j;
         g_y[((n * conv.K + k) * conv.P + p) * conv.Q + q] =
-            r_acc[j] + (g_bias ? g_bias[k] : 0.0f);
+            activated(conv, r_acc[j] + (g_bias ? g_bias[k] : 0.0f));
     }
 }
 

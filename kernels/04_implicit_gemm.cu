@@ -7,6 +7,7 @@
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; thread ->
 //       kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
 // precision: fp32
+// epilogue: bias, relu
 // supports: everything
 // limits: Two divisions and a test of the borders for each element of a tile; nothing is multiplied
 //       while a tile is loaded, but by other blocks. It needs no workspace, but is slower than 02
@@ -100,7 +101,8 @@ conv2d_implicit_gemm(ConvProblem conv, const float* __restrict__ g_x,
         for (int i = 0; i < kTN; ++i) {
             const int k = group * K_group + k0 + thread_n * kTN + i;
             if (k >= (group + 1) * K_group) continue;
-            g_y[(m / PQ * conv.K + k) * PQ + m % PQ] = r_acc[i][j] + (g_bias ? g_bias[k] : 0.0f);
+            g_y[(m / PQ * conv.K + k) * PQ + m % PQ] =
+                activated(conv, r_acc[i][j] + (g_bias ? g_bias[k] : 0.0f));
         }
     }
 }

@@ -8,6 +8,7 @@
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; a warp -> 8
 //       threads along pixels x 4 along channels; thread -> 2 x 4 pixels x 2 x kTN/2 channels.
 // precision: fp32
+// epilogue: bias, relu
 // supports: R + S <= 31
 // best: groups == 1, N * P * Q * K >= 500000, tf32 == 0 or C <= 4 and stride_h >= 2
 // limits: The multipliers, where gemm_k is long; three of four instructions are multiply-adds.
@@ -192,12 +193,12 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
             if (k_group >= K_group) continue;
             const int k = group * K_group + k_group;
             const float bias = g_bias ? g_bias[k] : 0.0f;
+            const auto y_of = [&](int of) { return activated(conv, r_acc[i][of % kTM] + bias); };
             if (vectors)   // four pixels are all in one plane, or all past the last
                 *reinterpret_cast<float4*>(y_m + k * PQ) =
-                    make_float4(r_acc[i][j] + bias, r_acc[i][(j + 1) % kTM] + bias,
-                                r_acc[i][(j + 2) % kTM] + bias, r_acc[i][(j + 3) % kTM] + bias);
+                    make_float4(y_of(j), y_of(j + 1), y_of(j + 2), y_of(j + 3));
             else
-                y_m[k * PQ] = r_acc[i][j] + bias;
+                y_m[k * PQ] = y_of(j);
         }
     }
 }

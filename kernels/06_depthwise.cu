@@ -8,6 +8,7 @@
 // mapping: block -> tile_w x tile_h outputs of one plane (n, c), and all K/groups channels that
 //       see it; lane -> column q, thread -> up to ROWS outputs p below each other.
 // precision: fp32
+// epilogue: bias, relu
 // supports: groups == C, 4 * (7 * stride_h + (R - 1) * dilation_h + 1)
 //       * (31 * stride_w + (S - 1) * dilation_w + 8) <= smem
 // best: groups > 1
@@ -103,7 +104,7 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
                 for (int s = 0; s < kS; ++s)
                     for (int r = 0; r < kR; ++r) r_acc[r] += s_row[s] * r_w[r][s];
                 if (row >= kR - 1) {
-                    *y_thread = r_acc[kR - 1] + r_bias;
+                    *y_thread = activated(conv, r_acc[kR - 1] + r_bias);
                     y_thread += conv.Q;
                 }
                 #pragma unroll
@@ -129,7 +130,9 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
                 }
                 #pragma unroll
                 for (int row = 0; row < kChunk; ++row)
-                    if (row <= last) y_thread[int64_t(first + row) * conv.Q] = r_acc[row] + r_bias;
+                    if (row <= last)
+                        y_thread[int64_t(first + row) * conv.Q] =
+                            activated(conv, r_acc[row] + r_bias);
             }
         }
     }

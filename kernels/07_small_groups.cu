@@ -8,6 +8,7 @@
 // mapping: block -> tile_w x tile_h outputs of 4 channels of one group and image; lane -> column q,
 //       thread -> kRows outputs p below each other x 4 channels k.
 // precision: fp32
+// epilogue: bias, relu
 // supports: 4 * ((15 * stride_h + (R - 1) * dilation_h + 1)
 //       * (15 * stride_w + (S - 1) * dilation_w + 8) + 4 * R * S) <= smem
 // best: groups > 1, groups < C, C <= 4 * groups
@@ -157,7 +158,7 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
         float* y_p = g_y + ((int64_t(n) * conv.K + k) * conv.P + p0 + row0) * conv.Q + q;
         #pragma unroll
         for (int j = 0; j < kRows; ++j, y_p += conv.Q)
-            if (p0 + row0 + j < conv.P) *y_p = r_acc[j][i] + r_bias;
+            if (p0 + row0 + j < conv.P) *y_p = activated(conv, r_acc[j][i] + r_bias);
     }
 }
 

@@ -8,6 +8,7 @@
 // mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q) end to end x kBN channels k of one group;
 //       warp -> 2 elements of the 16; thread -> 8 tiles x 8 channels of each.
 // precision: fp32
+// epilogue: bias, relu
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // best: tf32 == 0, groups == 1, C >= 16, N * P * Q * K >= 500000
 // mixes: 2x2
@@ -245,8 +246,9 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
                 #pragma unroll
                 for (int row = 0; row < 2; ++row) {
                     if (row >= rows_y) continue;
-                    const float left = r_half[row][0] + r_half[row][1] + r_half[row][2] + bias;
-                    const float right = r_half[row][1] - r_half[row][2] - r_half[row][3] + bias;
+                    const float* r = r_half[row];
+                    const float left = activated(conv, r[0] + r[1] + r[2] + bias);
+                    const float right = activated(conv, r[1] - r[2] - r[3] + bias);
                     if (tiling.pairs) {
                         *reinterpret_cast<float2*>(y + row * conv.Q) = make_float2(left, right);
                     } else {

@@ -8,6 +8,7 @@
 // mapping: block -> 32 tiles of 4 x 4 outputs (n, p, q) end to end x 32 channels k of one group; a
 //       warp of twelve -> 3 elements: one for each half warp, 8 x 8 a thread, one for both, 8 x 4.
 // precision: fp32
+// epilogue: bias, relu
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // mixes: 4x4
 // limits: By the plan below, not measured yet: what schedulers issue. With few channels the
@@ -119,7 +120,7 @@ __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& t
         float r_y[4];
         transform_m(r_half[row], r_y);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) r_y[i] += bias;
+        for (int i = 0; i < 4; ++i) r_y[i] = activated(conv, r_y[i] + bias);
         write_row(tiling, y, r_y, row < rows, columns, to_left, to_right);
     }
 }

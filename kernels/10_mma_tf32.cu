@@ -6,6 +6,7 @@
 // mapping: block -> k_tile output channels of one group and m_tile pixels of all images' (grid.x);
 //       warp (4 of them, 2 x 2) -> a quarter of that; lane -> fragments of 16 x 8 (k, pixel).
 // precision: tf32
+// epilogue: bias, relu
 // supports: sm >= 80
 // limits: Fragments come from shared memory word by word: 24 reads feed 16 instructions. x is copied
 //       word by word too, each word R*S times.
@@ -147,7 +148,8 @@ conv2d_mma(ConvProblem conv, const float* __restrict__ g_x, const float* __restr
             for (int j = 0; j < m_parts; ++j)
                 for (int c = 0; c < 2; ++c) {
                     const int64_t y_pixel = s_y[warp_m + 8 * j + 2 * t + c];
-                    if (y_pixel >= 0) g_y[y_pixel + k * PQ] = r_acc[i][j][2 * half + c] + bias;
+                    if (y_pixel < 0) continue;
+                    g_y[y_pixel + k * PQ] = activated(conv, r_acc[i][j][2 * half + c] + bias);
                 }
         }
     }

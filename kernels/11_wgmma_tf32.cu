@@ -8,6 +8,7 @@
 //       consumer warpgroups -> 64 channels x 256 positions of the tile each; producer warps ->
 //       three stage x, one the filter.
 // precision: tf32
+// epilogue: bias, relu
 // arch: sm_90a
 // supports: sm >= 90,
 //       68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w

@@ -7,6 +7,7 @@
 //       quads, or they would meet in two of eight banks' groups.
 // mapping: as 11; a loader warp takes items of 2 rows x 2 quads x 8 groups of 4 columns.
 // precision: tf32
+// epilogue: bias, relu
 // arch: sm_90a
 // supports: sm >= 90, W % 4 == 0, stride_w == 1,
 //       64 * (512 * stride_h + 2 * stride_h * ((S - 1) * dilation_w + 7)

@@ -8,6 +8,7 @@
 //       in registers leave room for 128 positions of a consumer.
 // mapping: as 11; two consumer warpgroups -> 64 channels x 128 positions of the tile each.
 // precision: fp32
+// epilogue: bias, relu
 // arch: sm_90a
 // supports: sm >= 90,
 //       132 * (256 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w

@@ -7,6 +7,7 @@
 // mapping: block -> k_parts * 16 output channels of one group, for every so-manieth tile of up to 8
 //       rows x 56 columns of y; warp -> a row of it, all channels; lane -> fragments of 16 x 8.
 // precision: tf32
+// epilogue: bias, relu
 // supports: sm >= 80,
 //       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
 //       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem

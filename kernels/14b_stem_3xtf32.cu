@@ -7,6 +7,7 @@
 // mapping: as 14; warp -> a row of the tile, 48 or 32 channels.
 // parent: 14_stem_tf32
 // precision: fp32
+// epilogue: bias, relu
 // supports: sm >= 80,
 //       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
 //       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem

@@ -7,6 +7,7 @@
 //       loader's four pixels are of 8. Where W or the stride forbid that, its item is one pixel.
 // mapping: as 12.
 // precision: bf16
+// epilogue: bias, relu
 // arch: sm_90a
 // tensors: x bf16, w bf16, y bf16, bias f32
 // supports: sm >= 90,

@@ -6,6 +6,7 @@
 // mapping: as 15.
 // parent: 15_wgmma_bf16
 // precision: fp16
+// epilogue: bias, relu
 // arch: sm_90a
 // tensors: x f16, w f16, y f16, bias f32
 // supports: sm >= 90,

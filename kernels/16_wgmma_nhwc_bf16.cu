@@ -11,6 +11,7 @@
 //       of 4 pixels at a time.
 // parent: 15_wgmma_bf16
 // precision: bf16
+// epilogue: bias, relu
 // arch: sm_90a
 // tensors: x bf16 NHWC, w bf16 KRSC, y bf16 NHWC, bias f32
 // supports: sm >= 90, C % (8 * groups) == 0,
@@ -170,7 +171,8 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
             #pragma unroll
             for (int m = 0; m < 4; ++m) {
                 const float* d = &r_sum[part * kPart / 2 + 8 * i + m / 2 * 4 + m % 2 * 2];
-                r_pair[m] = rounded(d[0] + mine.bias[m % 2], d[1] + mine.bias[m % 2], g_y);
+                r_pair[m] = rounded(activated(conv, d[0] + mine.bias[m % 2]),
+                                    activated(conv, d[1] + mine.bias[m % 2]), g_y);
             }
             stmatrix_x4_trans(s_to + i * 16 * kPixelPitch, r_pair);
         }

@@ -4,6 +4,7 @@
 // mapping: as 16.
 // parent: 16_wgmma_nhwc_bf16
 // precision: fp16
+// epilogue: bias, relu
 // arch: sm_90a
 // tensors: x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32
 // supports: sm >= 90, C % (8 * groups) == 0,

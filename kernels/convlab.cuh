@@ -9,6 +9,7 @@
 // A 2-D convolution, forward, cross-correlation, as in torch.nn.functional.conv2d:
 //   y[n,k,p,q] = bias[k] + sum over c,r,s of  x[n, group(k)*C/groups + c, h, w] * w[k,c,r,s]
 //   h = p*stride_h - pad_h + r*dilation_h,   w = q*stride_w - pad_w + s*dilation_w
+// then, if relu is 1, max(y, 0), where NaN stays NaN as in torch.relu.
 // x: (N, C, H, W)   w: (K, C/groups, R, S)   y: (N, K, P, Q), contiguous, float32.
 // Each dimension fits an int; products of them need int64_t.
 struct ConvProblem {
@@ -19,6 +20,7 @@ struct ConvProblem {
     int pad_h, pad_w;
     int dilation_h, dilation_w;
     int groups;
+    int relu;   // 1: y is max(y, 0), and NaN stays NaN; 0 unless the header has relu in `epilogue:`
 };
 
 // The entry points of a kernel file, found by name when the file is loaded.
@@ -48,6 +50,11 @@ __host__ __device__ constexpr T min_of(T a, T b) { return a < b ? a : b; }
 
 template <typename T>
 __host__ __device__ constexpr T max_of(T a, T b) { return a < b ? b : a; }
+
+// The y of a sum of products and bias. Not fmaxf(sum, 0), which would make 0 of a NaN.
+__device__ __forceinline__ float activated(const ConvProblem& conv, float sum) {
+    return conv.relu && sum < 0.0f ? 0.0f : sum;
+}
 
 // The text of the last launch's error, or null. Ends every entry point.
 inline const char* launch_error() {

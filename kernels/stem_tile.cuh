@@ -168,7 +168,7 @@ __device__ __forceinline__ void store_row(const ConvProblem& conv, const Tiling&
         for (int j = 0; j < kParts; ++j) {
             const float* r_two = r_acc[i / 2][j] + i % 2 * 2;
             *reinterpret_cast<float2*>(s_y + g * kColumns + 8 * j + 2 * t) =
-                make_float2(r_two[0], r_two[1]);
+                make_float2(activated(conv, r_two[0]), activated(conv, r_two[1]));
         }
         __syncwarp();
         if (tiling.vectors) {

@@ -219,8 +219,10 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
             auto put_row = [&](auto is_even) {
                 #pragma unroll
                 for (int j = 0; j < positions / 8; ++j)
-                    put<is_even.value>(s_row + 8 * j, r_sum[4 * j + 2 * half] + mine.bias[half],
-                                       r_sum[4 * j + 2 * half + 1] + mine.bias[half]);
+                    put<is_even.value>(
+                        s_row + 8 * j,
+                        activated(conv, r_sum[4 * j + 2 * half] + mine.bias[half]),
+                        activated(conv, r_sum[4 * j + 2 * half + 1] + mine.bias[half]));
             };
             if (even) {
                 put_row(std::true_type());
@@ -277,7 +279,8 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
             for (int j = 0; j < 4; ++j) {
                 const float* d = &r_sum[4 * (4 * part + j) + 2 * half];
                 *reinterpret_cast<float2*>(s_y + g * kPitch + 8 * j + 2 * t) =
-                    make_float2(d[0] + mine.bias[half], d[1] + mine.bias[half]);
+                    make_float2(activated(conv, d[0] + mine.bias[half]),
+                                activated(conv, d[1] + mine.bias[half]));
             }
             __syncwarp();
             #pragma unroll 4

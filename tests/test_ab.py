@@ -889,7 +889,7 @@ def test_commands(capfd, tmp_path):
     assert main(["ab", "01", "no_such_kernel", *where]) == 2
     path = tmp_path / "halved.cu"
     source = convlab.load("01_direct").source
-    path.write_text(source.replace("g_y[i] = r_acc", "g_y[i] = 0.5f * r_acc"))
+    path.write_text(source.replace("g_y[i] =", "g_y[i] = 0.5f *"))
     assert main(["ab", "01", str(path), *where]) == 1
     assert "wrong" in capfd.readouterr().out.lower()
 

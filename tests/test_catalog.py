@@ -23,6 +23,7 @@ SOURCE = """\
 // limits: memory
 // arch: sm_90a
 // atomics: yes
+// epilogue: bias, relu
 //
 // Prose is ignored. Note: this, too.
 #include "convlab.cuh"
@@ -41,6 +42,7 @@ def test_header():
         limits="memory",
         arch="sm_90a",
         atomics=True,
+        epilogue=("bias", "relu"),
     )
 
 
@@ -68,6 +70,8 @@ def test_every_key_is_optional(text):
         ("// precision:", "precision is ''"),
         ("// arch: hopper", "arch is 'hopper'; it must be like sm_80"),
         ("// atomics: maybe", "atomics is 'maybe'; it must be yes or no"),
+        ("// epilogue: gelu", "epilogue is 'gelu'; it must be none, bias, relu, or bias, relu"),
+        ("// epilogue: relu, bias", "epilogue is 'relu, bias'"),
         ("// Supports: R = 3", "'=' is not allowed"),
         ("// supports: R == 3 S == 3", "supports: cannot read 'R == 3 S"),
         ("// supports: R", "'R' is not a comparison"),

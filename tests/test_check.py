@@ -601,7 +601,7 @@ def made(name, *, engine="sim", missing=0, after="", before="", stream="stream")
         ("CONVLAB_ENTRY const", f"{WORKSPACE}CONVLAB_ENTRY const"),
         ("void* /*workspace*/", "void* workspace"),
         ("* conv.Q) return;", f"* conv.Q - {missing}) return;"),
-        ("g_bias[k] : 0.0f);", f"g_bias[k] : 0.0f); {after}"),
+        ("g_bias[k] : 0.0f));", f"g_bias[k] : 0.0f)); {after}"),
         ("conv2d_direct<<<", f"{before} conv2d_direct<<<"),
         ("0, stream>>>", f"0, {stream}>>>"),
     ):

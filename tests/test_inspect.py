@@ -441,7 +441,7 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     assert not any("\n" in note for note in found.notes)
     assert "sectors per load" in str(found)
     # a kernel that faults is still compiled, and the fault is a line
-    source = convlab.load("01_direct").source.replace("g_y[i] = r_acc", "g_y[i + 4096] = r_acc")
+    source = convlab.load("01_direct").source.replace("g_y[i] =", "g_y[i + 4096] =")
     found = convlab.inspect(kernel.compile(source, name="wild", engine="sim"), SMALL)
     assert any(note.startswith("not simulated") and "out of bounds" in note for note in found.notes)
     assert found.measured is None and found.predicted is None
@@ -449,7 +449,7 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
 
 
 def test_blocks_that_are_too_long_to_sample_are_said_so_within_the_kernels_own_limit() -> None:
-    source = convlab.load("01_direct").source.replace("g_y[i] = r_acc", "while (true) g_y[i] = 1")
+    source = convlab.load("01_direct").source.replace("g_y[i] =", "while (true) g_y[i] =")
     slow = kernel.compile(source, name="slow", engine="sim", sample=2, time_limit=0.5)
     found = convlab.inspect(slow, SMALL, engine="sim")
     assert "not simulated: a block of slow takes the simulator too long" in found.notes[0]

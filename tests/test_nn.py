@@ -41,13 +41,13 @@ class FakeKernel:
     def __init__(self, name: str = "fake", factor: float = 1.0) -> None:
         self.name, self.factor, self.calls = name, factor, 0
 
-    def __call__(self, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    def __call__(self, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1, relu=False):
         assert not x.requires_grad and not torch.is_grad_enabled()
         assert type(stride) is type(padding) is type(dilation) is tuple
         self.calls += 1
         args = (x.double(), w.double(), None if bias is None else bias.double())
         y = F.conv2d(*args, stride, padding, dilation, groups)
-        return (self.factor * y).float()
+        return (self.factor * (y.relu() if relu else y)).float()
 
 
 class Refuses:
@@ -227,7 +227,7 @@ def test_opcheck(kernel, x_shape, w_shape, options, layout):
     tensors = [layout(normal(*x_shape)), layout(normal(*w_shape)), bias]
     for tensor in filter(torch.is_tensor, tensors):
         tensor.requires_grad_()
-    torch.library.opcheck(OP, (*tensors, op.key_of(kernel), *options))
+    torch.library.opcheck(OP, (*tensors, op.key_of(kernel), *options, bias is None))
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_kernel_that_is_gone_is_not_mistaken_for_another():
     held = [FakeKernel("gone") for _ in range(3)]
     assert key not in [op.key_of(kernel) for kernel in held]
     with pytest.raises(ProblemError, match="gone.*keep the object alive"):
-        OP(normal(1, 1, 2, 2), normal(1, 1, 1, 1), None, key, [1, 1], [0, 0], [1, 1], 1)
+        OP(normal(1, 1, 2, 2), normal(1, 1, 1, 1), None, key, [1, 1], [0, 0], [1, 1], 1, False)
 
 
 def test_a_name_is_loaded_once_and_lazily(monkeypatch):
@@ -451,6 +451,9 @@ def test_drop_in(kernel, options, shape):
     torch.manual_seed(3)
     ours = convlab.nn.Conv2d(4, 6, **options, kernel=kernel)
     assert repr(ours) == repr(theirs)[:-1] + ", kernel=fake)"
+    ours.relu = True
+    assert repr(ours) == repr(theirs)[:-1] + ", relu=True, kernel=fake)"
+    ours.relu = False
     mine, reference = ours.state_dict(), theirs.state_dict()
     assert list(mine) == list(reference)
     assert all(torch.equal(mine[name], reference[name]) for name in mine)
@@ -754,7 +757,7 @@ def test_real_layer_follows_its_file(real, tmp_path):
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     y = layer(x)
     assert torch.equal(compiled(x), y)
-    path.write_text(DIRECT.replace("g_y[i] = r_acc", "g_y[i] = 2 * r_acc"))
+    path.write_text(DIRECT.replace("(conv, r_acc", "(conv, 2 * r_acc"))
     assert torch.equal(layer(x), 2 * y) and torch.equal(compiled(x), 2 * y)
 
 

@@ -29,7 +29,7 @@ def small_problems(draw):
         return Problem(
             few(0, 3), groups * few(1, 3), few(1, 12), few(1, 12), groups * few(1, 3), few(1, 5),
             few(1, 5), (few(1, 3), few(1, 3)), (few(0, 6), few(0, 6)), (few(1, 3), few(1, 3)),
-            groups, draw(st.booleans()),
+            groups, draw(st.booleans()), draw(st.booleans()),
         )  # fmt: skip
     except ProblemError as error:
         assert "larger than the padded input" in str(error)
@@ -49,7 +49,7 @@ def test_output_shape_is_torchs_and_the_printed_form_reads_back(p):
 @settings(deadline=None, max_examples=200)
 def test_scaled_is_valid_and_fits(p, max_macs, max_bytes):
     q = p.scaled(max_macs, max_bytes)
-    for key in ("stride", "padding", "dilation", "R", "S", "bias"):
+    for key in ("stride", "padding", "dilation", "R", "S", "bias", "relu"):
         assert getattr(q, key) == getattr(p, key)
     assert all(getattr(q, key) <= getattr(p, key) for key in ("N", "C", "H", "W", "K", "groups"))
     fits = q.macs <= max_macs and (max_bytes is None or q.min_bytes <= max_bytes)
@@ -122,6 +122,7 @@ def test_names_are_unique_and_found():
             Problem(1, 4, 9, 9, 8, 3, 3, 2, (1, 2), (2, 1), 2, True),
         ),
         ("N1 C3 H8 W8 K2 R3 S3 s2 p1 bias", Problem(1, 3, 8, 8, 2, 3, 3, 2, 1, bias=True)),
+        ("N1 C3 H8 W8 K2 R3 S3 relu=1", Problem(1, 3, 8, 8, 2, 3, 3, relu=True)),
     ],
 )
 def test_specification(spec, expected):

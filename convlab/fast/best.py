@@ -191,9 +191,11 @@ class Auto:
         """The names of what it chose so far."""
         return {problem: kernel.name for (problem, *_), kernel in self._chosen.items()}
 
-    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object) -> Tensor:
-        _, problem = op.posed(x, w, bias, *numbers)
-        return self.choice(problem)(x, w, bias, *numbers)
+    def __call__(
+        self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object, relu: bool = False
+    ) -> Tensor:
+        _, problem = op.posed(x, w, bias, *numbers, relu)
+        return self.choice(problem)(x, w, bias, *numbers, relu)
 
     def choice(self, problem: Problem) -> Kernel | Baseline:
         """What computes a problem, now."""

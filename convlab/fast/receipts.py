@@ -250,7 +250,8 @@ def _problem(document: Mapping[str, Any]) -> str:
         return problem
     pairs = ([problem[f"{key}_{side}"] for side in "hw"] for key in ("stride", "pad", "dilation"))
     sizes = [problem[key] for key in "NCHWKRS"]
-    return Problem(*sizes, *pairs, problem["groups"], problem["bias"], problem["name"]).label
+    rest = (problem[key] for key in ("groups", "bias", "relu", "name"))
+    return Problem(*sizes, *pairs, *rest).label
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

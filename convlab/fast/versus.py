@@ -155,9 +155,9 @@ def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Vers
     return Versus(tuple(results), tuple(choices))
 
 
-def max_autotune(*given: Any) -> Tensor:
+def max_autotune(*given: Any, relu: bool = False) -> Tensor:
     """torch's convolution as its compiler chooses it, in the arithmetic that torch is set to."""
-    return _compiler()(*given)
+    return _compiler()(*given, relu)
 
 
 max_autotune.precision = "tf32"
@@ -166,8 +166,9 @@ _COMPILED = "python:max_autotune"  # as `Function` names it
 
 @functools.cache
 def _compiler() -> Callable[..., Tensor]:
-    def conv2d(x, w, bias, stride, padding, dilation, groups):
-        return F.conv2d(x, w, bias, stride, padding, dilation, groups)
+    def conv2d(x, w, bias, stride, padding, dilation, groups, relu):
+        y = F.conv2d(x, w, bias, stride, padding, dilation, groups)
+        return y.relu() if relu else y
 
     return torch.compile(conv2d, mode="max-autotune", dynamic=False)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 # The integers of ConvProblem, in its order.
 FIELDS = (
     "N", "C", "H", "W", "K", "R", "S", "P", "Q", "stride_h", "stride_w", "pad_h", "pad_w",
-    "dilation_h", "dilation_w", "groups",
+    "dilation_h", "dilation_w", "groups", "relu",
 )  # fmt: skip
 Address = int | None  # of memory; None: a null pointer
 _SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p

@@ -37,8 +37,10 @@ def truth(
 
     All of it, (N, K, P, Q), is torch's own float64 convolution. At positions `where`, an integer
     tensor (M, 4) of (n, k, p, q), it is (M,) dot products of gathered patches: a second,
-    independent way to compute them.
+    independent way to compute them. The ReLU comes last.
     """
+    if problem.relu:
+        return truth(dataclasses.replace(problem, relu=False), x, w, bias, where).relu_()
     match(problem, x, w, bias)
     x, w = x.detach(), w.detach().double()
     bias = None if bias is None else bias.detach().double()
@@ -164,16 +166,24 @@ class Reference:
         self.constant = False  # whether all of it, of more than one output, is one number
         if not outputs:
             return
+        # The error is that of the sum, which ReLU lets through or not, so it is judged by the sum's
+        # size; an output, by what it is: an error can lift it above 0 by no more than the error.
+        sums = dataclasses.replace(problem, relu=False)
         if self.whole:
-            self.pieces = [(n, truth(part, *given)) for n, part, given in self._parts()]
+            cut = self._parts(sums)
+            self.pieces = [(n, truth(part, *given)) for n, part, given in cut]
+        else:
+            self.values = truth(sums, *inputs, where=self.where)
         known = [piece for _, piece in self.pieces] or [self.values]
         finite = [piece[torch.isfinite(piece)] for piece in known]
         square = sum(float(piece.square().sum()) for piece in finite)
         self.rms = math.sqrt(square / max(sum(map(torch.numel, finite)), 1))
         if outputs <= FEW:
             squares = (None if part is None else part.double().square() for part in inputs)
-            energy = truth(problem, *squares).double()
+            energy = truth(sums, *squares).double()
             self.rms = max(self.rms, math.sqrt(float(energy[torch.isfinite(energy)].mean())))
+        for piece in known if problem.relu else ():
+            piece.relu_()
         first = known[0].flatten()[0]
         self.constant = outputs > 1 and all(bool((piece == first).all()) for piece in known)
 
@@ -199,18 +209,18 @@ class Reference:
     def approximate(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (first image, outputs in fp32), piece by piece."""
         rival = baseline(self.rival, self.inputs[0].device)
-        for first, part, given in self._parts():
+        for first, part, given in self._parts(self.problem):
             launch = rival.prepare(part, *(None if t is None else t.float() for t in given))
             launch()
             yield first, launch.y
 
-    def _parts(self) -> Iterator[tuple[int, Problem, Inputs]]:
+    def _parts(self, problem: Problem) -> Iterator[tuple[int, Problem, Inputs]]:
         """Cut by images: yield the first image, the piece as a problem, its tensors."""
         x, w, bias = self.inputs
-        images = max(1, CHUNK[x.device.type] // math.prod(self.problem.y_shape[1:]))
+        images = max(1, CHUNK[x.device.type] // math.prod(problem.y_shape[1:]))
         for first in range(0, len(x), images):
             part = x[first : first + images]
-            yield first, dataclasses.replace(self.problem, N=len(part)), (part, w, bias)
+            yield first, dataclasses.replace(problem, N=len(part)), (part, w, bias)
 
 
 @functools.lru_cache(maxsize=1)

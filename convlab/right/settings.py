@@ -31,6 +31,7 @@ from ..words.errors import ProblemError
 from ..words.format import Format
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
+from . import reference
 
 Y_OFFSET = 16  # bytes: the most that a kernel may take for granted of where y begins
 
@@ -146,8 +147,9 @@ def forgiven(kind: str, y: Tensor, truth: Tensor, problem: Problem, given: Input
     if kind == "special" and mixes:
         P, Q = problem.P, problem.Q
         high, wide = (P, Q) if mixes == "image" else map(int, mixes.split("x"))
-        seen = (~torch.isfinite(truth)).float()
-        tiles = F.max_pool2d(seen, (high, wide), ceil_mode=True)
+        sums = reference.truth(dataclasses.replace(problem, relu=False), *given)
+        tiles = F.max_pool2d((~torch.isfinite(sums)).float(), (high, wide), ceil_mode=True)
         spread = tiles.repeat_interleave(high, 2).repeat_interleave(wide, 3)[..., :P, :Q] > 0
-        return torch.where(spread & ~torch.isfinite(y), truth.to(y.dtype), y)
+        made_of_inf = ~torch.isfinite(y) | (y == 0 if problem.relu else False)  # 0: of -inf
+        return torch.where(spread & made_of_inf, truth.to(y.dtype), y)
     return y

@@ -39,7 +39,9 @@ _HALVES = {
 class Baseline(Runnable):
     """A library's convolution, run and timed as a kernel is; made by `baseline`.
 
-    `precision` is its class, pinned whatever torch's global settings are.
+    `precision` is its class, pinned whatever torch's global settings are. A ReLU is torch's own, in
+    place after the convolution, as eager torch has it: cuDNN's fused one (torch's
+    ``cudnn_convolution_relu``) takes class and search for an algorithm from those settings.
     """
 
     name: str
@@ -70,12 +72,14 @@ class Baseline(Runnable):
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
         padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
+        relu: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Return y, of the arguments of `F.conv2d`, with the same gradients as a kernel."""
+        """Return y, of the arguments of a kernel, with the same gradients."""
         require(self, x, w, bias)
-        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups)
+        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups, relu)
         if op.derives(x, w, bias):
-            return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
+            options = stride, padding, dilation, groups, op.key_of(self), relu
+            return op.convolve(x, w, bias, *options)
         launch = self.prepare(problem, images, w, bias)
         launch()
         return launch.y.squeeze(0) if x.dim() == 3 else launch.y
@@ -125,6 +129,8 @@ class ConvLaunch(Launch):
         self.y = None  # so that its memory serves again
         with self._pinned():
             self.y = torch._convolution(*self.inputs, *self._options)
+        if self.problem.relu:
+            self.y.relu_()
 
 
 class Im2colLaunch(Launch):
@@ -160,3 +166,5 @@ class Im2colLaunch(Launch):
                     y.copy_(torch.matmul(self._w, matrix).view(y.shape))
         if bias is not None:
             self.y += bias.view(1, -1, 1, 1)
+        if problem.relu:
+            self.y.relu_()

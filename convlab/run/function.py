@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..words.errors import LaunchError
+from ..words.errors import LaunchError, UnsupportedError
 from ..words.problem import Problem
+from . import op
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 
@@ -19,6 +20,7 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 class Function(Runnable):
     """A runnable made of ``f(x, w, bias, stride, padding, dilation, groups)``, gradients off.
 
+    For a problem with a ReLU it needs a parameter ``relu``, and is called with ``relu=True``, too.
     What it allocates and converts is part of its time.
     """
 
@@ -53,11 +55,22 @@ class Function(Runnable):
         """The GPU's, or "torch" on the CPU."""
         return "cuda" if self.device.type == "cuda" else "torch"
 
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return that it has no parameter `relu` where the problem needs one."""
+        if not problem.relu:
+            return None
+        with contextlib.suppress(TypeError, ValueError):  # Python knows none of its parameters
+            if "relu" in inspect.signature(self.function).parameters:
+                return None
+        return "it has no parameter `relu`, which is True where y is max(y, 0)"
+
     def prepare(
         self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:  # fmt: skip
         """Return what calls it; `allocate` is ignored, the function allocates for itself."""
+        if reason := self.unsupported(problem):
+            raise UnsupportedError(f"{self.name} cannot do {problem.label}: {reason}")
         return FunctionLaunch(self, problem, (x, w, bias))
 
 
@@ -82,7 +95,7 @@ class FunctionLaunch(Launch):
         arguments = (problem.stride, problem.padding, problem.dilation, problem.groups)
         try:
             with torch.no_grad():
-                y = self.runnable.function(*self.inputs, *arguments)
+                y = self.runnable.function(*self.inputs, *arguments, **op.asked(problem.relu))
         except Exception as error:
             # the GPU's errors are told apart by whoever runs it
             ours = isinstance(error, (torch.OutOfMemoryError, LaunchError))

@@ -216,7 +216,7 @@ class Kernel(Runnable):
 
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: Pair = 1,
-        padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+        padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1, relu: bool = False,
     ) -> Tensor:  # fmt: skip
         """Compute the convolution, with gradients where the inputs ask for them.
 
@@ -225,6 +225,7 @@ class Kernel(Runnable):
         x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
             dtypes of `format`, on `device`, with any strides.
         stride, padding, dilation, groups : as `torch.nn.functional.conv2d` takes them.
+        relu : whether negative outputs become 0, by a kernel whose header says that it fuses that.
 
         Returns
         -------
@@ -240,9 +241,10 @@ class Kernel(Runnable):
             The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
         """
         require(self, x, w, bias)
-        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups)
+        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups, relu)
         if op.derives(x, w, bias):
-            return op.convolve(x, w, bias, stride, padding, dilation, groups, op.key_of(self))
+            options = stride, padding, dilation, groups, op.key_of(self), relu
+            return op.convolve(x, w, bias, *options)
         self.must_run_whole()
         tensors = [None if t is None else t.detach() for t in (images, w, bias)]
         trial.run_first(self, problem, *tensors)

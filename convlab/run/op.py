@@ -112,30 +112,35 @@ if "_library" in globals():  # by %autoreload
 _library = torch.library.Library("convlab", "FRAGMENT")
 _library.define(
     "conv2d(Tensor x, Tensor w, Tensor? bias, str kernel, int[] stride, int[] padding, "
-    "int[] dilation, int groups) -> Tensor"
+    "int[] dilation, int groups, bool relu) -> Tensor"
 )
 _op = torch.ops.convlab.conv2d.default
 
 
 def _theirs(x, w, bias, stride, padding, dilation, groups) -> Tensor:
-    """Torch's own convolution."""
+    """Torch's own convolution, without ReLU."""
     plain = False, [0, 0]  # not transposed
     return torch.ops.aten.convolution(x, w, bias, stride, padding, dilation, *plain, groups)
 
 
-def _compute(x, w, bias, kernel, stride, padding, dilation, groups) -> Tensor:
+def _compute(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Tensor:
     _require_float32(x, w, bias)
     with torch.no_grad(), _set_fwd_grad_enabled(False):  # `derives` is to be asked once
         y = _find(kernel, x.device)(
             x.detach(), w.detach(), None if bias is None else bias.detach(),
-            tuple(stride), tuple(padding), tuple(dilation), groups,
+            tuple(stride), tuple(padding), tuple(dilation), groups, **asked(relu),
         )  # fmt: skip
     return y.contiguous()
 
 
+def asked(relu: bool) -> dict[str, bool]:
+    """What a kernel is called with for a ReLU: nothing without one, so that any callable will do."""
+    return {"relu": True} if relu else {}
+
+
 def _shape_alone(x, w, bias, kernel, *numbers) -> Tensor:
     _require_float32(x, w, bias)
-    y = _theirs(x, w, bias, *numbers)  # torch's own check of the shapes; its strides differ
+    y = _theirs(x, w, bias, *numbers[:-1])  # torch's own check of the shapes; its strides differ
     return torch.empty(y.shape, dtype=x.dtype, device=x.device)
 
 
@@ -158,28 +163,35 @@ class _Graph(torch.autograd.function._SingleLevelFunction):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        _, x, w, bias, _, *ctx.numbers = inputs
+        _, x, w, bias, _, *ctx.numbers, relu = inputs
         ctx.bias_shape = None if bias is None else list(bias.shape)
-        ctx.save_for_backward(x, w)
+        ctx.save_for_backward(x, w, output if relu else None)
 
     @staticmethod
     def backward(ctx, g_y: Tensor):
         """Gradients of x, w and bias; differentiable again, since aten's backward is."""
-        x, w = ctx.saved_tensors
+        x, w, y = ctx.saved_tensors
+        g_y = g_y if y is None else _where_positive(g_y, y)
         *pairs, groups = ctx.numbers
         wanted = list(ctx.needs_input_grad[1:4])
         gradients = torch.ops.aten.convolution_backward(
             g_y, x, w, ctx.bias_shape, *pairs, False, [0, 0], groups, wanted
         )
-        return None, *gradients, None, None, None, None, None
+        return None, *gradients, *[None] * 6
 
 
-def _differentiable(keyset, x, w, bias, kernel, *numbers) -> Tensor:
+def _where_positive(derivative: Tensor, y: Tensor) -> Tensor:
+    """What ReLU lets through of a gradient or a tangent, as torch's does: none where y is 0."""
+    return torch.ops.aten.threshold_backward(derivative, y, 0)
+
+
+def _differentiable(keyset, x, w, bias, kernel, *numbers_and_relu) -> Tensor:
     """The op with derivatives: the tangent of x * w + b is x' * w + x * w' + b'."""
+    *numbers, relu = numbers_and_relu
     # torch has one level of dual numbers; what stacks them (torch.func) does so by wrapping
     (x, t_x), (w, t_w) = unpack_dual(x, level=0), unpack_dual(w, level=0)
     bias, t_bias = (None, None) if bias is None else unpack_dual(bias, level=0)
-    arguments = (keyset, x, w, bias, kernel, *numbers)
+    arguments = (keyset, x, w, bias, kernel, *numbers_and_relu)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, w, bias)):
         with enable_single_level_autograd_function():
             y = _Graph.apply(*arguments)
@@ -188,7 +200,10 @@ def _differentiable(keyset, x, w, bias, kernel, *numbers) -> Tensor:
     tangents = [] if t_bias is None else [t_bias[:, None, None].expand_as(y)]
     tangents += [] if t_x is None else [_theirs(t_x, w, None, *numbers)]
     tangents += [] if t_w is None else [_theirs(x, t_w, None, *numbers)]
-    return make_dual(y, sum(tangents), level=0) if tangents else y
+    if not tangents:
+        return y
+    tangent = sum(tangents)
+    return make_dual(y, _where_positive(tangent, y) if relu else tangent, level=0)
 
 
 def _batched(info, in_dims, x, w, bias, *rest) -> tuple[Tensor, int]:
@@ -229,9 +244,10 @@ def _require_float32(*tensors: Tensor | None) -> None:
 
 def convolve(
     x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-    groups: int, key: str,
+    groups: int, key: str, relu: bool = False,
 ) -> Tensor:  # fmt: skip
     """Call the op as ``torch.nn.functional.conv2d`` is called; the kernel is behind the key."""
+    arguments.flag(relu, "relu")
     given(x, w, bias)
     kind = x.device.type  # said here too: torch.compile may miss what the op says of autocast
     if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind):
@@ -240,19 +256,19 @@ def convolve(
     images, padding = padded(x, w, stride, padding, dilation)
     stride, dilation = pair(stride, "stride"), pair(dilation, "dilation")
     if not torch.compiler.is_compiling():  # there, sizes may be symbols
-        posed(images, w, bias, stride, padding, dilation, groups)
-    y = _op(images, w, bias, key, stride, padding, dilation, groups)
+        posed(images, w, bias, stride, padding, dilation, groups, relu)
+    y = _op(images, w, bias, key, stride, padding, dilation, groups, relu)
     return y.squeeze(0) if x.dim() == 3 else y
 
 
 def posed(
     x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
-    groups: int, name: str = "",
+    groups: int, relu: bool = False, name: str = "",
 ) -> tuple[Tensor, Problem]:  # fmt: skip
     """The images (4-D), and the problem that the arguments of ``conv2d`` pose on them."""
     images, around = padded(x, w, stride, padding, dilation)
     shapes = images.shape, w.shape, None if bias is None else bias.shape
-    return images, Problem.from_shapes(*shapes, stride, around, dilation, groups, name)
+    return images, Problem.from_shapes(*shapes, stride, around, dilation, groups, relu, name)
 
 
 def padded(

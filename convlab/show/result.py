@@ -321,7 +321,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Result):
         return value.to_dict()
     if isinstance(value, Problem):
-        return {"name": value.name, **value.variables(), "bias": value.bias}
+        return {"name": value.name, **value.variables(), "bias": value.bias, "relu": value.relu}
     if isinstance(value, pd.DataFrame):
         return plain(value.to_dict("records"))
     if isinstance(value, Mapping):

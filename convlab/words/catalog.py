@@ -15,7 +15,7 @@ from .arguments import hint, nearest, shown
 from .arguments import path as valid_path
 from .errors import CatalogError, ProblemError
 from .format import FLOAT32, Format, parse_format
-from .problem import Problem
+from .problem import EPILOGUE, Problem
 
 _INSTALLED = Path(__file__).resolve().parents[1] / "kernels"  # by pip; else beside convlab/
 # The shipped kernels, and the headers that any kernel may include.
@@ -41,6 +41,7 @@ class Header:
     supports: tuple[str, ...] = ()  # requirements, each a Python comparison over `VARIABLES`
     # When it is the one to take: as `supports`, and over `_TF32` too; None: where it is named only.
     best: tuple[str, ...] | None = None
+    epilogue: tuple[str, ...] = ("bias",)  # what it does with a sum of products before it stores it
     limits: str = ""  # what limits it
     parent: str | None = None  # the rung it descends from, by its stem; None: a line begins here
     # The architecture it is compiled for and needs: "sm_80" and later; "sm_90a", no other;
@@ -55,6 +56,8 @@ class Header:
         # sm: the compute capability, 90 for 9.0; smem: the bytes of shared memory of a block
         if self.arch and not _runs(self.arch, sm):
             return f"it is for {self.arch} (here sm_{sm})"
+        if missing := [word for word in problem.epilogue if word not in self.epilogue]:
+            return _MISSING[missing[0]]
         return self._unmet(self.supports, problem, sm=sm, smem=smem)
 
     def is_best(self, problem: Problem, sm: int, smem: int, precision: str) -> bool:
@@ -94,12 +97,18 @@ def _runs(arch: str, sm: int) -> bool:
     return sm >= number and (suffix != "f" or sm // 10 == number // 10)
 
 
+_MISSING = {
+    "bias": "by its header's `epilogue:` it adds no bias",
+    "relu": "it does not fuse a ReLU: say `// epilogue: bias, relu` in its header and apply "
+    "`activated` (kernels/convlab.cuh) to what it stores",
+}
 _KEYS = tuple(entry.name for entry in fields(Header))
 _VALUES = {
     "precision": ("fp32|tf32|bf16|fp16", "fp32, tf32, bf16 or fp16"),
     "arch": (r"sm_\d{2,3}[af]?", "like sm_80 or sm_90a"),
     "mixes": (r"[1-9]\d?x[1-9]\d?|image", "like 2x2, or image"),
     "atomics": ("yes|no", "yes or no"),
+    "epilogue": ("none|bias|relu|bias, relu", "none, bias, relu, or bias, relu"),
 }
 
 
@@ -116,6 +125,8 @@ def parse_header(text: str, path: str | Path) -> Header:
                 values[key] = _requirements(value, key)
             elif key == "tensors":
                 values[key] = parse_format(value)
+            elif key == "epilogue":
+                values[key] = tuple(word for word in EPILOGUE if word in value)
             elif value:
                 values[key] = value == "yes" if key == "atomics" else value
         except ProblemError as error:

@@ -19,6 +19,7 @@ from .scaled import scaled
 
 INT32_MAX = 2**31 - 1
 _DIMENSIONS = "NCHWKRS"
+EPILOGUE = ("bias", "relu")
 PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward", "limits")
 
 Pair = tuple[int, int]
@@ -40,6 +41,8 @@ class Problem:
         C and K are multiples of it.
     bias
         Whether one number per output channel is added.
+    relu
+        Whether y is max(y, 0) after that; NaN stays NaN.
     name
         How to show it; no part of equality.
 
@@ -61,6 +64,7 @@ class Problem:
     dilation: Pair = (1, 1)
     groups: int = 1
     bias: bool = False
+    relu: bool = False
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +79,7 @@ class Problem:
                 raise ProblemError(f"{key} is {sizes}; both parts must be at least {least}")
         assign("groups", whole(self.groups, "groups", 1))
         flag(self.bias, "bias")
+        flag(self.relu, "relu")
         text(self.name, "name")
         for key in "CK":
             if getattr(self, key) % self.groups:
@@ -108,9 +113,10 @@ class Problem:
         padding: int | Pair | str = 0,
         dilation: int | Pair = 1,
         groups: int = 1,
+        relu: bool = False,
         name: str = "",
     ) -> Problem:
-        """Return the problem of tensors of these shapes, with the arguments of `F.conv2d`.
+        """Return the problem of tensors of these shapes, with the arguments of `F.conv2d`, and `relu`.
 
         Raises
         ------
@@ -144,7 +150,7 @@ class Problem:
                 f"bias must have shape ({K},), one number for each of w's K={K} filters, not {given}"
             )
         padding = 0 if isinstance(padding, str) else padding
-        return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, name)
+        return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, relu, name)
 
     @property
     def P(self) -> int:
@@ -197,7 +203,7 @@ class Problem:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds; those on padding count, those of the bias do not."""
+        """Multiply-adds; those on padding count, those of bias and ReLU do not."""
         return self.gemm_m * self.K * self.gemm_k
 
     @property
@@ -220,19 +226,24 @@ class Problem:
         """The name, or where there is none, the dimensions."""
         return self.name or str(self)
 
+    @property
+    def epilogue(self) -> tuple[str, ...]:
+        """What is done with a sum of products, in that order: of "bias" and "relu" those it has."""
+        return tuple(word for word in EPILOGUE if getattr(self, word))
+
     def variables(self) -> dict[str, int]:
         """Return every number of the problem by the name that a kernel's header uses for it."""
         found = {key: getattr(self, key) for key in (*_DIMENSIONS, "P", "Q")}
         pairs = {"stride": self.stride, "pad": self.padding, "dilation": self.dilation}
         for key, (height, width) in pairs.items():
             found |= {f"{key}_h": height, f"{key}_w": width}
-        return found | {"groups": self.groups}
+        return found | {"groups": self.groups, "relu": int(self.relu)}
 
     def __str__(self) -> str:
         sizes = [f"{key}{getattr(self, key)}" for key in _DIMENSIONS]
         for key, (height, width) in zip("spd", (self.stride, self.padding, self.dilation)):
             sizes.append(f"{key}{height}" if height == width else f"{key}{height}x{width}")
-        return " ".join([*sizes, f"g{self.groups}", *(["bias"] if self.bias else [])])
+        return " ".join([*sizes, f"g{self.groups}", *self.epilogue])
 
     def scaled(self, max_macs: int, max_bytes: int | None = None) -> Problem:
         """Return this problem shrunk until it costs at most that much, and says so in its name.
@@ -267,8 +278,8 @@ def problem(name_or_spec: str | Problem) -> Problem:
     ----------
     name_or_spec
         A name out of the sets ("square", "resnet50.layer2.0.conv2"), or dimensions as in
-        "N=1,C=3,H=32,W=32,K=8,R=3,S=3,stride=2,padding=1x2,bias=1"; the form that
-        `str(problem)` prints, "N1 C3 H32 ... s2 p1x2 d1 g1", is read too.
+        "N=1,C=3,H=32,W=32,K=8,R=3,S=3,stride=2,padding=1x2,bias=1,relu=1"; the form that
+        `str(problem)` prints, "N1 C3 H32 ... s2 p1x2 d1 g1 bias relu", is read too.
 
     Raises
     ------
@@ -334,7 +345,7 @@ def _parse(spec: str, name: str = "") -> Problem:
         match = re.fullmatch(r"([A-Za-z]+)(?:=?(-?\d{1,18})(?:x(-?\d{1,18}))?)?", token)
         key, *given = filter(None, match.groups()) if match else [token]
         key = _SPEC_KEYS.get(key, key)
-        if key not in known or not (given or key == "bias"):
+        if key not in known or not (given or key in EPILOGUE):
             raise ProblemError(
                 f"cannot read {shown(token)} in {shown(spec)}; write key=number with keys "
                 f"{', '.join(known)}; stride, padding and dilation also as 2x3{hint(key, known)}"
@@ -343,7 +354,7 @@ def _parse(spec: str, name: str = "") -> Problem:
             raise ProblemError(f"{key} is given twice in {shown(spec)}")
         numbers = tuple(map(int, given)) or (1,)
         found[key] = numbers if numbers[1:] else numbers[0]
-    found["bias"] = bool(found.get("bias", 0))
+    found |= {key: bool(found.get(key, 0)) for key in EPILOGUE}
     missing = [key for key in _DIMENSIONS if key not in found]
     if missing:
         raise ProblemError(

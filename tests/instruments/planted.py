@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
 conv2d_direct("""
 _DIRECT = "__global__ void __launch_bounds__(kThreads)\nconv2d_direct("
 _LAUNCH = "    conv2d_direct<<<unsigned(blocks), kThreads, 0, stream>>>(conv, x, w, bias, y);\n"
-_STORE = "    g_y[i] = r_acc + (g_bias ? g_bias[k] : 0.0f);\n"
+_STORE = "    g_y[i] = activated(conv, r_acc + (g_bias ? g_bias[k] : 0.0f));\n"
 _BOUND = "    if (i >= int64_t(conv.N) * conv.K * conv.P * conv.Q) return;\n"
 _HEAD = "    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;\n"
 # Several threads to an output, each with every kParts-th channel: how they are added is the point.
@@ -501,7 +501,8 @@ BATCHED = _of(
     _m("plane_bias_transposed", "the bias of plane n * K + k is taken to be that of k * N + n",
        ("g_bias[plane % conv.K]", "g_bias[plane / conv.N]")),
     _m("bias_per_chunk", "the bias is added once for every image",
-       ("    if (bias) {\n", "    if (bias) for (int i = 0; i < conv.N; ++i) {\n")),
+       ("    if (bias || conv.relu) {\n",
+        "    if (bias || conv.relu) for (int i = 0; i < conv.N; ++i) {\n")),
     _m("bias_pixels_short", "the bias misses the last pixel",
        ("if (pq >= PQ)", "if (pq >= PQ - 1)")),
     _m("image_offset_dropped", "every chunk lowers the first image",
@@ -873,7 +874,7 @@ PARTS = _of(
 )  # fmt: skip
 
 _STEM = {"inline": "stem_tile.cuh"}
-_STAGE = ("= s_low[8 * j", "copy_async<4>(stage", "make_float2(r_two", "float4*>(s_y", "= s_y[")
+_STAGE = ("= s_low[8 * j", "copy_async<4>(stage", "r_two[0]), ", "float4*>(s_y", "= s_y[")
 _FILTER_THERE = ("    __syncthreads();   // the filter is there\n", "")
 _STEM_BARRIERS = (
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",

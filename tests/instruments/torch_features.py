@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import os
 import pickle
@@ -31,9 +32,10 @@ class Float64:
 
     name = "float64"
 
-    def __call__(self, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    def __call__(self, x, w, bias=None, stride=1, padding=0, dilation=1, groups=1, relu=False):
         bias = None if bias is None else bias.double()
-        return F.conv2d(x.double(), w.double(), bias, stride, padding, dilation, groups).float()
+        y = F.conv2d(x.double(), w.double(), bias, stride, padding, dilation, groups).float()
+        return y.relu() if relu else y
 
 
 def feature(name: str, says: str) -> Callable:
@@ -63,12 +65,13 @@ TANGENTS = normal(*X.shape, seed=3), normal(*W.shape, seed=4), normal(*BIAS.shap
 OPTIONS = dict(stride=(1, 2), padding=1, groups=2)
 
 
-def ours(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    return convlab.nn.conv2d(x, w, bias, **OPTIONS, kernel=KERNEL)
+def ours(x: Tensor, w: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+    return convlab.nn.conv2d(x, w, bias, **OPTIONS, relu=relu, kernel=KERNEL)
 
 
-def theirs(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    return F.conv2d(x, w, bias, **OPTIONS)
+def theirs(x: Tensor, w: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
+    y = F.conv2d(x, w, bias, **OPTIONS)
+    return y.relu() if relu else y
 
 
 def layers() -> tuple[nn.Module, nn.Module]:
@@ -79,8 +82,9 @@ def layers() -> tuple[nn.Module, nn.Module]:
 
 
 def both(use: Callable[[Callable], object]) -> None:
-    """What is done with our function gives what it gives with torch's."""
+    """What is done with our function gives what it gives with torch's, with a ReLU or without."""
     same(use(ours), use(theirs))
+    same(*(use(functools.partial(conv, relu=True)) for conv in (ours, theirs)))
 
 
 def loss(conv: Callable) -> Callable[..., Tensor]:
