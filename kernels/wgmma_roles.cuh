@@ -207,8 +207,8 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
             const unsigned first = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(T));
             return int((first + unsigned(k) * unsigned(PQ)) % kMultiple);
         };
-        // Whether the rows begin at even numbers. Told of all, for a lane's own would leave ptxas
-        // with words where pairs might be stored.
+        // Whether all rows begin at even numbers. Asked of each lane's own, ptxas makes words of
+        // pairs.
         const bool even = (reinterpret_cast<uintptr_t>(y_row) / sizeof(T) | PQ) % 2 == 0;
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
