@@ -79,7 +79,7 @@ class FakeLaunch(Launch):
         p = self.problem
         self.runnable.runs += 1
         y = F.conv2d(*self.inputs, p.stride, p.padding, p.dilation, p.groups)
-        self.runnable.spoil(self, y)
+        self.runnable.spoil(self, y.relu() if p.relu else y)
         self.counters = {
             "global_load_bytes": 4 * p.macs, "global_store_bytes": 4 * y.numel(),
             "shared_wavefronts": 7, "seconds": 0.01,
@@ -417,7 +417,8 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
     fixed = [problem for problem in few if problem.R != 1]
     assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25 + len(settings.SETTINGS)
+    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS)
+    assert {p.bias for p in (report.problem for report in first) if p.relu} == {True, False}
     told = [(report.problem, report.error) for report in first]
     assert told == [(report.problem, report.error) for report in again]
     other = check(Fake(), count=25, seed=1, progress=False)

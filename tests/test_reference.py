@@ -1,5 +1,6 @@
 """The reference: truth against torch and a plain loop, tolerances against emulated arithmetic."""
 
+import dataclasses
 import itertools
 import math
 import threading
@@ -61,7 +62,8 @@ def assert_alike(y, expected, tolerance=1e-12):
 def test_truth_is_the_convolution_wherever_it_is_asked(p):
     x, w, bias = inputs(p, seed=1)
     whole = truth(p, x, w, bias)
-    assert_alike(whole, conv2d(p, x.double(), w.double(), bias if bias is None else bias.double()))
+    y = conv2d(p, x.double(), w.double(), bias if bias is None else bias.double())
+    assert_alike(whole, y.relu() if p.relu else y)
     where = sample(p, 100)
     assert_alike(truth(p, x, w, bias, where), whole[tuple(where.T)])
 
@@ -95,6 +97,7 @@ def test_truth_passes_nan_on_but_not_into_padding():
     x[0, 0, 0, 0] = math.nan
     where = sample(p, 100)
     assert truth(p, x, w).isnan().sum() == 4
+    assert truth(dataclasses.replace(p, relu=True), x, w).isnan().sum() == 4
     assert truth(p, x, w, where=where).isnan().sum() == 4
 
 

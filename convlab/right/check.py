@@ -30,9 +30,10 @@ from ..words.problem import problems as named_problems
 from . import settings, shapes
 from .examine import examine, failed
 from .report import Report, Reports
-from .settings import ONCE, ORDINARY, SETTINGS, Setting
+from .settings import ONCE, ORDINARY, SETTINGS, Setting, with_relu
 
 COUNT = 64  # generated problems, unless told otherwise
+_RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems does
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
@@ -217,7 +218,8 @@ def _rank(report: Report) -> tuple[bool, bool, int, int]:
 
 def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
     """So many generated problems; more, if it declines most, until a quarter are for it."""
-    drawn = [*shapes.generated(count, seed)]
+    drawn = [with_relu(kernel, problem) if i % _RELU == 0 else problem
+             for i, problem in enumerate(shapes.generated(count, seed))]  # fmt: skip
     able = sum(not kernel.unsupported(problem) for problem in drawn)
     for problem in itertools.islice(shapes.generated(_DRAWS * count, seed), count, None):
         if 4 * able >= count:

@@ -81,11 +81,21 @@ _FEW_MACS = 500_000
 
 
 def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
-    """The problems that the settings ride on, where one of `right` need not stand in for them."""
+    """The problems that the settings ride on, where one of `right` need not stand in for them.
+
+    The second has a ReLU, where the kernel fuses that.
+    """
     usual = [named_problem(spec) for spec in _HOSTS]
     others = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
     taken = [p for p in [*usual, *others] if not kernel.unsupported(p)][:1]
-    return taken + [p for p in [named_problem(_POINTWISE)] if not kernel.unsupported(p)]
+    second = [p for p in [named_problem(_POINTWISE), *taken] if not kernel.unsupported(p)][:1]
+    return list(dict.fromkeys(taken + [with_relu(kernel, p) for p in second]))
+
+
+def with_relu(kernel: Runnable, problem: Problem) -> Problem:
+    """The problem with a ReLU; as it is, where the kernel would decline that."""
+    other = dataclasses.replace(problem, relu=True)
+    return problem if kernel.unsupported(other) else other
 
 
 def others(kernel: Runnable, problem: Problem) -> list[Problem]:
