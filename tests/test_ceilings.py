@@ -1,11 +1,15 @@
-"""The micro-benchmarks under the rungs for Hopper: they compile, and on one they say what is so."""
+"""The micro-benchmarks under the rungs for Hopper: they compile, and on one they say what is so.
+
+And what bias and ReLU cost is measured.
+"""
 
 import pytest
 import torch
 
 from convlab.machine.compile import Source
 from convlab.run.build import cubin
-from tests.instruments import ceilings
+from convlab.words.problem import problem
+from tests.instruments import ceilings, epilogue
 
 
 def test_they_compile_without_spills(tmp_path):
@@ -24,3 +28,11 @@ def test_sums_that_leave_the_tensor_core_are_as_good_as_fp32():
     assert float(row["3xTF32, never"]) > 10 * float(row["3xTF32, every 9 steps"])
     for rows in (ceilings.products(20), ceilings.feeding(20), ceilings.storing()):
         assert all(float(list(row.values())[-1]) > 0 for row in rows)
+
+
+@pytest.mark.gpu
+def test_bias_and_relu_are_timed(monkeypatch):
+    monkeypatch.setattr(epilogue, "problems", lambda name: [problem("N2 C64 H64 W64 K128 R3 S3")])
+    rows = list(epilogue.rows())
+    assert {"05_async_gemm", "11_wgmma_tf32"} <= {row["rung"] for row in rows}
+    assert all(0.5 < float(row["ratio"]) < 2 and float(row["and both"]) > 0 for row in rows)

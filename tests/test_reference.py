@@ -210,6 +210,7 @@ def test_unknown_precision():
 def test_baseline_on_the_cpu(name, p, monkeypatch):
     monkeypatch.setattr(baselines, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
     runnable = baseline(name, "cpu")
+    p = dataclasses.replace(p, relu=p.K % 2 == 1)
     x, w, bias = inputs(p)
     assert runnable.unsupported(p) is None
     launch = runnable.prepare(p, x.contiguous(memory_format=torch.channels_last), w, bias)
@@ -227,6 +228,7 @@ def test_baseline_on_the_cpu(name, p, monkeypatch):
 def test_baseline_is_called_as_conv2d_is(name):
     x, w, bias = inputs(SMALL)
     options = (SMALL.stride, SMALL.padding, SMALL.dilation, SMALL.groups)
+    assert baseline(name, "cpu")(x, w, bias, *options, relu=True).min() == 0
     y = baseline(name, "cpu")(x.requires_grad_(), w, bias, *options)
     torch.testing.assert_close(y, F.conv2d(x, w, bias, *options).detach(), rtol=1e-4, atol=1e-5)
     assert y.requires_grad and baseline(name, "cpu")(x[0], w, bias, *options).equal(y[0])
@@ -295,6 +297,7 @@ def test_full_precision_of_two_threads_that_overlap():
 def test_baseline_on_a_gpu(name, p):
     runnable = baseline(name)
     assert (runnable.engine, runnable.device.type) == ("cuda", "cuda")
+    p = dataclasses.replace(p, relu=p.K % 2 == 1)
     x, w, bias = inputs(p, device="cuda", format=runnable.format)
     launch = runnable.prepare(p, x, w, bias)
     launch()
