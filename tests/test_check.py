@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pickle
@@ -22,6 +23,7 @@ from convlab.right.report import Reports
 from convlab.run import build as builds
 from convlab.run import fit as fitting
 from convlab.run.fit import SIM_MACS, SPARE_BYTES, fit
+from convlab.run.function import Function
 from convlab.run.runnable import Launch, Runnable, run
 from convlab.sim import Finding
 from convlab.words.errors import (
@@ -401,6 +403,30 @@ def test_set_of_problems_is_told_of():
     ]
     assert not Reports("none", ()).ok and Reports("none", ()).frame.empty
     assert "nothing was checked" in str(Reports("none", ()))
+
+
+def test_relu_is_judged_by_the_sums_and_told_where_it_is_missing():
+    def without(launch, y):
+        p = launch.problem
+        launch.y.copy_(F.conv2d(*launch.inputs, p.stride, p.padding, p.dilation, p.groups))
+
+    problem = dataclasses.replace(FULL, relu=True)
+    assert check(Fake(), problem).ok
+    assert check(Fake(without), problem).patterns[0].startswith("negative, as without the ReLU")
+    y = reference.truth(problem, *reference.inputs(problem))
+    at = tuple((y == 0).nonzero()[0].tolist())  # what was negative
+    assert check(Fake(put(at, 1e-7)), problem).ok and check(Fake(put(at, 1e-3)), problem).wrong == 1
+
+
+def test_a_callable_without_the_parameter_declines_a_relu():
+    def fuses(x, w, bias, *options, relu=False):
+        y = F.conv2d(x, w, bias, *options)
+        return y.relu() if relu else y
+
+    problem = dataclasses.replace(FULL, relu=True)
+    assert check(Function.of(fuses, "sim"), problem).ok
+    with pytest.raises(UnsupportedError, match="no parameter `relu`"):
+        check(Function.of(lambda *given: F.conv2d(*given), "sim"), problem)
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """Settings in which a kernel must be right, too: other data than normal, and what came before it.
 
-The default check has each on a 3x3 and a 1x1 problem, once all others are right. What a
-right kernel may do there is decided here, by rule:
+The default check has each on a 3x3 problem and a 1x1 one, which has a ReLU, once all others are right.
+What a right kernel may do there is decided here, by rule:
 
 - Sums of small integers are exact in any order and in any class: the result is the truth's bits.
 - Denormals may count as zero, x's and w's as well as products, as with ``-ftz=true``.
 - An inf or NaN changes the outputs that see it, and no others: what lies beside the image is not
-  seen, whatever a kernel multiplies by zero there.
+  seen, whatever a kernel multiplies by zero there. A ReLU makes 0 of -inf, and leaves NaN.
 - A kernel whose header says ``mixes: 2x2`` makes each tile of 2 x 2 outputs from the same sums
   (Winograd): an inf or NaN that one of them sees may make all of them inf or NaN, and sums of
   integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile,

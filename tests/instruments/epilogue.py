@@ -13,7 +13,6 @@ import itertools
 import math
 import random
 import statistics
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -76,8 +75,8 @@ def rows() -> Iterator[dict[str, str]]:
                    "cuDNN, ms": theirs[0], "then torch's": theirs[1]}  # fmt: skip
 
 
-def main() -> int:
-    """Measure all, print the table; return the exit status."""
+def main() -> None:
+    """Measure all, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", metavar="FILE", help="write the table between its markers")
     path, frame = parser.parse_args().write, pd.DataFrame(rows())
@@ -85,8 +84,7 @@ def main() -> int:
     if path:
         made = f"{describe('cuda')}; torch {torch.__version__}; {datetime.date.today()}."
         write_between(Path(path), "epilogue", f"{markdown(frame)}\n\n{made}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
