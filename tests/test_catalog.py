@@ -1,5 +1,6 @@
 """The catalog: header comments, requirements, and finding a kernel by name."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_every_key_is_optional(text):
     assert parse_header(text, "a/mine.cu") == Header(title="mine")
 
 
+def test_what_its_epilogue_lacks_is_declined():
+    fused = dataclasses.replace(PROBLEM, bias=True, relu=True)
+    lacking = {"none": "adds no bias", "relu": "adds no bias", "bias": "a ReLU: say `// epilogue"}
+    for said, why in lacking.items():
+        header = parse_header(f"// epilogue: {said}\n", "mine.cu")
+        assert why in header.unsupported(fused, 90, 1 << 16)
+        assert header.unsupported(PROBLEM, 90, 1 << 16) is None
+    assert "a ReLU" in Header("mine").unsupported(fused, 90, 1 << 16)
+    assert Header("mine", epilogue=("bias", "relu")).unsupported(fused, 90, 1 << 16) is None
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -117,7 +129,9 @@ def test_requirement(requirement, met):
     reason = header.unsupported(PROBLEM, sm=80, smem=1000)
     assert (reason is None) == met
     terms = requirement.split(" and ")
-    assert met or reason.startswith(tuple(f"by its header's `supports:` {term} (here " for term in terms))
+    assert met or reason.startswith(
+        tuple(f"by its header's `supports:` {term} (here " for term in terms)
+    )
 
 
 def test_the_first_unmet_requirement_is_named_with_its_values():

@@ -30,8 +30,9 @@ from ..words.problem import problems as named_problems
 from . import settings, shapes
 from .examine import examine, failed
 from .report import Report, Reports
-from .settings import ONCE, ORDINARY, SETTINGS, Setting
+from .settings import ONCE, ORDINARY, SETTINGS, Setting, with_relu
 
+_RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
@@ -215,7 +216,9 @@ def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
     """So many generated problems; if it declines some, until it does a quarter, and all pairs."""
     drawn: list[Problem] = []
     able, met = 0, set()
-    for problem in shapes.generated(_DRAWS * count, seed):
+    for i, problem in enumerate(shapes.generated(_DRAWS * count, seed)):
+        if i % _RELU == 0:
+            problem = with_relu(kernel, problem)
         does = not kernel.unsupported(problem)
         new = shapes.pairs(problem) - met if does else set()
         if len(drawn) < count or (does and 4 * able < count) or (new and able < len(drawn)):

@@ -81,12 +81,15 @@ def _values(e: Evidence) -> Iterator[str]:
 
 
 def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
-    """One number, a multiple of the truth, or the bias left out or added twice."""
+    """One number, a multiple of the truth, or what follows the sum left out or done twice."""
     got, truth = e.got[bad], e.truth[bad]
 
     def many(hit: np.ndarray) -> bool:
         return int(hit.sum()) >= max(_FEWEST, len(hit) / 2)
 
+    if e.problem.relu and many(got < 0):
+        yield f"negative, as without the ReLU or before it: {_share((got < 0).sum(), len(bad))}"
+        return
     bias = np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
     if bias.any():
         more = float(np.median(((got - truth)[bias != 0]) / bias[bias != 0]))

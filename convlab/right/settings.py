@@ -1,12 +1,12 @@
 """Settings in which a kernel must be right, too: other data than normal, and what came before it.
 
-The default check has each on a 3x3 and a 1x1 problem, once all others are right. What a
-right kernel may do there is decided here, by rule:
+The default check has each on a 3x3 problem and a 1x1 one, which has a ReLU, once all others are right.
+What a right kernel may do there is decided here, by rule:
 
 - Sums of small integers are exact in any order and in any class: the result is the truth's bits.
 - Denormals may count as zero, x's and w's as well as products, as with ``-ftz=true``.
 - An inf or NaN changes the outputs that see it, and no others: what lies beside the image is not
-  seen, whatever a kernel multiplies by zero there.
+  seen, whatever a kernel multiplies by zero there. A ReLU makes 0 of -inf, and leaves NaN.
 - A kernel whose header says ``mixes: 2x2`` makes each tile of 2 x 2 outputs from the same sums
   (Winograd): an inf or NaN that one of them sees may make all of them inf or NaN, and sums of
   integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile,
@@ -84,12 +84,25 @@ _FEW_MACS = 500_000
 
 
 def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
-    """The problems that the settings ride on, where one of `right` need not stand in for them."""
+    """The problems that the settings ride on, where one of `right` need not stand in for them.
+
+    The second has a ReLU, where the kernel fuses that.
+    """
     usual = [named_problem(spec) for spec in _HOSTS]
     others = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
     taken = [p for p in [*usual, *others] if not kernel.unsupported(p)][:1]
-    special = map(named_problem, (_POINTWISE, _LARGE))
-    return taken + [p for p in special if not kernel.unsupported(p)]
+    pointwise, large = (
+        [p for p in [named_problem(spec)] if not kernel.unsupported(p)]
+        for spec in (_POINTWISE, _LARGE)
+    )
+    second = [with_relu(kernel, p) for p in pointwise or taken]
+    return list(dict.fromkeys([*taken, *second, *large]))
+
+
+def with_relu(kernel: Runnable, problem: Problem) -> Problem:
+    """The problem with a ReLU; as it is, where the kernel would decline that."""
+    other = dataclasses.replace(problem, relu=True)
+    return problem if kernel.unsupported(other) else other
 
 
 def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
@@ -118,7 +131,7 @@ def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
     less, *others = like(
         {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, more, {"padding": (pad_h + 1, pad_w)},
         {"dilation": (dilation_h, dilation_w + 1)}, {"dilation": (dilation_h + 1, dilation_w)},
-        {"stride": (2, 1)}, {"groups": 1}, {},
+        {"stride": (2, 1)}, {"groups": 1}, {"relu": not problem.relu}, {},
     )  # fmt: skip
     return [[less], *([unlike, other] for other in (less, *others))]
 

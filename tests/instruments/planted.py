@@ -299,6 +299,10 @@ DIRECT = _of(
        ("w_k[c * RS + int64_t(r) * conv.S + s];",
         ("w_k[c * RS + int64_t(r) * conv.S + s];\n"
         "                r_acc = rounded(r_acc, 0xffff0000u);"))),
+    _m("relu_forgotten", "the ReLU is declared and forgotten",
+       (_STORE, _STORE.replace("activated(conv, ", "("))),
+    _m("relu_before_bias", "the ReLU comes before the bias",
+       (_STORE, _STORE.replace("r_acc +", "r_acc) +").replace("0.0f));", "0.0f);"))),
     _m("constant", "fast, and always zero", (_STORE, "    g_y[i] = 0.0f;\n")),
     _m("scaled", "every output is an average over the taps",
        (_STORE, _STORE.replace("r_acc", "r_acc / float(conv.R * conv.S)"))),
@@ -499,6 +503,8 @@ BATCHED = _of(
        at=("*y = activated(",)),  # where the bias is added to what was never written
     _m("pixels_by_height", "a pixel's row is taken from P",
        ("% PQ / conv.Q);", "% PQ / conv.P);"), inline="im2col.cuh"),
+    _m("relu_with_bias_only", "there is no ReLU where there is no bias",
+       ("    if (bias || conv.relu) {\n", "    if (bias) {\n")),
     _m("plane_bias_transposed", "the bias of plane n * K + k is taken to be that of k * N + n",
        ("g_bias[plane % conv.K]", "g_bias[plane / conv.N]")),
     _m("bias_per_chunk", "the bias is added once for every image",
