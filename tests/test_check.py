@@ -428,7 +428,7 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
     fixed = [problem for problem in few if problem.R != 1]
     assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS)
+    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS) + 1
     assert {p.bias for p in (report.problem for report in first) if p.relu} == {True, False}
     told = [(report.problem, report.error) for report in first]
     assert told == [(report.problem, report.error) for report in again]
