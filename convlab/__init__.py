@@ -17,8 +17,8 @@ import os
 import sys
 
 _SCRIPT = os.path.join(os.path.dirname(sys.executable), "convlab")  # as pip installs it
-# The command line reads its words first: with torch that takes seconds. "-m", until its file is found.
-if sys.argv[:1] not in (["-m"], [_SCRIPT]):
+_MODULE = sys.argv[:1] == ["-m"] and "-m convlab " in " ".join([*sys.orig_argv, ""])
+if not _MODULE and sys.argv[:1] != [_SCRIPT]:  # which read their words before torch is imported
     from . import nn
     from .fast.ab import ab
     from .fast.best import best
@@ -42,22 +42,6 @@ def load_ipython_extension(shell: object) -> None:
 
 
 __all__ = [
-    "ConvlabError",
-    "Kernel",
-    "Problem",
-    "ab",
-    "access_map",
-    "best",
-    "check",
-    "compare",
-    "compile",
-    "errors",
-    "inspect",
-    "load",
-    "load_result",
-    "nn",
-    "problem",
-    "problems",
-    "sliders",
-    "sweep",
-]
+    "ConvlabError", "Kernel", "Problem", "ab", "access_map", "best", "check", "compare", "compile",
+    "errors", "inspect", "load", "load_result", "nn", "problem", "problems", "sliders", "sweep",
+]  # fmt: skip

@@ -31,14 +31,16 @@ import copy
 import os
 from collections.abc import Callable, Sequence
 
+import pandas as pd
 import torch
 import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .fast.best import AUTOS, CLASSES
+from .fast.best import ALWAYS, AUTOS, CLASSES
 from .run.op import convolve, key_of, loaded, name_of, posed
+from .show.result import Table
 from .words.arguments import choice, flag, shown
 from .words.catalog import find
 from .words.errors import ProblemError
@@ -284,7 +286,17 @@ def choices(
     _require_module(model)
     on_gpu = any(tensor.is_cuda for tensor in model.parameters())
     auto = loaded(_classed("auto", precision), "cuda" if on_gpu else "sim")
-    return [(name, p, auto.choice(p)) for name, p in problems(model, *inputs, **keywords)]
+    return Choices((name, p, auto.choice(p)) for name, p in problems(model, *inputs, **keywords))
+
+
+class Choices(list):
+    """What `choices` returns; printed, a table."""
+
+    def __repr__(self) -> str:
+        rows = [{"layer": name, "problem": str(p), "kernel": taken.name} for name, p, taken in self]
+        lines = Table(pd.DataFrame(rows), left=("problem", "kernel")).lines()
+        simulated = any(taken.simulated for *_, taken in self)
+        return "\n".join([*lines, *[f"no GPU is used: {ALWAYS}"] * simulated])
 
 
 def _classed(kernel, precision: str | None):

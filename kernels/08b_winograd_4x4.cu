@@ -11,9 +11,9 @@
 // epilogue: bias, relu
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // mixes: 4x4
-// limits: By the plan below, not measured yet: what schedulers issue. With few channels the
-//       transforms, and the elements of a tile that meet, are a large part. An inf or NaN in x
-//       reaches all of its 4 x 4 outputs, and inf minus inf is NaN.
+// limits: Loads of x, which four warps do not hide: 2 ms of 9 on `square` and of 7 on `wide`, on an
+//       H200. With few channels the elements of a tile that meet are as large a part. An inf or
+//       NaN in x reaches all of its 4 x 4 outputs, and inf minus inf is NaN.
 #include "convlab_async.cuh"
 
 #ifndef BC
@@ -33,10 +33,10 @@ constexpr float kA2 = kA * kA, kB2 = kB * kB;
 
 #include "winograd_tile.cuh"
 
-// The plan, by count; nothing of it is measured. Per block and input channel: 32 x 32 x 36 products
-// are 1152 instructions of warps; with reads (7 of 16 bytes for 96 products a thread) and steps the
-// twelve warps issue 1340, the loaders 280: an SM needs 405 cycles where its multipliers need 288.
-// Shared memory is busy for 290 of them: 168 to read, 36 + 36 to write v and u, 50 to pass x. From
+// The plan, by count (04_to_the_limit: what came of it). Per block and input channel: 32 x 32 x 36
+// products are 1152 instructions of warps; with reads (7 of 16 bytes for 96 products a thread) and
+// steps the twelve warps issue 1340, the loaders 280: an SM needs 405 cycles where its multipliers
+// need 288. Shared memory is busy for 290: 168 to read, 36 + 36 to write v and u, 50 to pass x. From
 // L2 come 4.6 KB of u and 3.3 of x, 19 bytes a cycle of some 24: registers hold no larger block.
 // An item ends with 3000 to 3500 cycles in which 36 x 1024 sums meet, 128 bytes a cycle in and out,
 // and y is written. On an H200 at 1.98 GHz `square` takes 5.0 ms and `wide` 3.7, at 0.8 of that

@@ -21,9 +21,9 @@
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 4 * R * S + 16384 <= smem
-// limits: not measured yet. Predicted for an H200, by count: a block's two consumers store at the
-//       same time, when nothing is multiplied, some 1500 of 11000 cycles of a tile of `wide`, 0.85
-//       ms in all; `rect` 0.5 ms; `square`, whose y is nine tenths of its bytes, 1.5 ms.
+// limits: a block's two consumers store at the same time, when nothing is multiplied: of 19,800
+//       cycles of a tile of `wide`, on an H200, 5,400, and 3,400 more wait for x. On `square`, with
+//       one chunk a tile, storing is two thirds of the time.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -35,21 +35,14 @@
 using Number = NUMBER;
 
 constexpr int kOctet = 8;          // channels in 16 bytes; a stage holds two of each pixel
+constexpr int kBatch = 18;         // items that a loader has under way at a time
 constexpr int kPart = 32;          // positions of y that a consumer turns at a time
 constexpr int kPixelPitch = 2 * kKTile + 16;   // bytes: 8 pixels of a store meet all banks
 
-struct PixelTiling : Tiling {
-    int halves;      // k tiles of a block: 2 where both consumers have the same positions
-    bool resident;   // each slice of the filter has a slot of its own
-
-    __device__ int first_channel(int consumer) const { return kKTile * (halves - 1) * consumer; }
-    __device__ unsigned slot_at(int slot, int consumer) const {   // [slot][k tile][tap]
-        return (slot * halves + (halves - 1) * consumer) * taps * (kTapBytes / 16);
-    }
-};
+struct PixelTiling : Tiling {};   // whose y has channels last: see store_tile
 
 // Of a consumer: its four warps wait for each other at it.
-__device__ __forceinline__ uint64_t* meeting_of(const PixelTiling& tiling, const Block& b,
+__device__ __forceinline__ uint64_t* meeting_of(const Tiling& tiling, const Block& b,
                                                 int consumer) {
     return b.w_empty + tiling.slots + consumer;
 }
@@ -61,7 +54,7 @@ __device__ __forceinline__ void meet(uint64_t* meeting, int lane, int parity) {
 
 // Where each of the staged rows, of all planes, is in x: so many rows and columns from the first.
 __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
-                                                const PixelTiling& tiling, const Block& b) {
+                                                const Tiling& tiling, const Block& b) {
     const int plane_rows = tiling.plane / tiling.pitch;
     for (int i = threadIdx.x; i < plane_rows * conv.stride_h * conv.stride_w; i += kThreads) {
         const int plane = i / plane_rows;
@@ -76,90 +69,75 @@ __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
     fence_proxy_async();
 }
 
-// A loader: item by item, each 16 pixels of a staged row.
-__device__ __forceinline__ void load(const ConvProblem& conv, const PixelTiling& tiling,
+// A loader: in batches of items, each 16 pixels of a staged row.
+__device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling,
                                      const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
     const int rows = tiling.plane / tiling.pitch * conv.stride_h * conv.stride_w;
-    const int octet = b.lane % 2, across = ceil_div(tiling.pitch, 16);
+    const int octet = b.lane % 2, across = ceil_div(tiling.pitch, 16), items = across * rows;
     const int c_lane = b.group * C_group + octet * kOctet;
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);   // [stage][octet][pixel]
-    // Copies write by the usual way, wgmma reads by the asynchronous one: so each loader waits for
-    // its own, and passes the fence, before it arrives. With two stages it waits at once; with
-    // more it has the next stage's under way meanwhile.
-    auto announce = [&](int stage) {
-        fence_proxy_async();
-        __syncwarp();
-        if (b.lane == 0) mbarrier_arrive(&b.x_full[stage]);
-    };
-    int stage = 0, parity = 0, unannounced = -1;
-    for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
+    const Number* r_from[kBatch];   // the lane's channels of its pixel,
+    unsigned inside = 0;            // a bit for each: if it is inside of x
+    int r_to[kBatch];               // in the staged octet; or -1
+    auto find = [&](int number, int first, int chunk) {
         const Tile tile = tile_at(tiling, number);
         const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
         const int w0 = tile.q * conv.stride_w - conv.pad_w;
+        inside = 0;
+        #pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int item = first + i * kLoaders + b.warp - 8;
+            const int row = item / across, column = item % across * 16 + b.lane / 2;
+            const unsigned where = b.s_where[min_of(row, rows - 1)];
+            const int image = divide(int(where >> 16), tiling.by_image_span);
+            const int n = tile.n + image;
+            const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
+            const int w = w0 + int(where & 0xffff) + column * conv.stride_w;
+            r_from[i] = g_x + ((int64_t(n) * conv.H + h) * conv.W + w) * conv.C + c_lane +
+                        chunk * 2 * kOctet;
+            inside |= unsigned(unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W) &&
+                               n < conv.N) << i;
+            r_to[i] = row < rows && column < tiling.pitch ? row * tiling.pitch + column : -1;
+        }
+    };
+    // Copies write by the usual way, wgmma reads by the asynchronous one: so each loader waits for
+    // its own, and passes the fence, before it arrives. All stages but two may be under way.
+    const int lead = tiling.stages - 2, batch = kLoaders * kBatch;
+    int stage = 0, parity = 0, done = -lead;   // done: the stage to be announced, if not negative
+    auto announce = [&] {
+        if (done >= 0) {
+            fence_proxy_async();
+            __syncwarp();
+            if (b.lane == 0) mbarrier_arrive(&b.x_full[done]);
+        }
+        if (++done == tiling.stages) done = 0;
+    };
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
-            const Number* x_c = g_x + c_lane + chunk * 2 * kOctet;
             const bool has_channels = (chunk * 2 + octet) * kOctet < C_group;
             uint4* s_octet = s_x + (2 * stage + octet) * tiling.quad;
-            mbarrier_wait(&b.x_empty[stage], parity ^ 1);
-            int row = 0, column = (b.warp - 8) * 16 + b.lane / 2;
-            while (true) {
-                for (; column >= across * 16; column -= across * 16) ++row;
-                if (row >= rows) break;
-                const unsigned where = b.s_where[row];
-                const int image = divide(int(where >> 16), tiling.by_image_span);
-                const int n = tile.n + image;
-                const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
-                const int w = w0 + int(where & 0xffff) + column * conv.stride_w;
-                const bool inside = has_channels && unsigned(h) < unsigned(conv.H) &&
-                                    unsigned(w) < unsigned(conv.W) && n < conv.N;
-                if (column < tiling.pitch)
-                    copy_async16(s_octet + row * tiling.pitch + column,
-                                 x_c + ((int64_t(n) * conv.H + h) * conv.W + w) * conv.C, inside);
-                column += 16 * kLoaders;
+            for (int first = 0; first < items; first += batch) {
+                if (chunk == 0 || items > batch) find(tile, first, chunk);
+                if (first == 0) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+                #pragma unroll
+                for (int i = 0; i < kBatch; ++i) {
+                    if (r_to[i] >= 0)
+                        copy_async16(s_octet + r_to[i], r_from[i],
+                                     has_channels && (inside >> i & 1));
+                    r_from[i] += 2 * kOctet;
+                }
             }
             __pipeline_commit();
-            if (tiling.stages > 2) {
-                __pipeline_wait_prior(1);
-                if (unannounced >= 0) announce(unannounced);
-                unannounced = stage;
-            } else {
-                __pipeline_wait_prior(0);
-                announce(stage);
-            }
+            if (lead == 0) __pipeline_wait_prior(0);
+            if (lead == 1) __pipeline_wait_prior(1);
+            if (lead == 2) __pipeline_wait_prior(2);
+            announce();
             if (++stage == tiling.stages) stage = 0, parity ^= 1;
         }
     }
     __pipeline_wait_prior(0);
-    if (unannounced >= 0) announce(unannounced);
-}
-
-// The filter's warp: slice by slice, [tap][octet][64 channels][8], for each of the block's k tiles.
-// Of a filter that stays, slices are announced for each tile, but fetched for the first only.
-__device__ __forceinline__ void load_slices(const ConvProblem& conv, const PixelTiling& tiling,
-                                            const Block& b, const Number* g_packed) {
-    if (b.lane != 0) return;
-    const int taps = conv.R * conv.S;
-    const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * kTapBytes;
-    const char* packed =
-        reinterpret_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
-    int slot = 0, parity = 0;
-    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
-        const char* from = packed;
-        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
-            for (int first = 0; first < taps; first += tiling.taps) {
-                const int bytes = min_of(tiling.taps, taps - first) * kTapBytes;
-                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
-                mbarrier_wait(&b.w_empty[slot], parity ^ 1);
-                mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
-                for (int half = 0; half < copies; ++half)
-                    bulk_load(b.s_bytes + tiling.w_at + 16 * tiling.slot_at(slot, half),
-                              from + half * k_tile_bytes, bytes, &b.w_full[slot]);
-                from += bytes;
-                if (++slot == tiling.slots) slot = 0, parity ^= 1;
-            }
-        }
-    }
+    for (int i = 0; i < lead; ++i) announce();
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
@@ -185,8 +163,8 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
     // A lane names a row of 8 channels of one of four matrices: 2 of pixels x 2 of channels.
     char* s_to = s_y + (lane / 16 * 8 + lane % 8) * kPixelPitch + warp * 32 + lane / 8 % 2 * 16;
     const char* s_from = s_y + (warp * 8 + lane / 8) * kPixelPitch + 2 * k;
-    #pragma unroll
-    for (int part = 0; part < positions / kPart; ++part) {
+    // Turns a part, and has `store` store 16 bytes, of a position.
+    auto turn = [&](int part, auto store) {
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i) {
             uint32_t r_pair[4];   // of neighbouring pixels, in one channel
@@ -205,13 +183,22 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
             r_y[i] = *reinterpret_cast<const uint4*>(s_from + 4 * i * kPixelPitch);
         meet(meeting, lane, 1);   // all have read
         #pragma unroll
-        for (int i = 0; i < kPart / 16; ++i) {
-            const int mine_at = part * kPart + warp * 8 + 4 * i + lane / 8;
-            if (one_row) {
-                if (mine_at < length)
-                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(mine_at) * conv.K), r_y[i]);
-                continue;
-            }
+        for (int i = 0; i < kPart / 16; ++i)
+            store(part * kPart + warp * 8 + 4 * i + lane / 8, r_y[i]);
+    };
+    // Apart from all other cases, whose jumps would be in the way of every store.
+    if (one_row) {
+        #pragma unroll
+        for (int part = 0; part < positions / kPart; ++part)
+            turn(part, [&](int position, const uint4& r_y) {
+                if (position < length)
+                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(position) * conv.K), r_y);
+            });
+        return;
+    }
+    #pragma unroll
+    for (int part = 0; part < positions / kPart; ++part)
+        turn(part, [&](int mine_at, const uint4& r_y) {
             const int position = beside * tiling.step + mine_at;
             const int row = divide(position, tiling.by_pitch);
             const int column = position - row * tiling.pitch;
@@ -219,22 +206,21 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
             const int n = at.n + image, p = at.p + row - image * tiling.image_rows;
             const int q = at.q + column;
             if (mine_at >= limit || row >= tiling.rows || p >= conv.P || n >= conv.N ||
-                column >= tiling.columns || q >= conv.Q) continue;
+                column >= tiling.columns || q >= conv.Q) return;
             Number* y = y_k + ((int64_t(n) * conv.P + p) * conv.Q + q) * conv.K;
             if (vectors) {
-                if (channels > 0) __stcs(reinterpret_cast<uint4*>(y), r_y[i]);
+                if (channels > 0) __stcs(reinterpret_cast<uint4*>(y), r_y);
             } else {
-                const unsigned words[] = {r_y[i].x, r_y[i].y, r_y[i].z, r_y[i].w};
+                const unsigned words[] = {r_y.x, r_y.y, r_y.z, r_y.w};
                 #pragma unroll
                 for (int c = 0; c < kOctet; ++c)
                     if (c < channels) y[c].bits = uint16_t(words[c / 2] >> c % 2 * 16);
             }
-        }
-    }
+        });
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-conv2d_wgmma_nhwc(ConvProblem conv, PixelTiling tiling, const Number* __restrict__ g_x,
+conv2d_wgmma_nhwc(ConvProblem conv, Tiling tiling, const Number* __restrict__ g_x,
                   const Number* __restrict__ g_packed, const float* __restrict__ g_bias,
                   Number* __restrict__ g_y) {
     extern __shared__ float4 s_mem[];
@@ -242,15 +228,15 @@ conv2d_wgmma_nhwc(ConvProblem conv, PixelTiling tiling, const Number* __restrict
     if (threadIdx.x == 0)
         for (int consumer = 0; consumer < 2; ++consumer)
             mbarrier_init(meeting_of(tiling, b, consumer), 4);
-    set_up(conv, tiling, b, kKTile * tiling.halves);
+    set_up(conv, tiling, b);
     find_plane_rows(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
-        load_slices(conv, tiling, b, g_packed);
+        load_filter(conv, tiling, b, g_packed, 1);
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {
-        multiply(conv, tiling, b, g_bias, g_y);
+        multiply(conv, PixelTiling{tiling}, b, g_bias, g_y);
     }
 }
 
@@ -274,9 +260,9 @@ pack_octets(ConvProblem conv, int chunks, const uint4* __restrict__ g_w,
 }
 
 // The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit.
-inline PixelTiling pixel_tiling_for(const ConvProblem& conv, int smem, int multiprocessors) {
+inline Tiling pixel_tiling_for(const ConvProblem& conv, int smem, int multiprocessors) {
     const int all_taps = conv.R * conv.S;
-    PixelTiling t = {};
+    Tiling t = {};
     auto fits = [&](int stages, int slots) {
         const int rows = t.plane / t.pitch * conv.stride_h * conv.stride_w;
         const int64_t barriers = ceil_div((2 * stages + 2 * slots + 2) * 8, 128) * 128;
@@ -292,7 +278,7 @@ inline PixelTiling pixel_tiling_for(const ConvProblem& conv, int smem, int multi
     };
     auto cut_for = [&](int halves) {
         t = {};
-        t.halves = halves, t.taps = all_taps;
+        t.taps = all_taps;
         if (!cut(t, conv, multiprocessors, {256, 1, 0, false, 2, halves})) return false;
         t.quad += (12 - t.quad % 8) % 8;   // so that a copy of 4 pixels x 2 octets meets all banks
         return true;
@@ -335,7 +321,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
         return "y does not begin at a multiple of 16 bytes";
     const Device device = device_here();
     if (device.error) return device.error;
-    const PixelTiling tiling = pixel_tiling_for(conv, device.smem, device.multiprocessors);
+    const Tiling tiling = pixel_tiling_for(conv, device.smem, device.multiprocessors);
     if (tiling.stages == 0) return "the tiles are more than 2^31, or do not fit into shared memory";
     const int64_t packed = filter_bytes(conv);
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";

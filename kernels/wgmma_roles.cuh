@@ -3,6 +3,8 @@
 // on through mbarriers. Included after wgmma_tile.cuh.
 #pragma once
 
+#include <type_traits>   // std::true_type
+
 constexpr int kLoaders = 3;     // warps that stage x
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
 
@@ -39,12 +41,12 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
 
 // What is made before the barrier that all warps of a block pass.
 __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& tiling,
-                                       const Block& b, int block_channels = kKTile) {
+                                       const Block& b) {
     for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads)
         b.s_tap[i] = tap_at(conv, tiling, i / conv.S, i % conv.S);
     if (threadIdx.x != 0) return;
     const int K_group = conv.K / conv.groups;
-    const int k0 = b.k_tile % tiling.k_tiles * block_channels;
+    const int k0 = b.k_tile % tiling.k_tiles * tiling.halves * kKTile;
     b.s_k[0] = b.group * K_group + k0;
     b.s_k[1] = K_group - k0;
     for (int i = 0; i < tiling.stages; ++i) {
@@ -105,23 +107,28 @@ __device__ __forceinline__ void find_rows(const ConvProblem& conv, const Tiling&
     fence_proxy_async();
 }
 
-// The filter's warp: slice by slice, [tap][term][quad][64 channels][4].
+// The filter's warp: slice by slice, [tap][term][quad][64 channels][4], for each of the block's k
+// tiles. Of a filter that stays, slices are announced for each tile, but fetched for the first only.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b, const void* g_packed, int terms) {
     if (b.lane != 0) return;
     const int taps = conv.R * conv.S, tap_bytes = terms * kTapBytes;
-    const char* packed = static_cast<const char*>(g_packed) +
-                         int64_t(b.k_tile) * tiling.chunks * taps * tap_bytes;
+    const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * tap_bytes;
+    const char* packed =
+        static_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
     int slot = 0, parity = 0;
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
         const char* from = packed;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             for (int first = 0; first < taps; first += tiling.taps) {
                 const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
+                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
                 mbarrier_wait(&b.w_empty[slot], parity ^ 1);
-                mbarrier_arrive_expect(&b.w_full[slot], bytes);
-                bulk_load(b.s_bytes + tiling.w_at + slot * tiling.taps * tap_bytes, from, bytes,
-                          &b.w_full[slot]);
+                mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
+                for (int half = 0; half < copies; ++half)
+                    bulk_load(
+                        b.s_bytes + tiling.w_at + 16 * terms * tiling.slot_at(slot, half),
+                        from + half * k_tile_bytes, bytes, &b.w_full[slot]);
                 from += bytes;
                 if (++slot == tiling.slots) slot = 0, parity ^= 1;
             }
@@ -149,8 +156,9 @@ __device__ __forceinline__ Channels channels_of(const Tiles& tiling, const Block
 
 // What differs by the type of y: neighbours in shared memory, whose address is even or not, and one
 // number to where nobody reads it soon.
-__device__ __forceinline__ void put(float* s_to, float x, float y, bool even) {
-    if (even) {
+template <bool even>
+__device__ __forceinline__ void put(float* s_to, float x, float y) {
+    if constexpr (even) {
         *reinterpret_cast<float2*>(s_to) = {x, y};
     } else {
         s_to[0] = x, s_to[1] = y;
@@ -162,10 +170,10 @@ __device__ __forceinline__ uint32_t rounded(float low, float high, const bf16*) 
 __device__ __forceinline__ uint32_t rounded(float low, float high, const fp16*) {
     return round_fp16(low, high);
 }
-template <typename T>
-__device__ __forceinline__ void put(T* s_to, float x, float y, bool even) {
+template <bool even, typename T>
+__device__ __forceinline__ void put(T* s_to, float x, float y) {
     const uint32_t pair = rounded(x, y, s_to);
-    if (even) {
+    if constexpr (even) {
         *reinterpret_cast<uint32_t*>(s_to) = pair;
     } else {
         s_to[0].bits = uint16_t(pair), s_to[1].bits = uint16_t(pair >> 16);
@@ -199,16 +207,28 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
             const unsigned first = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(T));
             return int((first + unsigned(k) * unsigned(PQ)) % kMultiple);
         };
+        // Whether all rows begin at even numbers. Asked of each lane's own, ptxas makes words of
+        // pairs.
+        const bool even = (reinterpret_cast<uintptr_t>(y_row) / sizeof(T) | PQ) % 2 == 0;
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
             bulk_wait_read<0>();           // of what this lane had stored from here
             __syncwarp();
             const int shift = shift_of(8 * half + g);
             T* s_row = s_y + g * row_pitch(positions) + shift + 2 * t;
-            #pragma unroll
-            for (int j = 0; j < positions / 8; ++j)
-                put(s_row + 8 * j, activated(conv, r_sum[4 * j + 2 * half] + mine.bias[half]),
-                    activated(conv, r_sum[4 * j + 2 * half + 1] + mine.bias[half]), shift % 2 == 0);
+            auto put_row = [&](auto is_even) {
+                #pragma unroll
+                for (int j = 0; j < positions / 8; ++j)
+                    put<is_even.value>(
+                        s_row + 8 * j,
+                        activated(conv, r_sum[4 * j + 2 * half] + mine.bias[half]),
+                        activated(conv, r_sum[4 * j + 2 * half + 1] + mine.bias[half]));
+            };
+            if (even) {
+                put_row(std::true_type());
+            } else {
+                put_row(std::false_type());
+            }
             fence_proxy_async();
             __syncwarp();
             const int k = 8 * half + lane % 8, part = lane / 8;   // four lanes for a row
@@ -220,8 +240,11 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
                 const T* from = s_y + lane % 8 * row_pitch(positions) + row_shift;
                 if (!by_warps && part == 0 && tail > head)
                     bulk_store(to + head, from + head, int(sizeof(T)) * (tail - head));
-                for (int i = part; i < head; i += 4) to[i] = from[i];
-                for (int i = tail + part; i < length; i += 4) to[i] = from[i];
+                #pragma unroll
+                for (int i = part; i < kMultiple; i += 4) {   // neither end is longer
+                    if (i < head) to[i] = from[i];
+                    if (tail + i < length) to[tail + i] = from[tail + i];
+                }
             }
             bulk_commit();
             if constexpr (by_warps) {

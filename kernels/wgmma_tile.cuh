@@ -40,17 +40,19 @@ struct Tiling {
     int chunks;
     int k_tiles, lanes;            // of a group; blocks for each of them
     int taps;                      // of a slice of the filter for a chunk
+    int halves;                    // k tiles of a block, as in Style
     int stages, slots;             // of x, and of such slices
+    bool resident;                 // each slice of the filter has a slot of its own, and stays
     bool vectors;                  // x is read four pixels at a time
     bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 
     static constexpr bool by_warps = false;   // rows of y leave by the copy engine
 
-    // What differs where a block has two k tiles, as in 16.
-    __device__ static int first_channel(int /*consumer*/) { return 0; }   // of the block's
-    __device__ unsigned slot_at(int slot, int /*consumer*/) const {      // in 16 bytes
-        return slot * taps * (kTapBytes / 16);
+    // A consumer's first channel of the block's, and its part of a slot, in 16 bytes.
+    __device__ int first_channel(int consumer) const { return kKTile * (halves - 1) * consumer; }
+    __device__ unsigned slot_at(int slot, int consumer) const {   // [slot][k tile][tap]
+        return (slot * halves + (halves - 1) * consumer) * taps * (kTapBytes / 16);
     }
 };
 
@@ -117,7 +119,7 @@ pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_
 inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style style) {
     const int positions = style.positions, beside = 2 / style.halves;   // consumers, in positions
     const bool vectors = style.vectors;
-    t.vectors = vectors;
+    t.vectors = vectors, t.halves = style.halves;
     const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels, in a plane
     const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
     const int planes = conv.stride_h * conv.stride_w;

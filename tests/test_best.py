@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import re
 import warnings
 
 import pandas as pd
@@ -39,10 +40,12 @@ RULE = {
     "kernelbench.84_depthwise_asymmetric_input": "06 06  06 06",
     "kernelbench.85_depthwise_asymmetric_input_asymmetric_filter": "06 06  06 06",
     "kernelbench.86_separable_depthwise": "06 06  06 06",
-    "kernelbench.86_separable_pointwise": "05 -  05 -",
-    "kernelbench.87_pointwise": "05 -  05 -",
+    "kernelbench.86_separable_pointwise": "09 -  05 -",
+    "kernelbench.87_pointwise": "09 -  05 -",
     "resnet50.conv1": "14b 14  14b 14",
     "resnet50.layer1.0.conv2": "13 12  08 -",
+    "resnet50.layer1.1.conv1": "09 -  05 -",
+    "resnet50.layer4.0.conv3": "05 -  05 -",
     "resnet50.layer4.1.conv2": "08 -  08 -",
     # a few channels in a group; more of them; little to do; a filter that 05 declines
     "N32 C128 H28 W28 K128 R3 S3 p1 g32": "07 07  07 07",
@@ -244,7 +247,9 @@ def test_auto_is_a_convolution_with_gradients(device, monkeypatch):
 
 def test_what_auto_takes_is_told_before_and_after():
     model, x = torch.nn.Sequential(torch.nn.Conv2d(5, 7, 3, padding=1)), torch.ones(1, 5, 6, 9)
-    ((name, posed, kernel),) = convlab.nn.choices(model, x, precision="fp32")
+    told = convlab.nn.choices(model, x, precision="fp32")
+    assert re.search(r"kernel\n-+\n0 +N1 C5 .* 03_smem_tile\nno GPU is used: on the sim", str(told))
+    ((name, posed, kernel),) = told
     assert (name, kernel.name, posed.x_shape) == ("0", "03_smem_tile", (1, 5, 6, 9))
     ours = convlab.nn.replace(model, "auto", precision="fp32")
     assert "kernel=auto:fp32 (1x5x6x9: 03_smem_tile)" in repr(ours)

@@ -1,5 +1,6 @@
 """The catalog: header comments, requirements, and finding a kernel by name."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_every_key_is_optional(text):
     assert parse_header(text, "a/mine.cu") == Header(title="mine")
 
 
+def test_what_its_epilogue_lacks_is_declined():
+    fused = dataclasses.replace(PROBLEM, bias=True, relu=True)
+    lacking = {"none": "adds no bias", "relu": "adds no bias", "bias": "a ReLU: say `// epilogue"}
+    for said, why in lacking.items():
+        header = parse_header(f"// epilogue: {said}\n", "mine.cu")
+        assert why in header.unsupported(fused, 90, 1 << 16)
+        assert header.unsupported(PROBLEM, 90, 1 << 16) is None
+    assert "a ReLU" in Header("mine").unsupported(fused, 90, 1 << 16)
+    assert Header("mine", epilogue=("bias", "relu")).unsupported(fused, 90, 1 << 16) is None
+
+
 @pytest.mark.parametrize(
     "text, message",
     [
@@ -116,12 +128,15 @@ def test_requirement(requirement, met):
     header = parse_header(f"// supports: {requirement}", "k.cu")
     reason = header.unsupported(PROBLEM, sm=80, smem=1000)
     assert (reason is None) == met
-    assert met or reason.startswith(f"{requirement} (here ")
+    terms = requirement.split(" and ")
+    assert met or reason.startswith(
+        tuple(f"by its header's `supports:` {term} (here " for term in terms)
+    )
 
 
 def test_the_first_unmet_requirement_is_named_with_its_values():
     header = parse_header("// supports: R == 3, S == 5, sm >= 90", "k.cu")
-    assert header.unsupported(PROBLEM, 80, 0) == "S == 5 (here S = 3)"
+    assert header.unsupported(PROBLEM, 80, 0) == "by its header's `supports:` S == 5 (here S = 3)"
     header = parse_header("// title: T\n// supports: R % pad_h == 0", "k.cu")
     with pytest.raises(CatalogError, match="modulo by zero.; rewrite it"):  # the header's fault
         header.unsupported(PROBLEM, 80, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pickle
@@ -22,6 +23,7 @@ from convlab.right.report import Reports
 from convlab.run import build as builds
 from convlab.run import fit as fitting
 from convlab.run.fit import SIM_MACS, SPARE_BYTES, fit
+from convlab.run.function import Function
 from convlab.run.runnable import Launch, Runnable, run
 from convlab.sim import Finding
 from convlab.words.errors import (
@@ -79,7 +81,7 @@ class FakeLaunch(Launch):
         p = self.problem
         self.runnable.runs += 1
         y = F.conv2d(*self.inputs, p.stride, p.padding, p.dilation, p.groups)
-        self.runnable.spoil(self, y)
+        self.runnable.spoil(self, y.relu() if p.relu else y)
         self.counters = {
             "global_load_bytes": 4 * p.macs, "global_store_bytes": 4 * y.numel(),
             "shared_wavefronts": 7, "seconds": 0.01,
@@ -388,6 +390,30 @@ def test_set_of_problems_is_told_of():
     assert "nothing was checked" in str(Reports("none", ()))
 
 
+def test_relu_is_judged_by_the_sums_and_told_where_it_is_missing():
+    def without(launch, y):
+        p = launch.problem
+        launch.y.copy_(F.conv2d(*launch.inputs, p.stride, p.padding, p.dilation, p.groups))
+
+    problem = dataclasses.replace(FULL, relu=True)
+    assert check(Fake(), problem).ok
+    assert check(Fake(without), problem).patterns[0].startswith("negative, as without the ReLU")
+    y = reference.truth(problem, *reference.inputs(problem))
+    at = tuple((y == 0).nonzero()[0].tolist())  # what was negative
+    assert check(Fake(put(at, 1e-7)), problem).ok and check(Fake(put(at, 1e-3)), problem).wrong == 1
+
+
+def test_a_callable_without_the_parameter_declines_a_relu():
+    def fuses(x, w, bias, *options, relu=False):
+        y = F.conv2d(x, w, bias, *options)
+        return y.relu() if relu else y
+
+    problem = dataclasses.replace(FULL, relu=True)
+    assert check(Function.of(fuses, "sim"), problem).ok
+    with pytest.raises(UnsupportedError, match="no parameter `relu`"):
+        check(Function.of(lambda *given: F.conv2d(*given), "sim"), problem)
+
+
 @pytest.fixture
 def few(monkeypatch):
     """Let a few problems stand for the set "awkward"."""
@@ -402,7 +428,8 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
     fixed = [problem for problem in few if problem.R != 1]
     assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25 + len(settings.SETTINGS)
+    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS)
+    assert {p.bias for p in (report.problem for report in first) if p.relu} == {True, False}
     told = [(report.problem, report.error) for report in first]
     assert told == [(report.problem, report.error) for report in again]
     other = check(Fake(), count=25, seed=1, progress=False)
@@ -414,8 +441,8 @@ def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
     monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
     found = check(Fake(), count=16, progress=False)
     tried = {report.problem for report in found}
-    assert found.ok and len(tried) == 4 + 1  # the one that the settings ride on
-    assert found.notes[0] == "0 fixed and 19 generated problems, seed 0"
+    assert found.ok and len(tried) == 12 + 1  # the one that the settings ride on
+    assert found.notes[0] == "0 fixed and 27 generated problems, seed 0"
 
 
 def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
@@ -611,7 +638,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     assert __main__.main(arguments) == 0
     (found,) = json.loads(capfd.readouterr().out)["reports"]
     assert (
-        len(found["reports"]) == 7 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
+        len(found["reports"]) == 8 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
     )
     said, untried = found["notes"]
     assert said == "1 fixed and 6 generated problems, seed 3" and untried.startswith("not tried: ")

@@ -178,6 +178,8 @@ UNUSUAL = {  # a kernel, and the setting that shows it
     "skips_what_is_0": ("with inf and NaN", {
         "product": f"if (ok && filt[wi] != 0) sum += {AT} * filt[wi];"}),
     "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
+    "no_nan_leaves_a_relu": ("with inf and NaN", {
+        "header": "// epilogue: bias, relu", "last": "if (d.relu) sum = fmaxf(sum, 0);"}),
 }  # fmt: skip
 
 
@@ -189,7 +191,8 @@ def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -
     assert found.smallest.setting.startswith(setting), found
     assert "nobody wrote" not in str(found)  # inf and NaN come of the data
     assert "not tried: an x or y of more than " in str(found)
-    assert [r.setting for r in others] == [s.words for s in settings.SETTINGS]
+    told = [s.words for s in settings.SETTINGS]
+    assert [r.setting for r in others] == told * (1 + found.smallest.problem.relu)
     good = sum(report.ok for report in others)
     assert f"WRONG, right on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
     VALIDATOR.validate({"ok": False, "reports": [json.loads(json.dumps(found.to_dict()))]})
@@ -364,7 +367,8 @@ def test_what_only_nvcc_refuses_is_a_failing_report(
     assert line in kernel.source.splitlines()[first.line - 1]
     told = json.loads(json.dumps([one.to_dict(), several.to_dict()]))
     VALIDATOR.validate({"ok": False, "reports": told})
-    assert told[0]["fault"] == kind and ("nvcc refuses it" in str(several)) == bool(several.errors)
+    assert told[0]["fault"] == kind and ("does not build by nvcc" in str(several)) == bool(several.errors)
+    assert ("WRONG" in str(one)) == (kind != "does not build") and "\n  try: " in str(one)
     found = (told[1]["smallest"] or told[1])["findings"][0]
     assert found["kind"] == kind and found["try"]
 

@@ -52,6 +52,7 @@ PLAINS = (
     Problem(2, 6, 13, 18, 10, 3, 3, 1, 1, groups=2, bias=True, name="plain-s1"),
     Problem(2, 6, 13, 18, 12, 3, 3, (1, 2), 1, groups=6, bias=True, name="plain-depthwise"),
     Problem(2, 16, 13, 18, 10, 3, 3, (1, 2), 1, groups=2, bias=True, name="plain-octets"),
+    Problem(2, 6, 13, 18, 10, 1, 1, (1, 2), 1, groups=2, bias=True, name="plain-1x1"),
 )
 
 
@@ -115,7 +116,7 @@ def plain(kernel: Kernel) -> Problem:
 
 def options(problem: Problem) -> tuple:
     """Return what a call takes after the tensors."""
-    return problem.stride, problem.padding, problem.dilation, problem.groups
+    return problem.stride, problem.padding, problem.dilation, problem.groups, problem.relu
 
 
 def inputs_of(kernel: Kernel, problem: Problem, seed: int = 0) -> reference.Inputs:
@@ -219,7 +220,7 @@ def generated(draw: st.DrawFn, macs: int, edges: tuple[int, ...] = EDGES) -> Pro
         stride.append(step), padding.append(around), dilation.append(spread)
     return Problem(
         N, per_group * groups, *sizes, filters * groups, R, S, tuple(stride), tuple(padding),
-        tuple(dilation), groups, draw(st.booleans()),
+        tuple(dilation), groups, draw(st.booleans()), draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -265,7 +266,7 @@ def test_generated_problems_reach_every_option() -> None:
     def collect(problem: Problem, seed: int) -> None:
         assert problem.macs <= 50 * 60_000
         facts = {
-            "N": problem.N, "bias": problem.bias, "filter": (problem.R, problem.S),
+            "N": problem.N, "bias": problem.bias, "relu": problem.relu, "filter": (problem.R, problem.S),
             "uneven stride": problem.stride[0] != problem.stride[1],
             "uneven padding": problem.padding[0] != problem.padding[1],
             "uneven dilation": problem.dilation[0] != problem.dilation[1],

@@ -82,7 +82,10 @@ def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     assert "BuildError\x1b[0m: edited.cu did not compile" in done.shown
     # nothing that was there before is taken for it
     assert isinstance(run("edited").error_in_exec, NameError)
-    assert isinstance(run(f"%convlab check edited {SMALL}").error_in_exec, CatalogError)
+    told = run(f"%convlab check edited {SMALL}").error_in_exec
+    assert isinstance(told, UsageError) and re.match(r"edited did not build, in cell \[\d+\]", str(told))
+    assert run("%%kernel edited --engine sim\n" + DIRECT).success
+    assert run(f"%convlab check edited {SMALL}").success
 
 
 def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run) -> None:

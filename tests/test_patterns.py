@@ -118,6 +118,7 @@ PLANTED = {
     "zeros_in_part": (lambda y, *_: y * (torch.arange(3) < 2).view(-1, 1, 1, 1), "alike, 0: all 5"),
     "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 wrong"),
     "nan": (put((0, 3), value=float("nan")), "NaN or inf, as made of memory that nobody wrote"),
+    "inf": (put((0, 3), value=float("inf")), "inf, as past the largest number, or by a division"),
     "tf32": (rounded(13), "operands or sums were rounded to TF32 or fp16, where fp32 is declared"),
     "fp16_sums": (lambda y, *_: y.half().float(), "as if sums were rounded to TF32 or fp16"),
     "fp16_sums_and_bias": (lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),

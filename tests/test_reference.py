@@ -1,5 +1,6 @@
 """The reference: truth against torch and a plain loop, tolerances against emulated arithmetic."""
 
+import dataclasses
 import itertools
 import math
 import threading
@@ -61,7 +62,8 @@ def assert_alike(y, expected, tolerance=1e-12):
 def test_truth_is_the_convolution_wherever_it_is_asked(p):
     x, w, bias = inputs(p, seed=1)
     whole = truth(p, x, w, bias)
-    assert_alike(whole, conv2d(p, x.double(), w.double(), bias if bias is None else bias.double()))
+    y = conv2d(p, x.double(), w.double(), bias if bias is None else bias.double())
+    assert_alike(whole, y.relu() if p.relu else y)
     where = sample(p, 100)
     assert_alike(truth(p, x, w, bias, where), whole[tuple(where.T)])
 
@@ -95,6 +97,7 @@ def test_truth_passes_nan_on_but_not_into_padding():
     x[0, 0, 0, 0] = math.nan
     where = sample(p, 100)
     assert truth(p, x, w).isnan().sum() == 4
+    assert truth(dataclasses.replace(p, relu=True), x, w).isnan().sum() == 4
     assert truth(p, x, w, where=where).isnan().sum() == 4
 
 
@@ -225,6 +228,7 @@ ANYWHERE += [
 @pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
 def test_baseline(name, device, p, monkeypatch):
     monkeypatch.setattr(baselines, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
+    p = dataclasses.replace(p, relu=p.K % 2 == 1)
     runnable = baseline(name, device)
     assert runnable.unsupported(p) is None and runnable.device.type == device
     x, w, bias = inputs(p, device=device, format=runnable.format)
@@ -245,6 +249,7 @@ def test_baseline(name, device, p, monkeypatch):
 def test_baseline_is_called_as_conv2d_is(name):
     x, w, bias = inputs(SMALL)
     options = (SMALL.stride, SMALL.padding, SMALL.dilation, SMALL.groups)
+    assert baseline(name, "cpu")(x, w, bias, *options, relu=True).min() == 0
     y = baseline(name, "cpu")(x.requires_grad_(), w, bias, *options)
     torch.testing.assert_close(y, F.conv2d(x, w, bias, *options).detach(), rtol=1e-4, atol=1e-5)
     assert y.requires_grad and baseline(name, "cpu")(x[0], w, bias, *options).equal(y[0])

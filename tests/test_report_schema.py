@@ -13,6 +13,7 @@ import convlab
 from convlab.run import faults
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
+from convlab.words.errors import on_page
 from tests.instruments import mend
 
 RIGHT = Path(convlab.__file__).parent / "right"
@@ -100,7 +101,7 @@ def test_fault_is_told_with_its_place(told, name):
     finding = next(f for f in report["findings"] if f["error"])
     told_of = "\n".join(report["failures"])
     assert (finding["kind"], finding["array"], finding["index"]) == (kind, array, index)
-    assert finding["try"] == faults.on_page(kind)[1] and finding["text"] in told_of
+    assert finding["try"] == on_page(kind)[1] and finding["text"] in told_of
     lines = enumerate(path.read_text().splitlines(), 1)
     here = next((number for number, line in lines if "// here" in line), None)
     assert (finding["file"], finding["line"]) == (here and str(path), here)

@@ -158,6 +158,9 @@ def test_inspect_of_a_sample_is_of_the_problem_itself() -> None:
         for sample in (None, 64)
     )
     assert whole.problem == sampled.problem == problem
+    many = convlab.load("01", engine="sim", sample=10**6, time_limit=20)
+    with pytest.raises(ProblemError, match="does about [0-9,]+ blocks of 01_direct within 20 s"):
+        convlab.inspect(many, "square", engine="sim")
     note = next(note for note in sampled.notes if "blocks simulated" in note)
     assert note.startswith("64 of 512 blocks simulated, at random")
     assert re.search(r"load sectors \d\.\d%", note) and "blocks simulated" not in str(whole)

@@ -34,7 +34,7 @@ from convlab.machine import child
 from convlab.run import build as builds
 from convlab.run import data, faults, nvcc, trial, worker
 from convlab.run.baselines import baseline
-from convlab.words.errors import LaunchError, ProblemError, UnsupportedError
+from convlab.words.errors import LaunchError, ProblemError, UnsupportedError, on_page
 from convlab.words.problem import Problem
 from tests.suites import FOLDER
 
@@ -483,7 +483,7 @@ def test_error_of_each_kind_names_its_place(kind):
 
 @pytest.mark.parametrize("kind", HEADINGS)
 def test_the_page_says_what_a_kind_is_and_what_to_do(kind):
-    for said in faults.on_page(kind):
+    for said in on_page(kind):
         words = r"[\s>]+".join(map(re.escape, said.split()))
         assert 2 < len(said.split()) < 40 and re.search(words, PAGE, re.I)
         assert "Next:" not in said and "#" not in said and "Usually" not in said

@@ -34,21 +34,12 @@ _LIBRARIES = r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)"
 
 
 def ab(
-    a: Any,
-    b: Any,
-    problem: Problem | str | Iterable[Problem | str] = "square",
-    *,
-    mode: str | Sequence[str] = MODES,
-    engine: str = "auto",
-    scale: str | None = "auto",
-    check: bool = True,
-    careful: bool = False,
-    threshold: float = THRESHOLD,
-    target: float | None = None,
-    limit_seconds: float = SECONDS,
-    seed: int = 0,
+    a: Any, b: Any, problem: Problem | str | Iterable[Problem | str] = "square", *,
+    mode: str | Sequence[str] = MODES, engine: str = "auto", scale: str | None = "auto",
+    check: bool = True, careful: bool = False, threshold: float = THRESHOLD,
+    target: float | None = None, limit_seconds: float = SECONDS, seed: int = 0,
     isolate: bool = True,
-) -> AB | ABs:
+) -> AB | ABs:  # fmt: skip
     """Say whether B is faster than A on a problem, or slower, or the same; first, whether right.
 
     On a GPU both are built, checked, and timed in interleaved rounds of random order until the

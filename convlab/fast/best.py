@@ -29,6 +29,7 @@ from .comparison import Comparison
 
 CLASSES = ("fp32", "tf32")  # who will take one is content with those before it
 SIMULATED = "03_smem_tile"  # quickest on the simulator: 5 times plain loops, 01_direct 21 times
+ALWAYS = f"on the simulator it is {SIMULATED} wherever it can, which runs quickest there"
 _SECONDS = 1.0  # spent on timing one candidate
 
 
@@ -94,6 +95,8 @@ def best(
     if not able:
         return _only(library, problem, f"none in the catalog does it in {precision}")
     if simulated:
+        if engine_of(engine) != engine:  # nobody asked for the simulator
+            warnings.warn(f"there is no GPU: {ALWAYS}; the rule is for GPUs", stacklevel=2)
         return next((kernel for kernel in able if kernel.name == SIMULATED), able[0])
     rivals = [kernel for kernel in able if kernel.header.best is not None]
     record, name = _record(rivals, problem, precision), None

@@ -40,15 +40,10 @@ _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "no
 
 def compare(
     kernels: Iterable[Any] | Any | None = None,
-    problem: Problem | str | Iterable[Problem | str] = "square",
-    *,
-    engine: str = "auto",
-    scale: str | None = "auto",
-    baselines: Sequence[str] | None = None,
-    seed: int = 0,
-    limit_seconds: float = LIMIT_SECONDS,
-    progress: bool = True,
-) -> Comparison | Comparisons:
+    problem: Problem | str | Iterable[Problem | str] = "square", *, engine: str = "auto",
+    scale: str | None = "auto", baselines: Sequence[str] | None = None, seed: int = 0,
+    limit_seconds: float = LIMIT_SECONDS, progress: bool = True,
+) -> Comparison | Comparisons:  # fmt: skip
     """Check several kernels on one problem and measure them side by side.
 
     Parameters

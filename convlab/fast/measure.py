@@ -62,14 +62,10 @@ def measure(kernel: Runnable, problem: Problem, **options: Any) -> Timing:
 
 
 def measure_all(
-    kernels: Sequence[Runnable],
-    problem: Problem,
-    *,
-    seed: int = 0,
-    limit_seconds: float = LIMIT_SECONDS,
-    progress: Callable[[str], object] = lambda name: None,
+    kernels: Sequence[Runnable], problem: Problem, *, seed: int = 0,
+    limit_seconds: float = LIMIT_SECONDS, progress: Callable[[str], object] = lambda name: None,
     judged: Sequence[bool] = (),
-) -> list[Timing]:
+) -> list[Timing]:  # fmt: skip
     """Measure runnables of one device on normal data: each a little in each round.
 
     What those compute that are `judged` is looked at; what is not right ends the turns of that one.

@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 
 from ..show import charts
-from ..show.over_time import history_chart
 from ..show.plot import Chart
 from ..show.result import RECEIPT, Result, Table, receipts_folder, short
 from ..words import arguments
@@ -73,7 +72,7 @@ class Receipt(Result):
             return charts.ab_chart(self.frame, self.samples, found["threshold"], title, self.notes)
         if self.kind == "Comparison":
             return charts.error_and_cost(self.frame, label, self.notes)
-        return history_chart(self.costs, self.sentence, self.notes)
+        return charts.history_chart(self.costs, self.sentence, self.notes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,7 +132,7 @@ class History(Result):
 
     def figure(self) -> Chart:
         """Draw each kernel's cost in each receipt."""
-        return history_chart(self.frame, self.sentence, self.changes)
+        return charts.history_chart(self.frame, self.sentence, self.changes)
 
 
 def load_result(path: str | Path, *more: str | Path) -> Receipt | History:

@@ -101,17 +101,11 @@ class Sweep(Costly):
 
 
 def sweep(
-    kernel: Any,
-    tunables: Mapping[str, Iterable[int]],
-    problems: Problem | str | Iterable[Problem | str] = "square",
-    *,
-    engine: str = "auto",
-    executor: Executor | None = None,
-    seed: int = 0,
-    limit_seconds: float = LIMIT_SECONDS,
-    progress: bool = True,
-    isolate: bool = True,
-) -> Sweep:
+    kernel: Any, tunables: Mapping[str, Iterable[int]],
+    problems: Problem | str | Iterable[Problem | str] = "square", *, engine: str = "auto",
+    executor: Executor | None = None, seed: int = 0, limit_seconds: float = LIMIT_SECONDS,
+    progress: bool = True, isolate: bool = True,
+) -> Sweep:  # fmt: skip
     """Measure a kernel for every combination of tunables, on every problem.
 
     All points are built first, several at a time. Each is then checked and measured (L2 cold); one

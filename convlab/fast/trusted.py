@@ -96,14 +96,12 @@ def settings() -> dict[str, Any]:
     older = {f"allow_tf32 of {name}": _allowed(each) for name, each in _ALLOW_TF32.items()}
     newer = {f"fp32_precision of {name}": each.fp32_precision for name, each in _FP32.items()}
     return {
-        **older,
-        **newer,
-        "the default dtype": torch.get_default_dtype(),
-        "gradients": torch.is_grad_enabled(),
+        **older, **newer,
+        "the default dtype": torch.get_default_dtype(), "gradients": torch.is_grad_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "the number of threads": torch.get_num_threads(),
         "the current stream": stream(),
-    }
+    }  # fmt: skip
 
 
 def altered(before: dict[str, Any]) -> list[str]:

@@ -110,18 +110,10 @@ def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KER
 
 
 def compile_library(
-    source: Source,
-    folder: Path,
-    text: str,
-    *,
-    flags: Sequence[str],
-    include: Sequence[Path],
-    libraries: Sequence[str] = (),
-    folders: Sequence[Path] = (),
-    cuda: toolchain.Cuda | None = None,
-    copies: Mapping[Path, Path] | None = None,
-    entry: str | None = None,
-) -> Made:
+    source: Source, folder: Path, text: str, *, flags: Sequence[str], include: Sequence[Path],
+    libraries: Sequence[str] = (), folders: Sequence[Path] = (), cuda: toolchain.Cuda | None = None,
+    copies: Mapping[Path, Path] | None = None, entry: str | None = None,
+) -> Made:  # fmt: skip
     """Compile and link a library, in a folder, without loading it.
 
     The text is CUDA C++ for nvcc where `cuda` is given, else C++; `libraries`, as ``-lcublas`` or a
@@ -140,17 +132,12 @@ def compile_library(
         with ninja_on_path():
             cpp_extension.load_inline(
                 f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
-                cpp_sources=["" if cuda else text],
-                cuda_sources=[text] if cuda else None,
-                extra_cflags=[] if cuda else flags,
-                extra_cuda_cflags=flags if cuda else None,
-                extra_ldflags=linking,
-                extra_include_paths=[str(plain(path)) for path in include],
-                build_directory=str(plain(folder)),
-                with_cuda=cuda is not None,
-                is_python_module=False,
-                no_implicit_headers=True,
-            )
+                cpp_sources=["" if cuda else text], cuda_sources=[text] if cuda else None,
+                extra_cflags=[] if cuda else flags, extra_cuda_cflags=flags if cuda else None,
+                extra_ldflags=linking, extra_include_paths=[str(plain(path)) for path in include],
+                build_directory=str(plain(folder)), with_cuda=cuda is not None,
+                is_python_module=False, no_implicit_headers=True,
+            )  # fmt: skip
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         raise compile_error(source, str(error)) from None
     (library,) = folder.glob("*.so")
@@ -233,9 +220,7 @@ def _listed(folder: Path) -> list[Path]:
 # ---- what compilers say: the first errors, at the user's lines ---------------------------------
 
 _SHOWN = 2  # errors
-_CUT_SHORT = re.compile(
-    r"expected|.*(declaration|definition|specification).* (at block|not allowed)"
-)
+_CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
 # What a word comes with, where nothing that was included declares it.
 _FROM = {
     r"(__)?nv_bfloat\w+": "<cuda_bf16.h>", r"__half2?": "<cuda_fp16.h>",
@@ -260,14 +245,11 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         line = source.text.count("\n", 0, include.start(1)) + 1
         text = "what stands above this #include is not complete: a ; or a closing brace is missing"
         found.insert(0, Message(source.label, line, None, "error", text))
-    undefined = re.search(r"undefined reference to .*", log)
-    shown = []
-    if found:
-        first = f"{label} did not compile"
-    elif undefined:
-        first = f"{label} does not link: {undefined[0]}"
-    else:
-        first, shown = f"{label} did not build", [s for s in log.splitlines() if s.strip()][-6:]
+    heading, shown = f"{label} did not compile", []
+    if not found and (undefined := re.search(r"undefined reference to .*", log)):
+        heading = f"{label} does not link: {undefined[0]}"
+    elif not found:
+        heading, shown = f"{label} did not build", [s for s in log.splitlines() if s.strip()][-6:]
     for file, line, place, _, message in found[:_SHOWN]:
         short = file
         with contextlib.suppress(ValueError):
@@ -277,7 +259,7 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         shown.append(f"and {len(found) - _SHOWN} more")
     shown += _advice(source, found)
     places = [(said.file, said.line, said.text) for said in found]
-    return BuildError("\n".join([first, *shown, f"full log: {path}"]), places)
+    return BuildError("\n".join([heading, *shown, f"full log: {path}"]), places)
 
 
 def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
@@ -288,7 +270,7 @@ def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
     for name in re.findall(r"([\w./-]+): No such file", told):
         if f'"{name}"' in source.text:
             near = [path.name for base in (source.folder, KERNEL_DIR) for path in base.glob("*.*h")]
-            yield f"{name} is looked for beside the kernel, and in {KERNEL_DIR}{hint(name, near)}"
+            yield f"{name} is looked for beside the kernel, and in convlab's kernels/{hint(name, near)}"
     for word in dict.fromkeys(re.findall(r"[‘\"'](\w+)", told)):
         header = next((known for name, known in _FROM.items() if re.fullmatch(name, word)), None)
         if header and header[1:-1] not in source.text:

@@ -14,12 +14,9 @@ _SECONDS = 10.0  # between two lines
 
 
 def bar(
-    iterable: Iterable[Any] | None = None,
-    desc: str | None = None,
-    total: int | None = None,
-    disable: bool = False,
-    **options: Any,
-) -> tqdm:
+    iterable: Iterable[Any] | None = None, desc: str | None = None, total: int | None = None,
+    disable: bool = False, **options: Any,
+) -> tqdm:  # fmt: skip
     """Return a bar as `tqdm.tqdm` does, of the kind that suits where it will be seen.
 
     ``tqdm.auto`` would want ipywidgets in a notebook, and warn where it is missing.

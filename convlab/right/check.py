@@ -10,7 +10,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +30,9 @@ from ..words.problem import problems as named_problems
 from . import settings, shapes
 from .examine import examine, failed
 from .report import Report, Reports
-from .settings import AFTER_OTHERS, ONCE, ORDINARY, SETTINGS, Setting
+from .settings import ONCE, ORDINARY, SETTINGS, Setting, with_relu
 
+_RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
@@ -47,19 +48,11 @@ _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 
 def check(
-    kernel: Runnable | str | Path,
-    problem: Problem | str | Iterable[Problem | str] | None = None,
-    *,
-    seed: int = 0,
-    sample: int = 100_000,
-    count: int = COUNT,
-    scale: str | None = "auto",
-    isolate: bool = True,
-    time_limit: float = TIME_LIMIT,
-    progress: bool = True,
-    raises: bool = False,
-    setting: str | None = None,
-) -> Report | Reports:
+    kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] | None = None,
+    *, seed: int = 0, sample: int = 100_000, count: int = COUNT, scale: str | None = "auto",
+    isolate: bool = True, time_limit: float = TIME_LIMIT, progress: bool = True,
+    raises: bool = False, setting: str | None = None,
+) -> Report | Reports:  # fmt: skip
     """Run a kernel on fresh normal data and compare all it did with what it should have done.
 
     Every output is compared with a float64 convolution where that takes about a second; beyond
@@ -83,7 +76,7 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given; where the kernel declines most of
+        How many problems are generated where none is given; where the kernel declines some of
         them, more are, until a quarter of so many are for it, and each two unusual options that
         it does together (a stride and groups, groups and a bias, ...) are in one of them.
     scale
@@ -189,10 +182,7 @@ def check(
                             skipped=found.skipped + again.skipped)  # fmt: skip
         for on in settings.hosts(kernel, [r.problem for r in found]):
             if found.ok and kernel.source:  # of a kernel's file
-                found = _in_settings(kernel, functools.partial(one, on), found)
-        if found.ok and kernel.source and (large := settings.large(kernel)):
-            found = _in_settings(kernel, functools.partial(one, large, untraced), found,
-                                 [AFTER_OTHERS])  # fmt: skip
+                found = _in_settings(kernel, one, on, found)
         passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
         if kernel.source and max(passed, default=0) < _INT:
             most = f"not tried: an x or y of more than {max(passed, default=0):,} elements"
@@ -223,25 +213,24 @@ def _rank(report: Report) -> tuple[bool, bool, int, int]:
 
 
 def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
-    """So many generated problems; beyond, those that it does: a quarter, and each two options."""
+    """So many generated problems; if it declines some, until it does a quarter, and all pairs."""
     drawn: list[Problem] = []
     able, met = 0, set()
-    for problem in shapes.generated(_DRAWS * count, seed):
+    for i, problem in enumerate(shapes.generated(_DRAWS * count, seed)):
+        if i % _RELU == 0:
+            problem = with_relu(kernel, problem)
         does = not kernel.unsupported(problem)
         new = shapes.pairs(problem) - met if does else set()
-        if len(drawn) < count or (does and 4 * able < count) or new:
+        if len(drawn) < count or (does and 4 * able < count) or (new and able < len(drawn)):
             drawn.append(problem)
             able, met = able + does, met | new
     return drawn
 
 
 def _check_set(
-    kernel: Runnable,
-    one: Callable[[Problem], Report],
-    problems: list[Problem],
-    notes: tuple[str, ...],
-    progress: bool,
-) -> Reports:
+    kernel: Runnable, one: Callable[[Problem], Report], problems: list[Problem],
+    notes: tuple[str, ...], progress: bool,
+) -> Reports:  # fmt: skip
     """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
     reports: list[Report] = []
     skipped: list[tuple[Problem, str]] = []
@@ -301,15 +290,14 @@ def _check_set(
 
 
 def _in_settings(
-    kernel: Runnable, one: Callable[..., Report], found: Reports,
-    settings: Sequence[Setting] = SETTINGS,
-) -> Reports:  # fmt: skip
-    """Add the reports of a kernel that is right so far in other settings, on one problem."""
+    kernel: Runnable, one: Callable[..., Report], problem: Problem, found: Reports
+) -> Reports:
+    """Add the reports of a kernel that is right so far in all settings, on one problem."""
     reports: list[Report] = []
     declined: list[tuple[Problem, str]] = []
-    for setting in settings:
+    for setting in SETTINGS if 4 * problem.gemm_k <= settings.SHARED else SETTINGS[-1:]:
         try:
-            reports.append(one(setting=setting))
+            reports.append(one(problem, setting=setting))
         except LaunchError as error:
             if setting.offset and not error.kind:  # it says that it does not take such
                 declined.append((error.problem, str(error)))

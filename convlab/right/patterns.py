@@ -69,24 +69,27 @@ def _values(e: Evidence) -> Iterator[str]:
         yield f"never written: {_share(never, int(e.wrong.sum()))}"
     finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
     if strange := written - len(finite):
-        why = (
-            "as made of memory that nobody wrote (workspace and surroundings hold NaN)"
-            if e.usual
-            else "and not the one that belongs there"
-        )
-        yield f"NaN or inf, {why}: {_share(strange, written)}"
+        what = "inf" if np.isinf(e.got[e.wrong]).sum() == strange else "NaN or inf"
+        why = "and not the one that belongs there"
+        if e.usual:
+            why = "as made of memory that nobody wrote (workspace and surroundings hold NaN)"
+            why = "as past the largest number, or by a division by 0" if what == "inf" else why
+        yield f"{what}, {why}: {_share(strange, written)}"
     if len(finite):
         sentences = [*_simple(e, finite), *_moved(e, finite)]
         yield from sentences or _rounded(e)
 
 
 def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
-    """One number, a multiple of the truth, or the bias left out or added twice."""
+    """One number, a multiple of the truth, or what follows the sum left out or done twice."""
     got, truth = e.got[bad], e.truth[bad]
 
     def many(hit: np.ndarray) -> bool:
         return int(hit.sum()) >= max(_FEWEST, len(hit) / 2)
 
+    if e.problem.relu and many(got < 0):
+        yield f"negative, as without the ReLU or before it: {_share((got < 0).sum(), len(bad))}"
+        return
     bias = np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
     if bias.any():
         more = float(np.median(((got - truth)[bias != 0]) / bias[bias != 0]))

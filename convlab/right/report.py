@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..run.faults import on_page
 from ..show import charts
 from ..show.plot import Chart
 from ..show.result import Result, Table, plain, wrapped
 from ..sim import Finding
-from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError
+from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedError, on_page
 from ..words.problem import Problem
 from .shapes import across
 
@@ -189,7 +188,8 @@ class Report(Result):
     @property
     def sentence(self) -> str:
         """Right or wrong, and on what."""
-        return f"{self.kernel} on {self.label}: {'right' if self.ok else 'WRONG'}"
+        told = {"right": "right", BuildError.kind: BuildError.kind}.get(self.verdict, "WRONG")
+        return f"{self.kernel} on {self.label}: {told}"
 
     @property
     def label(self) -> str:
@@ -208,6 +208,9 @@ class Report(Result):
             lines += wrapped(self.compared)
         lines += [f"  {line}" for text in self.failures for line in text.split("\n")]
         lines += [f"  pattern: {line}" for line in self.patterns]
+        fault = next((f.kind for f in self.findings if f.error), None)
+        if fault and not any("\n  try: " in text for text in self.failures):
+            lines.append(f"  try: {on_page(fault)[1]}")
         return lines + _warnings([self])
 
     @property
@@ -291,8 +294,8 @@ class Reports(Result):
             return f"{self.kernel}: nothing was checked{declined}"
         plain = [report for report in self if not report.setting]
         right = sum(report.ok for report in plain)
-        verdict = "" if self.ok else "WRONG, "
-        verdict += "nvcc refuses it, " if self.errors else ""
+        verdict = "WRONG, " if self.wrong else ""
+        verdict += "does not build by nvcc; simulated: " if self.errors else ""
         special = [report for report in self if report.setting]
         others = f", in {sum(r.ok for r in special)} of {len(special)} settings" if special else ""
         return (

@@ -1,12 +1,12 @@
 """Settings in which a kernel must be right, too: other data than normal, and what came before it.
 
-The default check has each on a 3x3 and a 1x1 problem, once all others are right. What a
-right kernel may do there is decided here, by rule:
+The default check has each on a 3x3 problem and a 1x1 one, which has a ReLU, once all others are right.
+What a right kernel may do there is decided here, by rule:
 
 - Sums of small integers are exact in any order and in any class: the result is the truth's bits.
 - Denormals may count as zero, x's and w's as well as products, as with ``-ftz=true``.
 - An inf or NaN changes the outputs that see it, and no others: what lies beside the image is not
-  seen, whatever a kernel multiplies by zero there.
+  seen, whatever a kernel multiplies by zero there. A ReLU makes 0 of -inf, and leaves NaN.
 - A kernel whose header says ``mixes: 2x2`` makes each tile of 2 x 2 outputs from the same sums
   (Winograd): an inf or NaN that one of them sees may make all of them inf or NaN, and sums of
   integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile,
@@ -62,8 +62,6 @@ class Setting:
 
 
 ORDINARY, ONCE = Setting(), Setting(twice=False)
-AFTER_OTHERS = Setting("after calls for other problems in the same process", after_others=True,
-                       twice=False)  # fmt: skip
 SETTINGS = tuple(
     Setting(words, kind, twice=False)
     for words, kind in (
@@ -74,37 +72,45 @@ SETTINGS = tuple(
 ) + (
     Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
     Setting("with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET, twice=False),
-    AFTER_OTHERS,
+    Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
 LITTLE_WORKSPACE = "little_workspace"  # of `check`: the kernel's limit is another, the data are not
 NAMES = (*(setting.name for setting in SETTINGS), LITTLE_WORKSPACE)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for those, by 16 bytes
-_LARGE = "limits.channels_4099"
-_SHARED = 48 << 10  # bytes that a block may have without asking
+_LARGE = "limits.channels_4099"  # of which a block may want more than this: was it asked for once,
+SHARED = 48 << 10  # for fewer bytes?
 _FEW_MACS = 500_000
 
 
 def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
-    """The problems that the settings ride on, where one of `right` need not stand in for them."""
+    """The problems that the settings ride on, where one of `right` need not stand in for them.
+
+    The second has a ReLU, where the kernel fuses that.
+    """
     usual = [named_problem(spec) for spec in _HOSTS]
     others = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
     taken = [p for p in [*usual, *others] if not kernel.unsupported(p)][:1]
-    return taken + [p for p in [named_problem(_POINTWISE)] if not kernel.unsupported(p)]
+    pointwise, large = (
+        [p for p in [named_problem(spec)] if not kernel.unsupported(p)]
+        for spec in (_POINTWISE, _LARGE)
+    )
+    second = [with_relu(kernel, p) for p in pointwise or taken]
+    return list(dict.fromkeys([*taken, *second, *large]))
 
 
-def large(kernel: Runnable) -> Problem | None:
-    """A problem of which a block may want more shared memory than of others."""
-    found = named_problem(_LARGE)
-    return None if kernel.unsupported(found) else found
+def with_relu(kernel: Runnable, problem: Problem) -> Problem:
+    """The problem with a ReLU; as it is, where the kernel would decline that."""
+    other = dataclasses.replace(problem, relu=True)
+    return problem if kernel.unsupported(other) else other
 
 
 def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
     """What it is called for before, each time anew; the problem is to come out right after each.
 
-    What a kernel keeps, it looks up by some of a problem's numbers, or of the data. So there is
-    always a problem that is unlike it in all of them, and then one that is unlike it in a single
-    number, or only in two elements of each tensor.
+    What a kernel keeps, it looks up by some of a problem's numbers, or of the data. So after one
+    that is unlike the problem in all numbers comes one that is unlike it in a single one, or only
+    in two elements of each tensor.
     """
     N, C, H, W, K = problem.N, problem.C, problem.H, problem.W, problem.K
     (pad_h, pad_w), (dilation_h, dilation_w) = problem.padding, problem.dilation
@@ -116,22 +122,18 @@ def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
                 if not kernel.unsupported(other):
                     yield other
 
-    more, spread = {"N": N + 1, "C": 2 * C, "H": H + 3, "W": W + 8, "K": 2 * K}, dilation_w + 1
-    unlike = [
-        more | {"R": 1, "S": 1, "padding": (0, 0), "stride": (2, 3), "dilation": (2, 2)},
-        more | {"R": 1, "S": 1, "padding": (0, 0)}, more, {},
-    ]  # fmt: skip
-    if problem.gemm_k * 4 > _SHARED:  # asked for once, for this many channels?
-        fewer = problem.groups * (_SHARED // (4 * problem.R * problem.S) + 1)
+    if 4 * problem.gemm_k > SHARED:
+        fewer = problem.groups * (SHARED // (4 * problem.R * problem.S) + 1)
         return [[*like({"C": fewer})]]
-    first = next(like(*unlike))
-    changes = (  # `less` first
+    more = {"N": N + 1, "C": 2 * C, "H": H + 3, "W": W + 8, "K": 2 * K}
+    point = more | {"R": 1, "S": 1, "padding": (0, 0)}
+    unlike = next(like(point | {"stride": (2, 3), "dilation": (2, 2)}, point, more, {}))
+    less, *others = like(
         {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, more, {"padding": (pad_h + 1, pad_w)},
-        {"dilation": (dilation_h, spread)}, {"dilation": (dilation_h + 1, dilation_w)},
-        {"stride": (2, 1)}, {"groups": 1}, {},
+        {"dilation": (dilation_h, dilation_w + 1)}, {"dilation": (dilation_h + 1, dilation_w)},
+        {"stride": (2, 1)}, {"groups": 1}, {"relu": not problem.relu}, {},
     )  # fmt: skip
-    less, *others = like(*changes)
-    return [[less], *([first, other] for other in (less, *others))]
+    return [[less], *([unlike, other] for other in (less, *others))]
 
 
 def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: Format) -> Inputs:

@@ -89,7 +89,8 @@ def pairs(problem: Problem) -> set[tuple[str, str]]:
     options = {
         "stride": problem.stride != (1, 1), "padding": problem.padding != (0, 0),
         "dilation": problem.dilation != (1, 1), "groups": problem.groups > 1,
-        "bias": problem.bias, "images": problem.N > 1, "filter": (problem.R, problem.S) != (3, 3),
+        "bias": problem.bias, "relu": problem.relu, "images": problem.N > 1,
+        "filter": (problem.R, problem.S) != (3, 3),
     }  # fmt: skip
     return {*itertools.combinations((name for name, there in options.items() if there), 2)}
 
@@ -119,7 +120,7 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
     groups = problem.groups
     c, k = problem.C // groups, problem.K // groups
     changes: list[dict] = [{"groups": n, "C": c * n, "K": k * n} for n in _less(groups, 1)]
-    changes += [{"groups": 1}, {"bias": False}]
+    changes += [{"groups": 1}, {"bias": False}, {"relu": False}]
     for option, least in (("dilation", 1), ("stride", 1), ("padding", 0)):
         high, wide = getattr(problem, option)
         changes.append({option: (least, least)})
@@ -242,6 +243,7 @@ def _facts(p: Problem) -> dict[str, bool]:
     facts = {
         "the stride is not 1": p.stride != (1, 1), "the dilation is not 1": p.dilation != (1, 1),
         "there is padding": p.padding != (0, 0), "there is a bias": p.bias,
+        "there is a ReLU": p.relu,
     }  # fmt: skip
     for name in ("stride_h", "stride_w", "dilation_h", "dilation_w"):
         facts[f"{name} is not 1"] = numbers[name] != 1

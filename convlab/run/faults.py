@@ -7,11 +7,10 @@ import contextlib
 import io
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..sim import Finding
-from ..words.errors import ConvlabError, LaunchError
+from ..words.errors import ConvlabError, LaunchError, on_page
 from ..words.problem import Problem
 from . import data
 from .runnable import Runnable
@@ -41,14 +40,6 @@ KINDS: dict[str, tuple[str, ...]] = {
     "host crash": (),
 }  # fmt: skip
 _WITHOUT_LINE = ("out of memory", "invalid worker state")  # no run of the kernel explains these
-
-
-def on_page(kind: str) -> tuple[str, str]:
-    """Return what ``faults.md`` says a kind of fault is, and what to do next."""
-    page = Path(__file__).with_name("faults.md").read_text()
-    said = re.search(rf"^## {kind}\n(.+?)\.\s.*?^Next: (.+?)\.?\n(\n|\Z)", page, re.M | re.S)
-    meaning, advice = (" ".join(said[i].split()) for i in (1, 2))
-    return meaning[0].lower() + meaning[1:], advice
 
 
 def classify(error: BaseException) -> tuple[str, str] | None:
@@ -82,8 +73,7 @@ def error(
     who = " or ".join(kernel.name for kernel in kernels)
     who = who or getattr(function, "__qualname__", repr(function))
     where = f" on {problem.label}" if problem is not None else ""
-    meaning, advice = on_page(kind)
-    lines = [f"{who}{where}: {kind}: {meaning} ({text})"]
+    lines = [f"{who}{where}: {kind}: {on_page(kind)[0]} ({text})"]
     assertion = re.search(r"^.*\bAssertion `.*$", printed, re.M)
     if assertion:
         lines.append(assertion[0].strip())
@@ -95,7 +85,7 @@ def error(
             said, found = _explained(kernel, problem)
             lines += said.splitlines()
             findings += found
-    return LaunchError("\n  ".join([*lines, f"try: {advice}"]), kind, findings)
+    return LaunchError("\n  ".join(lines), kind, findings)
 
 
 def explain(kernel: Runnable, problem: Problem) -> str:

@@ -291,16 +291,10 @@ def _has_printf(source: str) -> bool:
 
 @op.loader()
 def load(
-    name_or_path: str | Path,
-    *,
-    engine: str = "auto",
-    defines: Mapping[str, int] | None = None,
-    workspace_limit: int = WORKSPACE_LIMIT,
-    time_limit: float | None = None,
-    isolate: bool = True,
-    trace: bool = True,
-    sample: int | None = None,
-) -> Kernel:
+    name_or_path: str | Path, *, engine: str = "auto", defines: Mapping[str, int] | None = None,
+    workspace_limit: int = WORKSPACE_LIMIT, time_limit: float | None = None, isolate: bool = True,
+    trace: bool = True, sample: int | None = None,
+) -> Kernel:  # fmt: skip
     """Return the kernel of a ``.cu`` file.
 
     Parameters

@@ -70,8 +70,8 @@ class Launch:
                 tensor.copy_(before).neg_()
                 if problem == self.problem:  # the ends, and the sum, stay
                     flat, size = tensor.neg_().as_strided((tensor.numel(),), (1,)), tensor.numel()
-                    pair = torch.tensor([3 * size // 7, 5 * size // 7], device=tensor.device)
-                    flat[pair] = flat[pair.flip(0)]
+                    i, j = 3 * size // 7, 5 * size // 7
+                    flat[i], flat[j] = flat[j].clone(), flat[i].clone()
             launch = self.runnable.prepare(problem, *self._fitted(problem))
             launch()
             return launch

@@ -1,4 +1,4 @@
-"""Rows to figures: errors beside costs, where a wrong result is wrong, A/B, sweeps.
+"""Rows to figures: errors beside costs, where a wrong result is wrong, A/B, sweeps, receipts.
 
 Takes data frames and small numpy arrays, never a tensor. Every mark is labelled or shaped as well
 as coloured, so that grey print does.
@@ -23,6 +23,8 @@ _WRONG = "#D55E00"
 _BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above what is allowed
 _MOST_BARS = 24  # of a sweep's panel
 _MOST_TICKS = 12
+_MOST_NOTES = 8
+_OF_HISTORY = ["problem", "mode", "unit", "when", "gpu", "kernel"]
 
 
 @styled
@@ -51,12 +53,9 @@ def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = 
 
 @styled
 def error_map(
-    pixels: np.ndarray,
-    channels: np.ndarray,
-    shape: tuple[int, int, int, int],
-    title: str = "",
+    pixels: np.ndarray, channels: np.ndarray, shape: tuple[int, int, int, int], title: str = "",
     notes: Sequence[str] = (),
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Draw where the error is: over the pixels of the output, and over its images and channels.
 
     `pixels` and `channels` are a `Report`'s; `shape` is (N, K, P, Q), which the axes show also
@@ -229,12 +228,9 @@ def ratios(frame: pd.DataFrame, notes: Sequence[str] = ()) -> Chart:
 
 @styled
 def ab_chart(
-    modes: pd.DataFrame,
-    rounds: pd.DataFrame,
-    threshold: float,
-    title: str = "",
+    modes: pd.DataFrame, rounds: pd.DataFrame, threshold: float, title: str = "",
     notes: Sequence[str] = (),
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Draw B's time over A's: the estimate with its interval, and each round.
 
     `modes` and `rounds` are an `AB`'s frames; of counters, bars of their ratios are all that is
@@ -346,3 +342,42 @@ def _draw_map(axes: Axes, table: pd.DataFrame) -> AxesImage:
             text = f"{short(value)} *" if least else short(value)
             axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=box)
     return image
+
+
+@styled
+def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Draw a kernel's cost in each receipt, the newest at the bottom: a panel for each problem.
+
+    `frame` has the rows of a `History`: a mark for the median, a bar from quartile to quartile, and
+    beside it the beginning of the source's digest.
+    """
+    frame = frame if len(frame) else pd.DataFrame(columns=_OF_HISTORY)
+    groups = list(frame.groupby(["problem", "mode", "unit"], sort=False))
+    places = list(dict.fromkeys(zip(frame["when"], frame["gpu"], strict=True)))
+    shown = list(notes[:_MOST_NOTES])
+    chart = Chart(max(7.0, 4.6 * len(groups)), 1.8 + 0.55 * len(places) + 0.16 * len(shown))
+    panels = chart.subplots(1, max(len(groups), 1), squeeze=False, sharey=True)[0]
+    shade = colors(frame["kernel"])
+    for axes, ((problem, mode, unit), rows) in zip(panels, groups, strict=False):
+        axes.set_title(f"{problem}, {mode}" if mode else problem, fontsize=9)
+        axes.set_xlabel(COST_LABELS["time_ms" if unit == "ms" else "traffic_mb"])
+        for i, (kernel, own) in enumerate(rows.groupby("kernel", sort=False)):
+            ys = [places.index(place) for place in zip(own["when"], own["gpu"], strict=True)]
+            look = {"color": shade[kernel], "marker": "osD^v"[i % 5], "markeredgecolor": INK}
+            axes.plot(own["cost"], ys, linestyle=":", label=kernel, **look)
+            axes.hlines(ys, own["low"], own["high"], color=shade[kernel], linewidth=2.5)
+            for y, row in zip(ys, own.itertuples(), strict=True):
+                away = -13 if i % 2 else 7  # two kernels' labels do not meet
+                axes.annotate(f"{short(row.cost)} {row.source or ''}", (row.cost, y), fontsize=7,
+                              xytext=(0, away), textcoords="offset points", ha="center")  # fmt: skip
+        axes.set_yticks(range(len(places)), [f"{when}\n{gpu}" for when, gpu in places], fontsize=8)
+        axes.set_ylim(len(places) - 0.4, -0.8)
+        axes.margins(x=0.2)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(lambda value, _: short(value))
+        axes.grid(axis="x")
+        axes.legend(fontsize=7)
+    if not groups:
+        panels[0].text(0.5, 0.5, "nothing with a cost", ha="center")
+        panels[0].set_axis_off()
+    return chart.headed(title, shown)

@@ -69,8 +69,7 @@ def _find(lines: list[str], wanted: str | int, start: int, label: str) -> int:
         return found
     after = f" from line {start + 1} on" if start else ""
     texts = {line.strip(): number for number, line in enumerate(lines, 1) if line.strip()}
-    near = [f"\n  {texts[text]}: {text}"
-            for text in nearest(wanted.strip(), texts)]  # fmt: skip
+    near = [f"\n  {texts[text]}: {text}" for text in nearest(wanted.strip(), texts)]
     hint = "the nearest are" if near else "show() without arguments shows all of it"
     raise ProblemError(f"no line of {label}{after} holds {wanted!r}; {hint}{''.join(near)}")
 

@@ -46,12 +46,9 @@ def sliders(draw: Callable[..., Any], **choices: Sequence[Any]) -> None:
         now[change["owner"].description] = change["new"]
         handle.update(_drawn(draw, now))
 
-    controls = [
-        widgets.SelectionSlider(
-            options=list(values), value=now[name], description=name, continuous_update=False
-        )
-        for name, values in choices.items()
-    ]
+    look = {"continuous_update": False}
+    controls = [widgets.SelectionSlider(options=values, value=now[name], description=name, **look)
+                for name, values in choices.items()]  # fmt: skip
     for control in controls:
         control.observe(moved, "value")
     display(widgets.HBox(controls))

@@ -59,12 +59,9 @@ class Arena:
     """
 
     def __init__(
-        self,
-        shapes: Mapping[str, tuple[int, ...] | int],
-        sparse: Collection[str] = (),
-        format: Format = FLOAT32,
-        shifts: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
+        self, shapes: Mapping[str, tuple[int, ...] | int], sparse: Collection[str] = (),
+        format: Format = FLOAT32, shifts: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.buffers: dict[str, tuple[int, int]] = {}  # offset and bytes of each
         self.arrays: dict[str, Array] = {}  # how to name their elements
         self.tensors: dict[str, torch.Tensor] = {}  # views
@@ -108,18 +105,10 @@ class Arena:
 
 
 def simulate(
-    library: Path,
-    runtime: Path,
-    problem: Sequence[int] | None,
-    arena: Arena,
-    *,
-    label: str,
-    source: Path | str,
-    trace: bool = True,
-    schedule: int = 0,
-    time_limit: float = TIME_LIMIT,
+    library: Path, runtime: Path, problem: Sequence[int] | None, arena: Arena, *, label: str,
+    source: Path | str, trace: bool = True, schedule: int = 0, time_limit: float = TIME_LIMIT,
     **more: object,
-) -> Trace:
+) -> Trace:  # fmt: skip
     """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
 
     `problem` are the integers of ``ConvProblem``, in its order (None for `any_kernel`); `label` and

@@ -13,16 +13,10 @@ from . import TIME_LIMIT, Arena, Array, Trace, build, runtime, simulate
 
 
 def run(
-    source: str | Path,
-    entry: str,
-    *args: object,
-    grid: int | tuple[int, ...],
-    block: int | tuple[int, ...],
-    shared: int = 0,
-    trace: bool = True,
-    schedule: int = 0,
+    source: str | Path, entry: str, *args: object, grid: int | tuple[int, ...],
+    block: int | tuple[int, ...], shared: int = 0, trace: bool = True, schedule: int = 0,
     time_limit: float = TIME_LIMIT,
-) -> Trace:
+) -> Trace:  # fmt: skip
     """Launch a kernel of a self-contained CUDA C++ text on the simulator.
 
     Parameters

@@ -68,13 +68,9 @@ class Array:
 
 
 def findings(
-    reports: Sequence[tuple[bool, list[str]]],
-    counts: Sequence[int],
-    tried: Collection[int],
-    library: Path,
-    base: int,
-    arrays: Mapping[str, Array],
-) -> list[Finding]:
+    reports: Sequence[tuple[bool, list[str]]], counts: Sequence[int], tried: Collection[int],
+    library: Path, base: int, arrays: Mapping[str, Array],
+) -> list[Finding]:  # fmt: skip
     """Read the runtime's ``fault`` and ``warning`` lines; what is one line of source is merged.
 
     ``tried`` are addresses of loads whose value only goes into an atomic of the same place: the

@@ -14,7 +14,7 @@ from typing import Any
 from ..machine import toolchain
 from ..words import catalog
 from ..words.arguments import hint, writable
-from ..words.choices import BASELINES, COUNT, ENDINGS, ENGINES, MODES, SECONDS, SETTINGS, THRESHOLD
+from ..words.choices import BASELINES, COUNT, ENDINGS, ENGINES, MODES, SECONDS, THRESHOLD
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import PROBLEM_SETS, Problem, members, problems
 
@@ -106,11 +106,12 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
     option = add("check", "Is it right?", kernels=True)
-    option("--count", **number, default=COUNT,
-           help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
+    option(
+        "--count", **number, help=f"how many problems to generate, where none is given ({COUNT})"
+    )
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
-    option("--setting", choices=SETTINGS, metavar="NAME", help="run the problem in a setting of the "
-           f"default check: {', '.join(SETTINGS)}")  # fmt: skip
+    option("--setting", metavar="NAME", help="run the problem in a setting of the default check: "
+           "zeros, huge, offset, ...; any other word lists them all")  # fmt: skip
     option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("a", metavar="A", help=named)
@@ -197,13 +198,13 @@ def understood(
         asked["problem"] = PROBLEMS[arguments.command]
     if asked.get("problem") is not None:
         members(asked["problem"])  # raises, before the work
+        if asked.get("count") is not None:
+            raise ProblemError("--count is of generated problems: leave it out, or the problem")
     for name in ("plot", "save", "write"):  # before the work
         if asked.get(name):
             writable(asked[name], f"--{name}", ENDINGS if name == "plot" else ())
     if asked.get("save") == "" and not toolchain.lasting():
-        raise ProblemError(
-            f"--save: the folder of receipts goes when Python ends: {toolchain.MOVE}"
-        )
+        raise ProblemError(f"--save: receipts go when Python ends: {toolchain.MOVE}")
     return arguments
 
 

@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
 
+from ..right.settings import NAMES
 from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel, compile, tunables
 from ..words import catalog
@@ -65,6 +66,10 @@ class _CellParser(Parser):
 class ConvlabMagics(Magics):
     """``%%kernel`` and ``%convlab``."""
 
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._failed: dict[str, int] = {}  # the number of the cell that did not compile
+
     @line_cell_magic("kernel")
     def kernel(self, line: str, cell: str | None = None) -> None:
         """Compile the cell as a .cu file, and bind it to a name.
@@ -95,6 +100,7 @@ class ConvlabMagics(Magics):
     def _compile(self, asked: Namespace, source: str) -> None:
         self.shell.user_ns.pop(asked.name, None)
         defines = dict(map(_define, asked.defines))
+        self._failed[asked.name] = self.shell.execution_count
         note = None
         if hasattr(self.shell, "kernel"):  # a notebook's
             note = display(Told(f"compiling {asked.name} ...", {}), display_id=True)
@@ -106,6 +112,7 @@ class ConvlabMagics(Magics):
                 clear_output()
             raise
         self.shell.user_ns[asked.name] = made
+        del self._failed[asked.name]
         seconds = made.build().seconds
         how = f"built in {seconds:.1f} s" if seconds else "built before"
         done = Told(f"{made.name}: {made.engine}, {how}", {})
@@ -138,6 +145,10 @@ class ConvlabMagics(Magics):
             )
         with contextlib.suppress(SystemExit):
             asked = parser.parse_args(words)
+            for name in [word.partition("@")[0] for word in words]:
+                if name in self._failed and name not in self.shell.user_ns:
+                    cell = f"in cell [{self._failed[name]}]"
+                    raise UsageError(f"{name} did not build, {cell}: mend that, and run it again")
             return _answered(grammar.understood(asked, self.shell.user_ns))
 
 
@@ -240,7 +251,7 @@ def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[
     return _words(commands[known[0]], known[1:], word, {
         "problem": problems, "on": problems, "kernel": kernels, "other": kernels,
         "kernels": [*kernels, *problems], "a": [*kernels, *BASELINES], "b": [*kernels, *BASELINES],
-        "tunables": [*(f"{tunable}=" for tunable in swept), *problems],
+        "setting": NAMES, "tunables": [*(f"{tunable}=" for tunable in swept), *problems],
     })  # fmt: skip
 
 

@@ -40,15 +40,10 @@ __all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 
 def inspect(
-    kernel: Runnable | str | Path,
-    problem: Problem | str | Iterable[Problem | str] = "square",
-    *,
-    gpu: Gpu | str | None = None,
-    engine: str = "auto",
-    block: Dims | None = None,
-    shared: int = 0,
+    kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] = "square", *,
+    gpu: Gpu | str | None = None, engine: str = "auto", block: Dims | None = None, shared: int = 0,
     seed: int = 0,
-) -> Inspection | Inspections:
+) -> Inspection | Inspections:  # fmt: skip
     """Gather why a kernel takes as long as it does, from whatever this machine can tell.
 
     Parameters
@@ -166,6 +161,8 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     """What the simulator counted, or None, and what it found."""
     try:
         counted = count(kernel, problem, seed)
+    except ProblemError:  # of the sample that was asked for
+        raise
     except ConvlabError as error:
         notes.append(f"not simulated: {_first_line(error)}")
         return None, error.findings if isinstance(error, LaunchError) else ()

@@ -57,15 +57,9 @@ def accesses(
 
 
 def access_map(
-    kernel: Kernel | str | Path,
-    problem: Problem | str,
-    line: int | str,
-    *,
-    block: Block = (0, 0, 0),
-    warp: int = 0,
-    execution: int = 0,
-    array: str | None = None,
-) -> Chart:
+    kernel: Kernel | str | Path, problem: Problem | str, line: int | str, *,
+    block: Block = (0, 0, 0), warp: int = 0, execution: int = 0, array: str | None = None,
+) -> Chart:  # fmt: skip
     """Draw which addresses the 32 lanes of a warp touch at a line of the source.
 
     Parameters

@@ -180,11 +180,9 @@ def lines_of(function: Function, lines: Rows) -> list[Mapping[str, Any]]:
 
 
 def find_function(
-    functions: Sequence[Function],
-    name: str,
-    lines: Rows = (),
+    functions: Sequence[Function], name: str, lines: Rows = (),
     block: tuple[int, int, int] | None = None,
-) -> Function | None:
+) -> Function | None:  # fmt: skip
     """Return the function that a launch means by a name, mangled or not; None if there is none.
 
     A name that no function has is that of a pointer to one: any may be meant. Of several, as of a

@@ -184,13 +184,9 @@ class Prediction:
 
 
 def predict(
-    problem: Problem,
-    gpu: Gpu,
-    functions: Sequence[Function],
-    counted: Trace,
-    ceilings: Ceilings | None = None,
-    format: Format = FLOAT32,
-) -> Prediction | None:
+    problem: Problem, gpu: Gpu, functions: Sequence[Function], counted: Trace,
+    ceilings: Ceilings | None = None, format: Format = FLOAT32,
+) -> Prediction | None:  # fmt: skip
     """Predict a kernel's time, from what was compiled for a GPU and counted on the problem.
 
     Without measured ceilings shares of the datasheet's are used. None if nothing of what was

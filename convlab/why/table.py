@@ -40,13 +40,9 @@ _IF_ANY = ("library_bytes", "shared_requests", "shared_wavefronts", "conflicts",
 
 
 def quantities(
-    problem: Problem,
-    least_bytes: int,
-    counted: Trace | None,
-    model: Prediction | None,
-    measured: Mapping[str, Any] | None,
-    floor_seconds: float,
-) -> pd.DataFrame:
+    problem: Problem, least_bytes: int, counted: Trace | None, model: Prediction | None,
+    measured: Mapping[str, Any] | None, floor_seconds: float,
+) -> pd.DataFrame:  # fmt: skip
     """Return one row for each quantity, NaN where it is not known.
 
     In its tensors' formats the problem has at least so many bytes; without a trace, a model, a

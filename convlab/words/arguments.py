@@ -188,10 +188,10 @@ def file_name(value: object, name: str) -> str:
     return given
 
 
-def tunables(value: object, name: str = "defines") -> dict[str, int | str]:
+def tunables(value: object) -> dict[str, int | str]:
     """Return what goes to the compiler as ``-DNAME=VALUE``: integers, or a plain word each."""
     if not isinstance(value, Mapping):
-        raise ProblemError(f"{name} must be a dict such as {{'TILE': 8}}, not {shown(value)}")
+        raise ProblemError(f"defines must be a dict such as {{'TILE': 8}}, not {shown(value)}")
     found: dict[str, int | str] = {}
     for key, given in value.items():
         if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):

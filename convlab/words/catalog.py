@@ -52,13 +52,14 @@ class Header:
     atomics: bool = False  # it adds into memory in no fixed order: two runs may differ in bits
 
     def unsupported(self, problem: Problem, sm: int, smem: int) -> str | None:
-        """Return the first requirement that is not met, with the values it met, or None."""
+        """Return the line of the header that is not met, with the values it met, or None."""
         # sm: the compute capability, 90 for 9.0; smem: the bytes of shared memory of a block
         if self.arch and not _runs(self.arch, sm):
-            return f"it is for {self.arch} (here sm_{sm})"
+            return f"by its header's `arch:` {self.arch} (here sm_{sm})"
         if missing := [word for word in problem.epilogue if word not in self.epilogue]:
             return _MISSING[missing[0]]
-        return self._unmet(self.supports, problem, sm=sm, smem=smem)
+        unmet = self._unmet(self.supports, problem, sm=sm, smem=smem)
+        return unmet and f"by its header's `supports:` {unmet}"
 
     def is_best(self, problem: Problem, sm: int, smem: int, precision: str) -> bool:
         """Whether it can do a problem, and says that it is to be taken for results of a class."""
@@ -175,7 +176,9 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
         if unknown := _TOKEN.sub("", text):
             raise ValueError(f"{shown(unknown)} is not allowed")
         items = ast.parse(source, mode="eval").body.elts
-        found = tuple(ast.get_source_segment(source, item) or "" for item in items)
+        both = [isinstance(getattr(item, "op", None), ast.And) for item in items]
+        terms = [t for item, each in zip(items, both) for t in (item.values if each else [item])]
+        found = tuple(ast.get_source_segment(source, term) or "" for term in terms)
         for each in found:
             with contextlib.suppress(ZeroDivisionError):  # of other numbers it may be told
                 if not isinstance(_evaluate(each, ones), bool):

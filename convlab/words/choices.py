@@ -15,10 +15,6 @@ BASELINES = {
     "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
     "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
 }
-SETTINGS = (
-    "integers", "zeros", "huge", "tiny", "denormals", "special", "offset", "y_offset",
-    "after_others", "little_workspace",
-)  # fmt: skip
 COUNT = 64  # generated problems of a default check
 THRESHOLD = 0.01  # below it two times are called the same
 SECONDS = 10.0  # for the rounds of one mode

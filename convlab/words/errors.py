@@ -38,6 +38,14 @@ def brief(error: BaseException) -> list[str]:
     return lines
 
 
+def on_page(kind: str) -> tuple[str, str]:
+    """Return what ``faults.md`` says a kind of fault is, and what to do next."""
+    page = (Path(_PACKAGE) / "run" / "faults.md").read_text()
+    said = re.search(rf"^## {kind}\n(.+?)\.\s.*?^Next: (.+?)\.?\n(\n|\Z)", page, re.M | re.S)
+    meaning, advice = (" ".join(said[i].split()) for i in (1, 2))
+    return meaning[0].lower() + meaning[1:], advice
+
+
 def named(name: str, error: Exception) -> str:
     """What an error says of a kernel, which it names once."""
     first, file = str(error).split("\n")[0], f"{name.partition('@')[0]}.cu"
@@ -72,7 +80,7 @@ class LaunchError(ConvlabError, RuntimeError):
     """A kernel refused a problem, crashed, hung, or did not get the memory it needs.
 
     `kind` says which, in the words of ``convlab/run/faults.md``; empty where the kernel itself
-    returned a text. The text of one with a kind ends with its place on that page. `findings` are
+    returned a text. The text of one with a kind ends with what to try, and its place on that page. `findings` are
     the simulator's (`convlab.sim.Finding`), with line, block and thread; of a fault on a GPU,
     those of the same kernel on a small problem. Empty where it found nothing or was not asked.
     """
@@ -83,8 +91,10 @@ class LaunchError(ConvlabError, RuntimeError):
         self.findings = list(findings)
 
     def __str__(self) -> str:
-        page = f"\n  see convlab/run/faults.md#{self.kind.replace(' ', '-')}" if self.kind else ""
-        return super().__str__() + page
+        if not self.kind:
+            return super().__str__()
+        page = f"see convlab/run/faults.md#{self.kind.replace(' ', '-')}"
+        return "\n  ".join([super().__str__(), f"try: {on_page(self.kind)[1]}", page])
 
 
 class WrongResult(ConvlabError, AssertionError):

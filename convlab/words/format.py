@@ -77,12 +77,8 @@ class Format:
 
     def in_memory(self, problem: Problem) -> dict[str, tuple[int, ...]]:
         """Return the shape of each of a problem's tensors in the order of memory."""
-        shapes = {
-            "x": problem.x_shape,
-            "w": problem.w_shape,
-            "y": problem.y_shape,
-            "bias": (problem.K * problem.bias,),
-        }
+        shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+        shapes["bias"] = (problem.K * problem.bias,)
         return {name: each.in_memory(shapes[name]) for name, each in self}
 
     def bytes(self, problem: Problem) -> dict[str, int]:

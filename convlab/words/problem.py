@@ -105,17 +105,11 @@ class Problem:
 
     @classmethod
     def from_shapes(
-        cls,
-        x_shape: Iterable[int],
-        w_shape: Iterable[int],
-        bias_shape: Iterable[int] | None = None,
-        stride: int | Pair = 1,
-        padding: int | Pair | str = 0,
-        dilation: int | Pair = 1,
-        groups: int = 1,
-        relu: bool = False,
-        name: str = "",
-    ) -> Problem:
+        cls, x_shape: Iterable[int], w_shape: Iterable[int],
+        bias_shape: Iterable[int] | None = None, stride: int | Pair = 1,
+        padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
+        relu: bool = False, name: str = "",
+    ) -> Problem:  # fmt: skip
         """Return the problem of tensors of these shapes, with the arguments of `F.conv2d`, and `relu`.
 
         Raises

@@ -8,7 +8,8 @@ escaped.
     python -m tests.instruments.mutants --engine sim --markdown
     python -m tests.instruments.mutants --only 01_constant 03_no_barrier_before
 
-A mutant is checked on the named set of awkward problems, cheap ones first, until one shows it.
+A mutant is checked on the named set of awkward problems, and two with a ReLU, cheap ones first,
+until one shows it.
 None says which problem that should be.
 """
 
@@ -21,7 +22,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,6 +32,10 @@ from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.words.errors import BuildError, LaunchError, UnsupportedError
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
+
+
+_RELU = convlab.problem("N2 C24 H7 W9 K20 R3 S3 p1 relu")
+PROBLEMS = (*convlab.problems("awkward"), _RELU, replace(_RELU, bias=True))
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def examine(kernel: convlab.Kernel) -> Finding:
     """Check a kernel problem by problem until something is found."""
     started, checked = time.perf_counter(), 0
     # A simulated thread costs as much as many products: by far the dearest comes last.
-    for problem in sorted(convlab.problems("awkward"), key=lambda p: p.macs + 256 * p.gemm_m * p.K):
+    for problem in sorted(PROBLEMS, key=lambda p: p.macs + 256 * p.gemm_m * p.K):
         if problem.name == "awkward.images_66000" and kernel.simulated:
             # a race is seen on fewer images, and counting the traffic of these takes a minute
             options = {"engine": "sim", "trace": False, "workspace_limit": kernel.workspace_limit}

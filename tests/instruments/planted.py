@@ -299,6 +299,10 @@ DIRECT = _of(
        ("w_k[c * RS + int64_t(r) * conv.S + s];",
         ("w_k[c * RS + int64_t(r) * conv.S + s];\n"
         "                r_acc = rounded(r_acc, 0xffff0000u);"))),
+    _m("relu_forgotten", "the ReLU is declared and forgotten",
+       (_STORE, _STORE.replace("activated(conv, ", "("))),
+    _m("relu_before_bias", "the ReLU comes before the bias",
+       (_STORE, _STORE.replace("r_acc +", "r_acc) +").replace("0.0f));", "0.0f);"))),
     _m("constant", "fast, and always zero", (_STORE, "    g_y[i] = 0.0f;\n")),
     _m("scaled", "every output is an average over the taps",
        (_STORE, _STORE.replace("r_acc", "r_acc / float(conv.R * conv.S)"))),
@@ -499,6 +503,8 @@ BATCHED = _of(
        at=("*y = activated(",)),  # where the bias is added to what was never written
     _m("pixels_by_height", "a pixel's row is taken from P",
        ("% PQ / conv.Q);", "% PQ / conv.P);"), inline="im2col.cuh"),
+    _m("relu_with_bias_only", "there is no ReLU where there is no bias",
+       ("    if (bias || conv.relu) {\n", "    if (bias) {\n")),
     _m("plane_bias_transposed", "the bias of plane n * K + k is taken to be that of k * N + n",
        ("g_bias[plane % conv.K]", "g_bias[plane / conv.N]")),
     _m("bias_per_chunk", "the bias is added once for every image",
@@ -849,6 +855,32 @@ MMA = _of(
        at=("round_tf32(s_x", "round_tf32(w_rows", "s_tap[", "const Tap tap =", "memcpy_async(&s_")),
 )  # fmt: skip
 
+POINTWISE = _of(
+    "09_pointwise_3xtf32",
+    _m("no_barrier_stage", "each thread waits for its own part of a chunk only",
+       (("            __syncthreads();   // all have their part of this chunk, and are done with the "
+         "last\n"), ""),
+       at=("copy_async", "float4*>(s_row)", "= s_part[0]"), sim=FAULT, cuda=WRONG),
+    _m("waits_too_little", "the newest copies, those of the chunk to be used, are not waited for",
+       ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), sim=FAULT,
+       at=("copy_async", "float4*>(s_row)", "= s_part[0]"), cuda=None, why=EARLY),
+    _m("low_dropped", "what rounding leaves of x is not multiplied",
+       (", multiply(w_high, r_low);", ";")),
+    _m("columns_swapped", "pixels of a fragment are written where others belong",
+       ("4 * t + 16 * half;", "8 * t + 4 * half;")),
+    _m("pixels_unchecked", "pixels past the last image's are written",
+       ("if (m + j >= work.pixels || (work.vectors && j > 0)) continue;",
+        "if (work.vectors && j > 0) continue;"), at=("make_float4(y_of", "*y = y_of"), sim=FAULT,
+       shipped=True),
+)  # fmt: skip
+
+POINTWISE_TF32 = _of(
+    "09b_pointwise_tf32",
+    _m("terms_apart", "the filter is packed as if a second part lay between the first ones",
+       ("g_packed + i / 32 * kTerms * 32 + lane", "g_packed + i / 32 * 64 + lane"),
+       at=("to[0] =",), sim=FAULT, inline="09_pointwise_3xtf32.cu"),
+)  # fmt: skip
+
 _SHARED = {"inline": "wgmma_roles.cuh", **_BEFORE_ROLES}
 
 WGMMA = _of(
@@ -955,5 +987,6 @@ LAST = _of(
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *WINOGRAD_4X4, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM, *STEM_PARTS, *HALF, *FP16, *LAST,
+    *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM,
+    *STEM_PARTS, *HALF, *FP16, *LAST,
 )  # fmt: skip

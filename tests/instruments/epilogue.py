@@ -1,0 +1,90 @@
+"""What bias and ReLU cost where a kernel fuses them: on a GPU, about a minute.
+
+    python -m tests.instruments.epilogue [--write tests/instruments/epilogue.md]
+
+Each rung for use (a `best:` names it, or it is of a half class) that fuses both, on the headline
+problems, with both and without, in turns; beside it cuDNN in its class, then torch's two.
+"""
+
+import argparse
+import datetime
+import functools
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from convlab.fast import ratio
+from convlab.fast.bench import write_between
+from convlab.fast.stopwatch import Single, flush_buffer, rounds
+from convlab.machine.device import describe
+from convlab.run.baselines import baseline
+from convlab.run.data import inputs
+from convlab.run.kernel import Kernel, load
+from convlab.run.runnable import Runnable
+from convlab.words.catalog import catalog
+from convlab.words.problem import EPILOGUE, Problem, problems
+from tests.instruments.ceilings import markdown
+
+_SECONDS, _TURN, _LEAST = 0.5, 0.01, 12  # for a pair, for one of its turns; rounds
+
+
+def rungs() -> list[Kernel]:
+    """Those for use that fuse both, built."""
+    found = [load(path, engine="cuda") for path in catalog()]
+    found = [k for k in found if k.header.epilogue == EPILOGUE
+             and (k.header.best is not None or k.precision in ("bf16", "fp16"))]  # fmt: skip
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(Kernel.build, found))
+    return found
+
+
+@functools.cache
+def pair(runnable: Runnable, problem: Problem) -> tuple[str, str, ratio.Ratio]:
+    """The median ms without and with both, and their ratio from rounds that timed each once."""
+    fused, flush = replace(problem, bias=True, relu=True), flush_buffer(runnable.device)
+    x, w, bias = inputs(fused, device=runnable.device, format=runnable.format)
+    turns = [Single(runnable, each, given, flush, _TURN, _SECONDS / 8, trusted=True,
+                    kept=runnable.prepare(each, *given))
+             for each, given in ((problem, (x, w, None)), (fused, (x, w, bias)))]  # fmt: skip
+    taken: list[list[float]] = []
+    for samples in itertools.islice(rounds(turns, random.Random(0)), ratio.LOOKS[-1]):
+        taken.append([statistics.median(each) for each in samples])
+        if len(taken) >= _LEAST and sum(turn.spent for turn in turns) > _SECONDS:
+            break
+    plain, both = (f"{1e3 * statistics.median(times):.3f}" for times in zip(*taken, strict=True))
+    return plain, both, ratio.estimate(math.log(b / a) for a, b in taken)
+
+
+def rows() -> Iterator[dict[str, str]]:
+    """A row for each problem, and rung that does it."""
+    for problem, kernel in itertools.product(problems("headline"), rungs()):
+        if not kernel.unsupported(problem):
+            last = ":channels_last" if kernel.format.x.layout == "NHWC" else ""
+            theirs = pair(baseline(f"cudnn:{kernel.precision}{last}"), problem)
+            plain, both, cost = pair(kernel, problem)
+            yield {"problem": problem.label, "rung": kernel.name, "ms": plain, "and both": both,
+                   "ratio": f"{cost.value:.4f}", "95%": f"{cost.low:.4f} to {cost.high:.4f}",
+                   "cuDNN, ms": theirs[0], "then torch's": theirs[1]}  # fmt: skip
+
+
+def main() -> None:
+    """Measure all, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", metavar="FILE", help="write the table between its markers")
+    path, frame = parser.parse_args().write, pd.DataFrame(rows())
+    print(frame.to_string(index=False))
+    if path:
+        made = f"{describe('cuda')}; torch {torch.__version__}; {datetime.date.today()}."
+        write_between(Path(path), "epilogue", f"{markdown(frame)}\n\n{made}")
+
+
+if __name__ == "__main__":
+    main()

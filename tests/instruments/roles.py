@@ -1,0 +1,108 @@
+"""What the warps of a rung on wgmma wait for: cycles of a tile, on a Hopper GPU.
+
+    python -m tests.instruments.roles [--problems square wide] [--kernels 11_wgmma_tf32 ...]
+
+Copies of the rungs get a clock around each wait and around the stores; one block in ten tells. Blocks
+stay for many tiles, so a mean over them is steady. The clocks cost some percent of the time.
+"""
+
+import argparse
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+import convlab
+from convlab.machine import toolchain
+from convlab.right import reference
+from convlab.words.catalog import KERNEL_DIR
+
+KERNELS = ("11_wgmma_tf32", "12_wgmma_vector_reads", "15_wgmma_bf16", "16_wgmma_nhwc_bf16")
+COLUMNS = (
+    "tiles", "a tile", "waits for x", "waits for the filter", "stores", "waits for y's buffer",
+    "loaders wait for a stage",
+)  # fmt: skip
+_CLOCKS = """
+__device__ unsigned long long g_cycles[8];
+// Of the first consumer's first warp, and of the first loader.
+#define TELL(what, cycles)                                                                        \\
+    if (threadIdx.x % 256 == 0 && blockIdx.x % 10 == 3) atomicAdd(&g_cycles[what], cycles)
+#define TIMED(what, ...)                                                                          \\
+    do {                                                                                          \\
+        const unsigned from = clock();                                                            \\
+        __VA_ARGS__;                                                                              \\
+        TELL(what, (unsigned long long)(unsigned(clock()) - from));                               \\
+    } while (0)
+CONVLAB_ENTRY int read_cycles(unsigned long long* to) {
+    cudaError_t status = cudaMemcpyFromSymbol(to, g_cycles, sizeof(g_cycles));
+    const unsigned long long zeros[8] = {};
+    if (status == cudaSuccess) status = cudaMemcpyToSymbol(g_cycles, zeros, sizeof(zeros));
+    return int(status);
+}
+"""
+_BEGIN = "    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;\n\n    auto before"
+_STORE = "store_tile<256, Tiles::by_warps>(conv, tiling, b, tile, mine, r_acc, g_y);"
+_END = "    bulk_wait_read<0>();   // the copy engine still reads this block's shared memory"
+_ROLES = {
+    "#pragma once\n": "#pragma once\n" + _CLOCKS,
+    _BEGIN: _BEGIN.replace("\n\n", "\n    const unsigned began = clock();\n", 1),
+    "mbarrier_wait(&b.x_full[stage], stage_parity);": 2,
+    "mbarrier_wait(&b.w_full[slot], slot_parity);": 3,
+    _STORE: f"TELL(0, 1ull);\n        TIMED(4, ({_STORE[:-1]}));",
+    "bulk_wait_read<0>();           // of what": 5,
+    _END: "    TELL(1, (unsigned long long)(unsigned(clock()) - began));\n" + _END,
+}
+_STAGE = "mbarrier_wait(&b.x_empty[stage], parity ^ 1);"
+
+
+def probed(name: str, folder: Path) -> Path:
+    """Write a rung and the headers it includes, with clocks, into a folder; return its path."""
+    for header in KERNEL_DIR.glob("*.cuh"):
+        (folder / header.name).write_text(header.read_text())
+    text = (KERNEL_DIR / "wgmma_roles.cuh").read_text()
+    for old, new in _ROLES.items():
+        if isinstance(new, int):
+            call, mark, rest = old.partition(";")
+            new = f"TIMED({new}, {call}){mark}{rest}"
+        if text.count(old) != 1 and not old.startswith("#"):
+            raise ValueError(f"wgmma_roles.cuh has {text.count(old)} times: {old}")
+        text = text.replace(old, new, 1)
+    (folder / "wgmma_roles.cuh").write_text(text)
+    path = folder / f"{name}.cu"
+    rung = (KERNEL_DIR / path.name).read_text()
+    if _STAGE not in rung:
+        raise ValueError(f"{name} does not wait for a stage as the others do: {_STAGE}")
+    path.write_text(rung.replace(_STAGE, f"TIMED(6, {_STAGE[:-1]});"))
+    return path
+
+
+def cycles(name: str, problem: str) -> dict[str, int | str]:
+    """Run a rung with clocks, twice, and return the second run's cycles for each tile."""
+    kernel = convlab.load(probed(name, toolchain.temporary(None)), engine="cuda")
+    posed = convlab.problem(problem)
+    launch = kernel.prepare(posed, *reference.inputs(posed, 0, kernel.device, format=kernel.format))
+    found = (ctypes.c_ulonglong * 8)()
+    for _ in range(2):
+        launch()
+        torch.cuda.synchronize()
+        if status := ctypes.CDLL(str(kernel.build().library)).read_cycles(found):
+            raise RuntimeError(f"CUDA's error {status}")
+    tiles, *sums = found[: len(COLUMNS)]
+    return {"problem": problem, "rung": name, "tiles": tiles} | {
+        column: round(each / max(tiles, 1)) for column, each in zip(COLUMNS[1:], sums, strict=True)
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--problems", nargs="+", default=["square", "wide"])
+    parser.add_argument("--kernels", nargs="+", default=KERNELS)
+    asked = parser.parse_args(arguments)
+    rows = [cycles(name, problem) for problem in asked.problems for name in asked.kernels]
+    print(pd.DataFrame(rows).to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()
