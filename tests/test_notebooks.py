@@ -70,7 +70,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Run a notebook from a fresh kernel, on the simulator whatever this machine has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with executed(request.param, timeout=120, before=SMALLER) as (notebook, client):
+        with executed(request.param, timeout=300, before=SMALLER) as (notebook, client):
             yield Run(request.param, copy.deepcopy(notebook), client)
 
 
