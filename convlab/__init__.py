@@ -13,19 +13,25 @@ In a notebook, ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab`` (`conv
 Importing compiles nothing and touches no GPU.
 """
 
-from . import nn
-from .fast.ab import ab
-from .fast.best import best
-from .fast.compare import compare
-from .fast.receipts import load_result
-from .fast.sweep import sweep
-from .right.check import check
-from .run.kernel import Kernel, compile, load
-from .show.sliders import sliders
-from .why import access_map, inspect
-from .words import errors
-from .words.errors import ConvlabError
-from .words.problem import Problem, problem, problems
+import os
+import sys
+
+_SCRIPT = os.path.join(os.path.dirname(sys.executable), "convlab")  # as pip installs it
+# The command line reads its words first: with torch that takes seconds. "-m", until its file is found.
+if sys.argv[:1] not in (["-m"], [_SCRIPT]):
+    from . import nn
+    from .fast.ab import ab
+    from .fast.best import best
+    from .fast.compare import compare
+    from .fast.receipts import load_result
+    from .fast.sweep import sweep
+    from .right.check import check
+    from .run.kernel import Kernel, compile, load
+    from .show.sliders import sliders
+    from .why import access_map, inspect
+    from .words import errors
+    from .words.errors import ConvlabError
+    from .words.problem import Problem, problem, problems
 
 
 def load_ipython_extension(shell: object) -> None:

@@ -1,21 +1,41 @@
 """The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed."""
 
+import atexit
 import contextlib
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
+from .machine import child
+from .machine.child_process import adopt
 from .machine.progress import Lines
-from .use.answers import PLURAL, Told, answers, kept
 from .use.grammar import parser, understood
 from .words.arguments import reason
-from .words.errors import CatalogError, ConvlabError, ProblemError
+from .words.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
 
 RIGHT, WRONG, USAGE, DECLINED, INTERRUPTED = 0, 1, 2, 3, 130  # as `grammar.STATUS` tells
+
+
+def command() -> NoReturn:
+    """What a shell starts: `main`, which Ctrl-C ends with all that runs; another, at once."""
+    adopt()  # what an interrupted compiler leaves behind, to end it too
+
+    def interrupt(*_: object) -> NoReturn:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    status = main()
+    if status == INTERRUPTED:
+        child.quit()
+        atexit._run_exitfuncs()
+        os._exit(status)  # the rest of Python's end takes as long as half its start
+    sys.exit(status)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,7 +58,10 @@ def main(argv: list[str] | None = None) -> int:
                 print(text, file=out, flush=True)
 
         try:
-            for answer in answers(understood(asked)):
+            asked = understood(asked)
+            from .use.answers import PLURAL, Told, answers, kept  # with torch
+
+            for answer in answers(asked):
                 found.append(answer)
                 if isinstance(answer, Told) and answer.failure:
                     print(answer, file=sys.stderr, flush=True)
@@ -59,7 +82,8 @@ def main(argv: list[str] | None = None) -> int:
             return status
         except (ConvlabError, OSError) as error:  # OSError: a file that was named
             usage = isinstance(error, (CatalogError, ProblemError, OSError))
-            status = USAGE if usage else _status([Told("", {}, False, failure=error)])
+            declined = DECLINED if isinstance(error, UnsupportedError) else WRONG
+            status = USAGE if usage else declined
             file = f"{error.filename or 'output'}: " if isinstance(error, OSError) else ""
             document["error"] = f"{file}{reason(error) if file else error}"
             print(f"convlab: {document['error']}", file=sys.stderr)
@@ -95,4 +119,4 @@ def _only_json(wanted: bool) -> Iterator[TextIO]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

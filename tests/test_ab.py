@@ -8,12 +8,10 @@ import functools
 import itertools
 import json
 import math
-import multiprocessing
 import pickle
 import sys
 import time
 import weakref
-from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -561,6 +559,8 @@ def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
     assert [row["planted"] for row in rows] == [*calibrate_ab.PLANTED] * 2
     assert all(row["ratio"] == pytest.approx(1 + row["planted"], rel=1e-3) for row in rows)
     assert [row["verdict"] for row in rows[2:4]] == ["slower"] * 2
+    more = next(calibrate_ab.slowed(60, rows=5))  # the next of a file that has five
+    assert more["planted"] == rows[5]["planted"] and more["mode"] == rows[5]["mode"]
     lines, good = calibrate_ab.tables(rows)
     assert good and any(line.startswith("| 2.0% | 2 | 0.0% | 100.0% |") for line in lines)
     assert not calibrate_ab.tables([row | {"verdict": "same"} for row in rows])[1]
@@ -822,12 +822,6 @@ def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     chart = convlab.show.charts.sweep_chart(frame, "03", swept.notes)
     assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
     assert convlab.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
-
-
-def test_a_sweep_takes_an_executor():
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-        found = sweep("03", {"TILE": [8, 16]}, executor=executor)
-    assert list(found.frame["TILE"]) == [16, 8]
 
 
 def test_a_sweep_puts_the_best_first_within_a_problem():

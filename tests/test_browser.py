@@ -30,10 +30,11 @@ FLAGS = (
 )
 TRACKER = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
 OUTPUT = ".jp-OutputArea-output"
-# What 00_start simulates is smaller here: the whole of it runs in test_notebooks.py.
+# What 00_start simulates is less here: the whole of it runs in test_notebooks.py.
 SMALLER = {
     "avg_pool2d(gray, 3)": "avg_pool2d(gray, 8)",
     '"N=1,C=8,H=34,W=34,K=64,R=3,S=3"': '"N=1,C=2,H=10,W=10,K=4,R=3,S=3"',
+    "compare(problem=conv)": 'compare(["01_direct", "03_smem_tile"], conv)',
     '"resnet50.layer1.0.conv2"': '"N=1,C=8,H=14,W=14,K=8,R=3,S=3,padding=1"',
 }
 

@@ -661,11 +661,25 @@ def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: 
     assert re.search(r"\nand \d+ more\n", message)
 
 
+INCLUDE = '#include "convlab.cuh"\n'
+AMISS = {  # what is replaced, by what, and what is then told, first of all the lines
+    "header": (INCLUDE, '#include "tenzor.cuh"\n', r":\d+: .*tenzor\.cuh(.*\n)*.*did you mean tensor.cuh"),
+    "torch": (INCLUDE, "#include <torch/extension.h>\n", r":\d+: .*\n(.*\n)*no torch header is needed"),
+    "word": ("    const int64_t i", "    __half j; const int64_t i",
+             r":\d+: .*\n(.*\n)*__half comes with #include <cuda_fp16.h>"),
+    "brace": ("[i] = VALUE;", "[i] = VALUE; {", r":\d+: this { is never closed\n"),
+    "brace above": (INCLUDE, "inline int one() {\n" + INCLUDE, r"cu:\d+: (this { is never|what stands)"),
+    "semicolon above": (INCLUDE, "constexpr int kOne = 1\n" + INCLUDE, r"fill.cu:\d+: what stands above"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_a_header_that_is_not_there(fill: Path, compiler: str, tmp_path: Path) -> None:
-    fill.write_text('#include "convlab.cuh"\n#include "missing.cuh"\n' + FILL)
-    message = failure(fill, compiler, tmp_path)
-    assert re.search(rf"{fill}:2: .*missing\.cuh", message)
+@pytest.mark.parametrize("what", AMISS)
+def test_what_is_amiss_is_told(fill: Path, compiler: str, what: str, tmp_path: Path) -> None:
+    old, new, told = AMISS[what]
+    assert FILL.count(old) == 1
+    fill.write_text(FILL.replace(old, new))
+    assert re.search(rf"did not compile\n\S*{told}", failure(fill, compiler, tmp_path))
 
 
 def test_a_file_in_kernels_is_named_from_the_repository() -> None:
@@ -675,13 +689,6 @@ def test_a_file_in_kernels_is_named_from_the_repository() -> None:
         load("01_direct@THREADS=33", engine="sim").build()
     assert "kernels/01_direct.cu:" in str(error.value)
     assert str(ROOT) not in str(error.value).rpartition("full log")[0]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_string_that_does_not_compile(engine: str) -> None:
-    with pytest.raises(BuildError, match=r"mine\.cu:1: .*nonsense") as error:
-        convlab.compile("nonsense here;\n" + FILL, name="mine", engine=engine)
-    assert "full log: " in short_with_a_log(error)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

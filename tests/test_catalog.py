@@ -238,25 +238,10 @@ def test_kernels_of_the_working_directory_go_first(kernels, tmp_path, monkeypatc
         catalog()
 
 
-@pytest.mark.parametrize(
-    "data, message",
-    [
-        (b"// title: \xff\n", r"not UTF-8 \(byte 10\).*iconv"),
-        (None, "cannot read .*Is a directory"),
-    ],
-)
-def test_a_file_that_cannot_be_read(tmp_path, data, message):
-    path = tmp_path if data is None else tmp_path / "a.cu"
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(CatalogError, match=message):
-        read(path)
-
-
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
-    path = tmp_path / "a.cu"
-    path.write_bytes("\ufeff// title: Ä\n".encode())
-    assert read(path) == "// title: Ä\n"
+def test_a_file_that_cannot_be_read(tmp_path):
+    """Of an encoding, and a mark before the text, see test_errors.py."""
+    with pytest.raises(CatalogError, match="cannot read .*Is a directory"):
+        read(tmp_path)
 
 
 def test_the_shipped_kernels_have_headers():

@@ -286,17 +286,7 @@ def test_what_the_class_or_the_header_allows_passes():
     assert report.ok and "atomics" in str(report)
     report = check(Fake(spoilt(lambda l: l.y.mul_(l.runnable.runs)), atomics=True), PLAIN)
     assert not report.ok and "wrong when it runs again on the same data" in str(report)
-
-
-def test_what_adds_with_atomics_has_to_be_right_each_time():
-    """Its bits may move, its results may not: a sum that the first call left, or a race."""
-
-    def adds_up(launch, y):
-        launch.y.copy_(y * launch.runnable.runs)
-
-    report = check(Fake(adds_up, atomics=True), PLAIN)
-    assert [f.kind for f in report.findings] == ["not repeatable"] and not report.ok
-    assert "outputs are wrong when it runs again" in str(report) and report.findings[0].index
+    assert [f.kind for f in report.findings] == ["not repeatable"] and report.findings[0].index
 
 
 def test_outputs_that_say_little_are_noted():
@@ -304,11 +294,6 @@ def test_outputs_that_say_little_are_noted():
     assert report.ok and report.compared == "no outputs, none compared"
     report = check(Fake(), Problem(N=1, C=1, H=1, W=1, K=1, R=2, S=2, padding=3, stride=4))
     assert report.ok and "every output of this problem is the same number" in str(report)
-
-
-def test_declined_problem_raises():
-    with pytest.raises(UnsupportedError, match="needs R == 3"):
-        check(Fake(), Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1))
 
 
 def test_crash_is_a_launch_error():
@@ -443,7 +428,7 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
     fixed = [problem for problem in few if problem.R != 1]
     assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS)
+    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS) + 1
     assert {p.bias for p in (report.problem for report in first) if p.relu} == {True, False}
     told = [(report.problem, report.error) for report in first]
     assert told == [(report.problem, report.error) for report in again]
@@ -456,8 +441,8 @@ def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
     monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
     found = check(Fake(), count=16, progress=False)
     tried = {report.problem for report in found}
-    assert found.ok and len(tried) == 4 + 1  # the one that the settings ride on
-    assert found.notes[0] == "0 fixed and 19 generated problems, seed 0"
+    assert found.ok and len(tried) == 12 + 1  # the one that the settings ride on
+    assert found.notes[0] == "0 fixed and 27 generated problems, seed 0"
 
 
 def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
@@ -653,7 +638,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     assert __main__.main(arguments) == 0
     (found,) = json.loads(capfd.readouterr().out)["reports"]
     assert (
-        len(found["reports"]) == 7 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
+        len(found["reports"]) == 8 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
     )
     said, untried = found["notes"]
     assert said == "1 fixed and 6 generated problems, seed 3" and untried.startswith("not tried: ")

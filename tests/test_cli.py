@@ -2,10 +2,13 @@
 
 import errno
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +17,10 @@ import pytest
 import torch
 
 from convlab.__main__ import main
+from convlab.right import settings
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
+from convlab.words import choices
 from convlab.words.catalog import catalog
 from convlab.words.problem import PROBLEM_SETS
 from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
@@ -431,6 +436,32 @@ def test_usage_error(run, tmp_path, words, message):
     assert done.status == 2
     assert message in done.err and done.out == ""
     assert (tmp_path / "empty.md").read_text() == "nothing\n"
+
+
+@pytest.mark.parametrize("words", [["check", "--problm"], ["--help"], ["check", "01_dircet"]])
+def test_words_are_read_without_torch(words):
+    code = "import sys; sys.argv[0] = '-m'; from convlab.__main__ import main; main(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code, *words], cwd=REPOSITORY,
+                          capture_output=True, text=True)  # fmt: skip
+    assert "convlab.use.grammar" in done.stderr and "| torch" not in done.stderr
+    assert choices.SETTINGS == settings.NAMES  # written twice for that
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_an_interrupt_ends_all_at_once(tmp_path, signals):
+    environment = os.environ | {"CONVLAB_CACHE": str(tmp_path)}
+    command = [sys.executable, "-m", "convlab", "compare", "01", "03", "06", "--engine", "sim", SMALL]
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        while not list(tmp_path.glob("unfinished-*/build.ninja")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        for _ in range(signals):
+            process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=5)  # who held its pipes has ended, too
+    assert process.returncode == 130
+    assert told == ("", "convlab: interrupted\n") or signals > 1 and told == ("", "")
+    assert signals > 1 or not list(tmp_path.glob("unfinished-*"))
 
 
 def test_usage_error_as_json(run):

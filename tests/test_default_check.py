@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
+from collections.abc import Iterable
 from unittest.mock import Mock
 
 import pytest
@@ -17,11 +19,11 @@ import torch
 
 import convlab
 from convlab.machine import toolchain
-from convlab.right import reference, settings
+from convlab.right import reference, settings, shapes
 from convlab.right.check import check
 from convlab.run import build as builds
 from convlab.words.errors import LaunchError
-from convlab.words.problem import Problem
+from convlab.words.problem import Problem, problems
 from tests.suites import FOLDER
 from tests.test_report_schema import VALIDATOR
 
@@ -106,6 +108,7 @@ TOO_LONG = {
     "channels_4099": {"product": f"if (ok && ic < 4096) sum += {AT} * filt[wi];"},
     "channels_65537": {"product": f"if (ok) sum += {AT} * filt[wi - ic + (ic & 65535)];"},
     "filters_4099": {"last": "if (b && oc >= 4096) sum -= b[oc];"},
+    "outputs_1M": {"last": "if (idx >= 1 << 20) sum = 0;"},
     "planes_66000": {
         "first": "idx = (long long)blockIdx.y * d.P * d.Q + idx; "
                  "if (blockIdx.x * 256 + threadIdx.x >= d.P * d.Q) return;",
@@ -124,6 +127,19 @@ def test_a_size_that_it_is_not_written_for_is_met(
     ordinary = check(kernel, ["awkward.everything", "awkward.primes"], progress=False)
     assert ordinary.ok, ordinary
     assert not check(kernel.untraced(), [f"limits.{name}"], progress=False).ok
+
+
+@pytest.mark.parametrize("rung", ["06", "08b", "12", "16"])
+def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) -> None:
+    """In a problem of the set, of which `tests/test_mutants.py` are, and in a generated one."""
+    kernel = convlab.load(rung, engine="sim")
+
+    def met(some: Iterable[Problem]) -> set[tuple[str, str]]:
+        return set().union(*(shapes.pairs(p) for p in some if not kernel.unsupported(p)))
+
+    possible = met(shapes.generated(30 * 64))
+    assert ("bias", "groups") in {tuple(sorted(pair)) for pair in possible}
+    assert possible <= met(checking._drawn(kernel, 64, 0)) and possible <= met(problems("awkward"))
 
 
 def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +175,8 @@ UNUSUAL = {  # a kernel, and the setting that shows it
     "zero_times_what_lies_beside": ("with inf and NaN", {
         "product": f"long long last = (long long)d.N * d.C * d.H * d.W - 1, at = {FLAT};"
                    "sum += in[at < 0 ? 0 : at > last ? last : at] * (ok ? filt[wi] : 0);"}),
+    "skips_what_is_0": ("with inf and NaN", {
+        "product": f"if (ok && filt[wi] != 0) sum += {AT} * filt[wi];"}),
     "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
     "no_nan_leaves_a_relu": ("with inf and NaN", {
         "header": "// epilogue: bias, relu", "last": "if (d.relu) sum = fmaxf(sum, 0);"}),
@@ -216,6 +234,26 @@ STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it 
     "grid_of_the_first_call": ("after calls", {
         "host": "static unsigned blocks = (total + 255) / 256; conv_kernel"
                 "<<<blocks, 256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error();"}),
+    "table_kept_by_the_sizes": ("after calls", {
+        "before": "__device__ int at[99]; __global__ void fill(int dilation) "
+                  "{ at[threadIdx.x] = int(threadIdx.x) * dilation; }",
+        "product": "iw = ow * d.stride_w - d.pad_w + at[kw]; ok = ih >= 0 && ih < d.H && iw >= 0 &&"
+                   f" iw < d.W; if (ok) sum += {AT} * filt[wi];",
+        "host": "static int seen[6]; int now[6] = {d.C, d.H, d.W, d.R, d.S, d.K}, same = 0;"
+                "for (int i = 0; i < 6; i++) { same += seen[i] == now[i]; seen[i] = now[i]; }"
+                "if (same < 6) fill<<<1, 99, 0, stream>>>(d.dilation_w);"}),
+    "filter_kept_by_its_ends": ("after calls", {
+        "before": "__device__ float kept[1 << 18]; __global__ void keep(const float* w, int n) {"
+                  "if (kept[0] != w[0] || kept[n - 1] != w[n - 1])"
+                  "    for (int i = n; i-- > 0;) kept[i] = w[i]; }",
+        "product": f"if (ok) sum += {AT} * kept[wi];",
+        "host": "keep<<<1, 1, 0, stream>>>(w, d.K * (d.C / d.groups) * d.R * d.S);"}),
+    "shared_memory_asked_for_once": ("after calls", {
+        "header": "// supports: C * R * S <= 50000 * groups",
+        "host": "static bool asked; int bytes = 4 * (d.C / d.groups) * d.R * d.S;"
+                "if (bytes > 49152 && !asked) ask_for_shared_memory(conv_kernel, bytes), asked = 1;"
+                "conv_kernel<<<(total + 255) / 256, 256, bytes, stream>>>(x, w, bias, y, d, workspace);"
+                "return launch_error();"}),
     "float4_of_any_address": ("with x, w and bias 4 bytes", {
         "last": VECTOR}),
     "float4_where_the_filter_is_1x1": ("with x, w and bias 4 bytes", {
@@ -242,6 +280,36 @@ def test_addresses_and_earlier_calls_show_it(
         assert next(iter(found)).ok  # the second can show it
         assert not setting or found.smallest.setting.startswith(setting)
     assert bool(found.skipped) == ("x is not aligned" in str(parts))
+
+
+ONCE_ONLY = {  # a kernel that is right if all goes well, and what is told of it
+    "plan_that_is_an_address": ("gone: conv2d has its plan|outputs are wrong", {
+        "before": "__global__ void note(const float* w, const float** plan) { *plan = w; }",
+        "first": "filt = *(const float* const*)filt;", "workspace": """
+            CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem*) { return 8; }
+            CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem*, const float* w, void* plan,
+                                                     cudaStream_t stream) {
+                note<<<1, 1, 0, stream>>>(w, (const float**)plan);
+                return launch_error();
+            }"""}),
+    "default_stream": ("on the default stream|launches on another stream", {
+        "host": "cudaMemsetAsync(y, 0, 4 * total); conv_kernel<<<(total + 255) / 256, 256>>>"
+                "(x, w, bias, y, d, workspace); return launch_error();"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("told", "parts"), ONCE_ONLY.values(), ids=ONCE_ONLY)
+def test_both_engines_call_it_wrong(told: str, parts: dict[str, str], engine: str) -> None:
+    found = check(stranger("trusting", engine, **parts), [PLAIN], progress=False)
+    assert not found.ok and re.search(told, str(found)), found
+
+
+def test_lanes_that_happen_to_be_together_need_not_be() -> None:
+    """The mask is right in one order of the threads, and in another names the lane alone."""
+    mask = "sum += 0 * __shfl_xor_sync(__activemask(), sum, 1);"
+    found = check(stranger("together", last=mask), PLAIN)
+    assert not found.ok and {f.kind for f in found.findings} >= {"not repeatable"}
 
 
 def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:

@@ -4,6 +4,7 @@ import html
 import itertools
 import json
 import math
+import os
 import pickle
 import re
 import subprocess
@@ -43,22 +44,16 @@ needs_tools = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "gpu, threads, registers, shared, blocks, limit",
     [
-        ("H200", 256, 128, 0, 2, "registers"),
         ("H200", 256, 32, 0, 8, "warps and registers"),
         ("H200", 256, 33, 0, 6, "registers"),  # 40 a thread: units of 256 a warp
         ("H200", 32, 16, 0, 32, "blocks"),
-        ("H200", 1024, 64, 0, 1, "registers"),
         ("H200", 128, 32, 48 << 10, 4, "shared memory"),  # each takes 49 KiB
         ("H200", 96, 168, 0, 4, "registers"),  # 12 warps: 3 of each partition's registers
-        ("H200", 1024, 65, 0, 0, "registers"),
-        ("H200", 256, 32, 227 << 10, 1, "shared memory"),
         ("A100", 256, 32, 41 << 10, 3, "shared memory"),  # 42 KiB with what is reserved
         ("A100", 512, 65, 0, 1, "registers"),  # 72 a thread: 28 warps a SM
-        ("T4", 256, 32, 0, 4, "warps"),
         ("T4", 256, 32, 32 << 10, 2, "shared memory"),  # nothing is reserved there
         ("T4", 256, 32, 65 << 10, 0, "shared memory"),  # no block can have that
         ("L4", 512, 32, 0, 3, "warps"),
-        ("RTX 4090", 32, 16, 0, 24, "blocks"),
     ],
 )
 def test_occupancy_by_nvidias_rules(gpu, threads, registers, shared, blocks, limit) -> None:
@@ -125,25 +120,7 @@ def test_an_unknown_gpu_names_the_known() -> None:
 # ---- ncu ------------------------------------------------------------------------------------
 
 # Written by hand after ncu's raw page. Columns in an order of their own; one number is missing.
-_COLUMNS = ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "dram__bytes_read.sum",
-            "gpu__time_duration.sum", "launch__registers_per_thread",
-            "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-            "sm__warps_active.avg.pct_of_peak_sustained_active")  # fmt: skip
-_HEAD = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",' \
-        '"Block Size","Grid Size","Device","CC"'  # fmt: skip
-NCU = "\n".join(
-    [
-        "==PROF== Connected to process 4711 (/usr/bin/python3.12)",
-        '==PROF== Profiling "im2col" - 0: 0%....50%....100% - 9 passes',
-        _HEAD + "".join(f',"{column}"' for column in _COLUMNS),
-        '"","","","","","","","","","","","","byte","ns","register/thread","inst","%"',
-        '"0","4711","python3.12","host","im2col(ConvProblem, const float *, float *)","1","7",'
-        '"(256, 1, 1)","(4, 16, 1)","0","9.0","4608","294912","5,120","32","0","61.5"',
-        '"1","4711","python3.12","host","void gemm<(int)8, (int)4>(ConvProblem, float *)","1","7",'
-        '"(128, 1, 1)","(2, 8, 1)","0","9.0","13824","1000000","20480.5","127","9437184","n/a"',
-        "==PROF== Disconnected from process 4711",
-    ]
-)
+NCU = (FOLDER / "ncu.csv").read_text()
 FORBIDDEN = (
     "==PROF== Connected to process 12\n==ERROR== ERR_NVGPUCTRPERM - The user does not have "
     "permission to access NVIDIA GPU Performance Counters on the target device 0.\n"
@@ -167,10 +144,11 @@ def test_ncus_table_is_read_by_function_and_summed() -> None:
     own = ncu_agreement.only(found, ["gemm"])
     assert list(own["function"]) == ["gemm<8, 4>"]
     assert ncu.totals(own)["global_load_requests"] == 13824
-    # behind each of several calls stands a mark, also of one that failed
+    # behind each of several calls stands a mark, also of one that failed; the last ended halfway
     mark = found[:1].assign(function="at::cuda::<unnamed>::spin_kernel")
-    parts = ncu.split(pd.concat([found, mark, mark, found[1:], mark], ignore_index=True), 3)
-    assert [len(part) for part in parts] == [2, 0, 1] and parts[2].equals(
+    all_of_them = pd.concat([found, mark, mark, found[1:], mark, found], ignore_index=True)
+    parts = ncu.split(all_of_them, 4)
+    assert [len(part) for part in parts] == [2, 0, 1, 0] and parts[2].equals(
         found[1:].reset_index(drop=True)
     )
     some = {"ffma": 10.0, "fadd": 3.0, "dram_read_bytes": 5.0, "dram_write_bytes": 2.0,
@@ -284,7 +262,9 @@ def test_the_model_counts_what_warps_execute() -> None:
 @needs_tools
 def test_predicted_bytes_of_dram_are_those_that_ncu_counted() -> None:
     """On problems that differ by six powers of ten, and a kernel that is no rung."""
-    rows = calibrate_model.dram_rows(json.loads(calibrate_model.MEASURED.read_text()))
+    document = json.loads(calibrate_model.MEASURED.read_text())
+    document["counters"] = document["counters"][:5] + document["counters"][5::20]  # seconds each
+    rows = calibrate_model.dram_rows(document)
     known = {(row["kernel"], row["problem"]): row["predicted"] / row["dram_bytes"]
              for row in rows if row["predicted"] is not None}  # fmt: skip
     assert len(known) >= 5 and ("01_direct", "square") in known
@@ -299,10 +279,17 @@ def test_counters_that_a_gpu_adds_are_kept_beside_the_others(monkeypatch) -> Non
     monkeypatch.setattr(calibrate_model, "load", lambda name, engine: rung)
     monkeypatch.setattr(calibrate_model, "PROBLEMS", (SMALL, "wide"))
     monkeypatch.setattr(calibrate_model, "measure", lambda *a, **b: SimpleNamespace(seconds=0.5))
-    monkeypatch.setattr(ncu, "profile_each", lambda calls, *a, **b: [frame, frame[:0]])
+    asked = []
+
+    def counts(calls: list, *_: object, time_limit: float) -> list[pd.DataFrame]:
+        asked.append(([problem.label for _, problem in calls], time_limit))
+        return [frame, frame[:0]]
+
+    monkeypatch.setattr(ncu, "profile_each", counts)
     before = {"gpu": "H200", "device": "d", "date": "then", "times": [1],
               "counters": [{"kernel": "02_im2col_gemm", "problem": "wide", "dram_bytes": 5}]}  # fmt: skip
-    seen = calibrate_model.measured(["02"], "dram", before)
+    seen = calibrate_model.measured(["02"], "dram", before, 7.0)
+    assert asked == [([convlab.problem(SMALL).label, "wide"], 7.0)]  # what is known comes last
     assert seen["times"] == [1] and seen["date"] == "then"
     kept, new = seen["counters"]
     assert kept == before["counters"][0] and new["problem"] == convlab.problem(SMALL).label
@@ -666,6 +653,10 @@ def test_on_a_gpu_there_is_a_time_and_counters_or_the_reason_why_not() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
+    reason="DRAM's counters count what all processes do: run it alone, with -n 0",
+)
 def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
     """Several calls in one process, of several functions too."""
     spec = convlab.problem("N=32,C=32,H=130,W=130,K=64,R=3,S=3")  # more than any L2 holds
@@ -677,4 +668,4 @@ def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
     for (rung, _), frame in zip(calls, frames, strict=True):
         counted = frame["dram_read_bytes"].sum() + frame["dram_write_bytes"].sum()
         told = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram_bytes
-        assert told is None or 1 / 1.5 < told / counted < 1.5, (rung.name, told, counted)
+        assert told is None or 1 / 1.5 < told / counted < 1.5, (rung.name, told, frame.to_dict())

@@ -63,15 +63,14 @@ def folder(tmp_path: Path) -> Path:
 def test_imported_from_anywhere_with_the_shipped_kernels(
     installed: Installed, folder: Path
 ) -> None:
-    script = f"""if True:
+    script = """if True:
         import convlab
         print(convlab.__file__, convlab.load("01_direct", engine="sim").title, sep="\\n")
-        print(convlab.check(convlab.load("01b_register_channels", engine="sim"), "{SMALL}"))
+        print(convlab.load("01b_register_channels", engine="sim").build().library)
     """
-    where, title, report = installed.run("-c", script, cwd=folder).split("\n", 2)
+    where, title, built = installed.run("-c", script, cwd=folder).splitlines()
     inside = installed.checkout if "checkout" in where else installed.environment
-    assert Path(where).is_relative_to(inside) and title == "Mine"
-    assert report.startswith("01b_register_channels on") and "right" in report
+    assert Path(where).is_relative_to(inside) and title == "Mine" and Path(built).exists()
 
 
 def test_the_command_finds_shipped_kernels_and_a_users_own(

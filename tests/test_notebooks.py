@@ -13,21 +13,25 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
-from run_notebooks import NOTEBOOKS, clean, executed, names
+
+from tests.instruments.run_notebooks import NOTEBOOKS, clean, executed, names
 
 KIBIBYTES = 400  # a notebook's size at most
 LINES = 20  # a code cell's length at most
 KERNEL_LINES = 60  # of one that holds a whole .cu file
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
-# Of a problem that is too large for the simulator, `inspect` has a fifth of the blocks simulated.
+# Of a problem that is too large for the simulator, `inspect` has a fifth of the blocks simulated; and
+# nvcc compiles what `inspect` shows, not all that is checked, as in the other tests (conftest.py).
 SMALLER = """
 import sys
 
 sys.path.insert(0, "..")
+from convlab.run.kernel import Kernel
 from convlab.why import counting
 
 counting.MACS //= 5
+Kernel.by_nvcc = lambda kernel: None
 """
 # A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"

@@ -180,6 +180,19 @@ def test_tolerance_of_halves_is_of_one_rounding(dtype, gemm_k):
     assert normwise(in_half, expected) > bound
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
+def test_tolerance_lets_a_few_outputs_be_rounded_by_as_much_as_may_be(precision):
+    if precision == "tf32":
+        x = torch.tensor([1 + 2**-10 - 2**-23])  # of which nearly a step is cut off, twice
+        few = normwise(tf32(x, truncate=True).square(), x.double().square())
+    else:
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+        y = torch.tensor([1 + torch.finfo(dtype).eps / 2], dtype=torch.float64)  # half a step
+        few = normwise(y.to(dtype), y)
+    assert tolerance(precision, 1) < few < tolerance(precision, 1, 2)
+    assert tolerance(precision, 1, 128) == tolerance(precision, 1)
+
+
 @pytest.mark.parametrize("gemm_k", [1, 9, 144, 1440])
 def test_tolerance_lets_the_worst_order_of_summation_pass(gemm_k):
     generator = torch.Generator().manual_seed(0)

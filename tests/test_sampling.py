@@ -1,6 +1,5 @@
 """Some blocks for all: what is scaled, how far it is off, and what a sample cannot tell."""
 
-import json
 import math
 import re
 
@@ -9,7 +8,6 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.__main__ import main
 from convlab.right.reference import inputs
 from convlab.run.launch import integers
 from convlab.run.runnable import Launch
@@ -151,20 +149,6 @@ def test_what_needs_all_blocks_is_not_reported() -> None:
     assert not launched(kernel, ONE).findings
     lowered = convlab.load("02_im2col_gemm", engine="sim", sample=4)  # reads what did not run
     assert not launched(lowered).findings
-
-
-def test_inspect_takes_a_sample(tmp_path, capfd: pytest.CaptureFixture) -> None:
-    requests = []
-    for more in ([], ["--sample", "5"]):
-        status = main([
-            "inspect", "01", "--problem", "N=2,C=4,H=40,W=40,K=8,R=3,S=3,padding=1", "--engine",
-            "sim", "--json", "--plot", str(tmp_path / "x.png"), *more,
-        ])  # fmt: skip
-        assert status == 0
-        document = json.loads(capfd.readouterr().out)["inspections"][0]
-        requests.append(sum(row["requests"] for row in document["lines"]))
-    whole, sampled = requests
-    assert sampled != whole and sampled == pytest.approx(whole, rel=0.3)
 
 
 def test_inspect_of_a_sample_is_of_the_problem_itself() -> None:

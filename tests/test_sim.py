@@ -153,12 +153,6 @@ def test_fault(name):
         assert f"faults.cu:{at + 1}:  {marked.strip()}" in message
 
 
-def test_after_a_fault_the_next_run_is_right():
-    with pytest.raises(LaunchError):
-        FAULTS.launch("null")
-    BLOCKS.check("reverse", 32, "sim")
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", REFUSED.cases)
 def test_refused_launch(name, engine):

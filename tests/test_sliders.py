@@ -7,10 +7,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from run_notebooks import Interpreter, clean
 
 import convlab
 from convlab.words.errors import ProblemError
+from tests.instruments.run_notebooks import Interpreter, clean
 
 CELL = """import sys; sys.path.insert(0, "..")
 import matplotlib.pyplot as plt, convlab

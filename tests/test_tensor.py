@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -153,8 +154,12 @@ def test_the_rungs_are_right(rung: str) -> None:
     assert (y - truth).norm() / truth.norm() < bound
 
 
+# Else a half of them, of each kind that is told alone.
+CHOSEN = PLANTED if os.environ.get("CONVLAB_DEEP") else PLANTED[1::2]
+
+
 @pytest.mark.parametrize(
-    ("rung", "old", "new", "kinds"), [case[1:] for case in PLANTED], ids=[c[0] for c in PLANTED]
+    ("rung", "old", "new", "kinds"), [case[1:] for case in CHOSEN], ids=[c[0] for c in CHOSEN]
 )
 def test_a_planted_bug_is_told(
     rung: str, old: str, new: str, kinds: set[str], tmp_path: Path
@@ -198,16 +203,14 @@ def test_libraries_are_of_the_class_and_layout() -> None:
 
 @pytest.mark.parametrize("spec", SHAPES)
 @pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_channels_last(engine: str, spec: str, tmp_path: Path) -> None:
+def test_channels_last(engine: str, spec: str) -> None:
     """By two blocks, so that each has many tiles."""
-    path, blocks = (
-        tmp_path / "two_blocks.cu",
-        "device.smem, device.multiprocessors);\n    if (tiling.st",
-    )
+    blocks = "device.smem, device.multiprocessors);\n    if (tiling.st"
     source = (KERNEL_DIR / f"{LAST}.cu").read_text()
     assert blocks in source
-    path.write_text(source.replace(blocks, blocks.replace("device.multiprocessors", "2")))
-    report = check(load(path, engine=engine), named_problem(spec), scale=None)
+    source = source.replace(blocks, blocks.replace("device.multiprocessors", "2"))
+    kernel = convlab.compile(source, name="two_blocks", engine=engine)
+    report = check(kernel, named_problem(spec), scale=None)
     assert report.ok, str(report)
 
 

@@ -13,22 +13,21 @@ from ..right.report import Report, traffic_bytes
 from ..run import worker
 from ..run.fit import fit
 from ..run.function import Function, declared
-from ..run.kernel import ENGINES, compile
+from ..run.kernel import compile
 from ..run.made import made_of
 from ..run.runnable import Runnable, run
 from ..words import arguments
+from ..words.choices import ENGINES, MODES, SECONDS, THRESHOLD
 from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
 from . import paired
 from .compare import identity, side_by_side
 from .measure import shared_inputs
-from .paired import MODES, Paired, Until
-from .ratio import THRESHOLD
+from .paired import Paired, Until
 from .trusted import LEFT, altered, replaced, replaced_before, settings
 from .verdict import AB, ABs
 from .witness import Caught, audit
 
-LIMIT_SECONDS = 10.0  # for the rounds of one mode
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
 _LIBRARIES = r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)"
@@ -46,7 +45,7 @@ def ab(
     careful: bool = False,
     threshold: float = THRESHOLD,
     target: float | None = None,
-    limit_seconds: float = LIMIT_SECONDS,
+    limit_seconds: float = SECONDS,
     seed: int = 0,
     isolate: bool = True,
 ) -> AB | ABs:

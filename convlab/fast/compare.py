@@ -136,7 +136,9 @@ class _Entry:
             "kernel": kernel.name, "title": kernel.title, "class": kernel.precision,
             "engine": kernel.engine, "right": self.right,
             "error": report.error if report else math.nan,
-            "bound": reference.tolerance(kernel.precision, problem.gemm_k),
+            "bound": reference.tolerance(
+                kernel.precision, problem.gemm_k, math.prod(problem.y_shape)
+            ),
         }  # fmt: skip
         if peaks:
             cells = (self.timing or Timing()).cells
@@ -313,7 +315,7 @@ def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None
     notes = ["on the CPU: no time is a GPU's"]
     if peaks is not None:
         here = describe(entries[0].kernel.device)
-        notes = [f"on {here}", f"floors from measured ceilings: {peaks}"]
+        notes = [f"on {here}", f"floors from ceilings: {peaks}"]
     elif any(entry.kernel.simulated for entry in entries):
         what = "traffic is counted, no time is a GPU's; floor: x, w, y moved once"
         notes = [f"on the simulator: {what}"]

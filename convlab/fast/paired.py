@@ -39,7 +39,6 @@ from .ratio import Ratio, estimate, pooled, settled
 from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, nothing, rounds
 from .witness import Caught, Witness, draw
 
-MODES = ("cold", "hot")
 _COLD_GRAPH_SECONDS = 100e-6  # shorter kernels are put in a graph with their flushes
 _COLD_BATCH = 16  # launches of such a graph
 _HOT_GRAPH_SECONDS = 1e-3

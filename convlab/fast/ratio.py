@@ -36,8 +36,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..words.choices import THRESHOLD
+
 LEAST_ROUNDS = 32  # also in independent ones, see `autocorrelation_time`
-THRESHOLD = 0.01
 LOOKS = tuple(round(LEAST_ROUNDS * 2 ** (step / 2)) for step in range(13))  # 32 ... 2048
 _QUANTILE = 2.1
 # Student's two-sided 95% quantile, by the number of runs (one more than its degrees of freedom).

@@ -231,6 +231,23 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def quit(seconds: float = 1.0) -> None:
+    """Kill all that this process has started, until its other threads end, or that time is over."""
+    until = time.monotonic() + seconds
+    _kill_below(os.getpid())
+    while len([t for t in threading.enumerate() if not t.daemon]) > 1 and time.monotonic() < until:
+        time.sleep(0.02)
+        _kill_below(os.getpid())
+
+
+def _kill_below(process: int) -> None:
+    with contextlib.suppress(OSError):  # ended meanwhile
+        told = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
+        for child in map(int, " ".join(told).split()):
+            _kill_below(child)
+            os.kill(child, signal.SIGKILL)
+
+
 def _kept(command: Sequence[str], line: int) -> list[str]:
     return [sys.executable, "-I", "-S", _THERE, "keep", str(line), *command]
 

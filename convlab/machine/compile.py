@@ -24,10 +24,12 @@ from types import ModuleType
 
 import torch
 
+from ..words.arguments import hint
 from ..words.catalog import KERNEL_DIR
 from ..words.errors import BuildError
 from . import toolchain
 from .cache import Made
+from .messages import Message, messages, quoted
 
 CXX_FLAGS = ["-std=c++17", "-w"]
 # No library of torch's is needed, and none is read: see `_no_libraries`.
@@ -189,9 +191,11 @@ def _must_take_all(source: Source) -> None:
 @functools.cache
 def _cpp_extension() -> ModuleType:
     """torch's builder, which loads nothing of ours; slow to import, so only when it is needed."""
-    # a CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc
+    # a CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc; and
+    # that `c++ --version` ended, when Ctrl-C ended it
+    unasked = re.compile("No CUDA runtime|Error checking compiler version")
     logger = logging.getLogger("torch.utils.cpp_extension")
-    logger.addFilter(lambda record: "No CUDA runtime" not in record.getMessage())
+    logger.addFilter(lambda record: not unasked.match(record.msg))
     builder = importlib.import_module("torch.utils.cpp_extension")
     load = builder._import_module_from_library
     builder._import_module_from_library = lambda name, *rest: (
@@ -229,11 +233,16 @@ def _listed(folder: Path) -> list[Path]:
 # ---- what compilers say: the first errors, at the user's lines ---------------------------------
 
 _SHOWN = 2  # errors
-# g++'s ``file:1:2: error: text``, or nvcc's ``file(1): error: text`` and what it quotes below.
-_ERROR = re.compile(
-    r"^(.+?)(?::(\d+):(\d+)|\((\d+)\)): (?:fatal |catastrophic )?error:? (.*)", re.MULTILINE
+_CUT_SHORT = re.compile(
+    r"expected|.*(declaration|definition|specification).* (at block|not allowed)"
 )
-_QUOTED = re.compile(r"(?:\n.*){0,4}?\n(.*)\n( *)\^ *$", re.MULTILINE)
+# What a word comes with, where nothing that was included declares it.
+_FROM = {
+    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>", r"__half2?": "<cuda_fp16.h>",
+    "cooperative_groups": "<cooperative_groups.h>", r"__pipeline_\w+": "<cuda_pipeline.h>",
+    r"cublas\w+": "<cublas_v2.h>", r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
+}  # fmt: skip
+_TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
 def compile_error(source: Source, log: str, label: str = "") -> BuildError:
@@ -244,7 +253,13 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
     path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
     path.parent.mkdir(exist_ok=True)
     path.write_text(log, errors="replace")
-    found = list(dict.fromkeys(_errors(log)))
+    found = [said for said in dict.fromkeys(messages(log)) if said.kind == "error"]
+    first = next(iter(found), Message("", 0, None, "", ""))
+    ours = first.file not in texts or first.file == str(KERNEL_DIR / "convlab.cuh")
+    if ours and _CUT_SHORT.match(first.text) and (include := _INCLUDE.search(source.text)):
+        line = source.text.count("\n", 0, include.start(1)) + 1
+        text = "what stands above this #include is not complete: a ; or a closing brace is missing"
+        found.insert(0, Message(source.label, line, None, "error", text))
     undefined = re.search(r"undefined reference to .*", log)
     shown = []
     if found:
@@ -253,54 +268,31 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         first = f"{label} does not link: {undefined[0]}"
     else:
         first, shown = f"{label} did not build", [s for s in log.splitlines() if s.strip()][-6:]
-    for file, line, place, message in found[:_SHOWN]:
+    for file, line, place, _, message in found[:_SHOWN]:
         short = file
         with contextlib.suppress(ValueError):
             short = Path(file).relative_to(KERNEL_DIR.parent)
-        shown += [f"{short}:{line}: {message}", *_quote(texts.get(file), line, place)]
+        shown += [f"{short}:{line}: {message}", *quoted(texts.get(file), line, place)]
     if len(found) > _SHOWN:
         shown.append(f"and {len(found) - _SHOWN} more")
-    places = [(file, line, message) for file, line, _, message in found]
+    shown += _advice(source, found)
+    places = [(said.file, said.line, said.text) for said in found]
     return BuildError("\n".join([first, *shown, f"full log: {path}"]), places)
 
 
-# Where in a line: g++'s column, or (of nvcc, which quotes the line with its macros replaced) a word
-# and how many like it stand before it.
-_Place = int | tuple[str, int] | None
-
-
-def _errors(log: str) -> Iterator[tuple[str, int, _Place, str]]:
-    """(file, line, place, message) of each error."""
-    for error in _ERROR.finditer(log):
-        file, line, column, nvcc_line, message = error.groups()
-        place: _Place = int(column) if column else None
-        if nvcc_line and (below := _QUOTED.match(log, error.end())):
-            quoted, start = below[1], len(below[2])
-            word = re.match(r"\w+|.?", quoted[start:])[0]
-            place = word, len(re.findall(_whole(word), quoted[:start]))
-        yield file, int(line or nvcc_line), place, message
-
-
-def _whole(word: str) -> str:
-    """A pattern of a word that is no part of a longer one."""
-    return rf"(?<!\w){re.escape(word)}(?!\w)" if word.isidentifier() else re.escape(word)
-
-
-def _quote(text: str | None, line: int, place: _Place) -> list[str]:
-    if text is None:
-        return []
-    lines = [entry.expandtabs(8) for entry in text.splitlines()]  # as g++ counts columns
-    column = place
-    if isinstance(place, tuple):
-        word, before = place
-        found = list(re.finditer(_whole(word), lines[line - 1])) if word else []
-        column = found[before].start() + 1 if before < len(found) else None
-    shown = []
-    for number in range(max(1, line - 1), min(len(lines), line + 1) + 1):
-        shown.append(f"{number:5} | {lines[number - 1]}")
-        if number == line and column:
-            shown.append(f"{'':5} | {' ' * (column - 1)}^")
-    return shown
+def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
+    """What to include, or not."""
+    told = "\n".join(error.text for error in errors)
+    if errors and _TORCH.search(source.text):
+        yield "no torch header is needed, nor can be had: conv2d gets raw pointers, see convlab.cuh"
+    for name in re.findall(r"([\w./-]+): No such file", told):
+        if f'"{name}"' in source.text:
+            near = [path.name for base in (source.folder, KERNEL_DIR) for path in base.glob("*.*h")]
+            yield f"{name} is looked for beside the kernel, and in {KERNEL_DIR}{hint(name, near)}"
+    for word in dict.fromkeys(re.findall(r"[‘\"'](\w+)", told)):
+        header = next((known for name, known in _FROM.items() if re.fullmatch(name, word)), None)
+        if header and header[1:-1] not in source.text:
+            yield f"{word} comes with #include {header}"
 
 
 # ---- names that every tool can read ------------------------------------------------------------

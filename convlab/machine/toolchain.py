@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from ..words.errors import BuildError
 
 INSTALL = "pip install -r requirements.txt"
 CACHE = "CONVLAB_CACHE"
+MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {CACHE}"
 _passing: set[Path] = set()  # private folders that stand in for it
 OLDEST_GCC = 11
 _CUDA_TOOLS = ("nvcc", "nvdisasm", "cuobjdump", "cu++filt", "ncu", "compute-sanitizer")
@@ -179,6 +178,8 @@ def toolkits() -> Iterator[Cuda]:
 
 def torch_cuda() -> tuple[int, int] | None:
     """The CUDA release that torch was built for, (13, 0), or None."""
+    import torch  # slow to import, and the words of a command line are read without it
+
     major, minor = (torch.version.cuda or "0.0").split(".")[:2]
     return (int(major), int(minor)) if int(major) else None
 

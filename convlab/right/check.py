@@ -7,7 +7,6 @@ in a process of its own, so that what it breaks is not the caller's.
 """
 
 import functools
-import itertools
 import math
 import re
 import time
@@ -23,6 +22,7 @@ from ..run.fit import fit
 from ..run.kernel import resolve
 from ..run.runnable import Runnable, explained
 from ..words import arguments
+from ..words.choices import COUNT
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, WrongResult
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
@@ -32,9 +32,8 @@ from .examine import examine, failed
 from .report import Report, Reports
 from .settings import ONCE, ORDINARY, SETTINGS, Setting, with_relu
 
-COUNT = 64  # generated problems, unless told otherwise
 _RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
-_DRAWS = 30  # times as many, of which those are picked that a kernel of few problems does
+_DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
@@ -42,7 +41,9 @@ _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)  # one that is declared
 _LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
-_ONCE = "run once, untraced: longer than {:,}"  # without looking for races
+_MANY = 500_000  # outputs: so is one of so many, without looking for races
+_ONCE = "run once, untraced: longer than {:,}, or of over {:,} outputs"
+_SIM_OUTPUTS = 4_000_000  # minutes for some kernels
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 
@@ -83,8 +84,9 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given; where the kernel declines most of
-        them, more are, until a quarter of so many are for it.
+        How many problems are generated where none is given; where the kernel declines some of
+        them, more are, until a quarter of so many are for it, and each two unusual options that
+        it does together (a stride and groups, groups and a bias, ...) are in one of them.
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
@@ -167,13 +169,14 @@ def check(
     def short(problem: Problem) -> Report:
         """A problem of the default check."""
         if kernel.simulated and _is_long(problem):
-            return one(problem, untraced, (_ONCE.format(_LONG),), ONCE)
+            return one(problem, untraced, (_ONCE.format(_LONG, _MANY),), ONCE)
         return one(problem)
 
     found: Report | Reports
     asked, of_set = ([], False) if problem is None else members(problem)
     if problem is None:
-        chosen = [*named_problems("awkward"), *named_problems("limits")]
+        chosen = [p for name in ("awkward", "limits") for p in named_problems(name)
+                  if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
         drawn = _drawn(kernel, count, seed)
         what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {seed}"
         chosen += drawn
@@ -187,7 +190,7 @@ def check(
                             skipped=found.skipped + again.skipped)  # fmt: skip
         for on in settings.hosts(kernel, [r.problem for r in found]):
             if found.ok and kernel.source:  # of a kernel's file
-                found = _in_settings(kernel, functools.partial(one, on), found)
+                found = _in_settings(kernel, one, on, found)
         passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
         if kernel.source and max(passed, default=0) < _INT:
             most = f"not tried: an x or y of more than {max(passed, default=0):,} elements"
@@ -207,7 +210,8 @@ def check(
 
 
 def _is_long(problem: Problem) -> bool:
-    return max(*problem.x_shape, *problem.w_shape, *problem.y_shape) > _LONG
+    sizes = *problem.x_shape, *problem.w_shape, *problem.y_shape
+    return max(sizes) > _LONG or math.prod(problem.y_shape) > _MANY
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:
@@ -217,16 +221,16 @@ def _rank(report: Report) -> tuple[bool, bool, int, int]:
 
 
 def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
-    """So many generated problems; more, if it declines most, until a quarter are for it."""
-    drawn = [with_relu(kernel, problem) if i % _RELU == 0 else problem
-             for i, problem in enumerate(shapes.generated(count, seed))]  # fmt: skip
-    able = sum(not kernel.unsupported(problem) for problem in drawn)
-    for problem in itertools.islice(shapes.generated(_DRAWS * count, seed), count, None):
-        if 4 * able >= count:
-            break
-        if not kernel.unsupported(problem):
+    """So many generated problems; if it declines some, until it does a quarter, and all pairs."""
+    drawn: list[Problem] = []
+    able, met = 0, set()
+    for i, problem in enumerate(shapes.generated(_DRAWS * count, seed)):
+        problem = problem if i % _RELU else with_relu(kernel, problem)
+        does = not kernel.unsupported(problem)
+        new = shapes.pairs(problem) - met if does else set()
+        if len(drawn) < count or (does and 4 * able < count) or (new and able < len(drawn)):
             drawn.append(problem)
-            able += 1
+            able, met = able + does, met | new
     return drawn
 
 
@@ -295,13 +299,15 @@ def _check_set(
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
 
 
-def _in_settings(kernel: Runnable, one: Callable[..., Report], found: Reports) -> Reports:
+def _in_settings(
+    kernel: Runnable, one: Callable[..., Report], problem: Problem, found: Reports
+) -> Reports:
     """Add the reports of a kernel that is right so far in all settings, on one problem."""
     reports: list[Report] = []
     declined: list[tuple[Problem, str]] = []
-    for setting in SETTINGS:
+    for setting in SETTINGS if 4 * problem.gemm_k <= settings.SHARED else SETTINGS[-1:]:
         try:
-            reports.append(one(setting=setting))
+            reports.append(one(problem, setting=setting))
         except LaunchError as error:
             if setting.offset and not error.kind:  # it says that it does not take such
                 declined.append((error.problem, str(error)))

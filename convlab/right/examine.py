@@ -68,7 +68,7 @@ def _examine(
     setting: Setting,
 ) -> Report:  # fmt: skip
     guards, said = Guards(setting.offset if setting.offset == settings.Y_OFFSET else 0), list(notes)
-    bound = reference.tolerance(kernel.precision, problem.gemm_k)
+    bound = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
     else:
@@ -80,18 +80,29 @@ def _examine(
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
 
-    started = time.perf_counter()
-    poisoned = _run(launch, settings.others(kernel, problem) if setting.after_others else ())
-    host_seconds = time.perf_counter() - started
-    counters = launch.counters
-    failures = tally.changed_inputs(launch.inputs, right.inputs)
-    seen = list(launch.findings)
+    pristine = right.inputs
+    if launch.plan is not None:  # a call is given it instead of the filter, which may be gone then
+        pristine = right.inputs[0], launch.inputs[1].fill_(math.nan).clone(), right.inputs[2]
 
-    y = launch.y
-    if setting.data in ("denormals", "special"):
-        known = torch.cat([piece for _, piece in right.pieces])
-        y = settings.forgiven(setting.data, y, known, problem, right.inputs, kernel.mixes)
-    found = tally.Tally(right, y, bound, poisoned)
+    failures: list[Finding] = []
+    seen: list[Finding] = []
+    for earlier in settings.histories(kernel, problem) if setting.after_others else [[]]:
+        started = time.perf_counter()
+        poisoned = _run(launch, earlier)
+        host_seconds = time.perf_counter() - started
+        counters = launch.counters
+        failures += tally.changed_inputs(launch.inputs, pristine)
+        seen += launch.findings
+
+        y = launch.y
+        if setting.data in ("denormals", "special"):
+            known = torch.cat([piece for _, piece in right.pieces])
+            y = settings.forgiven(setting.data, y, known, problem, right.inputs, kernel.mixes)
+        found = tally.Tally(right, y, bound, poisoned)
+        if not found.right and earlier:
+            said.append(f"wrong after {', then '.join(map(str, earlier))}")
+        if not found.right or failures:
+            break
     failures += found.failures()
     if not found.error <= bound:
         text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
@@ -112,8 +123,10 @@ def _examine(
             raise
         moving = [*found_in(error)]  # beside the wrong result of another order of threads
     failures += moving + guards.violations()
-    failures += tally.changed_inputs(launch.inputs, right.inputs)
+    failures += tally.changed_inputs(launch.inputs, pristine)
     seen += launch.findings
+    strays = {f.line: f for f in seen if f.kind == "wrong stream"}  # a GPU need not show it
+    failures += [dataclasses.replace(stray, error=True) for stray in strays.values()]
     known = {failure.kind for failure in failures}
     warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
     findings = tuple(dict.fromkeys([*failures, *warnings.values()]))
@@ -155,10 +168,11 @@ def failed(
     kernel: Runnable, problem: Problem, error: LaunchError, setting: Setting = ORDINARY
 ) -> Report:
     """Return the report of a kernel that did not run to its end."""
+    outputs = math.prod(problem.y_shape)
     return _report(
         kernel, problem, ok=False, error=math.nan,
-        bound=reference.tolerance(kernel.precision, problem.gemm_k), worst=math.nan,
-        limit=math.nan, outputs=math.prod(problem.y_shape), wrong=0, unwritten=0,
+        bound=reference.tolerance(kernel.precision, problem.gemm_k, outputs), worst=math.nan,
+        limit=math.nan, outputs=outputs, wrong=0, unwritten=0,
         compared="nothing compared", failures=(str(error),), fault=error.kind,
         findings=found_in(error), setting=setting.words,
     )  # fmt: skip

@@ -25,6 +25,7 @@ TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
 _KEPT_BYTES = 2 << 30  # of the last reference
 FEW = 256  # outputs that may cancel to nearly nothing: rms is what random signs would give, then
+FEW_ROUNDINGS = 128  # outputs, which may err by as much as one of them
 CHUNK_BYTES = 256 << 20  # temporaries of one step of the truth
 # tf32: the operands', truncated; of the other two: the tensors', rounded
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -116,7 +117,7 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
     return torch.stack(torch.unravel_index(indices, shape), dim=1).to(device)
 
 
-def tolerance(precision: str, gemm_k: int) -> float:
+def tolerance(precision: str, gemm_k: int, outputs: float = math.inf) -> float:
     """Return the largest normwise relative error, ||y - truth|| / ||truth||, of a right result.
 
     fp32: the error of a sum of k terms in any order is bounded by k u (u = 2^-24), but roundings
@@ -136,15 +137,22 @@ def tolerance(precision: str, gemm_k: int) -> float:
     bound is twice that, plus the fp32 term. Sums kept in bf16 fail it from k = 16 on. fp16 is the
     same with 11 bits (u = 2^-11); what a kernel overflows beyond 65504 is an error.
 
+    Few `outputs` have no mean to go by: their roundings may all be of the larger ones. So below
+    `FEW_ROUNDINGS` of them the bound is what the rounding of a single one is at most, u, and 2 u
+    of tf32's two operands. (Of M squares of roundings, in [0, u^2] and of mean (0.41 u)^2, the
+    mean exceeds (0.82 u)^2 with a chance below exp(-M / 6), y's normal sizes being the weights:
+    Hoeffding's inequality; 5e-10 for 128.)
+
     Raises ProblemError if there is no such precision.
     """
     accumulation = 4 * 0.29 * math.sqrt(max(gemm_k, 1)) * UNIT_ROUNDOFF["fp32"]
+    few = outputs < FEW_ROUNDINGS
     if precision == "fp32":
         return max(2e-6, accumulation)
     if precision == "tf32":
-        return 2 * 0.79 * UNIT_ROUNDOFF["tf32"] + accumulation
+        return 2 * (1 if few else 0.79) * UNIT_ROUNDOFF["tf32"] + accumulation
     if precision in ("bf16", "fp16"):
-        return 2 * 0.41 * UNIT_ROUNDOFF[precision] + accumulation
+        return (1 if few else 2 * 0.41) * UNIT_ROUNDOFF[precision] + accumulation
     raise ProblemError(f"no precision {precision!r}; there are {', '.join(UNIT_ROUNDOFF)}")
 
 

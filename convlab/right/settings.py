@@ -18,8 +18,9 @@ What a right kernel may do there is decided here, by rule:
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +78,8 @@ LITTLE_WORKSPACE = "little_workspace"  # of `check`: the kernel's limit is anoth
 NAMES = (*(setting.name for setting in SETTINGS), LITTLE_WORKSPACE)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for those, by 16 bytes
+_LARGE = "limits.channels_4099"  # of which a block may want more than this: was it asked for once,
+SHARED = 48 << 10  # for fewer bytes?
 _FEW_MACS = 500_000
 
 
@@ -89,7 +92,8 @@ def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
     others = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
     taken = [p for p in [*usual, *others] if not kernel.unsupported(p)][:1]
     second = [p for p in [named_problem(_POINTWISE), *taken] if not kernel.unsupported(p)][:1]
-    return list(dict.fromkeys(taken + [with_relu(kernel, p) for p in second]))
+    large = [p for p in [named_problem(_LARGE)] if not kernel.unsupported(p)]
+    return [*dict.fromkeys([*taken, *(with_relu(kernel, p) for p in second), *large])]
 
 
 def with_relu(kernel: Runnable, problem: Problem) -> Problem:
@@ -98,20 +102,35 @@ def with_relu(kernel: Runnable, problem: Problem) -> Problem:
     return problem if kernel.unsupported(other) else other
 
 
-def others(kernel: Runnable, problem: Problem) -> list[Problem]:
-    """What it is called for before: smaller, larger, of the same sizes otherwise, at last the same."""
-    N, H, W, K = problem.N, problem.H, problem.W, problem.K
+def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
+    """What it is called for before, each time anew; the problem is to come out right after each.
+
+    What a kernel keeps, it looks up by some of a problem's numbers, or of the data. So after one
+    that is unlike the problem in all numbers comes one that is unlike it in a single one, or only
+    in two elements of each tensor.
+    """
+    N, C, H, W, K = problem.N, problem.C, problem.H, problem.W, problem.K
     (pad_h, pad_w), (dilation_h, dilation_w) = problem.padding, problem.dilation
-    changes = (
-        {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, {"R": 1, "S": 1},
-        {"N": N + 1, "H": H + 3, "W": W + 8, "K": 2 * K}, {"padding": (pad_h + 1, pad_w)},
-        {"dilation": (dilation_h, dilation_w + 1)}, {"stride": (2, 1)}, {},
+
+    def like(*changes: dict[str, Any]) -> Iterator[Problem]:
+        for change in changes:
+            with contextlib.suppress(ProblemError):
+                other = dataclasses.replace(problem, name="", **change)
+                if not kernel.unsupported(other):
+                    yield other
+
+    if 4 * problem.gemm_k > SHARED:
+        fewer = problem.groups * (SHARED // (4 * problem.R * problem.S) + 1)
+        return [[*like({"C": fewer})]]
+    more = {"N": N + 1, "C": 2 * C, "H": H + 3, "W": W + 8, "K": 2 * K}
+    point = more | {"R": 1, "S": 1, "padding": (0, 0)}
+    unlike = next(like(point | {"stride": (2, 3), "dilation": (2, 2)}, point, more, {}))
+    less, *others = like(
+        {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)}, more, {"padding": (pad_h + 1, pad_w)},
+        {"dilation": (dilation_h, dilation_w + 1)}, {"dilation": (dilation_h + 1, dilation_w)},
+        {"stride": (2, 1)}, {"groups": 1}, {},
     )  # fmt: skip
-    found = []
-    for change in changes:
-        with contextlib.suppress(ProblemError):
-            found.append(dataclasses.replace(problem, name="", **change))
-    return [other for other in found if not kernel.unsupported(other)]
+    return [[less], *([unlike, other] for other in (less, *others))]
 
 
 def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: Format) -> Inputs:
@@ -130,6 +149,7 @@ def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: 
     elif kind == "zeros":
         x = torch.zeros_like(x)
     elif kind == "special":
+        w[0, 0] = 0  # times inf it is NaN
         x[0, 0, -1, problem.W // 2] = math.inf  # what is read for the row before the next channel
         x[-1, -1, problem.H // 2, -1] = -math.inf  # or for the column before the next row
         x[0, -1, 0, 0] = math.nan

@@ -84,6 +84,16 @@ def generated(count: int, seed: int = 0) -> Iterator[Problem]:
             yield made
 
 
+def pairs(problem: Problem) -> set[tuple[str, str]]:
+    """Return the unusual options of a problem, each two that stand beside each other."""
+    options = {
+        "stride": problem.stride != (1, 1), "padding": problem.padding != (0, 0),
+        "dilation": problem.dilation != (1, 1), "groups": problem.groups > 1,
+        "bias": problem.bias, "images": problem.N > 1, "filter": (problem.R, problem.S) != (3, 3),
+    }  # fmt: skip
+    return {*itertools.combinations((name for name, there in options.items() if there), 2)}
+
+
 # The smallest ---------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..words import arguments
+from ..words.choices import BASELINES
 from ..words.errors import LaunchError, ProblemError
 from ..words.format import FLOAT32, Format, parse_format
 from ..words.problem import Pair, Problem
@@ -15,20 +16,6 @@ from .data import Device, chunks, full_precision, match, padded, require
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 IM2COL_BYTES = 1 << 30  # workspace of the torch:im2col baseline
-# The title, the class, and the kind of device it runs on if only one does.
-_KNOWN = {
-    "cudnn:fp32": ("cuDNN, TF32 off", "fp32", "cuda"),
-    "cudnn:tf32": ("cuDNN, TF32 on", "tf32", "cuda"),
-    "cudnn:fp32:channels_last": ("cuDNN, TF32 off, inputs already channels_last", "fp32", "cuda"),
-    "cudnn:tf32:channels_last": ("cuDNN, TF32 on, inputs already channels_last", "tf32", "cuda"),
-    "cudnn:bf16": ("cuDNN, bf16", "bf16", "cuda"),
-    "cudnn:bf16:channels_last": ("cuDNN, bf16, inputs already channels_last", "bf16", "cuda"),
-    "cudnn:fp16": ("cuDNN, fp16", "fp16", "cuda"),
-    "cudnn:fp16:channels_last": ("cuDNN, fp16, inputs already channels_last", "fp16", "cuda"),
-    "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
-    "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
-}
-BASELINES = tuple(_KNOWN)
 _HALVES = {
     "bf16": parse_format("x bf16, w bf16, y bf16, bias bf16"),
     "fp16": parse_format("x f16, w f16, y f16, bias f16"),
@@ -87,10 +74,10 @@ class Baseline(Runnable):
 
 def baseline(name: str, device: Device | None = None) -> Baseline:
     """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
-    if name not in _KNOWN:
+    if name not in BASELINES:
         there = f"there are {', '.join(BASELINES)}{arguments.hint(name, BASELINES)}"
         raise ProblemError(f"no baseline is named {name!r}; {there}")
-    title, precision, only = _KNOWN[name]
+    title, precision, only = BASELINES[name]
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):

@@ -17,6 +17,7 @@ from .. import sim
 from ..machine import cache, toolchain
 from ..machine.cache import Made
 from ..machine.compile import Source, name_of, plain, real
+from ..machine.messages import messages
 from ..sim import Finding
 from ..sim.findings import Place
 from ..words.catalog import KERNEL_DIR
@@ -27,11 +28,6 @@ _SM_REGISTERS, _BY = 65_536, 256  # of an SM; a warp takes them by so many
 _NOWHERE = None, None
 _ANY = 1024  # threads of a block
 _MOST = 8  # errors told, and warnings
-# nvcc's ``file(1): error: text`` and ``file(1): warning #177-D: text``, or its preprocessor's.
-_SAID = re.compile(
-    r"^(.+?)(?:\((\d+)\)|:(\d+):\d+): (?:fatal |catastrophic )?(error|warning)(?: #[\w-]+)?: (.*)",
-    re.MULTILINE,
-)
 _ASSEMBLER = re.compile(r"^ptxas (?:\S+, line \d+; )?(error|warning|fatal) *: (.*)", re.MULTILINE)
 _LIMITS = re.compile(r"\.entry (\w+)\([^{]*?\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
 # Not by `parse_header`: it parses Python, which CPython 3.11 cannot do in two threads (gh-106905).
@@ -125,10 +121,10 @@ def _read(status: int, log: str, heads: list[list[str]], texts: Mapping[str, str
     """Tell the kernel's own errors from what is amiss with nvcc, as where a header is missing."""
     found: dict[Finding, None] = {}
     others = []
-    for file, line, other_line, kind, text in _SAID.findall(log):
+    for file, line, _, kind, text in messages(log):
         file = file if file in texts else str(Path(file).resolve())
         if file in texts and "No such file" not in text:
-            found[_told(kind, text, file, int(line or other_line))] = None
+            found[_told(kind, text, file, line)] = None
         elif kind == "error":
             others.append(f"{Path(file).name}: {text}")
     for kind, text in _ASSEMBLER.findall(log):

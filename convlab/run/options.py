@@ -9,11 +9,11 @@ import torch
 from .. import sim
 from ..machine import toolchain
 from ..words import arguments as valid
+from ..words.choices import ENGINES
 from ..words.errors import BuildError, ProblemError
 from . import worker
 from .build import NO_GPU
 
-ENGINES = ("auto", "cuda", "sim")
 WORKSPACE_LIMIT = 1 << 30  # bytes
 
 

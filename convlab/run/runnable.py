@@ -58,28 +58,34 @@ class Launch:
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call it in a process that has called the runnable for other problems, on other numbers.
 
-        Those lie at the same addresses where they fit. Where there are streams, the largest runs
-        once more, on another, beside the last and this one: only the last, which may be of the same
-        problem, comes between what it leaves behind and this one.
+        Those lie at the same addresses where they fit; for the same problem they are the same but
+        for two of each tensor. Where there are streams, the largest but the last runs once more, on
+        another, beside the last and this one: only the last comes between what it leaves behind and
+        this one.
         """
-        kept = [None if tensor is None else tensor.clone() for tensor in self.inputs]
-        for tensor in self.inputs:
-            if tensor is not None:
-                tensor.neg_()
-        calls = [self.runnable.prepare(p, *self._fitted(p)) for p in earlier]
-        for call in calls[:-1]:
-            call()
-        beside = None
-        if self.runnable.device.type == "cuda" and calls[:-1]:
+        there = [(tensor, tensor.clone()) for tensor in self.inputs if tensor is not None]
+
+        def call(problem: Problem) -> Launch:
+            for tensor, before in there:
+                tensor.copy_(before).neg_()
+                if problem == self.problem:  # the ends, and the sum, stay
+                    flat, size = tensor.neg_().as_strided((tensor.numel(),), (1,)), tensor.numel()
+                    i, j = 3 * size // 7, 5 * size // 7
+                    flat[i], flat[j] = flat[j].clone(), flat[i].clone()
+            launch = self.runnable.prepare(problem, *self._fitted(problem))
+            launch()
+            return launch
+
+        calls, beside = [call(problem) for problem in earlier[:-1]], None
+        if self.runnable.device.type == "cuda" and calls:
             beside = torch.cuda.Stream()
             beside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(beside):
-                max(calls[:-1], key=lambda call: call.problem.macs)()
-        for call in calls[-1:]:  # at this one's addresses: what is kept by those is wrong now
-            call()
-        for tensor, before in zip(self.inputs, kept, strict=True):
-            if tensor is not None:
-                tensor.copy_(before)
+                max(calls, key=lambda call: call.problem.macs)()
+        for problem in earlier[-1:]:
+            call(problem)
+        for tensor, before in there:
+            tensor.copy_(before)
         self()
         if beside is not None:
             torch.cuda.current_stream().wait_stream(beside)

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..words import arguments
+from ..words.choices import ENDINGS
 
 STYLE = rc_params_from_file(Path(__file__).with_name("convlab.mplstyle"), False, False)
 PALETTE = tuple(STYLE["axes.prop_cycle"].by_key()["color"])
@@ -28,7 +29,6 @@ COST_LABELS = {
     "traffic_mb": "simulated global memory traffic (MB)",
 }
 INK, QUIET = "#222222", "#555555"
-ENDINGS = (".png", ".svg", ".pdf", ".jpg")  # of the files that a figure is written to
 
 
 class Chart(Figure):

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .plot import Chart
 
 RECEIPT = 1  # the version of what `Result.save` writes
-MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {toolchain.CACHE}"
 WIDTH = 100  # columns of what is no terminal, or does not tell
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
@@ -107,7 +106,7 @@ class Result:
             when = re.sub(r"\D", "", str(self.made.get("when", "")))[:14] or "undated"
             path = receipts_folder() / f"{when}-{type(self).__name__}-{digest}.json"
             if not toolchain.lasting():
-                warnings.warn(f"{path} goes when Python ends: {MOVE}", stacklevel=2)
+                warnings.warn(f"{path} goes when Python ends: {toolchain.MOVE}", stacklevel=2)
         path = writable(path, "the receipt")
         path.write_text(text)
         return path

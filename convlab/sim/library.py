@@ -45,7 +45,9 @@ UNTRACED_FLAGS = [*_EITHER, "-O2", "-fno-thread-jumps", "-fno-strict-aliasing", 
 _FIRST = "#include <cuda_runtime.h>\n"  # each kernel begins so
 # The joining of mbarriers' clocks, vectorized, is half of what an untraced wgmma rung takes without.
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-pthread"]
-_NO_CUDA_HEADER = re.compile(r"(cu\w*|mma|cooperative_groups\S*|nv\w*)\.h(pp)?: No such file")
+_NO_CUDA_HEADER = re.compile(
+    r"\.cuh?:\d+: (cu\w*\.h|mma\.h|cooperative_groups\S+|nv\w*\.h(pp)?|(cub|cuda|thrust)/\S+): No such"
+)
 
 
 def compiler() -> Path:

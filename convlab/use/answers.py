@@ -11,7 +11,6 @@ from typing import Any
 from ..fast import bench
 from ..fast.ab import ab
 from ..fast.compare import compare
-from ..fast.paired import MODES
 from ..fast.receipts import history
 from ..fast.sweep import sweep
 from ..fast.versus import versus
@@ -23,6 +22,7 @@ from ..run.kernel import Kernel, load, resolve, tunables
 from ..show.result import plain, wrapped
 from ..why import inspect
 from ..words import catalog
+from ..words.choices import MODES
 from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import PROBLEM_SETS, problems
 from . import doctor

@@ -1,4 +1,7 @@
-"""The words that ``python -m convlab`` and the notebook's ``%convlab`` know, and what they mean."""
+"""The words that ``python -m convlab`` and the notebook's ``%convlab`` know, and what they mean.
+
+What is wrong with them is told before torch is imported, which takes seconds.
+"""
 
 import argparse
 import functools
@@ -8,21 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..fast.ab import LIMIT_SECONDS
-from ..fast.paired import MODES
-from ..fast.ratio import THRESHOLD
 from ..machine import toolchain
-from ..right.check import COUNT
-from ..right.settings import NAMES
-from ..run.baselines import BASELINES
-from ..run.kernel import ENGINES, Kernel
-from ..run.runnable import Runnable
-from ..show.plot import ENDINGS
-from ..show.result import MOVE
 from ..words import catalog
 from ..words.arguments import hint, writable
+from ..words.choices import BASELINES, COUNT, ENDINGS, ENGINES, MODES, SECONDS, SETTINGS, THRESHOLD
 from ..words.errors import CatalogError, ProblemError
-from ..words.problem import PROBLEM_SETS, Problem, problems
+from ..words.problem import PROBLEM_SETS, Problem, members, problems
 
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
@@ -115,8 +109,8 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--count", **number, default=COUNT,
            help="how many problems to generate, without --problem (%(default)s)")  # fmt: skip
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
-    option("--setting", choices=NAMES, metavar="NAME", help="run the problem in a setting of the "
-           f"default check: {', '.join(NAMES)}")  # fmt: skip
+    option("--setting", choices=SETTINGS, metavar="NAME", help="run the problem in a setting of the "
+           f"default check: {', '.join(SETTINGS)}")  # fmt: skip
     option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("a", metavar="A", help=named)
@@ -126,7 +120,7 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
            help="L2 flushed before each launch, or not at all")  # fmt: skip
     option("--threshold", type=float, default=100 * THRESHOLD, metavar="PERCENT",
            help="called the same; default: %(default)g")  # fmt: skip
-    option("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS",
+    option("--limit", type=float, default=SECONDS, metavar="SECONDS",
            help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
     option("--seed", **number, default=0)
     option("--careful", action="store_true", help="time it in fresh processes: about a minute")
@@ -201,11 +195,15 @@ def understood(
         asked["problem"] = value if isinstance(value, Problem | str) else given[0]
     elif arguments.command in PROBLEMS:
         asked["problem"] = PROBLEMS[arguments.command]
-    for name, endings in (("plot", ENDINGS), ("save", ()), ("write", ())):  # before the work
+    if asked.get("problem") is not None:
+        members(asked["problem"])  # raises, before the work
+    for name in ("plot", "save", "write"):  # before the work
         if asked.get(name):
-            writable(asked[name], f"--{name}", endings)
+            writable(asked[name], f"--{name}", ENDINGS if name == "plot" else ())
     if asked.get("save") == "" and not toolchain.lasting():
-        raise ProblemError(f"--save: the folder of receipts goes when Python ends: {MOVE}")
+        raise ProblemError(
+            f"--save: the folder of receipts goes when Python ends: {toolchain.MOVE}"
+        )
     return arguments
 
 
@@ -214,9 +212,18 @@ def problem_names() -> list[str]:
     return [*PROBLEM_SETS, *(p.name for each in PROBLEM_SETS for p in problems(each))]
 
 
+@functools.cache
+def _kinds() -> tuple[type, type]:
+    """Kernel and Runnable, which a variable may hold: with them comes torch, slow to import."""
+    from ..run.kernel import Kernel
+    from ..run.runnable import Runnable
+
+    return Kernel, Runnable
+
+
 def _is_problem(word: str, values: Mapping[str, Any]) -> bool:
     held = values.get(word)
-    if isinstance(held, Runnable):
+    if values and isinstance(held, _kinds()[1]):
         return False
     if isinstance(held, Problem) or word in problem_names():
         return True
@@ -227,6 +234,7 @@ def _is_problem(word: str, values: Mapping[str, Any]) -> bool:
 def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
     """The kernel that a variable holds, for the engine if one is asked for; else the word."""
     name, _, tuned = word.partition("@")
+    Kernel, Runnable = _kinds() if values else ((), ())
     value = values.get(name)
     if isinstance(value, Kernel):
         value = value.tuned(tuned) if tuned else value

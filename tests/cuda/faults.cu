@@ -234,6 +234,14 @@ __global__ void parent(float* y) {
         child<<<1, 32>>>(y);  // here
 }
 
+// case read_only: reads_what_it_writes<<<1, 64, 0, stream>>>(x, y);
+// fault: stale read: __ldg of y
+__global__ void reads_what_it_writes(const float* x, float* y) {
+    y[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    if (__ldg(y + (threadIdx.x ^ 1)) > 1e9f) y[threadIdx.x] = 0;  // here
+}
+
 // case freed:
 //     float* own; cudaMalloc(&own, 4 * n); cudaMemset(own, 0, 4 * n);
 //     reads_freed<<<1, 64, 0, stream>>>(own, y); cudaFree(own);

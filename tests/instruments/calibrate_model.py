@@ -2,11 +2,12 @@
 
     python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/why/README.md]
 
-Beside it, the bytes through DRAM, predicted and as ncu counted them. On a GPU ``--measure`` first
-makes both (the counters all in one process, in one pass), of all rungs or of ``--kernel NAME ...``
+Beside it, the bytes through DRAM, predicted and as ncu counted them. On a GPU that does nothing else
+``--measure`` makes both for MEASURED.json and no more, of all rungs or of ``--kernel NAME ...``
 (also with a tunable: ``03_smem_tile@TILE=8``); ``--only dram`` or ``--only times`` is one of the
-two. Prediction needs no GPU. Held-out errors are of constants fitted without the rung, without the
-problem, or without both.
+two. The counters come of one process, in one pass, in ``--seconds``; what was not reached is first
+when it is run again. Prediction needs no GPU, and minutes. Held-out errors are of constants fitted
+without the rung, without the problem, or without both.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pandas as pd
 
 import convlab
 from convlab.fast.bench import write_between
+from convlab.fast.compare import build_all
 from convlab.fast.measure import measure
 from convlab.machine import device
 from convlab.why import ncu
@@ -50,10 +52,11 @@ DRAM = ("dram_read_bytes", "dram_write_bytes", "l2_bytes")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def measured(names: list[str], only: str | None, before: dict) -> dict:
+def measured(names: list[str], only: str | None, before: dict, seconds: float = 40.0) -> dict:
     """Measure what a rung can do of the problems, on the GPU that is here.
 
-    What is not measured anew stays; of counters, those of other kernels and problems too.
+    What is not measured anew stays; of counters, those of other kernels and problems too. They are
+    counted for so many seconds, those first that were longest ago.
     """
     found = device.find_gpu().name
     if before["gpu"] != found:
@@ -63,6 +66,12 @@ def measured(names: list[str], only: str | None, before: dict) -> dict:
         (kernel, asked) for name, spec in itertools.product(names, PROBLEMS)
         if not (kernel := load(name, "cuda")).unsupported(asked := convlab.problem(spec))
     ]  # fmt: skip
+    for error in build_all(list({kernel.name: kernel for kernel, _ in calls}.values())):
+        if error is not None:
+            raise error
+    kept = {(row["kernel"], row["problem"]): row for row in before["counters"]}
+    seen = {name: row.get("date", "then") for name, row in kept.items()}
+    calls.sort(key=lambda call: seen.get((call[0].name, call[1].label), ""))
     times, today = [], str(datetime.date.today())
     for kernel, asked in calls if only != "dram" else ():
         print(f"{kernel.name}, {asked.label}", file=sys.stderr)
@@ -71,7 +80,7 @@ def measured(names: list[str], only: str | None, before: dict) -> dict:
             times.append({"kernel": kernel.name, "problem": asked.label, "measured_ms": ms})
         except ConvlabError as error:
             print(f"  {error}", file=sys.stderr)
-    frames = ncu.profile_each(calls, DRAM, time_limit=1800.0) if only != "times" else []
+    frames = ncu.profile_each(calls, DRAM, time_limit=seconds) if only != "times" else []
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
                             cwd=Path(__file__).parent, check=False).stdout.strip()  # fmt: skip
     counters = {
@@ -79,7 +88,8 @@ def measured(names: list[str], only: str | None, before: dict) -> dict:
         | {name: float(frame[name].sum()) for name in DRAM} | {"date": today, "commit": commit}
         for (kernel, asked), frame in zip(calls, frames, strict=False) if len(frame)
     }  # fmt: skip
-    kept = {(row["kernel"], row["problem"]): row for row in before["counters"]}
+    if only != "times":
+        print(f"counted {len(counters)} of {len(calls)} calls", file=sys.stderr)
     here = {"gpu": found, "device": str(device.describe()), "date": today}
     return {**(here if times else before), "counters": [*(kept | counters).values()],
             "times": times or before["times"]}  # fmt: skip
@@ -213,21 +223,25 @@ def dram_table(rows: list[dict], source: str) -> str:
 
 
 def main() -> None:
-    """Print the report; with --write, put it between the markers of a file."""
+    """Measure; or print the report, and with --write put it between the markers of a file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("measured", nargs="?", type=Path, default=MEASURED)
-    parser.add_argument("--measure", action="store_true", help="make the times first, on a GPU")
+    parser.add_argument("--measure", action="store_true", help="fill MEASURED, on a GPU")
+    parser.add_argument("--seconds", type=float, default=40.0, help="for all counters (40)")
     parser.add_argument("--kernel", action="append", help="of these kernels, not of all rungs")
     parser.add_argument("--only", choices=("times", "dram"))
     parser.add_argument("--write", type=Path, metavar="FILE")
     given = parser.parse_args()
+    if given.measure and given.write:
+        parser.error("--write needs no GPU: once --measure has filled the file, run it without")
     document = {"gpu": device.find_gpu().name, "counters": [], "times": []}
     if given.measured.exists():
         document = json.loads(given.measured.read_text())
     if given.measure:
         names = given.kernel or [path.stem for path in catalog.catalog()]
-        document = measured(names, given.only, document)
+        document = measured(names, given.only, document, given.seconds)
         given.measured.write_text(json.dumps(document, indent=1))
+        return
     source = f"tests/instruments/{given.measured.name}"
     made = {
         "times": lambda: table(points(document), document, source),

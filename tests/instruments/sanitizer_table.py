@@ -39,8 +39,7 @@ from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.run.launch import integers
 from convlab.words.errors import BuildError, LaunchError
-from tests import test_microscope
-from tests.instruments import mutants
+from tests.instruments import examples, mutants
 from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -60,18 +59,7 @@ TRACES = (
     "02c_batch_of_y", "03_tail_tile_missing", "03_refusal_unsaid",
 )  # fmt: skip
 
-# Bugs as in test_microscope.BUGS, of kinds that its test is not about.
-MORE = {
-    "histogram-zeroed_twice": (
-        "histogram", "if (threadIdx.x < 64)\n        s_bins[threadIdx.x] = 0;",
-        "s_bins[threadIdx.x & 63] = 0;", "written twice", ["s_bins[threadIdx.x & 63] = 0;"],
-    ),
-    "histogram-endless": (
-        "histogram", "i += gridDim.x * blockDim.x", "i += n - 5001", "endless loop",
-        ["i += n - 5001", "atomicAdd(&s_bins"],
-    ),
-}  # fmt: skip
-OTHERS = test_microscope.BUGS | MORE
+OTHERS = examples.BUGS | examples.MORE
 
 _HOST = r"""
 #include <cstdint>
@@ -196,7 +184,7 @@ def _of_mutant(mutant: Mutant) -> Bug:
 
 def _of_example(name: str) -> Bug:
     example_name, old, new, kind, places = OTHERS[name]
-    example = test_microscope.EXAMPLES[example_name]
+    example = examples.EXAMPLES[example_name]
     source = example.source.replace(old, new)
     numbered = enumerate(source.splitlines(), 1)
     lines = frozenset(i for i, line in numbered if any(place in line for place in places))
@@ -213,7 +201,7 @@ def _of_example(name: str) -> Bug:
                lambda: None)  # fmt: skip
 
 
-def _example_host(name: str, example: test_microscope.Example) -> str:
+def _example_host(name: str, example: examples.Example) -> str:
     """The program around a kernel that is no convolution; its arrays' contents are in its text."""
     before, back, given = [], [], []
     for i, value in enumerate(example.arguments()):

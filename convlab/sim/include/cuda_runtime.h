@@ -97,7 +97,7 @@ __forceinline__ T shuffle(unsigned mask, T value, int source) {
     static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
     Exchange e{bits<uint64_t>(value), 0, source & 31, 0};
     sim_collective(mask, shuffle_step, &e);
-    if (!(e.came >> e.source & 1)) sim_stray_shuffle(e.source, e.came);
+    if (!(e.came >> e.source & 1) && sim_stray_shuffle(e.source, e.came)) e.result = ~uint64_t(0);
     return unbits<T>(e.result);
 }
 __forceinline__ unsigned ballot(unsigned mask, bool predicate) {
@@ -224,7 +224,11 @@ SIM_CAS(atomicCAS) SIM_CAS(atomicCAS_block) SIM_CAS(atomicCAS_system)
 #define SIM_LOAD(name) template <typename T> __forceinline__ T name(const T* p) { return *p; }
 #define SIM_STORE(name)                                                                         \
     template <typename T> __forceinline__ void name(T* p, sim::same<T> v) { *p = v; }
-SIM_LOAD(__ldg) SIM_LOAD(__ldcs) SIM_LOAD(__ldca) SIM_LOAD(__ldcg) SIM_LOAD(__ldlu) SIM_LOAD(__ldcv)
+template <typename T> __forceinline__ T __ldg(const T* p) {
+    sim_read_only(p, sizeof(T));
+    return *p;
+}
+SIM_LOAD(__ldcs) SIM_LOAD(__ldca) SIM_LOAD(__ldcg) SIM_LOAD(__ldlu) SIM_LOAD(__ldcv)
 SIM_STORE(__stcs) SIM_STORE(__stcg) SIM_STORE(__stwt) SIM_STORE(__stwb)
 
 #include "sim_math.h"

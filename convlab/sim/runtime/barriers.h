@@ -133,7 +133,8 @@ void Worker::compare_barriers() {
     current = running;
 }
 
-// __activemask: the lanes that have come to the same call by the time no other can move.
+// __activemask: the lanes that have come to the same call by the time no other can move; in every
+// other run each alone, as a GPU promises no more.
 bool Worker::answer_active(int w) {
     unsigned mask = 0;
     uintptr_t where = 0;
@@ -144,7 +145,9 @@ bool Worker::answer_active(int w) {
                 use(f, lane);
     };
     each([&](Fiber& f, int lane) { where = f.waits_at, mask |= 1u << lane; });
-    each([&](Fiber& f, int) { f.active = mask, f.state = State::ready; });
+    each([&](Fiber& f, int lane) {
+        f.active = g_schedule & 1 ? 1u << lane : mask, f.state = State::ready;
+    });
     return mask != 0;
 }
 

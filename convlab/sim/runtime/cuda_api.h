@@ -100,10 +100,12 @@ void sim_fence() {
     if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
 }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
-void sim_stray_shuffle(int source, unsigned came) {
+// What the lane gets then is its own value, or in every other run bits that are a NaN.
+bool sim_stray_shuffle(int source, unsigned came) {
     report(false, "shuffle outside the mask", CALLER, {},
            "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a GPU",
            t_worker->current % 32, source, came);
+    return g_schedule & 1;
 }
 void sim_spin() {
     if (t_worker) t_worker->spin();
@@ -179,6 +181,9 @@ cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pi
     return cudaSuccess;
 }
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
+    if (g_stream)
+        report(false, "allocation", CALLER, {}, "conv2d allocates %zu bytes: no CUDA graph captures "
+               "that, and nobody frees them; conv2d_workspace asks for memory", bytes);
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, access);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
 }

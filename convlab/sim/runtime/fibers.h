@@ -17,8 +17,7 @@ char* Worker::new_stack() {
     }
     auto* stack = static_cast<char*>(reserve(kGuard + kStack, PROT_NONE));
     // what lies below it stays out of bounds: an overflow faults instead of spreading
-    if (!stack || mprotect(stack + kGuard, kStack, PROT_READ | PROT_WRITE))
-        fault("memory", 0, "no memory for the stacks of a block");
+    if (!stack || mprotect(stack + kGuard, kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
     return stack + kGuard;
 }
 

@@ -65,6 +65,15 @@ template <typename... A>
     end(77);
 }
 
+// Of threads to run blocks in, or of memory for what a CUDA thread has.
+[[noreturn]] void out_of_stacks() {
+    report(true, "memory", 0, {}, "%d blocks wait for one another, and this machine has no more "
+           "memory maps or threads to run them at one time on the simulator (`vm.max_map_count`: "
+           "two maps for each thread; `ulimit -u`): a smaller problem, or a GPU",
+           int(g_os_threads) + 1);
+    end(77);
+}
+
 // A call of the host is refused: an error code, which may go unnoticed, and why.
 template <typename... A>
 void note(uintptr_t pc, const char* format, const A&... arguments) {

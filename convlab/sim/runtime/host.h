@@ -64,9 +64,19 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
         g_shadow_used += need;
     }
     auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
-    g_buffers.push_back({name, uintptr_t(at), bytes, use, nullptr, cells, seen, {}});
+    g_buffers.push_back({name, uintptr_t(at), bytes, use, nullptr, cells, seen, {}, 0});
     if (g_host) protect(g_buffers.back(), PROT_NONE);
     return at;
+}
+
+// The filter, where conv2d is given its plan instead: by then its memory may be another's.
+void sim_hide(const void* address, int hide) {
+    for (auto& b : g_buffers) {
+        if (b.base != uintptr_t(address)) continue;
+        if (hide) protect(b, PROT_NONE);
+        b.name = hide ? "w (gone: conv2d has its plan)" : "w";
+        std::swap(b.bytes, b.hidden);
+    }
 }
 
 // The host has written there, by cudaMemset and the like.

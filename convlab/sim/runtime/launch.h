@@ -75,10 +75,14 @@ Counters Worker::totals() const {
 void start_worker(Launch& launch) {
     std::lock_guard<std::mutex> hold(launch.lock);
     if (launch.next >= launch.runs || g_os_threads == kOthers) return;
-    launch.others.emplace_back([&launch] {
-        catch_signals_here();
-        Worker().run(&launch);
-    });
+    try {
+        launch.others.emplace_back([&launch] {
+            catch_signals_here();
+            Worker().run(&launch);
+        });
+    } catch (const std::system_error&) {
+        out_of_stacks();
+    }
     g_os_thread[g_os_threads] = launch.others.back().native_handle();
     ++g_os_threads;
 }

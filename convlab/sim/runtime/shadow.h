@@ -169,6 +169,21 @@ void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     w.launch->released[uint32_t(w.block)] = f.released;
 }
 
+void sim_read_only(const void* address, unsigned bytes) {
+    auto at = uintptr_t(address);
+    const Buffer* b = t_worker && g_trace && in_buffers(at) ? buffer_near(at) : nullptr;
+    if (!b || !b->cells || b->cells == kUncounted || at + bytes > b->base + b->bytes) return;
+    for (unsigned i = 0; i < bytes; i += 4) {
+        Cell& cell = b->cells[(at + i - b->base) / 4];
+        while (__atomic_exchange_n(&cell.lock, 1, __ATOMIC_ACQUIRE)) {}
+        bool written = cell.owner == 1 && cell.writer.launch == t_worker->launch->number;
+        __atomic_store_n(&cell.lock, 0, __ATOMIC_RELEASE);
+        if (written)
+            return report(true, "stale read", CALLER, {}, "__ldg of %s, which this kernel writes: "
+                          "its cache is of what nobody writes meanwhile", place_of(at + i));
+    }
+}
+
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     Worker& w = *t_worker;
     uintptr_t pc = CALLER, at = uintptr_t(to);

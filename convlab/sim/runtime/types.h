@@ -78,6 +78,7 @@ struct Buffer {
     Cell* cells;             // of its words; null where it is only read
     uint16_t* launch_seen;   // of its 32-byte sectors: the launch that touched it last
     std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
+    size_t hidden = 0;       // bytes that it has when conv2d does not run, see sim_hide
     bool writable() const { return use != kInput && use != kConstant; }
     bool host_wrote(uintptr_t address) const {
         for (auto& [from, to] : by_host)

@@ -1,4 +1,4 @@
-"""Run the notebooks top to bottom: ``python tests/run_notebooks.py [NAME ...] [--in-place]``.
+"""Run the notebooks top to bottom: ``python -m tests.instruments.run_notebooks [NAME]``.
 
 With ``--in-place`` the outputs are stored, which is how the committed ones are made. Needs
 nbclient, nbformat and ipykernel, no Jupyter. Exit status: 0 if all ran, 1 if a cell failed,
@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from PIL import Image
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
