@@ -22,7 +22,7 @@
 #include "tensor.cuh"
 
 #ifndef STAGES
-#define STAGES 3    // chunks of x in shared memory: one in use, the others on their way
+#define STAGES 2    // chunks of x in shared memory: one in use, the others on their way
 #endif
 #ifndef DEPTH
 #define DEPTH 32    // channels of a chunk

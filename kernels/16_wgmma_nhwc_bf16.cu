@@ -171,8 +171,8 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
             #pragma unroll
             for (int m = 0; m < 4; ++m) {
                 const float* d = &r_sum[part * kPart / 2 + 8 * i + m / 2 * 4 + m % 2 * 2];
-                r_pair[m] = rounded(activated(conv, d[0] + mine.bias[m % 2]),
-                                    activated(conv, d[1] + mine.bias[m % 2]), g_y);
+                r_pair[m] = rounded(y_of(conv, d[0] + mine.bias[m % 2], g_y),
+                                    y_of(conv, d[1] + mine.bias[m % 2], g_y), g_y);
             }
             stmatrix_x4_trans(s_to + i * 16 * kPixelPitch, r_pair);
         }
@@ -232,7 +232,7 @@ conv2d_wgmma_nhwc(ConvProblem conv, Tiling tiling, const Number* __restrict__ g_
     find_plane_rows(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
-        load_filter(conv, tiling, b, g_packed, 1);
+        load_filter(conv, tiling, b, g_packed, 1, tiling.halves, tiling.resident);
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {

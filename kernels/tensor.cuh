@@ -43,6 +43,13 @@ __device__ __forceinline__ uint32_t round_fp16(float low, float high) {
     return pair;
 }
 
+// The larger of two, NaN if one is: fmaxf would take the other.
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+
 // ---- mma.sync: a warp multiplies, fragments in registers (sm_80 and later) --------------------
 // d (16, 8) += a (16, 8) b (8, 8). With g = lane / 4 and t = lane % 4 a lane holds
 //   a: (g, t) (g+8, t) (g, t+4) (g+8, t+4)   b: (t, g) (t+4, g)

@@ -110,19 +110,20 @@ __device__ __forceinline__ void find_rows(const ConvProblem& conv, const Tiling&
 // The filter's warp: slice by slice, [tap][term][quad][64 channels][4], for each of the block's k
 // tiles. Of a filter that stays, slices are announced for each tile, but fetched for the first only.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
-                                            const Block& b, const void* g_packed, int terms) {
+                                            const Block& b, const void* g_packed, int terms,
+                                            int halves = 1, bool resident = false) {
     if (b.lane != 0) return;
     const int taps = conv.R * conv.S, tap_bytes = terms * kTapBytes;
     const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * tap_bytes;
     const char* packed =
-        static_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
+        static_cast<const char*>(g_packed) + b.k_tile * halves * k_tile_bytes;
     int slot = 0, parity = 0;
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
         const char* from = packed;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             for (int first = 0; first < taps; first += tiling.taps) {
                 const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
-                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
+                const int copies = resident && tile != b.first_tile ? 0 : halves;
                 mbarrier_wait(&b.w_empty[slot], parity ^ 1);
                 mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
                 for (int half = 0; half < copies; ++half)
@@ -154,8 +155,16 @@ __device__ __forceinline__ Channels channels_of(const Tiles& tiling, const Block
     return mine;
 }
 
-// What differs by the type of y: neighbours in shared memory, whose address is even or not, and one
+// What differs by the type of y: a sum made y (by one instruction, where tiles pass so fast that two
+// cost a tenth; with floats ptxas does no better by it), neighbours in shared memory, whose address is even or not, and one
 // number to where nobody reads it soon.
+__device__ __forceinline__ float y_of(const ConvProblem& conv, float sum, const float*) {
+    return activated(conv, sum);
+}
+template <typename T>
+__device__ __forceinline__ float y_of(const ConvProblem& conv, float sum, const T*) {
+    return max_nan(sum, conv.relu ? 0.0f : -INFINITY);
+}
 template <bool even>
 __device__ __forceinline__ void put(float* s_to, float x, float y) {
     if constexpr (even) {
@@ -221,8 +230,8 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
                 for (int j = 0; j < positions / 8; ++j)
                     put<is_even.value>(
                         s_row + 8 * j,
-                        activated(conv, r_sum[4 * j + 2 * half] + mine.bias[half]),
-                        activated(conv, r_sum[4 * j + 2 * half + 1] + mine.bias[half]));
+                        y_of(conv, r_sum[4 * j + 2 * half] + mine.bias[half], g_y),
+                        y_of(conv, r_sum[4 * j + 2 * half + 1] + mine.bias[half], g_y));
             };
             if (even) {
                 put_row(std::true_type());
@@ -279,8 +288,8 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
             for (int j = 0; j < 4; ++j) {
                 const float* d = &r_sum[4 * (4 * part + j) + 2 * half];
                 *reinterpret_cast<float2*>(s_y + g * kPitch + 8 * j + 2 * t) =
-                    make_float2(activated(conv, d[0] + mine.bias[half]),
-                                activated(conv, d[1] + mine.bias[half]));
+                    make_float2(y_of(conv, d[0] + mine.bias[half], g_y),
+                                y_of(conv, d[1] + mine.bias[half], g_y));
             }
             __syncwarp();
             #pragma unroll 4

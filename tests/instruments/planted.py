@@ -860,7 +860,8 @@ POINTWISE = _of(
     _m("no_barrier_stage", "each thread waits for its own part of a chunk only",
        (("            __syncthreads();   // all have their part of this chunk, and are done with the "
          "last\n"), ""),
-       at=("copy_async", "Floats<kFragments>*>(s_row)", "= s_part[0]"), sim=FAULT, cuda=WRONG),
+       at=("copy_async", "Floats<kFragments>*>(s_row)", "= s_part[0]"), sim=FAULT, cuda=None,
+       why=EARLY),
     _m("waits_too_little", "the newest copies, those of the chunk to be used, are not waited for",
        ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), sim=FAULT,
        at=("copy_async", "Floats<kFragments>*>(s_row)", "= s_part[0]"), cuda=None, why=EARLY),

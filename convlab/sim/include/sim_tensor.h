@@ -30,6 +30,7 @@ __forceinline__ float round_tf32(float value) {
     if ((bits & 0x7f800000) == 0x7f800000) return value;  // infinity, NaN
     return __uint_as_float((bits + 0x1000) & 0xffffe000);
 }
+__forceinline__ float max_nan(float a, float b) { return b > a || b != b ? b : a; }
 __forceinline__ uint32_t round_bf16(float low, float high) {
     return sim::Bfloat16::narrow(low) | uint32_t(sim::Bfloat16::narrow(high)) << 16;
 }

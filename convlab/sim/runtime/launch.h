@@ -4,6 +4,7 @@
 #include "signals.h"
 
 #include <link.h>
+#include <system_error>
 
 namespace {
 Worker::Worker() : sites(1), site_of(kSites) {
