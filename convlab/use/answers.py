@@ -27,6 +27,7 @@ from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, 
 from ..words.problem import PROBLEM_SETS, problems
 from . import doctor
 
+_BENCH_SECONDS = 1.5  # measured of a kernel on a problem: all rungs in some three minutes
 PLURAL = {"check": "reports", "inspect": "inspections"}  # of each kernel that was asked for
 
 
@@ -199,7 +200,9 @@ def _benched(asked: Namespace) -> Told:
         document, told = results.to_dict(), [results]
     else:
         chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
-        results = compare(asked.kernels or None, chosen, engine=asked.engine)
+        results = compare(
+            asked.kernels or None, chosen, engine=asked.engine, limit_seconds=_BENCH_SECONDS
+        )
         document, told = (
             {"ok": results.ok, "results": [each.to_dict() for each in results]},
             results,
