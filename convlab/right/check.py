@@ -49,7 +49,7 @@ _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 def check(
     kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] | None = None,
-    *, seed: int = 0, sample: int = 100_000, count: int = COUNT, scale: str | None = "auto",
+    *, seed: int = 0, sample: int = 100_000, count: int | None = None, scale: str | None = "auto",
     isolate: bool = True, time_limit: float = TIME_LIMIT, progress: bool = True,
     raises: bool = False, setting: str | None = None,
 ) -> Report | Reports:  # fmt: skip
@@ -76,7 +76,7 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given; where the kernel declines some of
+        How many problems are generated where none is given (64); where the kernel declines some of
         them, more are, until a quarter of so many are for it, and each two unusual options that
         it does together (a stride and groups, groups and a bias, ...) are in one of them.
     scale
@@ -116,7 +116,10 @@ def check(
     for name, value in (("isolate", isolate), ("progress", progress), ("raises", raises)):
         arguments.flag(value, name)
     seed = arguments.whole(seed, "seed")
-    sample, count = (arguments.whole(v, n, 0) for v, n in ((sample, "sample"), (count, "count")))
+    if count is not None and problem is not None:
+        raise ProblemError("count is of generated problems: leave it out, or the problem")
+    sample = arguments.whole(sample, "sample", 0)
+    count = arguments.whole(COUNT if count is None else count, "count", 0)
     time_limit = arguments.real(time_limit, "time_limit", above=0)
     kernel, special = resolve(kernel), ORDINARY
     if setting is not None:

@@ -66,8 +66,7 @@ def answers(asked: Namespace) -> Iterator[Any]:
     for word, kernel in [(word, resolve(word, asked.engine)) for word in chosen]:
         try:
             if asked.command == "check":
-                options = {"seed": asked.seed, "setting": asked.setting}
-                options |= {} if asked.count is None else {"count": asked.count}
+                options = {"count": asked.count, "seed": asked.seed, "setting": asked.setting}
                 found = check(kernel, asked.problem, **options)
                 again = _again(word if isinstance(word, str) else kernel.name, kernel, asked, found)
                 yield replace(found, notes=(*again, *found.notes)) if again else found
