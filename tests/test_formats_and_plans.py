@@ -78,7 +78,7 @@ def test_an_architecture_is_declined_elsewhere(arch: str, runs_on: set[int]) -> 
     for sm in (75, 80, 86, 90, 100, 103, 120):
         reason = header.unsupported(PROBLEM, sm, 0)
         assert (reason is None) == (sm in runs_on or (arch == "sm_80" and sm >= 80)), sm
-        assert reason is None or reason == f"it is for {arch} (here sm_{sm})"
+        assert reason is None or reason == f"by its header's `arch:` {arch} (here sm_{sm})"
 
 
 def test_the_simulator_is_an_h200() -> None:

@@ -182,7 +182,7 @@ def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> N
     kernel, problem = convlab.load("03@TILE=8", engine="sim"), convlab.problem(SMALL)
 
     def run(command, limit, environment) -> subprocess.CompletedProcess:
-        ((handed, on),), seed = pickle.loads(Path(command[-1]).read_bytes())
+        ((handed, on),), seed, _ = pickle.loads(Path(command[-1]).read_bytes())
         assert (handed.name, handed.source, handed.defines) == (
             kernel.name, kernel.source, {"TILE": 8},
         )  # fmt: skip

@@ -120,6 +120,8 @@ def profile_each(
 def split(counters: pd.DataFrame, calls: int) -> list[pd.DataFrame]:
     """Divide the launches of several calls, of which each ends with a mark, among them."""
     marks = counters["function"].str.contains(_MARK)
+    if calls == 1:
+        return [counters[~marks].reset_index(drop=True)]
     call = marks.shift(fill_value=False).cumsum().where(marks[::-1].cumsum() > 0)  # all of it
     return [counters[(call == i) & ~marks].reset_index(drop=True) for i in range(calls)]
 
