@@ -367,7 +367,9 @@ def test_what_only_nvcc_refuses_is_a_failing_report(
     assert line in kernel.source.splitlines()[first.line - 1]
     told = json.loads(json.dumps([one.to_dict(), several.to_dict()]))
     VALIDATOR.validate({"ok": False, "reports": told})
-    assert told[0]["fault"] == kind and ("does not build by nvcc" in str(several)) == bool(several.errors)
+    assert told[0]["fault"] == kind and ("does not build by nvcc" in str(several)) == bool(
+        several.errors
+    )
     assert ("WRONG" in str(one)) == (kind != "does not build") and "\n  try: " in str(one)
     found = (told[1]["smallest"] or told[1])["findings"][0]
     assert found["kind"] == kind and found["try"]

@@ -161,7 +161,9 @@ def test_an_unknown_tunable() -> None:
 def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     tile = load("03_smem_tile", engine="sim")
     x, w = normal(1, 1, 200, 200), normal(1, 1, 190, 190)
-    with pytest.raises(UnsupportedError, match="03_smem_tile cannot do .*supports:` .*<= smem.*here") as error:
+    with pytest.raises(
+        UnsupportedError, match="03_smem_tile cannot do .*supports:` .*<= smem.*here"
+    ) as error:
         tile(x, w)
     assert re.search(r"; use 01_direct, .*02_im2col_gemm", str(error.value))
     able = load("01_direct", engine="sim")

@@ -83,7 +83,9 @@ def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     # nothing that was there before is taken for it
     assert isinstance(run("edited").error_in_exec, NameError)
     told = run(f"%convlab check edited {SMALL}").error_in_exec
-    assert isinstance(told, UsageError) and re.match(r"edited did not build, in cell \[\d+\]", str(told))
+    assert isinstance(told, UsageError) and re.match(
+        r"edited did not build, in cell \[\d+\]", str(told)
+    )
     assert run("%%kernel edited --engine sim\n" + DIRECT).success
     assert run(f"%convlab check edited {SMALL}").success
 
