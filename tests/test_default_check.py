@@ -180,6 +180,9 @@ UNUSUAL = {  # a kernel, and the setting that shows it
     "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
     "no_nan_leaves_a_relu": ("with inf and NaN", {
         "header": "// epilogue: bias, relu", "last": "if (d.relu) sum = fmaxf(sum, 0);"}),
+    "a_tile_is_no_excuse": ("with inf and NaN", {
+        "header": "// epilogue: bias, relu\n// mixes: 2x2",
+        "last": "if (d.relu) sum = fmaxf(sum, 0);"}),
 }  # fmt: skip
 
 

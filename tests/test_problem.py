@@ -123,6 +123,7 @@ def test_names_are_unique_and_found():
         ),
         ("N1 C3 H8 W8 K2 R3 S3 s2 p1 bias", Problem(1, 3, 8, 8, 2, 3, 3, 2, 1, bias=True)),
         ("N1 C3 H8 W8 K2 R3 S3 relu=1", Problem(1, 3, 8, 8, 2, 3, 3, relu=True)),
+        ("wide bias relu", Problem(8, 64, 512, 1024, 128, 3, 3, bias=True, relu=True)),
     ],
 )
 def test_specification(spec, expected):

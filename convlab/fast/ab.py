@@ -30,6 +30,7 @@ from .witness import Caught, audit
 
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LIBRARIES = r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)"
 
 
@@ -158,7 +159,8 @@ def _compared(
     found: dict[str, Any] = {}
     right = all(report.ok for report in reports) and not any(caught)
     for i, kernel in enumerate(kernels[: len(reports)] if right else ()):
-        named = re.findall(_LIBRARIES, kernel.source or "", re.IGNORECASE)
+        code = re.sub(_COMMENT, "", kernel.source or "", flags=re.DOTALL)
+        named = re.findall(_LIBRARIES, code, re.IGNORECASE)
         if called := ", ".join(sorted({name.lower() for name in named})):
             notes.append(f"{kernel.name} calls a library: {called}")
         try:

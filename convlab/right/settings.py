@@ -183,6 +183,10 @@ def forgiven(kind: str, y: Tensor, truth: Tensor, problem: Problem, given: Input
         sums = reference.truth(dataclasses.replace(problem, relu=False), *given)
         tiles = F.max_pool2d((~torch.isfinite(sums)).float(), (high, wide), ceil_mode=True)
         spread = tiles.repeat_interleave(high, 2).repeat_interleave(wide, 3)[..., :P, :Q] > 0
-        made_of_inf = ~torch.isfinite(y) | (y == 0 if problem.relu else False)  # 0: of -inf
+        made_of_inf = ~torch.isfinite(y)
+        if problem.relu:  # of -inf it makes 0, of NaN it does not
+            no_inf = (t if t is None else torch.where(torch.isinf(t), 1, t) for t in given)
+            sums = reference.truth(dataclasses.replace(problem, relu=False), *no_inf)
+            made_of_inf |= (y == 0) & ~torch.isnan(sums)
         return torch.where(spread & made_of_inf, truth.to(y.dtype), y)
     return y

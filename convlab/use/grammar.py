@@ -226,7 +226,7 @@ def _is_problem(word: str, values: Mapping[str, Any]) -> bool:
     held = values.get(word)
     if values and isinstance(held, _kinds()[1]):
         return False
-    if isinstance(held, Problem) or word in problem_names():
+    if isinstance(held, Problem) or word.partition(" ")[0] in problem_names():
         return True
     word = held if isinstance(held, str) else word
     return "@" not in word and "/" not in word and bool(re.match(r"N=?\d|\w+=\d+,", word))

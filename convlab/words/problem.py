@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -271,7 +271,8 @@ def problem(name_or_spec: str | Problem) -> Problem:
     Parameters
     ----------
     name_or_spec
-        A name out of the sets ("square", "resnet50.layer2.0.conv2"), or dimensions as in
+        A name out of the sets ("square", "resnet50.layer2.0.conv2"; "wide bias relu" adds both),
+        or dimensions as in
         "N=1,C=3,H=32,W=32,K=8,R=3,S=3,stride=2,padding=1x2,bias=1,relu=1"; the form that
         `str(problem)` prints, "N1 C3 H32 ... s2 p1x2 d1 g1 bias relu", is read too.
 
@@ -284,8 +285,10 @@ def problem(name_or_spec: str | Problem) -> Problem:
         return name_or_spec
     named = {found.name: found for members in _sets().values() for found in members}
     given = text(name_or_spec, "problem")
-    if given in named:
-        return named[given]
+    name, *added = given.split() or [given]
+    if name in named and all(word in EPILOGUE for word in added):
+        more = {"name": " ".join([name, *added])} | dict.fromkeys(added, True)
+        return replace(named[name], **more) if added else named[name]
     if "=" in given or re.match(r"\s*N\d", given):
         return _parse(given)
     there = f"; there are {', '.join([*(p.name for p in problems('headline')), *PROBLEM_SETS])}."

@@ -118,14 +118,14 @@ def numbers() -> dict[str, tuple[int, int, int]]:
     top = [p for p in PACKAGE.iterdir() if p.name[:2] != "__"]
     top += [PACKAGE / "__init__.py", PACKAGE / "__main__.py"]
     return {
-        "Python in convlab/, all lines": (lines(*python), 18010, 9500),
+        "Python in convlab/, all lines": (lines(*python), 18020, 9500),
         "C++ of the simulator, all lines": (lines(*cpp), 4499, 2800),
         "largest Python file": (max(map(lines, python)), 400, 400),
         "entries at the top of convlab/": (len(top), 12, 12),
         "import circles": (len(circles()), 0, 0),
         # `best` and `load_result` more, which issues 11 and 13 ask for by name
         "public names": (len(convlab.__all__), 18, 16),
-        "tests/ without instruments": (lines(*tests), 14230, 11000),
+        "tests/ without instruments": (lines(*tests), 14240, 11000),
     }
 
 
