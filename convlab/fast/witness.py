@@ -33,6 +33,7 @@ _OUTPUTS = 128  # that are looked at
 _TRIES = 16  # at an element of x that an output depends on, beside the padding
 _CALLS = 12  # of an audit, unless they take longer than
 _AUDIT_SECONDS = 3.0
+_MANY = 16  # elements changed: so many that of each row half of them may stay
 _SLEEP_CYCLES = 2_000_000  # of a GPU's clock: about a millisecond
 _LIBRARY = ("conv", "mm", "matmul", "linear")  # in the names of torch's operations
 _HALVES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -83,6 +84,9 @@ class Witness:
             self._changed[0][0].normal_(generator=self._generator)
         for _, _, values, scale in self._changed:
             values.normal_(generator=self._generator).mul_(scale)
+            if values.shape[1] >= _MANY:  # else what remembers by a few elements may know each row
+                chance = torch.rand(values.shape, generator=self._generator, device=values.device)
+                values.copy_(torch.where(chance < 0.5, values[0], values))
         self._kept.fill_(math.nan)
 
     def change(self, row: int) -> None:
