@@ -29,14 +29,13 @@
 #endif
 using Number = NUMBER;
 #ifndef STORES
-#define STORES 1   // of rows of y: 1 by the copy engine, 2 by warps, 16 bytes a lane
-#endif
-static_assert(STORES == 1 || STORES == 2, "STORES must be 1 or 2");
+#define STORES 0   // of rows of y: 1 by the copy engine, 2 by warps, 16 bytes a lane; 0: by warps
+#endif             // where a tile has one chunk, whose products are too few to hide the engine's wait
+static_assert(STORES >= 0 && STORES <= 2, "STORES must be 0, 1 or 2");
 
-struct HalfTiling : Tiling {
-    static constexpr bool by_warps = STORES == 2;
-};
-constexpr Style style_of(bool vectors) { return {256, 1, 0, vectors, int(sizeof(Number))}; }
+constexpr Style style_of(bool vectors) {
+    return {256, 1, 0, vectors, int(sizeof(Number)), 1, STORES == 0 ? 1 : STORES == 1 ? 0 : 1 << 30};
+}
 constexpr int kChannels = kChunkBytes / int(sizeof(Number));   // of a chunk
 constexpr int kBatch = 6;    // items that a loader has under way at a time
 constexpr int kPixels = 4;   // or pixels
@@ -188,7 +187,7 @@ conv2d_wgmma_half(ConvProblem conv, Tiling tiling, const Number* __restrict__ g_
     if (b.warp == 11) {
         load_filter(conv, tiling, b, g_packed, 1);
     } else if (b.warp < 8) {
-        multiply(conv, HalfTiling{tiling}, b, g_bias, g_y);
+        multiply(conv, tiling, b, g_bias, g_y);
     } else if (tiling.vectors) {
         load_vectors(conv, tiling, b, g_x);
     } else {

@@ -141,7 +141,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
-template <int positions, bool>
+template <int positions>
 __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelTiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
                                            const float (&r_sum)[positions / 2], Number* g_y) {

@@ -195,7 +195,7 @@ __device__ __forceinline__ void stream(T* to, float value) {
 }
 
 // A consumer's sums, laid out as wgmma's d, to y.
-template <int positions, bool by_warps = false, typename T>
+template <int positions, typename T>
 __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
                                            const float (&r_sum)[positions / 2], T* g_y) {
@@ -207,6 +207,7 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
         // Each consumer has one row of the tile. The copy engine moves its 16-byte multiples;
         // what remains at the two ends is stored by hand.
         constexpr int kMultiple = 16 / sizeof(T);
+        const bool by_warps = sizeof(T) == 2 && tiling.by_warps;
         T* s_y = reinterpret_cast<T*>(b.s_bytes + tiling.y_at) +
                  b.warp * 8 * row_pitch(positions);
         const int p = at.p + consumer;
@@ -256,7 +257,7 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
                 }
             }
             bulk_commit();
-            if constexpr (by_warps) {
+            if (by_warps) {
                 #pragma unroll
                 for (int i = 0; i < 8; ++i) {   // 16 bytes of a row for each lane
                     const int row_shift = shift_of(8 * half + i);
@@ -371,7 +372,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiles& t
         const Channels mine = channels_of(tiling, b, g_bias);
         wgmma_wait<0>();
         release(true);
-        store_tile<256, Tiles::by_warps>(conv, tiling, b, tile, mine, r_acc, g_y);
+        store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);
     }
     bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
 }

@@ -22,6 +22,7 @@ struct Style {
     bool vectors;    // x is read four pixels at a time
     int size = 4;    // bytes of a number
     int halves = 1;  // k tiles of a block. 2: both consumers have the same positions, one each
+    int by_warps = 0;   // rows of y leave by warps, where a tile has at most so many chunks
 };
 
 // x is staged in chunks of 8 channels: two quads of 16-byte pixels. (Of 16, two octets, where a
@@ -44,10 +45,9 @@ struct Tiling {
     int stages, slots;             // of x, and of such slices
     bool resident;                 // each slice of the filter has a slot of its own, and stays
     bool vectors;                  // x is read four pixels at a time
-    bool rows_out;                 // y leaves by the copy engine, in whole rows of the tile
+    bool rows_out;                 // y leaves in whole rows of the tile, by the copy engine
+    bool by_warps;                 // or, where a number has 2 bytes, by 16 bytes of a lane
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
-
-    static constexpr bool by_warps = false;   // rows of y leave by the copy engine
 
     // A consumer's first channel of the block's, and its part of a slot, in 16 bytes.
     __device__ int first_channel(int consumer) const { return kKTile * (halves - 1) * consumer; }
@@ -154,6 +154,7 @@ inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style s
     const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
     if (tiles > INT32_MAX || k_tiles > INT32_MAX / multiprocessors) return false;
     t.tiles = int(tiles);
+    t.by_warps = t.chunks <= style.by_warps;
     t.lanes = int(min_of(tiles, max_of(int64_t(1), multiprocessors / k_tiles)));
     return true;
 }
