@@ -43,7 +43,7 @@ CONVLAB_ENTRY int read_cycles(unsigned long long* to) {
 }
 """
 _BEGIN = "    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;\n\n    auto before"
-_STORE = "store_tile<256, Tiles::by_warps>(conv, tiling, b, tile, mine, r_acc, g_y);"
+_STORE = "store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);"
 _END = "    bulk_wait_read<0>();   // the copy engine still reads this block's shared memory"
 _ROLES = {
     "#pragma once\n": "#pragma once\n" + _CLOCKS,
