@@ -207,7 +207,6 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
         // Each consumer has one row of the tile. The copy engine moves its 16-byte multiples;
         // what remains at the two ends is stored by hand.
         constexpr int kMultiple = 16 / sizeof(T);
-        const bool by_warps = sizeof(T) == 2 && tiling.by_warps;
         T* s_y = reinterpret_cast<T*>(b.s_bytes + tiling.y_at) +
                  b.warp * 8 * row_pitch(positions);
         const int p = at.p + consumer;
@@ -222,6 +221,7 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
         const bool even = (reinterpret_cast<uintptr_t>(y_row) / sizeof(T) | PQ) % 2 == 0;
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
+            const bool by_warps = half == 0 && sizeof(T) == 2 && tiling.by_warps;
             bulk_wait_read<0>();           // of what this lane had stored from here
             __syncwarp();
             const int shift = shift_of(8 * half + g);

@@ -22,7 +22,7 @@ struct Style {
     bool vectors;    // x is read four pixels at a time
     int size = 4;    // bytes of a number
     int halves = 1;  // k tiles of a block. 2: both consumers have the same positions, one each
-    int by_warps = 0;   // rows of y leave by warps, where a tile has at most so many chunks
+    int by_warps = 0;   // half of y's rows leave by warps, where a tile has at most so many chunks
 };
 
 // x is staged in chunks of 8 channels: two quads of 16-byte pixels. (Of 16, two octets, where a
@@ -46,7 +46,8 @@ struct Tiling {
     bool resident;                 // each slice of the filter has a slot of its own, and stays
     bool vectors;                  // x is read four pixels at a time
     bool rows_out;                 // y leaves in whole rows of the tile, by the copy engine
-    bool by_warps;                 // or, where a number has 2 bytes, by 16 bytes of a lane
+    bool by_warps;                 // but the first 8 of a warp's channels by 16 bytes of a lane, where
+                                   // a number has 2 bytes
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 
     // A consumer's first channel of the block's, and its part of a slot, in 16 bytes.
