@@ -227,15 +227,12 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  size_t /*workspace_bytes*/, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    int device = 0, sms = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
 
     // The tile with which the busiest SM has least to do; a smaller one copies more for each sum.
     const auto cost = [&](int kBM, int kBN, int percent) {
-        return ceil_div(blocks_of(conv, kBM, kBN), int64_t(sms)) * kBM * kBN * percent;
+        return ceil_div(blocks_of(conv, kBM, kBN), int64_t(device.sms)) * kBM * kBN * percent;
     };
     const int64_t square = cost(128, 128, 100), half = cost(64, 128, 105);
     const int64_t narrow = cost(128, 64, 105), strip = cost(128, 32, 130);

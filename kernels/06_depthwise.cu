@@ -173,11 +173,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  size_t /*workspace_bytes*/, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
 
     // The widest tile that is not half empty, and as many rows as leave room for four blocks.
     int tile_w = kTileW, rows = kRows;
@@ -187,9 +184,9 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
         const Tile tile = tile_for(conv, tile_w, rows, x);
         return tile.pitch ? int64_t(tile.extent_h) * tile.pitch * int(sizeof(float)) : INT64_MAX;
     };
-    while (rows > 1 && bytes() > smem / 4) rows = ceil_div(rows, 2);
-    while (tile_w > 32 && bytes() > smem) tile_w /= 2;
-    if (bytes() > smem)
+    while (rows > 1 && bytes() > device.smem / 4) rows = ceil_div(rows, 2);
+    while (tile_w > 32 && bytes() > device.smem) tile_w /= 2;
+    if (bytes() > device.smem)
         return "06_depthwise: a tile does not fit into shared memory; use 01_direct";
 
     const Tile tile = tile_for(conv, tile_w, rows, x);

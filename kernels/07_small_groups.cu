@@ -215,11 +215,9 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  size_t /*workspace_bytes*/, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
+    const int smem = device.smem;
 
     const bool usual = conv.R == 3 && conv.S == 3 && conv.stride_h == 1 && conv.stride_w == 1 &&
                        conv.dilation_h == 1 && conv.dilation_w == 1;

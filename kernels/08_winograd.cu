@@ -306,13 +306,9 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  size_t workspace_bytes, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0, sms = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
+    const int sms = device.sms;
 
     const size_t fit = min_of(workspace_bytes / group_bytes(conv), size_t(conv.groups));
     if (fit == 0) return "08_winograd: the workspace is too small for one group's filter";
@@ -326,7 +322,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
             conv, tiling_of(conv), first, groups, w, u);
         error = launch_error();
         if (error) break;
-        error = stage_bytes(kBC) * 2 <= smem
+        error = stage_bytes(kBC) * 2 <= device.smem
                     ? launch<kBC>(conv, sms, first, groups, x, u, bias, y, stream)
                     : launch<min_of(kBC, 4)>(conv, sms, first, groups, x, u, bias, y, stream);
     }

@@ -364,13 +364,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  size_t workspace_bytes, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0, sms = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
 
     const size_t fit = min_of(workspace_bytes / group_bytes(conv), size_t(conv.groups));
     if (fit == 0) return "08b_winograd_4x4: the workspace is too small for one group's filter";
@@ -384,12 +379,12 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
             conv, first, groups, w, u);
         error = launch_error();
         if (error) break;
-        const bool keep = KEEP && conv.C / conv.groups <= 2 * BC && kept_bytes(BC) <= smem &&
-                          ceil_div(conv.K / conv.groups, kTile) * groups <= sms;
-        const auto run = keep                         ? launch<BC, true>
-                         : stages_bytes(BC) <= smem ? launch<BC, false>
-                                                    : launch<min_of(BC, 4), false>;
-        error = run(conv, sms, first, groups, x, u, bias, y, stream);
+        const bool keep = KEEP && conv.C / conv.groups <= 2 * BC && kept_bytes(BC) <= device.smem &&
+                          ceil_div(conv.K / conv.groups, kTile) * groups <= device.sms;
+        const auto run = keep                              ? launch<BC, true>
+                         : stages_bytes(BC) <= device.smem ? launch<BC, false>
+                                                           : launch<min_of(BC, 4), false>;
+        error = run(conv, device.sms, first, groups, x, u, bias, y, stream);
     }
     return error;
 }

@@ -297,21 +297,14 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  size_t workspace_bytes, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0, smem_sm = 0, sms = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-                                        device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
     const size_t packed = conv2d_workspace(problem, 0);
     if (workspace_bytes < packed) return "the workspace is too small for the filter";
 
     const int64_t PQ = int64_t(conv.P) * conv.Q, tiles = ceil_div(conv.N * PQ, int64_t(kPixels));
-    const int64_t slices = int64_t(conv.groups) * k_tiles_of(conv), slots = int64_t(kBlocks) * sms;
+    const int64_t slices = int64_t(conv.groups) * k_tiles_of(conv);
+    const int64_t slots = int64_t(kBlocks) * device.sms;
     if (slices > INT32_MAX / 2) return "more slices of channels than 2^30; use 10_mma_tf32";
     const bool rows_of_x = conv.P == conv.H && conv.Q == conv.W && conv.pad_h + conv.pad_w == 0 &&
                            conv.stride_h * conv.stride_w == 1;
@@ -321,7 +314,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     work.vectors = PQ % 4 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
     // Resident if all of a slice's filter leaves room for kBlocks on an SM, each of one slice.
     const int64_t x_bytes = int64_t(kStages) * kDepth * kPitch * 4, chunk_bytes = kFilter * 16;
-    const int64_t room = min_of(smem, smem_sm / kBlocks - 1024);
+    const int64_t room = min_of(device.smem, device.smem_sm / kBlocks - 1024);
     work.resident = x_bytes + work.chunks * chunk_bytes <= room && 4 * slices <= slots;
     const int64_t bytes = x_bytes + (work.resident ? work.chunks : kStages) * chunk_bytes;
     const int grid = int(min_of(tiles * slices, work.resident ? slots / slices * slices : slots));

@@ -31,12 +31,13 @@
 #endif
 using Number = NUMBER;
 #ifndef STORES
-#define STORES 0   // of rows of y: 1 by the copy engine; 2 half of them by warps, 16 bytes a lane;
-#endif             // 0: as 2 where a tile has one chunk, which is too little to keep the engine busy in
+#define STORES 0   // rows of y leave 1: by the copy engine; 2: half of them by warps, 16 bytes a
+#endif             // lane; 0: as 2 where a tile has one chunk, too few products to hide the engine
 static_assert(STORES >= 0 && STORES <= 2, "STORES must be 0, 1 or 2");
 
 constexpr Style style_of(bool vectors) {
-    return {256, 1, 0, vectors, int(sizeof(Number)), 1, STORES == 0 ? 1 : STORES == 1 ? 0 : 1 << 30};
+    constexpr int kByWarps = STORES == 0 ? 1 : STORES == 1 ? 0 : INT32_MAX;
+    return {256, 1, 0, vectors, int(sizeof(Number)), 1, kByWarps};
 }
 constexpr int kChannels = kChunkBytes / int(sizeof(Number));   // of a chunk
 constexpr int kBatch = 6;    // items that a loader has under way at a time

@@ -81,6 +81,26 @@ __device__ inline int64_t image_of_block() {
     return int64_t(blockIdx.z) * gridDim.y + blockIdx.y;
 }
 
+// The GPU that is launched on.
+struct ThisDevice {
+    int smem, smem_sm;   // bytes of shared memory that a block may have, and a multiprocessor has
+    int sms;             // multiprocessors
+    const char* error;   // why that could not be asked, or null
+};
+inline ThisDevice this_device() {
+    ThisDevice here = {};
+    int device = 0;
+    cudaError_t status = cudaGetDevice(&device);
+    auto ask = [&](int* value, cudaDeviceAttr attribute) {
+        if (status == cudaSuccess) status = cudaDeviceGetAttribute(value, attribute, device);
+    };
+    ask(&here.smem, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    ask(&here.smem_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    ask(&here.sms, cudaDevAttrMultiProcessorCount);
+    if (status != cudaSuccess) here.error = cudaGetErrorString(status);
+    return here;
+}
+
 // Lets a block of the kernel have this much dynamic shared memory: over 48 KB it has to be asked
 // for. Returns null, or a text if the device has less.
 template <typename Kernel>

@@ -198,9 +198,8 @@ inline int64_t continued(int64_t words, int64_t run, int stride_w) {
 }
 
 // The tiling of a problem; rows are as many, then blocks of an SM, then channels of a stage, as
-// fit. `smem` is a block's and `smem_sm` an SM's shared memory.
-inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, int smem, int smem_sm,
-                         int multiprocessors) {
+// fit.
+inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, const ThisDevice& device) {
     Tiling t = {};
     const int C_group = conv.C / conv.groups, k_words = 16 * shape.k_parts;
     const int64_t RS = int64_t(conv.R) * conv.S;
@@ -208,7 +207,7 @@ inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, int smem, 
     const int64_t extent_w = run + int64_t(kColumns - 8) * conv.stride_w;
     const int64_t down = int64_t(conv.R - 1) * conv.dilation_h;
     const int64_t pitch = continued(extent_w, run, conv.stride_w);
-    if (pitch > smem || down >= smem || RS * C_group > smem / 64) return t;
+    if (pitch > device.smem || down >= device.smem || RS * C_group > device.smem / 64) return t;
     t.extent_w = int(extent_w), t.pitch = int(pitch);
     t.tiles_q = ceil_div(conv.Q, kColumns);
     t.k_tiles = ceil_div(conv.K / conv.groups, k_words);
@@ -224,14 +223,14 @@ inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, int smem, 
         const int64_t tap_at = 8 * steps * chunks * k_words;
         const int64_t bias_at = tap_at + 8 * steps + 8, x_at = bias_at + k_words;
         const int64_t bytes = 4 * (x_at + 2 * stage_words);
-        if (bytes > min_of(smem, smem_sm / blocks - 1024)) return false;
+        if (bytes > min_of(device.smem, device.smem_sm / blocks - 1024)) return false;
         const int64_t tiles = int64_t(conv.N) * ceil_div(conv.P, rows) * t.tiles_q;
         const int64_t k_tiles = int64_t(conv.groups) * t.k_tiles;
-        if (tiles > INT32_MAX / 2 || k_tiles > INT32_MAX / (blocks * multiprocessors)) return false;
+        if (tiles > INT32_MAX / 2 || k_tiles > INT32_MAX / (blocks * device.sms)) return false;
         t.rows = rows, t.extent_h = int(extent_h), t.plane = int(plane);
         t.channels = channels, t.chunks = chunks, t.steps = int(steps);
         t.tiles_p = ceil_div(conv.P, rows), t.tiles = int(tiles);
-        t.lanes = int(min_of(tiles, max_of(int64_t(1), blocks * multiprocessors / k_tiles)));
+        t.lanes = int(min_of(tiles, max_of(int64_t(1), blocks * device.sms / k_tiles)));
         t.stage_words = int(stage_words), t.tap_at = int(tap_at), t.bias_at = int(bias_at);
         t.x_at = int(x_at), t.bytes = int(bytes);
         return true;
@@ -255,22 +254,14 @@ template <int kChoices>
 const char* launch_stem(const Choice (&choices)[kChoices], const ConvProblem& conv, const float* x,
                         const float* w, const float* bias, float* y, cudaStream_t stream) {
     if (conv.N == 0) return nullptr;
-    int device = 0, smem = 0, smem_sm = 0, multiprocessors = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-                                        device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
 
     Tiling best = {};
     StemKernel kernel = nullptr;
     int64_t least = 0;
     for (const Choice& choice : choices) {
-        const Tiling t = tiling_for(conv, choice.shape, smem, smem_sm, multiprocessors);
+        const Tiling t = tiling_for(conv, choice.shape, device);
         if (t.bytes == 0) continue;
         const int64_t channels = int64_t(t.k_tiles) * choice.shape.k_parts * 16;
         const int64_t cost = 2 * channels + (t.rows < min_of(4, conv.P));
@@ -279,8 +270,7 @@ const char* launch_stem(const Choice (&choices)[kChoices], const ConvProblem& co
     }
     if (!kernel)
         return "the tiles are more than 2^30, or do not fit into shared memory; use 10_mma_tf32";
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, best.bytes);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
+    if (const char* error = ask_for_shared_memory(kernel, best.bytes)) return error;
     best.vectors = conv.Q % 4 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
     const unsigned grid = unsigned(conv.groups) * best.k_tiles * best.lanes;
     kernel<<<grid, 32 * best.rows, best.bytes, stream>>>(conv, best, x, w, bias, y);

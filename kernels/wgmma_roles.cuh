@@ -155,9 +155,9 @@ __device__ __forceinline__ Channels channels_of(const Tiles& tiling, const Block
     return mine;
 }
 
-// What differs by the type of y: a sum made y (by one instruction, where tiles pass so fast that two
-// cost a tenth; with floats ptxas does no better by it), neighbours in shared memory, whose address is even or not, and one
-// number to where nobody reads it soon.
+// What differs by the type of y: a sum made y (by one instruction, where tiles pass so fast that
+// two cost a tenth; with floats ptxas does no better by it), neighbours in shared memory, whose
+// address is even or not, and one number to where nobody reads it soon.
 __device__ __forceinline__ float y_of(const ConvProblem& conv, float sum, const float*) {
     return activated(conv, sum);
 }

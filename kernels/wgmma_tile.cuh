@@ -46,8 +46,7 @@ struct Tiling {
     bool resident;                 // each slice of the filter has a slot of its own, and stays
     bool vectors;                  // x is read four pixels at a time
     bool rows_out;                 // y leaves in whole rows of the tile, by the copy engine
-    bool by_warps;                 // but the first 8 of a warp's channels by 16 bytes of a lane, where
-                                   // a number has 2 bytes
+    bool by_warps;                 // but half of them, of 2-byte numbers, by 16 bytes of a lane
     int table_at, x_at, w_at, y_at, bytes;   // in shared memory
 
     // A consumer's first channel of the block's, and its part of a slot, in 16 bytes.
@@ -201,20 +200,6 @@ inline int64_t packed_bytes(const ConvProblem& conv, Style style) {
            style.terms * kTapBytes;
 }
 
-struct Device {
-    int smem, multiprocessors;
-    const char* error;
-};
-inline Device device_here() {
-    int device = 0, smem = 0, multiprocessors = 0;
-    cudaError_t status = cudaGetDevice(&device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    return {smem, multiprocessors, status == cudaSuccess ? nullptr : cudaGetErrorString(status)};
-}
-
 template <typename T>
 using WgmmaKernel = void (*)(ConvProblem, Tiling, const T*, const T*, const float*, T*);
 
@@ -224,9 +209,9 @@ const char* launch_wgmma(WgmmaKernel<T> kernel, int threads, Style style, const 
                          const T* x, const T* w, const float* bias, T* y, void* workspace,
                          size_t workspace_bytes, cudaStream_t stream) {
     if (conv.N == 0) return nullptr;
-    const Device device = device_here();
+    const ThisDevice device = this_device();
     if (device.error) return device.error;
-    const Tiling tiling = tiling_for(conv, device.smem, device.multiprocessors, style);
+    const Tiling tiling = tiling_for(conv, device.smem, device.sms, style);
     if (tiling.stages == 0) return "the tiles are more than 2^31, or do not fit into shared memory";
     const int64_t packed = packed_bytes(conv, style);
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";

@@ -205,10 +205,10 @@ def test_libraries_are_of_the_class_and_layout() -> None:
 @pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_channels_last(engine: str, spec: str) -> None:
     """By two blocks, so that each has many tiles."""
-    blocks = "device.smem, device.multiprocessors);\n    if (tiling.st"
+    blocks = "device.smem, device.sms);\n    if (tiling.st"
     source = (KERNEL_DIR / f"{LAST}.cu").read_text()
     assert blocks in source
-    source = source.replace(blocks, blocks.replace("device.multiprocessors", "2"))
+    source = source.replace(blocks, blocks.replace("device.sms", "2"))
     kernel = convlab.compile(source, name="two_blocks", engine=engine)
     report = check(kernel, named_problem(spec), scale=None)
     assert report.ok, str(report)
