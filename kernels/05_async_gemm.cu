@@ -10,7 +10,7 @@
 // precision: fp32
 // epilogue: bias, relu
 // supports: R + S <= 31
-// best: groups == 1, N * P * Q * K >= 500000, tf32 == 0 or C <= 4 and stride_h >= 2
+// best: groups == 1, N * P * Q * K >= 2200000, tf32 == 0 or C <= 4 and stride_h >= 2
 // limits: The multipliers, where gemm_k is long; three of four instructions are multiply-adds.
 #include "convlab_async.cuh"
 
