@@ -221,6 +221,8 @@ def test_pooled_by_hand():
     assert (found.low, found.high) == pytest.approx((math.exp(0.02 - half), math.exp(0.02 + half)))
     alike = ratio.pooled([runs[1]] * 4)  # by luck
     assert math.log(alike.high / alike.low) / 2 == pytest.approx(0.6 * 0.001 / 2)
+    wider = ratio.pooled(runs, unseen=0.003)  # what all share
+    assert math.log(wider.high / wider.low) / 2 == pytest.approx(math.hypot(half, 0.003))
     assert ratio.pooled([estimate(()), runs[0]]) == runs[0] and not ratio.pooled([]).rounds
 
 
@@ -529,7 +531,7 @@ def test_a_graph_keeps_what_it_works_on(chip):
 
 
 def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
-    slower, moved = iter([1.0, 1.004, 0.996, 1.0] * 2), []
+    slower, moved = itertools.cycle([1.0, 1.004, 0.996, 1.0]), []
     cold = paired._cold
 
     def placed(kernels, *rest):
@@ -539,14 +541,16 @@ def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
     monkeypatch.setattr(paired, "_cold", placed)
     monkeypatch.setattr(paired, "_moved", lambda device, seed: moved.append(seed))
     a, b = Spin(chip, "a", 2e-3), Spin(chip, "b", 2e-3)
-    asked = dataclasses.replace(until(limit_seconds=20.0), places=4)
+    asked = dataclasses.replace(until(limit_seconds=20.0), places=4, target=0.02)
     (found,) = paired.measure_pair(a, b, PLAIN, ["cold"], asked)
     assert len(found.runs) == 4 and len(set(moved)) == 3 and "placed anew" in found.method
-    assert found.ratio == ratio.pooled(found.runs) and found.ratio.rounds == len(found.a_seconds)
+    unseen = 0.001 + 30e-9 / 2.008e-3
+    assert found.ratio.half_width == pytest.approx(ratio.pooled(found.runs, unseen).half_width)
+    assert found.ratio.rounds == len(found.a_seconds)
     assert found.ratio.value == pytest.approx(2108 / 2008, rel=1e-4)
     assert 0.002 < found.ratio.half_width < 0.02
     (wide,) = paired.measure_pair(a, b, PLAIN, ["cold"], dataclasses.replace(asked, target=0.001))
-    assert "the runs differ by 0.8%" in wide.notes[-1]
+    assert len(wide.runs) == 8 and "the runs differ by 0.8%" in wide.notes[-1]
 
 
 def test_the_calibration_sees_what_it_plants(chip, monkeypatch):

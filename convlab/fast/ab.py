@@ -63,7 +63,8 @@ def ab(
     scale : "auto" shrinks the problem to what the engine can do, and says so; None never does.
     check : check both first; a wrong one ends it with the verdict "wrong", as one does that is
         caught at something else than the work while it is timed. False trusts them.
-    careful : time in six fresh processes instead of in four places of one's memory: about a minute.
+    careful : time in six fresh processes instead of in four places of one's memory (eight, where
+        those differ by too much): about a minute.
     threshold : a ratio whose whole interval is within 1 ± this is called the same.
     target : half width of the interval at which a mode ends; half the threshold unless told, so
         that only time can leave it undecided.
@@ -238,5 +239,4 @@ def _measured(
         runs.append(worker.call(paired.measure_pair, *task, time_limit=limit))
         if any(any(mode.caught) for mode in runs[-1]):
             return runs[-1]
-    fresh = "each in a fresh process"
-    return [paired.merged(each, until.target, fresh) for each in zip(*runs, strict=True)]
+    return [paired.merged(each, until.target, fresh=True) for each in zip(*runs, strict=True)]

@@ -23,7 +23,8 @@ That symmetry is all that the estimate asks for: not normal noise, nor noise of 
   other places. `pooled` takes the logs of several runs' estimates as independent and normal: their
   mean, with Student's interval. Half of that is at least 0.6 of what the noise within the runs
   gives, as a few may agree by luck. Of 600 simulated intervals of four runs 95 to 96% hold the
-  truth, whether runs differ by nothing, by a third of the noise of a round, or by all of it.
+  truth, whether runs differ by nothing, by a third of the noise of a round, or by all of it. Runs of
+  one process share something still, which is added to the interval; see `paired`.
 - Verdict: "same" if the whole interval lies within the threshold of 1; else "faster" or "slower" if
   it leaves out 1; else "undecided". With a target of at most half the threshold a run that was not
   stopped by time is always decided.
@@ -97,8 +98,11 @@ def estimate(logs: Iterable[float]) -> Ratio:
     return Ratio(middle, math.exp(means[cut]), math.exp(means[-1 - cut]), n)
 
 
-def pooled(runs: Sequence[Ratio]) -> Ratio:
-    """Return the ratio from several runs, whose interval covers what they differ by."""
+def pooled(runs: Sequence[Ratio], unseen: float = 0.0) -> Ratio:
+    """Return the ratio from several runs, whose interval covers what they differ by.
+
+    To it is added, in squares, what is `unseen` in them because they share it.
+    """
     runs = [run for run in runs if run.rounds]
     if len(runs) < 2:
         return runs[0] if runs else estimate(())
@@ -107,6 +111,7 @@ def pooled(runs: Sequence[Ratio]) -> Ratio:
     within = math.hypot(*known) / len(runs)
     student = _STUDENT[min(len(runs), max(_STUDENT))]
     half = max(student * statistics.stdev(logs) / math.sqrt(len(runs)), _WITHIN * within)
+    half = math.hypot(half, unseen)
     middle, rounds = statistics.fmean(logs), sum(run.rounds for run in runs)
     return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), rounds)
 
