@@ -20,10 +20,10 @@ from convlab.fast.comparison import Comparison
 from convlab.machine import toolchain
 from convlab.machine.device import LIMITS
 from convlab.run.baselines import baseline
-from convlab.show import charts
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import CatalogError, LaunchError, ProblemError
 from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems
+from tests.instruments.picture import beside_cudnn
 
 SMALL = "N=2,C=3,H=9,W=8,K=4,R=3,S=3"
 DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
@@ -318,9 +318,9 @@ def test_ratios_and_their_geometric_means(found):
     shown = bench.markdown(found)
     assert "_input | tf32 | cudnn:tf32 | 2 | 3.0e-07 | 2 | 1 | 1.00 |" in shown
     assert "SM clock 1980" in shown
-    widths = [[bar.get_width() for bar in axes.patches] for axes in found.figure().axes]
-    assert widths == [[4, 1], [16, 2]]
-    assert charts.ratios(pd.DataFrame(document["rows"])).axes[0].get_title() == "results in tf32"
+    panels = beside_cudnn(pd.DataFrame(document["rows"]), []).axes
+    assert [[bar.get_width() for bar in axes.patches] for axes in panels] == [[4, 1], [16, 2]]
+    assert panels[0].get_title() == "results in tf32"
 
 
 def test_a_wrong_choice_has_no_ratio():

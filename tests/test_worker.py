@@ -95,7 +95,7 @@ def test_ordinary_exceptions_come_through(error):
         worker.call(functions.fails, error)
     assert type(caught.value) is type(error) and caught.value.args == error.args
     notes = "".join(getattr(caught.value, "__notes__", []))  # where it was raised; ours say all
-    assert ("worker_functions.py" in notes) != isinstance(error, convlab.ConvlabError)
+    assert ("worker_functions.py" in notes) != isinstance(error, convlab.errors.ConvlabError)
     assert worker.call(os.getpid) == pid
 
 
