@@ -18,7 +18,7 @@ from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpec
 
 import convlab
-from convlab.run import trial
+from convlab.run import worker
 from convlab.use.magics import Results
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import BuildError, CatalogError, LaunchError, ProblemError
@@ -357,7 +357,7 @@ def test_what_c_prints_reaches_pythons_output(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.synchronize", lambda: ctypes.CDLL(None).puts(b"from C"))
-    with trial.shown():
+    with worker.shown():
         pass
     assert capsys.readouterr().out == "from C\n"
 

@@ -27,7 +27,7 @@ from ..words.errors import CatalogError, ProblemError, UnsupportedError
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import build as builds
-from . import nvcc, op, trial
+from . import nvcc, op, worker
 from .baselines import baseline
 from .data import match, require
 from .launch import CudaLaunch, SimLaunch
@@ -211,7 +211,7 @@ class Kernel(Runnable):
         if self.simulated:
             return SimLaunch(self, problem, inputs)
         with torch.cuda.device(x.device):
-            trial.load_first(self)
+            worker.load_first(self)
         return CudaLaunch(self, problem, inputs, allocate)
 
     def __call__(
@@ -247,9 +247,9 @@ class Kernel(Runnable):
             return op.convolve(x, w, bias, *options)
         self.must_run_whole()
         tensors = [None if t is None else t.detach() for t in (images, w, bias)]
-        trial.run_first(self, problem, *tensors)
+        worker.run_first(self, problem, *tensors)
         launch = self.prepare(problem, *tensors)
-        with trial.shown() if self._prints() else contextlib.nullcontext():
+        with worker.shown() if self._prints() else contextlib.nullcontext():
             launch()
         y = launch.y.clone() if self.simulated else launch.y  # lets the arena go
         return y.squeeze(0) if x.dim() == 3 else y
