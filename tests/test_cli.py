@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import convlab
 from convlab.__main__ import main
+from convlab.run.kernel import tunables
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
 from convlab.words.catalog import catalog
@@ -159,6 +161,19 @@ def test_check_by_position_option_and_path_with_tunables(run, tmp_path):
 def test_the_problem_may_stand_after_options(words):
     asked = understood(parser().parse_args(words.format(SMALL).split()))
     assert asked.problem == SMALL
+
+
+@pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
+def test_dimensions_need_no_quotes(words):
+    for spec in ("N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias", "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1"):
+        assert understood(parser().parse_args(words.format(spec).split())).problem == spec
+
+
+def test_a_rung_that_is_an_include_has_its_tunables_and_its_own_lines(run):
+    kernel = convlab.load("09b@WARPS=2", engine="sim")
+    assert kernel.defines == {"WARPS": 2} and "TERMS" not in tunables(kernel.whole)
+    own = len(kernel.source.splitlines()) - 1
+    assert f"\n{own} of " in run("diff", "09b").out
 
 
 def test_check_of_a_problem_by_name_and_of_a_set(run):
@@ -377,7 +392,10 @@ USAGE = {
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
     "a folder": (["check", "."], ". is a folder; name a .cu file"),
-    "dimensions apart": (["check", "01", "N=1", "C=3"], "a problem is one word, or in quotes"),
+    "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem is one word, or in quotes"),
+    "dimensions of no problem": (["ab", "01", "03", "N1", "C3"], "'N1 C3' lacks H, W, K, R, S"),
+    "a file that is not there": (["check", "nosuch.cu"], "no file nosuch.cu; did you mean mine.cu?"),
+    "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),
     "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
     "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
     "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),

@@ -79,6 +79,13 @@ class Source:
         """The same, by a link where its path has a double quote, which ptxas cannot read."""
         return replace(self, path=plain(self.path)) if '"' in self.label else self
 
+    @property
+    def whole(self) -> str:
+        """The text, with each .cu file that it includes in the place of the #include."""
+        texts = {f'"{name}"': text.rstrip() for name, text in self.headers().values()}
+        return re.sub(r'^#include ("[^"]+\.cu").*$', lambda said: texts.get(said[1], said[0]),
+                      self.text, flags=re.MULTILINE)  # fmt: skip
+
     def headers(self) -> dict[Path, tuple[str, str]]:
         """For each local header that it includes, directly or not: the name used first, the text.
 

@@ -63,7 +63,7 @@ class Kernel(op.Called):
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
         self._built: tuple[object, Build] | None = None  # the stamp of what it is made of
-        known = tunables(self.source) if self.defines else {}
+        known = tunables(self.whole) if self.defines else {}
         for key in self.defines:
             if key not in known:
                 offer = (", ".join(known) or "none") + valid.hint(key, known)
@@ -73,6 +73,11 @@ class Kernel(op.Called):
     def source(self) -> str:
         """The CUDA C++ text, as it is on disk now."""
         return _read(self.path, stamp([self.path])) if self._text is None else self._text
+
+    @property
+    def whole(self) -> str:
+        """The text, with each .cu file that it includes in the place of the #include."""
+        return self._as_built().whole
 
     @property
     def header(self) -> catalog.Header:

@@ -8,6 +8,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square
 STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
 kernel is wrong, or does not build or run; doctor: something is missing; 2: a word, a file or a problem
 is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
+_NAMES = "|".join(field.name for field in fields(Problem))
+_DIMENSION = re.compile(rf"({_NAMES}|[spdg])=?-?\d+(x\d+)?,?|bias|relu")
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
@@ -43,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         """As argparse's, but kernels and problems may also stand after options."""
-        args = list(sys.argv[1:] if args is None else args)
+        args = _joined(sys.argv[1:] if args is None else args)
         for i, (word, after) in enumerate(zip(args, [*args[1:], ""])):
             if word == "--save" and not after.endswith(".json"):  # a kernel, or the problem
                 args[i] = "--save="
@@ -69,6 +72,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
         """Print the usage and the message, and exit with status 2."""
         super().error(self.hinted(message))
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words, but a problem's that stand apart, N1 C3 H8 ... bias, as one."""
+    found: list[str] = []
+    for word in words:
+        if found and re.match(r"N=?\d", found[-1]) and _DIMENSION.fullmatch(word):
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
 
 
 def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> Parser:
@@ -254,7 +268,7 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
         own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
         kernels = catalog.names()
         near = hint(name, [*own, *kernels, *BASELINES, *problem_names()])
-        if not near or "/" in name or hint(name, kernels):
+        if not near or "/" in name or name.endswith(".cu") or hint(name, kernels):
             raise
         raise CatalogError(f"no kernel and no problem is named {name!r}{near}") from None
     return word

@@ -21,7 +21,7 @@ from IPython.display import clear_output, display
 
 from ..right.settings import NAMES
 from ..run.baselines import BASELINES
-from ..run.kernel import ENGINES, Kernel, compile, tunables
+from ..run.kernel import ENGINES, Kernel, compile, load, tunables
 from ..words import catalog
 from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
@@ -271,8 +271,7 @@ def _words(
 
 def _tunables(name: str, values: Mapping[str, Any]) -> list[str]:
     value = values.get(name)
-    try:
-        source = value.source if isinstance(value, Kernel) else catalog.find(name).read_text()
-    except ConvlabError:
-        return []
-    return list(tunables(source))
+    with contextlib.suppress(ConvlabError):
+        kernel = value if isinstance(value, Kernel) else load(name, engine="sim")
+        return list(tunables(kernel.whole))
+    return []
