@@ -22,7 +22,9 @@ from convlab.run.kernel import tunables
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
 from convlab.words.catalog import catalog
+from convlab.words.errors import ProblemError
 from convlab.words.problem import PROBLEM_SETS
+from tests.instruments import tables
 from tests.suites import FOLDER
 from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
 from tests.test_report_schema import VALIDATOR
@@ -252,23 +254,27 @@ def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
     assert done.status == 2 and "names no parent" in done.err
 
 
-def test_bench_writes_between_the_markers(run, tmp_path):
+def test_readmes_tables_stand_between_its_markers(tmp_path, capsys):
     readme = tmp_path / "README.md"
     readme.write_text(
         "# top\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nbottom\n"
         "<!-- ladder: begin -->\nold\n<!-- ladder: end -->\n"
     )
-    done = run("bench", "01", "--problem", SMALL, "--write", "README.md", "--json")
-    assert done.status == 0, done.err
-    assert done.document["ok"] is True and len(done.document["results"]) == 1
+    words = ["01", "--problem", SMALL, "--engine", "sim"]
+    tables.main([str(readme), *words])
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is True and len(document["results"]) == 1
     text = readme.read_text()
     assert text.startswith("# top\n<!-- bench: begin -->\n| kernel | class |")
     assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
     assert text.endswith("\n<!-- ladder: end -->\n") and "\nold\n" not in text
     assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
-    again = run("bench", "01", "--problem", SMALL, "--write", "README.md")
-    assert again.status == 0 and readme.read_text() == text
-    assert "| Direct | fp32 |" in again.out
+    tables.main([str(readme), *words])
+    assert readme.read_text() == text
+    for path, more, said in (("README.md", ["--set", "resnet50"], "one line <!-- resnet50: begin -->"),
+                             ("none.md", [], "none.md")):  # fmt: skip
+        with pytest.raises(ProblemError, match=said):
+            tables.main([str(tmp_path / path), *more])
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -408,16 +414,11 @@ USAGE = {
     "impossible spec": (["bench", "01", "--problem", SMALL + ",groups=3"], "groups"),
     "tunable": (["check", "01@THREAD=64", "--problem", SMALL], "it has: THREADS"),
     "tunable's value": (["check", "01@THREADS=many"], "write NAME=INTEGER"),
-    "no file to write": (["bench", "01", "--problem", SMALL, "--write", "none.md"], "none.md"),
     "a set and a problem": (["bench", "square", "--set", "kernelbench"],
                             "one problem at a time, not square and kernelbench"),
     "a set and a kernel": (["bench", "01", "--set", "kernelbench"], "bench KERNEL --problem kernel"),
     "a set on the simulator": (["bench", "--set", "resnet50", "--engine", "sim"], "on a GPU"),
     "compiled alone": (["bench", "01", "--set", "headline", "--compiled"], "belongs to --set"),
-    "no markers of a set": (["bench", "--set", "resnet50", "--write", "empty.md"],
-                            "one line <!-- resnet50: begin -->"),
-    "no markers": (["bench", "01", "--problem", SMALL, "--write", "empty.md"],
-                   "empty.md must have one line <!-- bench: begin -->"),
     "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
              "empty.md"),
     "kind of picture": (["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],

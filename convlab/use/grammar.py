@@ -162,15 +162,13 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option = add("cache", "The builds that are kept, and their size.", plot=False)
     option("action", nargs="?", choices=("show", "clear"), default="show")
     if not notebook:
-        option = add("bench", "Kernels over several problems, as README's table has it.",
+        option = add("bench", "Kernels over several problems, as README's tables have it.",
                      kernels=True, plot=False)  # fmt: skip
         option("--set", choices=("headline", "kernelbench", "resnet50"),
                help="headline: all kernels; the others: what convlab.best takes of each problem, "
                "beside cuDNN in the same class")  # fmt: skip
         option("--compiled", action="store_true",
                help='beside torch.compile(mode="max-autotune") too: minutes a problem')  # fmt: skip
-        option("--write", metavar="FILE", type=Path,
-               help="write the tables between this file's markers")  # fmt: skip
     add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
     return top
 
@@ -214,7 +212,7 @@ def understood(
         members(asked["problem"])  # raises, before the work
         if asked.get("count") is not None:
             raise ProblemError("--count is of generated problems: leave it out, or the problem")
-    for name in ("plot", "save", "write"):  # before the work
+    for name in ("plot", "save"):  # before the work
         if asked.get(name):
             writable(asked[name], f"--{name}", ENDINGS if name == "plot" else ())
     if asked.get("save") == "" and not toolchain.lasting():

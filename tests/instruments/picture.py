@@ -6,7 +6,7 @@
 
 ``session`` edits a kernel, shows what convlab says of the mistake, where a warp reads, and the A/B
 verdict of another edit, each as convlab printed or drew it just now. ``share`` draws speed as a share of
-cuDNN's in the same precision class from what ``python -m convlab bench --json`` printed; ``ratios`` what
+cuDNN's in the same precision class from what ``tests.instruments.tables`` printed; ``ratios`` what
 `convlab.best` gains on each problem, from what it printed with ``--set kernelbench``.
 """
 
