@@ -128,7 +128,7 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
          "'3x' cannot be the name of a Python variable; try `%%kernel _3x`"),
         ("%%kernel class\n//", UsageError, "try `%%kernel class_`"),
         ("%%kernel a THREADS=64\n//", UsageError, "a tunable is set by -D THREADS=64"),
-        ("%%kernel a -D THREADS=many\n//", UsageError, "write -D NAME=INTEGER"),
+        ("%%kernel a -D THREADS=many\n//", ProblemError, "'THREADS=many': write NAME=INTEGER"),
         ("%%kernel a --engin sim\n//", UsageError, "did you mean --engine?"),
         ("%%kernel 'a\n//", UsageError, "No closing quotation"),
         ("%kernel a", UsageError, "stands on a cell's first line"),

@@ -323,7 +323,7 @@ def unbounded():
 
 
 def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
-    text = faults.explain(unbounded, convlab.problem("square"))
+    text, _ = faults.explain(unbounded, convlab.problem("square"))
     assert "global out of bounds: store of 4 bytes at y[" in text
     assert "unbounded.cu:2:" in text and "y[blockIdx.x * 1024 + threadIdx.x] = 1" in text
     assert "faults.md" not in text and not capsys.readouterr().out
@@ -331,11 +331,11 @@ def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
 
 def test_explain_says_that_it_found_nothing_and_never_raises(unbounded, monkeypatch):
     kernel = convlab.load("01_direct", engine="sim")
-    assert faults.explain(kernel, SMALL) == f"the simulator found nothing on {SMALL}"
-    assert faults.explain(baseline("torch:cpu"), SMALL) == ""
+    assert faults.explain(kernel, SMALL) == (f"the simulator found nothing on {SMALL}", [])
+    assert faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
     monkeypatch.setattr(unbounded, "on", None)
-    assert "could not run it" in faults.explain(unbounded, SMALL)
-    assert "could not run it" in faults.explain(unbounded, None)
+    assert "could not run it" in faults.explain(unbounded, SMALL)[0]
+    assert "could not run it" in faults.explain(unbounded, None)[0]
 
 
 @pytest.fixture

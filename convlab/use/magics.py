@@ -22,6 +22,7 @@ from IPython.display import clear_output, display
 from ..right.settings import NAMES
 from ..run.baselines import BASELINES
 from ..run.kernel import ENGINES, Kernel, compile, load, tunables
+from ..run.options import parse_tunables
 from ..words import catalog
 from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
@@ -99,7 +100,7 @@ class ConvlabMagics(Magics):
 
     def _compile(self, asked: Namespace, source: str) -> None:
         self.shell.user_ns.pop(asked.name, None)
-        defines = dict(map(_define, asked.defines))
+        defines = parse_tunables(",".join(asked.defines))
         self._failed[asked.name] = self.shell.execution_count
         note = None
         if hasattr(self.shell, "kernel"):  # a notebook's
@@ -198,13 +199,6 @@ def _split(line: str) -> list[str]:
         return shlex.split(line)
     except ValueError as error:
         raise UsageError(f"cannot read {line!r}: {error}") from None
-
-
-def _define(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not re.fullmatch(r"-?\d+", value):
-        raise UsageError(f"cannot read -D {text}: write -D NAME=INTEGER")
-    return name, int(value)
 
 
 def _matcher(shell: InteractiveShell) -> Callable:
