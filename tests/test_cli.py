@@ -167,7 +167,8 @@ def test_the_problem_may_stand_after_options(words):
 
 @pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
 def test_dimensions_need_no_quotes(words):
-    for spec in ("N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias", "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1"):
+    for spec in ("N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias", "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1",
+                 "wide bias relu"):  # fmt: skip
         assert understood(parser().parse_args(words.format(spec).split())).problem == spec
 
 

@@ -17,7 +17,7 @@ from ..words import catalog
 from ..words.arguments import hint, writable
 from ..words.choices import BASELINES, COUNT, ENDINGS, ENGINES, MODES, SECONDS, THRESHOLD
 from ..words.errors import CatalogError, ProblemError
-from ..words.problem import PROBLEM_SETS, Problem, members, problems
+from ..words.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
 
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
@@ -26,7 +26,7 @@ STATUS = """exit status: 0: what ran is right (a kernel may decline the problem,
 kernel is wrong, or does not build or run; doctor: something is missing; 2: a word, a file or a problem
 is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
 _NAMES = "|".join(field.name for field in fields(Problem))
-_DIMENSION = re.compile(rf"({_NAMES}|[spdg])=?-?\d+(x\d+)?,?|bias|relu")
+_DIMENSION = re.compile(rf"({_NAMES}|[spdg])=?-?\d+(x\d+)?,?|{'|'.join(EPILOGUE)}")
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
@@ -75,10 +75,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """The words, but a problem's that stand apart, N1 C3 H8 ... bias, as one."""
+    """The words, but a problem's that stand apart, N1 C3 H8 ... or wide bias, as one."""
     found: list[str] = []
     for word in words:
-        if found and re.match(r"N=?\d", found[-1]) and _DIMENSION.fullmatch(word):
+        last = found[-1] if found else ""
+        spelt = re.match(r"N=?\d", last) and _DIMENSION.fullmatch(word)
+        if spelt or (word in EPILOGUE and last.split(" ")[0] in problem_names()):
             found[-1] += f" {word}"
         else:
             found.append(word)
