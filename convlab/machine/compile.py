@@ -86,6 +86,12 @@ class Source:
         return re.sub(r'^#include ("[^"]+\.cu").*$', lambda said: texts.get(said[1], said[0]),
                       self.text, flags=re.MULTILINE)  # fmt: skip
 
+    @property
+    def code(self) -> tuple[str, str]:
+        """The name and the text of the file that its code stands in: a .cu that it includes, or it."""
+        cu = [(p.name, text) for p, (_, text) in self.headers().items() if p.suffix == ".cu"]
+        return cu[0] if cu else (Path(self.label).name, self.text)
+
     def headers(self) -> dict[Path, tuple[str, str]]:
         """For each local header that it includes, directly or not: the name used first, the text.
 

@@ -80,6 +80,11 @@ class Kernel(op.Called):
         return self._as_built().whole
 
     @property
+    def code(self) -> tuple[str, str]:
+        """The name and the text of the file that its code stands in: a .cu that it includes, or it."""
+        return self._as_built().code
+
+    @property
     def header(self) -> catalog.Header:
         """What the file's header comment says."""
         return _header(self.source, self.path or f"{self._stem}.cu")

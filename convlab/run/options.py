@@ -75,9 +75,7 @@ def parse_tunables(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d{1,18})\s*", part)
         if match is None:
-            raise ProblemError(
-                f"cannot read the tunable {valid.shown(part)}: write NAME=INTEGER"
-            )
+            raise ProblemError(f"cannot read the tunable {valid.shown(part)}: write NAME=INTEGER")
         found[match[1]] = int(match[2])
     return found
 
