@@ -48,7 +48,7 @@ def loader(name: str | None = None) -> Callable[[Callable], Callable]:
 def key_of(kernel: Any) -> str:
     """The string that stands for a kernel in the op's arguments."""
     if isinstance(kernel, (str, os.PathLike)):
-        text = str(arguments.path(arguments.text(os.fspath(kernel), "kernel"), "kernel"))
+        text = arguments.text(str(arguments.path(kernel, "kernel")), "kernel")
         is_path = text.endswith(".cu") or os.path.dirname(text) != ""
         return os.path.abspath(text) if is_path else text
     for key, held in _kernels.items():  # a handful
