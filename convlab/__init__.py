@@ -27,10 +27,8 @@ if not _MODULE and sys.argv[:1] != [_SCRIPT]:  # which read their words before t
     from .fast.sweep import sweep
     from .right.check import check
     from .run.kernel import Kernel, compile, load
-    from .show.sliders import sliders
     from .why import access_map, inspect
     from .words import errors
-    from .words.errors import ConvlabError
     from .words.problem import Problem, problem, problems
 
 
@@ -42,6 +40,6 @@ def load_ipython_extension(shell: object) -> None:
 
 
 __all__ = [
-    "ConvlabError", "Kernel", "Problem", "ab", "access_map", "best", "check", "compare", "compile",
-    "errors", "inspect", "load", "load_result", "nn", "problem", "problems", "sliders", "sweep",
+    "Kernel", "Problem", "ab", "access_map", "best", "check", "compare", "compile", "errors",
+    "inspect", "load", "load_result", "nn", "problem", "problems", "sweep",
 ]  # fmt: skip

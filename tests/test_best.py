@@ -13,17 +13,18 @@ import torch
 import torch.nn.functional as F
 
 import convlab
-from convlab.fast import bench, versus
 from convlab.fast import best as module
+from convlab.fast import versus
 from convlab.fast.best import Auto, candidates, ruled
 from convlab.fast.comparison import Comparison
 from convlab.machine import toolchain
 from convlab.machine.device import LIMITS
 from convlab.run.baselines import baseline
-from convlab.show import charts
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import CatalogError, LaunchError, ProblemError
 from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems
+from tests.instruments import tables
+from tests.instruments.picture import beside_cudnn
 
 SMALL = "N=2,C=3,H=9,W=8,K=4,R=3,S=3"
 DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
@@ -315,12 +316,12 @@ def test_ratios_and_their_geometric_means(found):
     text, document = str(found), json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert max(map(len, text.split("\n"))) <= 100 and str(pickle.loads(pickle.dumps(found))) == text
     assert document["geometric_means"]["tf32"]["cuDNN"] == pytest.approx(2)
-    shown = bench.markdown(found)
+    shown = tables.markdown(found)
     assert "_input | tf32 | cudnn:tf32 | 2 | 3.0e-07 | 2 | 1 | 1.00 |" in shown
     assert "SM clock 1980" in shown
-    widths = [[bar.get_width() for bar in axes.patches] for axes in found.figure().axes]
-    assert widths == [[4, 1], [16, 2]]
-    assert charts.ratios(pd.DataFrame(document["rows"])).axes[0].get_title() == "results in tf32"
+    panels = beside_cudnn(pd.DataFrame(document["rows"]), []).axes
+    assert [[bar.get_width() for bar in axes.patches] for axes in panels] == [[4, 1], [16, 2]]
+    assert panels[0].get_title() == "results in tf32"
 
 
 def test_a_wrong_choice_has_no_ratio():
@@ -329,7 +330,9 @@ def test_a_wrong_choice_has_no_ratio():
     found = versus.Versus((result,), ({"fp32": "05", "tf32": "cudnn:tf32"},))
     assert not found.ok and math.isnan(found.means("fp32")["cuDNN"])
     assert "05: wrong: so it is" in str(found) and "-" in found.tables[0].cells["ratio"]
-    assert found.figure() is not None
+    assert "wrong" in [
+        text.get_text().strip() for text in beside_cudnn(found.frame, []).axes[-1].texts
+    ]
 
 
 def test_it_is_asked_of_the_rule(gpu, monkeypatch):

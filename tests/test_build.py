@@ -92,7 +92,7 @@ def test_an_edit_that_does_not_compile_can_be_mended(fill: Path, engine: str) ->
         with pytest.raises(BuildError, match="nonsense"):
             value(kernel)
     fill.unlink()  # nor while there is no file
-    with pytest.raises((OSError, convlab.ConvlabError), match=r"fill\.cu"):
+    with pytest.raises((OSError, convlab.errors.ConvlabError), match=r"fill\.cu"):
         value(kernel)
     fill.write_text(filling(44))
     assert value(kernel) == 44

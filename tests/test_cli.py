@@ -16,11 +16,15 @@ from pathlib import Path
 import pytest
 import torch
 
+import convlab
 from convlab.__main__ import main
+from convlab.run.kernel import tunables
 from convlab.use import answers
 from convlab.use.grammar import parser, understood
 from convlab.words.catalog import catalog
+from convlab.words.errors import ProblemError
 from convlab.words.problem import PROBLEM_SETS
+from tests.instruments import tables
 from tests.suites import FOLDER
 from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
 from tests.test_report_schema import VALIDATOR
@@ -161,6 +165,20 @@ def test_the_problem_may_stand_after_options(words):
     assert asked.problem == SMALL
 
 
+@pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
+def test_dimensions_need_no_quotes(words):
+    for spec in ("N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias", "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1",
+                 "wide bias relu"):  # fmt: skip
+        assert understood(parser().parse_args(words.format(spec).split())).problem == spec
+
+
+def test_a_rung_that_is_an_include_has_its_tunables_and_its_own_lines(run):
+    kernel = convlab.load("09b@WARPS=2", engine="sim")
+    assert kernel.defines == {"WARPS": 2} and "TERMS" not in tunables(kernel.whole)
+    own = len(kernel.source.splitlines()) - 1
+    assert f"\n{own} of " in run("diff", "09b").out
+
+
 def test_check_of_a_problem_by_name_and_of_a_set(run):
     done = run("check", "01_direct", "--problem", "awkward.image_1", "--json")
     assert done.status == 0 and done.document["ok"] is True
@@ -237,23 +255,27 @@ def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
     assert done.status == 2 and "names no parent" in done.err
 
 
-def test_bench_writes_between_the_markers(run, tmp_path):
+def test_readmes_tables_stand_between_its_markers(tmp_path, capsys):
     readme = tmp_path / "README.md"
     readme.write_text(
         "# top\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nbottom\n"
         "<!-- ladder: begin -->\nold\n<!-- ladder: end -->\n"
     )
-    done = run("bench", "01", "--problem", SMALL, "--write", "README.md", "--json")
-    assert done.status == 0, done.err
-    assert done.document["ok"] is True and len(done.document["results"]) == 1
+    words = ["01", "--problem", SMALL, "--engine", "sim"]
+    tables.main([str(readme), *words])
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is True and len(document["results"]) == 1
     text = readme.read_text()
     assert text.startswith("# top\n<!-- bench: begin -->\n| kernel | class |")
     assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
     assert text.endswith("\n<!-- ladder: end -->\n") and "\nold\n" not in text
     assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
-    again = run("bench", "01", "--problem", SMALL, "--write", "README.md")
-    assert again.status == 0 and readme.read_text() == text
-    assert "| Direct | fp32 |" in again.out
+    tables.main([str(readme), *words])
+    assert readme.read_text() == text
+    for path, more, said in (("README.md", ["--set", "resnet50"], "one line <!-- resnet50: begin -->"),
+                             ("none.md", [], "none.md")):  # fmt: skip
+        with pytest.raises(ProblemError, match=said):
+            tables.main([str(tmp_path / path), *more])
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -377,7 +399,10 @@ USAGE = {
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
     "a folder": (["check", "."], ". is a folder; name a .cu file"),
-    "dimensions apart": (["check", "01", "N=1", "C=3"], "a problem is one word, or in quotes"),
+    "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem is one word, or in quotes"),
+    "dimensions of no problem": (["ab", "01", "03", "N1", "C3"], "'N1 C3' lacks H, W, K, R, S"),
+    "a file that is not there": (["check", "nosuch.cu"], "no file nosuch.cu; did you mean mine.cu?"),
+    "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),
     "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
     "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
     "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
@@ -390,16 +415,11 @@ USAGE = {
     "impossible spec": (["bench", "01", "--problem", SMALL + ",groups=3"], "groups"),
     "tunable": (["check", "01@THREAD=64", "--problem", SMALL], "it has: THREADS"),
     "tunable's value": (["check", "01@THREADS=many"], "write NAME=INTEGER"),
-    "no file to write": (["bench", "01", "--problem", SMALL, "--write", "none.md"], "none.md"),
     "a set and a problem": (["bench", "square", "--set", "kernelbench"],
                             "one problem at a time, not square and kernelbench"),
     "a set and a kernel": (["bench", "01", "--set", "kernelbench"], "bench KERNEL --problem kernel"),
     "a set on the simulator": (["bench", "--set", "resnet50", "--engine", "sim"], "on a GPU"),
     "compiled alone": (["bench", "01", "--set", "headline", "--compiled"], "belongs to --set"),
-    "no markers of a set": (["bench", "--set", "resnet50", "--write", "empty.md"],
-                            "one line <!-- resnet50: begin -->"),
-    "no markers": (["bench", "01", "--problem", SMALL, "--write", "empty.md"],
-                   "empty.md must have one line <!-- bench: begin -->"),
     "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
              "empty.md"),
     "kind of picture": (["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],

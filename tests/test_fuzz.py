@@ -105,12 +105,11 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
     "replace": (convlab.nn.replace, lambda: {"model": torch.nn.Conv2d(1, 1, 1),
                                              "kernel": "01_direct", "where": None}),
     "nn.problems": (convlab.nn.problems, lambda: {"model": torch.nn.Conv2d(1, 1, 1)}),
-    "sliders": (convlab.sliders, lambda: {"draw": lambda A: None, "A": (1, 2)}),
 }  # fmt: skip
 THEIRS = {"Conv2d": {"in_channels", "out_channels", "kernel_size"}}  # torch's own arguments
 CALLABLE = {"type", "function"}
 LEFT_OUT = {  # all right, and slow; or a function that is taken, and raises what it likes
-    ("check", "problem"): {"None"}, ("compare", "kernels"): {"None"}, ("sliders", "draw"): CALLABLE,
+    ("check", "problem"): {"None"}, ("compare", "kernels"): {"None"},
     ("conv2d", "kernel"): CALLABLE, ("replace", "where"): CALLABLE,
 }  # fmt: skip
 
@@ -133,7 +132,7 @@ def attempt(name: str, replaced: dict[str, str]) -> None:
     given = {place: VALUES[value] for place, value in replaced.items()}
     try:
         function(**arguments() | given)
-    except convlab.ConvlabError as error:
+    except convlab.errors.ConvlabError as error:
         assert str(error)
 
 

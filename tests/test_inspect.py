@@ -474,6 +474,14 @@ def test_a_set_of_problems_has_a_row_each_and_a_summary(tmp_path) -> None:
         convlab.inspect(mine, [far], engine="sim")
 
 
+def test_the_listing_is_of_the_file_that_the_code_stands_in(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.cu"
+    mine.write_text('// title: THREADS are few\n#define THREADS 64\n#include "01_direct.cu"\n')
+    found = convlab.inspect(mine, SMALL, engine="sim")
+    assert "r_acc += " in str(found.listing()) and "01_direct.cu" not in str(found.tables[-1])
+    assert any("r_acc += " in text for text in found.costly()["source"])
+
+
 def test_a_function_of_a_header_has_the_headers_lines() -> None:
     """im2col stands in im2col.cuh: its lines are none of 02b's own, which has as many."""
     found = convlab.inspect("02b_im2col_cublas", SMALL, gpu="L4", engine="sim")

@@ -443,11 +443,11 @@ def test_ceilings_and_times_on_a_gpu():
     for kernel in kernels:
         kernel.engine, kernel.device = "cuda", torch.device("cuda", torch.cuda.current_device())
     known, peaks = device.describe(), device.ceilings()
-    assert known.sm >= 70 and known.smem_optin_bytes >= 48 << 10 and known.l2_bytes > 0
+    assert known.sm >= 70 and known.l2_bytes > 0
     assert peaks is device.ceilings() and peaks.tf32_flops >= peaks.fp32_flops > 1e11
-    if known.datasheet is not None:
-        assert 0.3 < peaks.fp32_flops / known.datasheet.fp32_tflops / 1e12 < 1.1
-        assert 0.5 < peaks.copy_bytes_per_s / known.datasheet.memory_gb_per_s / 1e9 < 1.05
+    if (sheet := device.datasheet(known.name)) is not None:
+        assert 0.3 < peaks.fp32_flops / sheet.fp32_tflops / 1e12 < 1.1
+        assert 0.5 < peaks.copy_bytes_per_s / sheet.memory_gb_per_s / 1e9 < 1.05
     problem = Problem(N=4, C=32, H=128, W=128, K=64, R=3, S=3)
     first, second = measure.measure_all(kernels, problem, limit_seconds=1.0, judged=[False, False])
     assert first.samples >= 10 and 0.8 < first.seconds / second.seconds < 1.25

@@ -8,9 +8,8 @@ import re
 import pytest
 
 from convlab import sim
-from convlab.fast import bench
 from convlab.machine import toolchain
-from tests.instruments import planted
+from tests.instruments import planted, tables
 from tests.instruments import sanitizer_table as table
 from tests.instruments.sanitizer_table import AT_LINE, ELSEWHERE, NO_LINE, NOTHING
 from tests.suites import FOLDER
@@ -118,7 +117,7 @@ def test_a_tool_is_run_and_ended(tmp_path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_where_it_is_written() -> None:
-    head, tail = bench.between(sim.INCLUDE.parent / "sanitizer.md", table.MARKER)
+    head, tail = tables.between(sim.INCLUDE.parent / "sanitizer.md", table.MARKER)
     assert head and tail
 
 

@@ -64,10 +64,6 @@ def nested(function):
     return os.getpid(), worker.call(function)
 
 
-def same(one, two):
-    return one is two, os.getpid()
-
-
 def returns_generator():
     return (i for i in range(3))
 

@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..machine.progress import bar as progress_bar
-from ..show import charts
-from ..show.plot import Chart
 from ..show.result import Several, Table, short
 from ..words.errors import LaunchError
 from ..words.problem import PROBLEM_SETS, Problem, problem
@@ -123,9 +121,6 @@ class Versus(Several):
     def about(self) -> dict[str, Any]:
         means = {precision: self.means(precision) for precision in CLASSES}
         return {"geometric_means": means, "results": self.results}
-
-    def figure(self) -> Chart:
-        return charts.ratios(self.frame, self.notes)
 
 
 def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Versus:

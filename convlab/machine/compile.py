@@ -79,6 +79,19 @@ class Source:
         """The same, by a link where its path has a double quote, which ptxas cannot read."""
         return replace(self, path=plain(self.path)) if '"' in self.label else self
 
+    @property
+    def whole(self) -> str:
+        """The text, with each .cu file that it includes in the place of the #include."""
+        texts = {f'"{name}"': text.rstrip() for name, text in self.headers().values()}
+        return re.sub(r'^#include ("[^"]+\.cu").*$', lambda said: texts.get(said[1], said[0]),
+                      self.text, flags=re.MULTILINE)  # fmt: skip
+
+    @property
+    def code(self) -> tuple[str, str]:
+        """The name and the text of the file that its code stands in: a .cu that it includes, or it."""
+        cu = [(p.name, text) for p, (_, text) in self.headers().items() if p.suffix == ".cu"]
+        return cu[0] if cu else (Path(self.label).name, self.text)
+
     def headers(self) -> dict[Path, tuple[str, str]]:
         """For each local header that it includes, directly or not: the name used first, the text.
 

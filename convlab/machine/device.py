@@ -144,13 +144,7 @@ class Device:
     sm: int  # compute capability: 9.0 is 90
     sm_count: int
     l2_bytes: int
-    smem_optin_bytes: int  # the most shared memory that a block may opt into
     memory_bytes: int
-
-    @property
-    def datasheet(self) -> Datasheet | None:
-        """What its vendor states."""
-        return datasheet(self.name)
 
     def __str__(self) -> str:
         return (
@@ -192,10 +186,8 @@ def describe(device: torch.device | str | int | None = None) -> Device | None:
     if index is None:
         return None
     seen = torch.cuda.get_device_properties(index)
-    return Device(
-        seen.name, 10 * seen.major + seen.minor, seen.multi_processor_count, seen.L2_cache_size,
-        seen.shared_memory_per_block_optin, seen.total_memory,
-    )  # fmt: skip
+    sm = 10 * seen.major + seen.minor
+    return Device(seen.name, sm, seen.multi_processor_count, seen.L2_cache_size, seen.total_memory)
 
 
 def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
@@ -220,7 +212,8 @@ def _key(name: str) -> str:
 def _from_device(device: Device) -> Gpu:
     """The GPU that is there: as the table has it, or with its capability's limits."""
     sm = max((known for known in LIMITS if known <= device.sm), default=min(LIMITS))
-    rate = device.datasheet.fp32_tflops * 1e3 if device.datasheet else 0.0
+    sheet = datasheet(device.name)
+    rate = sheet.fp32_tflops * 1e3 if sheet else 0.0
     ghz = rate / (2 * LIMITS[sm].fp32_lanes * device.sm_count) or 1.7
     stated = {gpu.driver_name: (gpu.name, gpu.ghz) for gpu in GPUS.values()}
     name, ghz = stated.get(device.name, (device.name.removeprefix("NVIDIA "), ghz))

@@ -1,6 +1,5 @@
-"""Progress bars without widgets: text in a terminal, HTML under a cell, a line now and then in a log."""
+"""Progress bars without widgets: in a terminal, under a cell, as a line now and then in a log."""
 
-import html
 import sys
 import threading
 import time
@@ -69,19 +68,7 @@ class _CellBar(tqdm):
         """Show the bar as it stands, or the text given, and nothing if that is empty."""
         from IPython.display import display  # there is a notebook: IPython is there
 
-        about = self.format_dict
-        text = str(self) if msg is None else msg
-        page = ""
-        if text:
-            total = f' max="{about["total"]}" value="{about["n"]}"' if about["total"] else ""
-            brief = {"prefix": "", "bar_format": "{n_fmt}/{total_fmt} {elapsed}{postfix}"}
-            beside = self.format_meter(**about | brief) if about["total"] else text
-            what = (about["prefix"] or "").removesuffix(": ")
-            page = (
-                f'<progress{total} style="width:16em;vertical-align:middle"></progress> '
-                f"<code>{html.escape(f'{what} {beside}'.strip())}</code>"
-            )
-        data = {"text/plain": text, "text/html": page}
+        data = {"text/plain": str(self) if msg is None else msg}
         if self._shown is None:
             self._shown = display(data, raw=True, display_id=True)
         else:

@@ -10,10 +10,10 @@ from ..words import arguments
 from ..words.choices import BASELINES
 from ..words.errors import LaunchError, ProblemError
 from ..words.format import FLOAT32, Format, parse_format
-from ..words.problem import Pair, Problem
+from ..words.problem import Problem
 from . import op
 from .data import Device, chunks, full_precision, match, padded, require
-from .runnable import Allocate, Inputs, Launch, Runnable, empty
+from .runnable import Allocate, Inputs, Launch, empty
 
 IM2COL_BYTES = 1 << 30  # workspace of the torch:im2col baseline
 _HALVES = {
@@ -23,7 +23,7 @@ _HALVES = {
 
 
 @dataclass(frozen=True)
-class Baseline(Runnable):
+class Baseline(op.Called):
     """A library's convolution, run and timed as a kernel is; made by `baseline`.
 
     `precision` is its class, pinned whatever torch's global settings are. A ReLU is torch's own, in
@@ -55,21 +55,6 @@ class Baseline(Runnable):
         x, w = (t.detach().contiguous(memory_format=layout) for t in (x, w))
         kind = Im2colLaunch if self.name == "torch:im2col" else ConvLaunch
         return kind(self, problem, (x, w, None if bias is None else bias.detach()))
-
-    def __call__(
-        self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
-        padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
-        relu: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Return y, of the arguments of a kernel, with the same gradients."""
-        require(self, x, w, bias)
-        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups, relu)
-        if op.derives(x, w, bias):
-            options = stride, padding, dilation, groups, op.key_of(self), relu
-            return op.convolve(x, w, bias, *options)
-        launch = self.prepare(problem, images, w, bias)
-        launch()
-        return launch.y.squeeze(0) if x.dim() == 3 else launch.y
 
 
 def baseline(name: str, device: Device | None = None) -> Baseline:

@@ -82,23 +82,18 @@ def error(
     findings: list[Finding] = []
     for kernel in kernels:
         if problem is not None and kernel.engine == "cuda" and kind not in _WITHOUT_LINE:
-            said, found = _explained(kernel, problem)
+            said, found = explain(kernel, problem)
             lines += said.splitlines()
             findings += found
     return LaunchError("\n  ".join(lines), kind, findings)
 
 
-def explain(kernel: Runnable, problem: Problem) -> str:
+def explain(kernel: Runnable, problem: Problem) -> tuple[str, list[Finding]]:
     """Say what the simulator finds on a small problem like it, or why the kernel cannot run there.
 
-    Takes a few seconds; the text is empty for what has no source, such as a library's baseline.
+    Takes a few seconds; nothing is said of what has no source, such as a library's baseline.
     """
-    return _explained(kernel, problem)[0]
-
-
-def _explained(kernel: Any, problem: Problem) -> tuple[str, list[Finding]]:
-    """What the simulator says of a kernel, in words and as data."""
-    if not isinstance(kernel, Runnable) or kernel.source is None:
+    if kernel.source is None:
         return "", []
     try:
         small = problem.scaled(EXPLAIN_MACS)

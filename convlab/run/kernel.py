@@ -27,7 +27,7 @@ from ..words.errors import CatalogError, ProblemError, UnsupportedError
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import build as builds
-from . import nvcc, op, trial
+from . import nvcc, op, worker
 from .baselines import baseline
 from .data import match, require
 from .launch import CudaLaunch, SimLaunch
@@ -36,11 +36,10 @@ from .runnable import Allocate, Launch, Runnable, empty
 
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
-Pair = int | tuple[int, int]
 _header = functools.lru_cache(256)(catalog.parse_header)
 
 
-class Kernel(Runnable):
+class Kernel(op.Called):
     """A CUDA kernel that computes a convolution; made by `load` or `compile`.
 
     Attributes
@@ -64,7 +63,7 @@ class Kernel(Runnable):
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
         self._built: tuple[object, Build] | None = None  # the stamp of what it is made of
-        known = tunables(self.source) if self.defines else {}
+        known = tunables(self.whole) if self.defines else {}
         for key in self.defines:
             if key not in known:
                 offer = (", ".join(known) or "none") + valid.hint(key, known)
@@ -74,6 +73,16 @@ class Kernel(Runnable):
     def source(self) -> str:
         """The CUDA C++ text, as it is on disk now."""
         return _read(self.path, stamp([self.path])) if self._text is None else self._text
+
+    @property
+    def whole(self) -> str:
+        """The text, with each .cu file that it includes in the place of the #include."""
+        return self._as_built().whole
+
+    @property
+    def code(self) -> tuple[str, str]:
+        """The name and the text of the file that its code stands in: a .cu that it includes, or it."""
+        return self._as_built().code
 
     @property
     def header(self) -> catalog.Header:
@@ -211,48 +220,15 @@ class Kernel(Runnable):
         if self.simulated:
             return SimLaunch(self, problem, inputs)
         with torch.cuda.device(x.device):
-            trial.load_first(self)
+            worker.load_first(self)
         return CudaLaunch(self, problem, inputs, allocate)
 
-    def __call__(
-        self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: Pair = 1,
-        padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1, relu: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Compute the convolution, with gradients where the inputs ask for them.
-
-        Parameters
-        ----------
-        x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
-            dtypes of `format`, on `device`, with any strides.
-        stride, padding, dilation, groups : as `torch.nn.functional.conv2d` takes them.
-        relu : whether negative outputs become 0, by a kernel whose header says that it fuses that.
-
-        Returns
-        -------
-        tensor (N, K, P, Q) or (K, P, Q), laid out as `format` says.
-
-        Raises
-        ------
-        ProblemError
-            The arguments do not describe a convolution on this kernel's device.
-        UnsupportedError
-            The header says that the kernel cannot do it; names kernels that can.
-        BuildError, LaunchError
-            The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
-        """
-        require(self, x, w, bias)
-        images, problem = op.posed(x, w, bias, stride, padding, dilation, groups, relu)
-        if op.derives(x, w, bias):
-            options = stride, padding, dilation, groups, op.key_of(self), relu
-            return op.convolve(x, w, bias, *options)
+    def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
         self.must_run_whole()
-        tensors = [None if t is None else t.detach() for t in (images, w, bias)]
-        trial.run_first(self, problem, *tensors)
-        launch = self.prepare(problem, *tensors)
-        with trial.shown() if self._prints() else contextlib.nullcontext():
-            launch()
-        y = launch.y.clone() if self.simulated else launch.y  # lets the arena go
-        return y.squeeze(0) if x.dim() == 3 else y
+        worker.run_first(self, problem, *tensors)
+        with worker.shown() if self._prints() else contextlib.nullcontext():
+            y = super()._compute(problem, *tensors)
+        return y.clone() if self.simulated else y  # lets the arena go
 
     def _prints(self) -> bool:
         """Whether a call must wait for what the kernel prints on the GPU."""
@@ -311,13 +287,10 @@ def load(
         that passed the whole default check.
     trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
         several times as fast.
-    sample : on the simulator, run only so many whole blocks of each launch (2 or more), chosen at
-        random, the same ones each time, and scale the counts to all blocks: for problems too large
-        to run whole. ``Launch.sampling`` tells the standard error. y is then no result, so that
-        the kernel cannot be called, nor checked; findings that need all blocks (never written,
-        uninitialised reads of global memory) are off, and products of cuBLAS are counted, not
-        computed. Blocks must not wait for each other. x, w and bias must fit into memory, twice;
-        of y and the workspace only what is touched must.
+    sample : on the simulator, run only so many whole blocks of each launch (2 or more), which must
+        not wait for each other, and scale the counts to all: for problems too large to run whole.
+        `SimLaunch` tells the standard error. y is then no result: the kernel can be neither
+        called nor checked, findings that need all blocks are off, and cuBLAS only counts.
 
     Raises
     ------

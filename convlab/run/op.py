@@ -19,8 +19,9 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, make_dual, unpack_d
 
 from ..words import arguments
 from ..words.errors import ProblemError
-from ..words.problem import Problem, pair, same_padding
-from .data import given
+from ..words.problem import Pair, Problem, pair, same_padding
+from .data import given, require
+from .runnable import Runnable
 
 # An op's schema carries tensors, numbers and strings, so a kernel travels through it as a string:
 # a name or path as itself, loaded at the first call; an object as "#<serial> <name>", looked up
@@ -47,7 +48,7 @@ def loader(name: str | None = None) -> Callable[[Callable], Callable]:
 def key_of(kernel: Any) -> str:
     """The string that stands for a kernel in the op's arguments."""
     if isinstance(kernel, (str, os.PathLike)):
-        text = str(arguments.path(arguments.text(os.fspath(kernel), "kernel"), "kernel"))
+        text = arguments.text(str(arguments.path(kernel, "kernel")), "kernel")
         is_path = text.endswith(".cu") or os.path.dirname(text) != ""
         return os.path.abspath(text) if is_path else text
     for key, held in _kernels.items():  # a handful
@@ -259,6 +260,50 @@ def convolve(
         posed(images, w, bias, stride, padding, dilation, groups, relu)
     y = _op(images, w, bias, key, stride, padding, dilation, groups, relu)
     return y.squeeze(0) if x.dim() == 3 else y
+
+
+class Called(Runnable):
+    """A runnable that is called like ``torch.nn.functional.conv2d``."""
+
+    def __call__(
+        self, x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
+        padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
+        relu: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Compute the convolution, with gradients where the inputs ask for them.
+
+        Parameters
+        ----------
+        x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
+            dtypes of `format`, on `device`, with any strides.
+        stride, padding, dilation, groups : as `torch.nn.functional.conv2d` takes them.
+        relu : whether negative outputs become 0, by a kernel whose header says that it fuses that.
+
+        Returns
+        -------
+        tensor (N, K, P, Q) or (K, P, Q), laid out as `format` says.
+
+        Raises
+        ------
+        ProblemError
+            The arguments do not describe a convolution on this kernel's device.
+        UnsupportedError
+            The header says that the kernel cannot do it; names kernels that can.
+        BuildError, LaunchError
+            The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
+        """
+        require(self, x, w, bias)
+        images, problem = posed(x, w, bias, stride, padding, dilation, groups, relu)
+        if derives(x, w, bias):
+            return convolve(x, w, bias, stride, padding, dilation, groups, key_of(self), relu)
+        y = self._compute(problem, *(None if t is None else t.detach() for t in (images, w, bias)))
+        return y.squeeze(0) if x.dim() == 3 else y
+
+    def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+        """Return y of tensors that fit and ask for no gradients."""
+        launch = self.prepare(problem, *tensors)
+        launch()
+        return launch.y
 
 
 def posed(

@@ -75,16 +75,18 @@ def parse_tunables(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d{1,18})\s*", part)
         if match is None:
-            raise ProblemError(
-                f"cannot read the tunable {valid.shown(part)}: write NAME=INTEGER after the @"
-            )
+            raise ProblemError(f"cannot read the tunable {valid.shown(part)}: write NAME=INTEGER")
         found[match[1]] = int(match[2])
     return found
 
 
 def tunables(source: str) -> dict[str, str]:
     """Return the tunables of a kernel's source, ``#ifndef NAME`` / ``#define NAME VALUE``."""
-    names = re.findall(r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)", source, re.M)
-    defaults = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S+)", source, re.M)
-    first = dict(reversed(defaults))
-    return {name: first[name] for name in names if name in first}
+    found: dict[str, str | None] = {}  # None: defined before anything asks for it, and so fixed
+    said = r"^[ \t]*#[ \t]*(ifndef|define)[ \t]+(\w+)(?:[ \t]+(\S+))?"
+    for word, name, value in re.findall(said, source, re.M):
+        if word == "ifndef":
+            found.setdefault(name, "")
+        elif found.setdefault(name, None) == "":
+            found[name] = value
+    return {name: value for name, value in found.items() if value}

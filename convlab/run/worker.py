@@ -3,29 +3,36 @@
 >>> worker.call(function, kernel, problem, seed)      # function(kernel, problem, seed), over there
 
 What a kernel does to that process becomes a `LaunchError` here; the next call finds a fresh one.
-Specifications, seeds and reports cross, pickled; tensors do not.
+Specifications, seeds and reports cross, pickled; tensors do not. A kernel that is not yet known to
+be good is loaded and run there before it is here (`load_first`, `run_first`).
 """
 
+from __future__ import annotations
+
 import contextlib
+import ctypes
+import io
 import os
 import pickle
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..machine import child
-from ..words.errors import ConvlabError
+from ..words.errors import ConvlabError, LaunchError
 from ..words.problem import Problem
+from . import build as builds
 from . import data, faults
-from .faults import explain
 from .runnable import Runnable
-from .worker_process import SERVING, Pickler, dumps
+from .worker_process import SERVING, dumps
 
-__all__ = ["TIME_LIMIT", "call", "can_cross", "explain", "run_once", "stop"]
+if TYPE_CHECKING:
+    from .kernel import Kernel
 
 TIME_LIMIT = 20.0  # seconds that a call may take unless told otherwise
 _SCRIPT = Path(__file__).with_name("worker_process.py")
@@ -48,7 +55,7 @@ def call(
     values = [*args, *kwargs.values()]
     for kernel in (value for value in values if isinstance(value, Runnable)):
         kernel.build()
-    payload = dumps((function, args, kwargs), _KernelPickler)
+    payload = dumps((function, args, kwargs))
     request = pickle.dumps((_surroundings(), payload))
     worker = _worker(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
     with worker.lock:
@@ -87,7 +94,7 @@ def _silence(error: Exception) -> tuple[str, str]:
 def can_cross(*values: object) -> bool:
     """Whether values can be arguments of `call`: they pickle, and are not of ``__main__``."""
     try:
-        dumps(values, _KernelPickler)
+        dumps(values)
     except Exception:  # what pickling raises is up to each type
         return False
     return True
@@ -120,13 +127,6 @@ def _shifted(tensor: Tensor | None, offset: int) -> Tensor | None:
     return room[start:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
 
-class _KernelPickler(Pickler):
-    """Pickles each kernel apart: the worker knows those it has met before."""
-
-    def persistent_id(self, value: object) -> bytes | None:
-        return dumps(value) if isinstance(value, Runnable) and not value.library else None
-
-
 def _worker(device: int) -> child.Child:
     if device not in _workers:
         there = str(device if torch.cuda.is_available() else -1)
@@ -140,3 +140,78 @@ def _surroundings() -> tuple[list[str], str | None, dict[str, str]]:
         directory = os.getcwd()
     variables = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
     return list(sys.path), directory, variables
+
+
+# ---- what is not known to be good, tried there first -------------------------------------------
+
+# What ran to its end in the worker: (library, problem, workspace limit, alignments); and the
+# libraries that were loaded there.
+_tried: set[tuple[object, ...]] = set()
+
+
+def load_first(kernel: Kernel) -> None:
+    """Load a kernel's library in the worker, which runs its static initialisers there."""
+    trial = (kernel.build().library,)
+    if _is_due(kernel, trial):
+        call(_load, kernel, time_limit=kernel.time_limit)
+        _tried.add(trial)
+
+
+def _load(kernel: Kernel) -> None:
+    ctypes.CDLL(str(kernel.build().library))
+
+
+def run_first(kernel: Kernel, problem: Problem, *tensors: Tensor | None) -> None:
+    """Run a kernel in the worker, on other data of the same shapes and alignments."""
+    library = kernel.build().library
+    # An access wider than a float, up to 32 bytes, minds where a tensor starts.
+    offsets = tuple(
+        t.data_ptr() % 32 if t is not None and t.is_contiguous() else 0 for t in tensors
+    )
+    trial = (library, problem, kernel.workspace_limit, offsets)
+    if problem.N == 0 or not _is_due(kernel, trial):
+        return
+    printed = io.StringIO()  # it works on other data: what it prints is of no interest
+    try:
+        with torch.cuda.device(tensors[0].device), contextlib.redirect_stdout(printed):
+            call(run_once, kernel, problem, offsets, time_limit=kernel.time_limit)
+    except LaunchError as error:
+        sys.stdout.write(printed.getvalue())  # unless it failed
+        if error.kind != "out of memory":
+            raise
+        warnings.warn(
+            f"{kernel.name} runs on {problem.label} without a trial in the worker process: "
+            "the GPU has no room for the problem twice; what it does wrong can end this "
+            "process's use of the GPU",
+            stacklevel=4,
+        )
+    _tried.update([trial, (library,)])
+
+
+def _is_due(kernel: Kernel, trial: tuple[object, ...]) -> bool:
+    """Whether a trial is wanted, possible, and was not made yet."""
+    if kernel.simulated or not kernel.isolate or trial in _tried:
+        return False
+    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+        return False
+    return not builds.is_good(kernel.build())
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Wait for the GPU, and pass on what it printed to Python's output: a notebook's cell."""
+    libc = ctypes.CDLL(None)  # to whose stdout CUDA writes it then
+    sys.stdout.flush()
+    libc.fflush(None)
+    kept, printed = os.dup(1), os.memfd_create("printf")
+    os.dup2(printed, 1)
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        sys.stdout.write(os.pread(printed, 1 << 20, 0).decode(errors="replace"))
+        sys.stdout.flush()
+        os.close(kept)
+        os.close(printed)

@@ -8,7 +8,6 @@ pickled ``(function, args, kwargs)``; it has begun once what it names is importe
 
 import contextlib
 import ctypes
-import functools
 import gc
 import io
 import os
@@ -17,11 +16,10 @@ import sys
 import traceback
 
 SERVING = "CONVLAB_IN_WORKER"  # set in this process's environment
-_KEPT_KERNELS = 64
 _KEPT_BYTES = 256 << 20  # of GPU memory that torch may hold on to between two requests
 
 
-class Pickler(pickle.Pickler):
+class _Pickler(pickle.Pickler):
     """Refuses, with PicklingError, what must not or cannot cross between the processes."""
 
     def reducer_override(self, value: object) -> object:
@@ -40,17 +38,11 @@ class Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def dumps(value: object, pickler: type[pickle.Pickler] = Pickler) -> bytes:
+def dumps(value: object) -> bytes:
     """Pickle a value as it crosses."""
     out = io.BytesIO()
-    pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
+    _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
     return out.getvalue()
-
-
-class _Unpickler(pickle.Unpickler):
-    """Gives the same kernel object for the same pickle, so that it is not loaded again."""
-
-    persistent_load = staticmethod(functools.lru_cache(_KEPT_KERNELS)(pickle.loads))
 
 
 def _enter(surroundings: tuple[list[str], str | None, dict[str, str]]) -> None:
@@ -91,7 +83,7 @@ def _gpu_is_lost() -> bool:
 
 def _answer(payload: bytes, server) -> bytes:
     """Do what a request asks for, and return the reply."""
-    function, args, kwargs = _Unpickler(io.BytesIO(payload)).load()
+    function, args, kwargs = pickle.loads(payload)
     server.begun()
     value = function(*args, **kwargs)
     if (torch := _torch_on_gpu()) is not None:

@@ -197,36 +197,6 @@ def _error_colors() -> Colormap:
 
 
 @styled
-def ratios(frame: pd.DataFrame, notes: Sequence[str] = ()) -> Chart:
-    """Draw how many times as fast as cuDNN the kernel taken of each problem is, a panel a class.
-
-    `frame` has the rows of a `Versus`; the geometric mean of the ratios is a line.
-    """
-    classes = [name for name in ("tf32", "fp32") if (frame["class"] == name).any()]
-    most = max((sum(frame["class"] == name) for name in classes), default=0)
-    chart = Chart(9.6, 1.6 + 0.26 * most + 0.16 * len(notes))
-    for axes, name in zip(chart.subplots(1, len(classes), sharey=True, squeeze=False)[0], classes):
-        rows = frame[frame["class"] == name]
-        shade = [color_of(choice) for choice in rows["choice"]]
-        axes.barh(range(len(rows)), rows["ratio"], color=shade)
-        for y, (choice, ratio) in enumerate(zip(rows["choice"], rows["ratio"])):
-            text = f"{ratio:.2f}  {choice.partition('_')[0]}" if ratio > 0 else "wrong"
-            _note(axes, text, (np.nan_to_num(ratio), y), 3)
-        mean = float(np.exp(np.log(rows["ratio"]).mean(skipna=False)))
-        axes.axvline(1, color=INK)
-        if mean > 0:
-            axes.axvline(mean, color=_WRONG, ls="--", label=f"geometric mean {mean:.2f}")
-            axes.legend(loc="lower right")
-        axes.set_xlim(0, 1.25 * max(1, rows["ratio"].max()))
-        axes.set_title(f"results in {name}")
-        axes.set_yticks(range(len(rows)), rows["problem"])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    chart.supxlabel("\n".join(["times as fast as cuDNN in the same class, NCHW", *notes]))
-    return chart
-
-
-@styled
 def ab_chart(
     modes: pd.DataFrame, rounds: pd.DataFrame, threshold: float, title: str = "",
     notes: Sequence[str] = (),

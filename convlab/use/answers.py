@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..fast import bench
 from ..fast.ab import ab
 from ..fast.compare import compare
 from ..fast.receipts import history
@@ -19,7 +18,7 @@ from ..right.check import check
 from ..right.report import unrun
 from ..right.settings import LITTLE_WORKSPACE, SETTINGS
 from ..run.kernel import Kernel, load, resolve, tunables
-from ..show.result import plain, wrapped
+from ..show.result import Several, plain, wrapped
 from ..why import inspect
 from ..words import catalog
 from ..words.choices import MODES
@@ -139,7 +138,7 @@ def _listed() -> Told:
         rows.append({"kernel": path.stem, "folder": path.parent, "path": path})
         try:
             kernel = load(path, engine="sim")
-            header, settings = kernel.header, tunables(kernel.source)
+            header, settings = kernel.header, tunables(kernel.whole)
         except CatalogError as error:  # one that cannot be read hides no other
             rows[-1]["error"] = str(error)
             lines.append(f"  {path.stem:<26} {error}")
@@ -165,7 +164,7 @@ def _differing(kernel: Kernel | str, other: Kernel | str | None) -> Told:
             "name the other kernel"
         )
     other = other if isinstance(other, Kernel) else load(other, engine="sim")
-    old, new = other.source.splitlines(), kernel.source.splitlines()
+    old, new = other.whole.splitlines(), kernel.whole.splitlines()
     changes = list(difflib.unified_diff(old, new, other.name, kernel.name, lineterm=""))
     own = sum(line[0] == "+" and line[:3] != "+++" for line in changes)
     said = f"{own} of {len(new)} lines of {kernel.name} are not {other.name}'s"
@@ -182,34 +181,18 @@ def _cached(clear: bool) -> Told:
     return Told(text, document)
 
 
-def _benched(asked: Namespace) -> Told:
-    path, beside_torch = asked.write, asked.set not in (None, "headline")
-    markers = [asked.set] if beside_torch else ["bench", "ladder"]
-    for marker in markers if path else ():
-        bench.between(path, marker)  # looked for before the work, not after it
-    if beside_torch and (asked.kernels or asked.engine == "sim"):
-        raise ProblemError(
-            f"--set {asked.set} times on a GPU what convlab.best takes; kernels of your choice, and "
-            f"the simulator: bench KERNEL --problem {asked.set}"
-        )
-    if asked.compiled and not beside_torch:
+def _benched(asked: Namespace) -> Several:
+    if asked.set not in (None, "headline"):
+        if asked.kernels or asked.engine == "sim":
+            raise ProblemError(
+                f"--set {asked.set} times on a GPU what convlab.best takes; kernels of your choice, "
+                f"and the simulator: bench KERNEL --problem {asked.set}"
+            )
+        return versus(problems(asked.set), compiled=asked.compiled)
+    if asked.compiled:
         raise ProblemError("--compiled belongs to --set kernelbench and --set resnet50")
-    if beside_torch:
-        results = versus(problems(asked.set), compiled=asked.compiled)
-        document, told = results.to_dict(), [results]
-    else:
-        chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
-        results = compare(
-            asked.kernels or None, chosen, engine=asked.engine, limit_seconds=_BENCH_SECONDS
-        )
-        document, told = (
-            {"ok": results.ok, "results": [each.to_dict() for each in results]},
-            results,
-        )
-    table = bench.markdown(results)
-    for marker in markers if path else ():
-        bench.write_between(path, marker, bench.ladder() if marker == "ladder" else table)
-    return Told("\n\n".join([*map(str, told), table]), document, results.ok)
+    chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
+    return compare(asked.kernels or None, chosen, engine=asked.engine, limit_seconds=_BENCH_SECONDS)
 
 
 def _examined() -> Told:

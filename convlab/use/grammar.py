@@ -8,6 +8,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..words import catalog
 from ..words.arguments import hint, writable
 from ..words.choices import BASELINES, COUNT, ENDINGS, ENGINES, MODES, SECONDS, THRESHOLD
 from ..words.errors import CatalogError, ProblemError
-from ..words.problem import PROBLEM_SETS, Problem, members, problems
+from ..words.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
 
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
@@ -24,6 +25,8 @@ PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square
 STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
 kernel is wrong, or does not build or run; doctor: something is missing; 2: a word, a file or a problem
 is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
+_NAMES = "|".join(field.name for field in fields(Problem))
+_DIMENSION = re.compile(rf"({_NAMES}|[spdg])=?-?\d+(x\d+)?,?|{'|'.join(EPILOGUE)}")
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
@@ -43,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         """As argparse's, but kernels and problems may also stand after options."""
-        args = list(sys.argv[1:] if args is None else args)
+        args = _joined(sys.argv[1:] if args is None else args)
         for i, (word, after) in enumerate(zip(args, [*args[1:], ""])):
             if word == "--save" and not after.endswith(".json"):  # a kernel, or the problem
                 args[i] = "--save="
@@ -69,6 +72,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
         """Print the usage and the message, and exit with status 2."""
         super().error(self.hinted(message))
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words, but a problem's that stand apart, N1 C3 H8 ... or wide bias, as one."""
+    found: list[str] = []
+    for word in words:
+        last = found[-1] if found else ""
+        spelt = re.match(r"N=?\d", last) and _DIMENSION.fullmatch(word)
+        if spelt or (word in EPILOGUE and last.split(" ")[0] in problem_names()):
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
 
 
 def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> Parser:
@@ -148,15 +164,13 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option = add("cache", "The builds that are kept, and their size.", plot=False)
     option("action", nargs="?", choices=("show", "clear"), default="show")
     if not notebook:
-        option = add("bench", "Kernels over several problems, as README's table has it.",
+        option = add("bench", "Kernels over several problems, as README's tables have it.",
                      kernels=True, plot=False)  # fmt: skip
         option("--set", choices=("headline", "kernelbench", "resnet50"),
                help="headline: all kernels; the others: what convlab.best takes of each problem, "
                "beside cuDNN in the same class")  # fmt: skip
         option("--compiled", action="store_true",
                help='beside torch.compile(mode="max-autotune") too: minutes a problem')  # fmt: skip
-        option("--write", metavar="FILE", type=Path,
-               help="write the tables between this file's markers")  # fmt: skip
     add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
     return top
 
@@ -200,7 +214,7 @@ def understood(
         members(asked["problem"])  # raises, before the work
         if asked.get("count") is not None:
             raise ProblemError("--count is of generated problems: leave it out, or the problem")
-    for name in ("plot", "save", "write"):  # before the work
+    for name in ("plot", "save"):  # before the work
         if asked.get(name):
             writable(asked[name], f"--{name}", ENDINGS if name == "plot" else ())
     if asked.get("save") == "" and not toolchain.lasting():
@@ -254,7 +268,7 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
         own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
         kernels = catalog.names()
         near = hint(name, [*own, *kernels, *BASELINES, *problem_names()])
-        if not near or "/" in name or hint(name, kernels):
+        if not near or "/" in name or name.endswith(".cu") or hint(name, kernels):
             raise
         raise CatalogError(f"no kernel and no problem is named {name!r}{near}") from None
     return word

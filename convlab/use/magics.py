@@ -21,7 +21,8 @@ from IPython.display import clear_output, display
 
 from ..right.settings import NAMES
 from ..run.baselines import BASELINES
-from ..run.kernel import ENGINES, Kernel, compile, tunables
+from ..run.kernel import ENGINES, Kernel, compile, load, tunables
+from ..run.options import parse_tunables
 from ..words import catalog
 from ..words.errors import ConvlabError, brief
 from ..words.problem import Problem
@@ -99,7 +100,7 @@ class ConvlabMagics(Magics):
 
     def _compile(self, asked: Namespace, source: str) -> None:
         self.shell.user_ns.pop(asked.name, None)
-        defines = dict(map(_define, asked.defines))
+        defines = parse_tunables(",".join(asked.defines))
         self._failed[asked.name] = self.shell.execution_count
         note = None
         if hasattr(self.shell, "kernel"):  # a notebook's
@@ -200,13 +201,6 @@ def _split(line: str) -> list[str]:
         raise UsageError(f"cannot read {line!r}: {error}") from None
 
 
-def _define(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not re.fullmatch(r"-?\d+", value):
-        raise UsageError(f"cannot read -D {text}: write -D NAME=INTEGER")
-    return name, int(value)
-
-
 def _matcher(shell: InteractiveShell) -> Callable:
     """Completes what stands behind %convlab and %%kernel, in place of Python's completion."""
 
@@ -271,8 +265,7 @@ def _words(
 
 def _tunables(name: str, values: Mapping[str, Any]) -> list[str]:
     value = values.get(name)
-    try:
-        source = value.source if isinstance(value, Kernel) else catalog.find(name).read_text()
-    except ConvlabError:
-        return []
-    return list(tunables(source))
+    with contextlib.suppress(ConvlabError):
+        kernel = value if isinstance(value, Kernel) else load(name, engine="sim")
+        return list(tunables(kernel.whole))
+    return []

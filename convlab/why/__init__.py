@@ -133,14 +133,14 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
         notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
     floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
     least = kernel.format.min_bytes(problem)
-    file = kernel.path.name if kernel.path else f"{kernel.name.partition('@')[0]}.cu"
+    file, text = kernel.code
     made = Counter(i.line for f in called if f.file == file for i in f.instructions if i.line)
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
         frame=quantities(problem, least, counted, model, measured, floor),
         static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
         sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
-        source=tuple(kernel.source.splitlines()), made=made, ceilings=best, file=file,
+        source=tuple(text.splitlines()), made=made, ceilings=best, file=file,
     )  # fmt: skip
 
 

@@ -351,7 +351,10 @@ def _parse(spec: str, name: str = "") -> Problem:
             raise ProblemError(f"{key} is given twice in {shown(spec)}")
         numbers = tuple(map(int, given)) or (1,)
         found[key] = numbers if numbers[1:] else numbers[0]
-    found |= {key: bool(found.get(key, 0)) for key in EPILOGUE}
+    for key in EPILOGUE:
+        if found.setdefault(key, 0) not in (0, 1):
+            raise ProblemError(f"{key} is {found[key]} in {shown(spec)}; it must be 0 or 1")
+        found[key] = bool(found[key])
     missing = [key for key in _DIMENSIONS if key not in found]
     if missing:
         raise ProblemError(

@@ -19,12 +19,12 @@ import torch
 from torch.utils import cpp_extension
 
 from convlab import sim
-from convlab.fast import bench
 from convlab.machine import toolchain
 from convlab.machine.compile import ninja_on_path
 from convlab.machine.device import describe
 from convlab.machine.progress import bar as progress_bar
 from convlab.run.kernel import ENGINES, load
+from tests.instruments import tables
 
 _TRIVIAL = """
 __global__ void copy(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }
@@ -115,11 +115,11 @@ def main() -> None:
     parser.add_argument("--write", metavar="FILE", type=Path)
     given = parser.parse_args()
     if given.write is not None:
-        bench.between(given.write, "build")  # told now, not after the work
+        tables.between(given.write, "build")  # told now, not after the work
     frame = bench_build(given.engine)
     print(frame.to_string(index=False, formatters={"seconds": "{:.3f}".format}))
     if given.write is not None:
-        bench.write_between(given.write, "build", markdown(frame))
+        tables.write_between(given.write, "build", markdown(frame))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ import torch
 import convlab
 from convlab.fast import paired
 from convlab.fast.ab import PLACES
-from convlab.fast.bench import write_between
 from convlab.fast.paired import Until
 from convlab.machine.clock import Clock
 from convlab.run.kernel import resolve
@@ -40,6 +39,7 @@ from convlab.run.runnable import Allocate, Launch, Runnable, empty
 from convlab.show.result import Table
 from convlab.words.choices import MODES, THRESHOLD
 from convlab.words.problem import Problem
+from tests.instruments.tables import write_between
 
 CASES = (
     ("01_direct", "N=1,C=32,H=14,W=14,K=32,R=1,S=1"),

@@ -25,7 +25,6 @@ import numpy as np
 import pandas as pd
 
 import convlab
-from convlab.fast.bench import write_between
 from convlab.fast.compare import build_all
 from convlab.fast.measure import measure
 from convlab.machine import device
@@ -33,6 +32,7 @@ from convlab.why import ncu
 from convlab.why.model import FITTED, Constants
 from convlab.words import catalog
 from convlab.words.errors import ConvlabError, ProblemError
+from tests.instruments.tables import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 PROBLEMS = (

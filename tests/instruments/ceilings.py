@@ -18,11 +18,11 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from convlab.fast.bench import write_between
 from convlab.machine import toolchain
 from convlab.machine.device import describe
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import ConvlabError
+from tests.instruments.tables import write_between
 
 SOURCE = Path(__file__).with_suffix(".cu")
 _SAMPLES = 7

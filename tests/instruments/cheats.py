@@ -33,10 +33,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import convlab
-from convlab.fast.bench import write_between
 from convlab.run.data import full_precision, inputs
 from convlab.words.errors import ConvlabError
 from convlab.words.problem import Problem
+from tests.instruments.tables import write_between
 
 PAGE = Path(convlab.__file__).parent / "fast" / "cheats.md"
 PROBLEM = Problem(N=2, C=8, H=24, W=24, K=8, R=3, S=3, padding=(1, 1))  # y is as large as x

@@ -22,7 +22,6 @@ import pandas as pd
 import torch
 
 from convlab.fast import ratio
-from convlab.fast.bench import write_between
 from convlab.fast.stopwatch import Single, flush_buffer, rounds
 from convlab.machine.device import describe
 from convlab.run.baselines import baseline
@@ -32,6 +31,7 @@ from convlab.run.runnable import Runnable
 from convlab.words.catalog import catalog
 from convlab.words.problem import EPILOGUE, Problem, problems
 from tests.instruments.ceilings import markdown
+from tests.instruments.tables import write_between
 
 _SECONDS, _TURN, _LEAST = 0.5, 0.01, 12  # for a pair, for one of its turns; rounds
 

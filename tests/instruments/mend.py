@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import convlab
-from convlab.fast import bench
 from convlab.right import shapes
 from convlab.right.report import unrun
 from convlab.words.errors import BuildError, LaunchError
+from tests.instruments import tables
 from tests.instruments.planted import MUTANTS, Mutant
 
 TRIES = 12  # edits tried for one mistake
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--others", action="store_true", help="by the same rule those that follow")
     options = parser.parse_args(arguments)
     if options.write is not None:
-        bench.between(options.write, "mend")
+        tables.between(options.write, "mend")
     rows = ["| kind | mistake | reported as | mended by | tries |", "|---|---|---|---|---:|"]
     print("\n".join(rows))
     outcomes = []
@@ -275,7 +275,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows += ["", f"{mended} of {len(outcomes)} mended."]
     print("\n".join(rows[-2:]))
     if options.write is not None:
-        bench.write_between(options.write, "mend", "\n".join(rows))
+        tables.write_between(options.write, "mend", "\n".join(rows))
     return mended < ENOUGH
 
 

@@ -25,13 +25,13 @@ import torch
 
 from convlab import load, problem
 from convlab import why as explain
-from convlab.fast.bench import write_between
 from convlab.machine import device
 from convlab.sim import Trace
 from convlab.why import counting, flow, ncu
 from convlab.words import catalog
 from convlab.words.errors import ConvlabError
 from tests.instruments import merging
+from tests.instruments.tables import write_between
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",

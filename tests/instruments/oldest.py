@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("catalog", "problem", "build", "check", "cli", "errors", "magics", "measure", "nn", "plot",
-         "reference", "sliders", "toolchain")  # fmt: skip
+         "reference", "toolchain")  # fmt: skip
 _ALLOWED = re.compile(r"([\w-]+)>=([\d.]+)")
 
 

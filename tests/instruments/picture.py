@@ -6,7 +6,7 @@
 
 ``session`` edits a kernel, shows what convlab says of the mistake, where a warp reads, and the A/B
 verdict of another edit, each as convlab printed or drew it just now. ``share`` draws speed as a share of
-cuDNN's in the same precision class from what ``python -m convlab bench --json`` printed; ``ratios`` what
+cuDNN's in the same precision class from what ``tests.instruments.tables`` printed; ``ratios`` what
 `convlab.best` gains on each problem, from what it printed with ``--set kernelbench``.
 """
 
@@ -19,12 +19,13 @@ import tempfile
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pandas as pd
 import torch
 from PIL import Image
 
 import convlab
-from convlab.show import charts, plot
+from convlab.show import plot
 from convlab.show.plot import Chart
 from convlab.words.catalog import find
 from convlab.words.errors import LaunchError
@@ -154,7 +155,33 @@ def ratios(path: Path, rows: Path) -> None:
     found = json.loads(rows.read_text())
     frame = pd.DataFrame(found["rows"])
     frame["problem"] = frame["problem"].str.partition(".")[2]
-    charts.ratios(frame, found["notes"][:1]).save(path)
+    beside_cudnn(frame, found["notes"][:1]).save(path)
+
+
+@plot.styled
+def beside_cudnn(frame: pd.DataFrame, notes: list[str]) -> Chart:
+    """Draw the rows of a `Versus`, a panel a class, and the geometric mean of the ratios as a line."""
+    classes = [name for name in ("tf32", "fp32") if (frame["class"] == name).any()]
+    most = max((sum(frame["class"] == name) for name in classes), default=0)
+    chart = Chart(9.6, 1.6 + 0.26 * most + 0.16 * len(notes))
+    for axes, name in zip(chart.subplots(1, len(classes), sharey=True, squeeze=False)[0], classes):
+        rows = frame[frame["class"] == name]
+        axes.barh(range(len(rows)), rows["ratio"], color=[*map(plot.color_of, rows["choice"])])
+        for y, (choice, ratio) in enumerate(zip(rows["choice"], rows["ratio"])):
+            text = f" {ratio:.2f}  {choice.partition('_')[0]}" if ratio > 0 else " wrong"
+            axes.text(np.nan_to_num(ratio), y, text, va="center", fontsize=8, color=plot.INK)
+        mean = float(np.exp(np.log(rows["ratio"]).mean(skipna=False)))
+        axes.axvline(1, color=plot.INK)
+        if mean > 0:
+            axes.axvline(mean, color="#D55E00", ls="--", label=f"geometric mean {mean:.2f}")
+            axes.legend(loc="lower right")
+        axes.set_xlim(0, 1.25 * max(1, rows["ratio"].max()))
+        axes.set_title(f"results in {name}")
+        axes.set_yticks(range(len(rows)), rows["problem"])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    chart.supxlabel("\n".join(["times as fast as cuDNN in the same class, NCHW", *notes]))
+    return chart
 
 
 def main(arguments: list[str]) -> int:

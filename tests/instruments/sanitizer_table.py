@@ -33,13 +33,12 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.fast import bench
 from convlab.machine import child, device, toolchain
 from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.run.launch import integers
 from convlab.words.errors import BuildError, LaunchError
-from tests.instruments import examples, mutants
+from tests.instruments import examples, mutants, tables
 from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -434,7 +433,7 @@ def main(arguments: list[str] | None = None) -> int:
               file=sys.stderr)  # fmt: skip
         return 1
     if options.write:
-        bench.between(options.write, MARKER)  # told now, not after minutes
+        tables.between(options.write, MARKER)  # told now, not after minutes
     major, minor = torch.cuda.get_device_capability()
     started = time.perf_counter()
 
@@ -449,7 +448,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(text)
     print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     if options.write:
-        bench.write_between(options.write, MARKER, text)
+        tables.write_between(options.write, MARKER, text)
     return 0
 
 

@@ -212,7 +212,7 @@ def _dtypes() -> None:
     for dtype in (torch.float64, torch.float16, torch.complex64, torch.int32):
         try:
             ours(X.to(dtype), W.to(dtype))
-        except convlab.ConvlabError as error:
+        except convlab.errors.ConvlabError as error:
             assert "convlab's kernels compute in float32" in str(error)
         else:
             raise AssertionError(f"{dtype} was not refused")

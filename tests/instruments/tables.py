@@ -1,16 +1,26 @@
-"""The tables that README publishes of the kernels: their costs, and the ladder itself."""
+"""The tables that README publishes of the kernels: their costs, and the ladder itself.
+
+    python -m tests.instruments.tables README.md > rows.json                     # costs, and the ladder
+    python -m tests.instruments.tables README.md --set kernelbench > rows.json   # beside cuDNN
+
+What follows the file are words of ``python -m convlab bench``, whose rows are printed as JSON.
+"""
 
 import datetime
+import json
+import sys
 from pathlib import Path
 
 import torch
 
-from ..machine.device import describe
-from ..words import catalog
-from ..words.arguments import readable, writable
-from ..words.errors import ProblemError
-from .comparison import Comparisons
-from .versus import Versus
+from convlab.fast.comparison import Comparisons
+from convlab.fast.versus import Versus
+from convlab.machine.device import describe
+from convlab.use.answers import answers
+from convlab.use.grammar import parser, understood
+from convlab.words import catalog
+from convlab.words.arguments import readable, writable
+from convlab.words.errors import ProblemError
 
 
 def markdown(results: Comparisons | Versus) -> str:
@@ -62,3 +72,20 @@ def between(path: Path, marker: str) -> tuple[str, str]:
     if not found or text.count(begin) != 1 or text.count(end) != 1:
         raise ProblemError(f"{path} must have one line {begin} and, after it, one line {end}")
     return head + begin, end + tail
+
+
+def main(arguments: list[str]) -> None:
+    """Compare, write the tables into a file, and print the rows."""
+    path, *words = arguments
+    asked = understood(parser().parse_args(["bench", *words]))
+    markers = ["bench", "ladder"] if asked.set in (None, "headline") else [asked.set]
+    for marker in markers:
+        between(Path(path), marker)  # looked for before the work, not after it
+    (results,) = answers(asked)
+    for marker in markers:
+        write_between(Path(path), marker, ladder() if marker == "ladder" else markdown(results))
+    print(json.dumps(results.to_dict(), indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
