@@ -105,6 +105,7 @@ def test_a_gpus_clock_fits_its_datasheet(name: str) -> None:
     gpu = GPUS[name]
     rate = 2 * gpu.limits.fp32_lanes * gpu.sms * gpu.ghz / 1e3
     assert rate == pytest.approx(gpu.datasheet.fp32_tflops, rel=0.01)
+    assert gpu.l2_bytes >> 20 in {"H200": [60]}.get(name, range(100))  # as its driver says
 
 
 @pytest.mark.parametrize("spelling", ["RTX 4090", "rtx4090", "4090", "NVIDIA GeForce RTX 4090"])
