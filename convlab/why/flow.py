@@ -6,6 +6,7 @@ T times it may have made one that does U iterations at a time and U - 1 copies f
 the first runs T // U times and the copies run where T % U reaches them.
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,8 @@ def executions(
 ) -> dict[int, float]:
     """Return how often warps run each instruction, by its address.
 
-    From what was counted on the function's own lines (`Trace.lines`), how often threads came to a
-    line of its file (perhaps of none is known), and the warps of all its launches.
+    From the counts of the function's own lines (`Trace.lines`), how often threads came to a line of
+    its file (perhaps of none is known), and the warps of all its launches.
     """
     return _Flow(function, lines, executed, warps).result
 
@@ -144,11 +145,7 @@ def _guarded(place: Place, jumps: list[Place], told: Mapping[Place, float]) -> f
 
 
 def _division(function: Function) -> set[int]:
-    """The addresses of what only serves 64-bit divisions of numbers beyond 32 bits.
-
-    nvcc calls a routine of its own for them, after the function's last EXIT; numbers below 2^32,
-    which indices mostly are, go a shorter way.
-    """
+    """The addresses of nvcc's routine, behind the last EXIT, that divides what is beyond 32 bits."""
     calls = {i.address for i in function.instructions
              if i.opcode.startswith("CALL") and "__internal_" in i.operands}  # fmt: skip
     leaves = [i.address for i in function.instructions if i.opcode == "EXIT"]
@@ -162,12 +159,9 @@ def launched(
 ) -> list[tuple[Function, list]]:
     """Return the functions that some launches mean, each once, with its launches."""
     found: dict[str, tuple[Function, list]] = {}
-    meant = {
-        key: find_function(functions, key[0], lines, key[1])
-        for key in dict.fromkeys((entry["kernel"], entry["block"]) for entry in launches)
-    }
+    meant = functools.cache(lambda name, block: find_function(functions, name, lines, block))
     for entry in launches:
-        if function := meant[entry["kernel"], entry["block"]]:
+        if function := meant(entry["kernel"], entry["block"]):
             found.setdefault(function.symbol, (function, []))[1].append(entry)
     return list(found.values())
 
@@ -212,10 +206,7 @@ def _base(name: str) -> str:
 
 
 def _misfit(function: Function, lines: Rows) -> tuple[int, float]:
-    """How many counted lines it has no loads or stores of, and how far from the counts they are.
-
-    In a loop all must run equally often: the largest difference (log 2).
-    """
+    """How many counted lines it lacks, and how unlike (log 2) the rates of a loop's others are."""
     widths: Counter[tuple[Loop | None, int]] = Counter()
     moved: dict[int, float] = {}
     for n, row in enumerate(lines):

@@ -268,15 +268,12 @@ class Inspections(Several):
     """
 
     refused: tuple[str, ...] = ()
-
-    @property
-    def kernel(self) -> str:
-        return self.results[0].kernel
+    kernel = property(lambda self: self.results[0].kernel)
 
     @property
     def sentence(self) -> str:
         """What limits the kernel, and on how many of the problems."""
-        limits = Counter(result.row["limited by"] for result in self.results)
+        limits = Counter(result.row["limited by"] for result in self)
         text = ", ".join(f"{limit} on {count}" for limit, count in limits.most_common())
         gpu = self.results[0].gpu.name
         return f"{self.kernel} on {len(self)} problems, a model of {gpu}: {text}"
