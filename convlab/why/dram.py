@@ -159,7 +159,7 @@ class _Blocks:
         self.workspace = once.get(("load", "workspace"), 0.0)
 
     def segments(self, blocks: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield parts of blocks' outputs: n (-1: no such part), group, filter, p and q from and to."""
+        """Yield parts of blocks' outputs: n (-1: none), group, filter, p and q from and to."""
         c, order, tiles = self.problem, self.order, self.order.tiles(blocks)
         flat = next((name for name in ("pq", "npq", "ngkpq") if name in order), None)
         if flat is None:

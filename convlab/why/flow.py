@@ -145,7 +145,7 @@ def _guarded(place: Place, jumps: list[Place], told: Mapping[Place, float]) -> f
 
 
 def _division(function: Function) -> set[int]:
-    """The addresses of nvcc's routine, behind the last EXIT, that divides what is beyond 32 bits."""
+    """The addresses of nvcc's routine, behind the last EXIT, that divides beyond 32 bits."""
     calls = {i.address for i in function.instructions
              if i.opcode.startswith("CALL") and "__internal_" in i.operands}  # fmt: skip
     leaves = [i.address for i in function.instructions if i.opcode == "EXIT"]

@@ -70,7 +70,7 @@ class Listing:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The source first, which folds in a narrow page; no colours but the bars, for any theme."""
+        """The source first, which folds in a narrow page; no colours but bars, for any theme."""
         shown = [_row(self.name, _HEADS)]
         for number, text, front, row in self._rows():
             cells, bar = [""] * 5, ""
@@ -96,7 +96,7 @@ def _costs(row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _row(line: str, cells: Sequence[str], bar: str = "") -> str:
-    """A line, which may fold, and numbers, which may not: aligned by an attribute GitHub keeps too."""
+    """A line, which may fold, and numbers, which may not; GitHub keeps the attribute `align`."""
     code = re.sub(" (?= )", "&nbsp;", html.escape(line))  # blanks that no page drops
     code = f'<code style="font-size:11px;white-space:normal">{code}</code>'
     folds, style = "white-space:normal", "padding:0 4px;text-align"
