@@ -176,7 +176,7 @@ def test_refusals_are_one_line_with_what_to_do(output: str, says: str) -> None:
 def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(LaunchError, match="CUDA toolkit"):
-        ncu.profile(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))
+        ncu.profile_each([(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))])
 
 
 def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> None:
@@ -192,7 +192,8 @@ def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> N
 
     monkeypatch.setattr(toolchain, "find", lambda name: Path(name))
     monkeypatch.setattr(ncu.child, "run", run)
-    assert len(ncu.profile(kernel, problem, seed=5)) == 2
+    (counted,) = ncu.profile_each([(kernel, problem)], seed=5)
+    assert len(counted) == 2
 
 
 # ---- the model ------------------------------------------------------------------------------

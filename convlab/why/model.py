@@ -240,7 +240,7 @@ def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
 
 
 def _once(lines: Rows, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """The bytes of each kind and array that a function accesses, and its code: once, or as asked."""
+    """The bytes of each kind and array, and of the code, that a function accesses once, or asks."""
     asked: Counter[tuple[str, str]] = Counter()
     for row in lines:
         if row["space"] == "global":

@@ -64,22 +64,11 @@ _REFUSALS = {
 }
 
 
-def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> pd.DataFrame:
-    """Count one call of a kernel on the GPU; see `read_csv`.
-
-    Raises LaunchError, a line that says what to do.
-    """
-    (counters,) = profile_each([(kernel, problem)], seed=seed)
-    if counters.empty:
-        raise LaunchError("ncu counted nothing: no kernel was launched")
-    return counters
-
-
 def profile_each(
     calls: Sequence[tuple[Kernel, Problem]], metrics: Sequence[str] = tuple(METRICS),
     seed: int = 0, time_limit: float = TIME_LIMIT,
 ) -> list[pd.DataFrame]:  # fmt: skip
-    """Count several calls in one process: few metrics take one pass.
+    """Count several calls in one process: few metrics take one pass. See `read_csv`.
 
     Of what failed nothing is there, nor of what had not begun after two thirds of the time. DRAM's
     counters, and the L2's, are of all that runs on the GPU meanwhile.
