@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import re
 import subprocess
 from collections import Counter
@@ -112,7 +111,6 @@ class Function:
     static_shared: int = 0
     stack: int = 0
     spill_bytes: int = 0
-    max_threads: int | None = None  # of a block: its __launch_bounds__
     instructions: list[Instruction] = field(default_factory=list, repr=False)
 
     @property
@@ -233,21 +231,9 @@ def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"nvdisasm cannot read {cubin.name}: {done.stderr.strip()[:200]}")
-    code, bounds = parse(done.stdout, label), _launch_bounds(done.stdout)
+    code = parse(done.stdout, label)
     for function in functions:
         function.instructions = code.get(function.symbol, [])
-        function.max_threads = bounds.get(function.symbol)
-
-
-def _launch_bounds(text: str) -> dict[str, int]:
-    """The most threads of a block, by function."""
-    found = {}
-    for section in re.split(r"\n\s*\.section\s+\.nv\.info\.", text)[1:]:
-        attribute = re.search(r"EIATTR_MAX_THREADS(?:(?!EIATTR_).)*", section, re.DOTALL)
-        words = re.findall(r"\.word\s+(0x[0-9a-f]+)", attribute[0]) if attribute else []
-        if len(words) >= 3:
-            found[re.match(r"[^\s,]+", section)[0]] = math.prod(int(w, 16) for w in words[:3])
-    return found
 
 
 def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
