@@ -266,12 +266,11 @@ def _one_by_one(
     flush: torch.Tensor, launches: list[list[Launch]] | None,
 ) -> Plan:  # fmt: skip
     """Single launches; where memory does not hold both sides', each is prepared for its turn."""
-    kept = [launch for (launch,) in launches] if launches else [None] * len(kernels)
-    data = (
-        [launch.inputs for launch in kept]
-        if launches
-        else shared_inputs(kernels, problem, until.seed)
-    )
+    if launches:
+        kept = [launch for (launch,) in launches]
+        data = [launch.inputs for launch in kept]
+    else:
+        kept, data = [None, None], shared_inputs(kernels, problem, until.seed)
     seconds = _TURN_SECONDS, until.limit_seconds / 5
     singles = [
         Single(kernel, problem, given, flush, *seconds, clock, launch, until.trusted)
@@ -289,7 +288,7 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
     if launches is None:
         flush = torch.empty(0, device=kernels[0].device)
         plan = _one_by_one(kernels, problem, until, clock, flush, None)
-        return replace(plan, method="single launches, no flush, each side's after one not timed")
+        return replace(plan, method="single launches, no flush, each side prepared for its turn")
     witnesses = [[Witness(launch, 2, until.trusted) for launch in each] for each in launches]
     lone = tuple(_on_known_and_on_new_data(each[0]) for each in witnesses)
     counts = []  # launches timed together: a multiple of the sets

@@ -62,15 +62,13 @@ _REFUSALS = {
 }
 
 
-def profile(
-    kernel: Kernel, problem: Problem, seed: int = 0, time_limit: float = TIME_LIMIT
-) -> pd.DataFrame:
+def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> pd.DataFrame:
     """Count one call of a kernel on the GPU; see `read_csv`. Raises LaunchError as `counted`."""
-    return counted("convlab.why.ncu", (kernel, problem, seed), tuple(METRICS), time_limit)
+    return counted("convlab.why.ncu", (kernel, problem, seed), tuple(METRICS), TIME_LIMIT)
 
 
 def counted(module: str, given: object, metrics: Sequence[str], time_limit: float) -> pd.DataFrame:
-    """Run a module, handed what is given in a file, under ncu. DRAM's counters are of the whole GPU.
+    """Run a module under ncu, given a pickle's path. DRAM's counters are of the whole GPU.
 
     Raises LaunchError, a line that says what to do.
     """
