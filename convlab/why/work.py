@@ -190,8 +190,7 @@ class Work:
     @property
     def busy(self) -> dict[str, float]:
         """The cycles for which a warp keeps each resource of its scheduler."""
-        names = dict.fromkeys(name for phase in self.phases for name in phase.busy)
-        return {name: sum(phase.busy[name] for phase in self.phases) for name in names}
+        return sum((phase.busy for phase in self.phases), Counter())
 
     def cycles(self, warps_of_a_block: float, blocks: float, at_once: float) -> float:
         """Return how long an SM takes for `blocks` of them, `at_once` at a time."""
