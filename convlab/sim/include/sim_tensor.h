@@ -7,10 +7,7 @@
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_partial_warp(unsigned came);
-void sim_bulk_store(void* to, const void* from, int bytes);
-void sim_bulk_commit();
 void sim_bulk_wait_read(unsigned newest);
-void sim_fence_proxy_async();
 void sim_wgmma_wait(unsigned newest);
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
 }
@@ -111,13 +108,11 @@ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) SIM_RUNTIMES(mbarrier_
 __forceinline__ void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive_expect(barrier, 0); }
 void mbarrier_wait(uint64_t* barrier, int parity) SIM_RUNTIMES(mbarrier_wait);
 void bulk_load(void* to_shared, const void* from, int bytes, uint64_t*) SIM_RUNTIMES(bulk_load);
-__forceinline__ void bulk_store(void* to, const void* from_shared, int bytes) {
-    sim_bulk_store(to, from_shared, bytes);
-}
-__forceinline__ void bulk_commit() { sim_bulk_commit(); }
+void bulk_store(void* to, const void* from_shared, int bytes) SIM_RUNTIMES(bulk_store);
+void bulk_commit() SIM_RUNTIMES(bulk_commit);
 template <int newest>
 __forceinline__ void bulk_wait_read() { sim_bulk_wait_read(newest); }
-__forceinline__ void fence_proxy_async() { sim_fence_proxy_async(); }
+void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
 
 // ---- wgmma --------------------------------------------------------------------------------
 // Each warp computes its rows by itself: that the four of a warpgroup go together is not watched.
