@@ -31,7 +31,7 @@ from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
 from ..run.faults import classify
-from ..run.runnable import Inputs, Launch, Runnable, explained, run
+from ..run.runnable import Launch, Runnable, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
