@@ -99,7 +99,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
     "access_map": (convlab.access_map, lambda: dict(kernel=kernel(), problem=TINY, line="r_acc",
                                                     block=(0, 0, 0), warp=0, execution=0)),
     "inspect": (convlab.inspect, lambda: dict(kernel=kernel(), problem=TINY, gpu=None, engine="sim",
-                                              block=None, shared=0, seed=0)),
+                                              seed=0)),
     "conv2d": (convlab.nn.conv2d, lambda: images() | {"kernel": kernel()}),
     "Conv2d": (convlab.nn.Conv2d, layer),
     "replace": (convlab.nn.replace, lambda: {"model": torch.nn.Conv2d(1, 1, 1),

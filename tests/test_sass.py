@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
+import convlab
 from convlab.machine import toolchain
 from convlab.machine.device import GPUS
 from convlab.run import build
+from convlab.run.data import inputs
 from convlab.why import flow, sass, work
 from convlab.words import catalog
 from convlab.words.errors import BuildError
-from tests.suites import FOLDER
+from tests.suites import ENTRY, FOLDER
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
 SAMPLE = (FOLDER / "mul.sass").read_text()
@@ -142,20 +144,21 @@ def test_a_launch_finds_its_function(mul: sass.Function) -> None:
     assert flow.find_function(functions, "mul<kTile>", counted) is mul  # the other has no line 17
 
 
-def test_the_instance_of_a_template_is_told_by_what_was_counted() -> None:
-    """Of two instances one reads 1 and the other 8 filters for each pixel; 8 were counted."""
-
-    def instance(symbol: str, reads: int, threads: int) -> sass.Function:
-        rows = [("LDS", "R1, [R2]"), *[("LDS.128", "R4, [R3]", None, 2)] * reads]
-        rows += [("FFMA", "R9, R9, R4, R1", None, 2)] * 8 + [("BRA", "`(.L_0)", 0, 2)]
-        return function(*rows, symbol=symbol, max_threads=threads)
-
-    one = instance("_Z4tileILi16ELi4EEvPKf", 1, 256)
-    eight = instance("_Z4tileILi16ELi32EEvPKf", 8, 256)
-    small = instance("_Z4tileILi8ELi32EEvPKf", 8, 64)
-    counted = [row(1, "shared", "load", 100, 4), row(2, "shared", "load", 800, 16)]
-    for block, found in (((16, 16, 1), eight), ((8, 8, 1), small)):
-        assert flow.find_function([one, eight, small], "tile<size, k>", counted, block) is found
+def test_the_simulator_names_the_instance_that_a_pointer_means() -> None:
+    source = """#include "convlab.cuh"
+    template <int T> __global__ void tile(float* y) { y[threadIdx.x] = T; }
+    __global__ void none(float* y) { y[0] = 0; }"""
+    source += (
+        ENTRY
+        % """default:
+        auto* kernel = n ? &tile<8> : &none;
+        kernel<<<1, 1, 0, stream>>>(y);
+        tile<4><<<1, 1, 0, stream>>>(y);"""
+    )
+    problem = convlab.problem("N=1,C=1,H=4,W=4,K=1,R=1,S=1")
+    launch = convlab.compile(source, engine="sim").prepare(problem, *inputs(problem))
+    launch()
+    assert [each["kernel"] for each in launch.launches] == ["tile<8>", "tile<4>"]
 
 
 @pytest.mark.parametrize("trips, main, copies", [(3, 0, (1, 1, 1)), (9, 2, (1, 0, 0)),

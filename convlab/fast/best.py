@@ -43,13 +43,10 @@ def best(
     as the ladder climbs. Where none does it is the library's turn: cuDNN in that class, by the
     algorithm that it finds best in its first call. What was measured here goes before the rule.
 
-    The shipped lines rest on medians against cuDNN 9.19 in the class asked for (NCHW, L2 cold) on one
-    GPU, of sm_90 and 132 SMs. README has the headline problems; the others, of the sets kernelbench
-    and resnet50, were single runs. Times as fast as cuDNN, fp32: 06 3.3 to 7; 07 5.6, 4 channels in a
-    group; 13 2.5 to 6.5; 08 1.1 to 2.1; 05 0.98 to 1.9, without the 3x3 filters that 08 takes. TF32:
-    11 and 12 1.3 to 2.4; 05 1.4 on ResNet's stem; 12 0.4 to 1.3 with 1x1 filters and 0.8 on images
-    of 14x14: those are left to the library, as is what nobody measured. Other GPUs were not
-    measured at all: there, ask for ``measured=True``.
+    The shipped lines rest on medians against cuDNN 9.19 in the class asked for (NCHW, L2 cold) on
+    one GPU, of sm_90 and 132 SMs; README has its tables. What nobody measured is left to the
+    library, as is what it does faster: in TF32, 1x1 filters and images of 14x14. Other GPUs were
+    not measured at all: there, ask for ``measured=True``.
 
     On the simulator, where no time means anything, it is the kernel that is simulated quickest.
 
@@ -216,10 +213,6 @@ class Auto:
         return self._chosen[key]
 
 
-def _auto(name: str, engine: str) -> Auto:
-    return Auto(engine, name.partition(":")[2])
-
-
 AUTOS = ("auto", *(f"auto:{name}" for name in CLASSES))
 for _name in AUTOS:
-    op.loader(_name)(_auto)
+    op.loader(_name)(lambda name, engine: Auto(engine, name.partition(":")[2]))

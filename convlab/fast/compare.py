@@ -270,11 +270,13 @@ def _compared(
         frame = frame.drop(columns="with_prepare_ms")
     frame["right"] = frame["right"].astype(object)  # None, True and False stay what they are
     rights = [entry.right for entry in entries]
+    taken = [(e.kernel.name, 1e3 * s) for e in ran if e.timing for s in e.timing.taken]
     return Comparison(
         problem=problem, frame=frame, ok=True in rights and False not in rights,
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
-        reports=tuple(entry.report for entry in ran), samples=_samples(ran),
+        reports=tuple(entry.report for entry in ran),
+        samples=pd.DataFrame(taken, columns=["kernel", "ms"]),
         made=made_of([entry.kernel for entry in ran]),
     )  # fmt: skip
 
@@ -298,12 +300,6 @@ def _measure(
             entry.caught(timing.caught)
         elif not (timing.stable or entry.note):
             entry.note = f"unsteady: {timing.samples} samples until time was up"
-
-
-def _samples(entries: Sequence[_Entry]) -> pd.DataFrame:
-    """Each time that was taken, in the order of the kernels and of time."""
-    taken = [(e.kernel.name, 1e3 * s) for e in entries if e.timing for s in e.timing.taken]
-    return pd.DataFrame(taken, columns=["kernel", "ms"])
 
 
 def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:

@@ -31,7 +31,7 @@ from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
 from ..run.faults import classify
-from ..run.runnable import Inputs, Launch, Runnable, explained, run
+from ..run.runnable import Launch, Runnable, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 from .measure import shared_inputs
@@ -90,9 +90,7 @@ class Paired:
     lone: tuple[float, float] = (math.nan, math.nan)  # as of `Plan`
     mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
     notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
-    runs: tuple[
-        Ratio, ...
-    ] = ()  # of each place in memory, or each process, where there are several
+    runs: tuple[Ratio, ...] = ()  # of each place in memory, or each process, if several
     caught: tuple[str, str] = ("", "")  # what A or B did instead of the work; it ended the rounds
 
     @property
@@ -176,7 +174,6 @@ def merged(runs: Sequence[Paired], target: float, fresh: bool = False) -> Paired
         lone=tuple(statistics.median(run.lone[i] for run in runs) for i in (0, 1)),
         mhz=(int(statistics.median(middle)), min(low), max(high)) if mhz else None,
         notes=tuple(dict.fromkeys(notes)),
-        caught=tuple(next((run.caught[i] for run in runs if run.caught[i]), "") for i in (0, 1)),
     )  # fmt: skip
 
 
@@ -212,14 +209,10 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
         kept = clean if 2 * len(clean) >= len(everything) else everything
         logs = [log for _, _, log in kept]
         elapsed = now - started
-        if elapsed >= until.limit_seconds:
-            if (
-                len(kept) * until.places >= _FEWEST_ROUNDS
-                and len(kept) > 1
-                or elapsed >= 4 * until.limit_seconds
-            ):
-                break
-        elif elapsed >= until.least_seconds and settled(logs, until.target):
+        few = len(kept) < 2 or len(kept) * until.places < _FEWEST_ROUNDS
+        if elapsed >= until.limit_seconds * (4 if few else 1):
+            break
+        if elapsed >= until.least_seconds and settled(logs, until.target):
             break
     ratio = estimate(logs)
     notes = list(plan.notes)
@@ -255,20 +248,10 @@ def centre(samples: Sequence[float]) -> float:
 
 def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
     flush = flush_buffer(kernels[0].device)
-    launches, notes = _launches(kernels, problem, until.seed), ()
-    if launches is None:
-        launches, notes = [[None], [None]], _NO_ROOM
-        inputs = shared_inputs(kernels, problem, until.seed)
-    else:
-        inputs = [launch.inputs for (launch,) in launches]
-    limit = until.limit_seconds / 5
-    singles = [
-        Single(k, problem, given, flush, _TURN_SECONDS, limit, clock, kept, until.trusted)
-        for k, given, (kept,) in zip(kernels, inputs, launches, strict=True)
-    ]
-    lone = tuple(centre(single()) for single in singles)
-    plan = Plan(singles, "single launches between events, the L2 flushed before each", notes=notes)
-    if max(lone) >= _COLD_GRAPH_SECONDS or notes:
+    launches = _launches(kernels, problem, until.seed)
+    plan = _one_by_one(kernels, problem, until, clock, flush, launches)
+    lone = tuple(centre(turn()) for turn in plan.turns)
+    if max(lone) >= _COLD_GRAPH_SECONDS or launches is None:
         return plan
     witnesses = [Witness(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
 
@@ -292,13 +275,34 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     return Plan(turns, method, lone)
 
 
+def _one_by_one(
+    kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock,
+    flush: torch.Tensor, launches: list[list[Launch]] | None,
+) -> Plan:  # fmt: skip
+    """Single launches; where memory does not hold both sides', each is prepared for its turn."""
+    if launches:
+        kept = [launch for (launch,) in launches]
+        data = [launch.inputs for launch in kept]
+    else:
+        kept, data = [None, None], shared_inputs(kernels, problem, until.seed)
+    seconds = _TURN_SECONDS, until.limit_seconds / 5
+    singles = [
+        Single(kernel, problem, given, flush, *seconds, clock, launch, until.trusted)
+        for kernel, given, launch in zip(kernels, data, kept, strict=True)
+    ]
+    method = "single launches between events, the L2 flushed before each"
+    return Plan(singles, method, notes=() if launches else _NO_ROOM)
+
+
 def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
     known = describe(kernels[0].device)
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
     launches = _launches(kernels, problem, until.seed, sets)
     if launches is None:
-        return _in_turns(kernels, problem, until, clock)
+        flush = torch.empty(0, device=kernels[0].device)
+        plan = _one_by_one(kernels, problem, until, clock, flush, None)
+        return replace(plan, method="single launches, no flush, each side prepared for its turn")
     witnesses = [[Witness(launch, 2, until.trusted) for launch in each] for each in launches]
     lone = tuple(_on_known_and_on_new_data(each[0]) for each in witnesses)
     counts = []  # launches timed together: a multiple of the sets
@@ -380,21 +384,6 @@ def _launches(
         torch.cuda.empty_cache()
         return None
     return launches
-
-
-def _in_turns(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
-    """What `_hot` takes where memory does not hold both: each launch is prepared for its turn."""
-    inputs = shared_inputs(kernels, problem, until.seed)
-
-    def turn(kernel: Runnable, given: Inputs) -> Turn:
-        def alone() -> list[float]:
-            witness = Witness(kernel.prepare(problem, *given), 2, until.trusted)
-            return _batch_of_hot([witness], 1, clock, False)()
-
-        return alone
-
-    turns = [turn(kernel, given) for kernel, given in zip(kernels, inputs, strict=True)]
-    return Plan(turns, "single launches, no flush, each side's after one not timed", notes=_NO_ROOM)
 
 
 def _not_captured(error: Exception, device: torch.device) -> str:

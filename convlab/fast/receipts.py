@@ -23,8 +23,7 @@ from ..words.problem import Problem
 _COLUMNS = ["when", "gpu", "problem", "mode", "kernel", "cost", "low", "high", "unit", "source"]
 _KEYS = {"kind", "text", "ok", "sentence", "rows", "notes", "made", "samples"}
 _UNDATED = {"when": "undated", "gpu": None, "versions": {}}  # of what was timed by nobody
-_FACTS = {"gpu": "GPU", "source": "source", "build": "build", "torch": "torch", "driver": "driver",
-          "convlab": "convlab"}  # fmt: skip
+_FACTS = {"gpu": "GPU", **{name: name for name in ("source", "torch", "driver", "convlab")}}
 
 
 @dataclass(frozen=True, repr=False)
@@ -233,7 +232,7 @@ def _changes(costs: pd.DataFrame) -> Iterator[str]:
             if old["when"] == new["when"] and old["source"] == new["source"]:
                 continue  # two sides of one A/B
             other = [f"{text} {old[name]} to {new[name]}" for name, text in _FACTS.items()
-                     if name != "build" and old[name] != new[name]]  # fmt: skip
+                     if old[name] != new[name]]  # fmt: skip
             if not other and old["build"] != new["build"]:
                 other = ["another build (flags, compiler)"]
             place = f"{kernel} on {problem}" + (f", {mode}" if mode else "")

@@ -131,7 +131,7 @@ GPUS: dict[str, Gpu] = {
         Gpu("L4", "NVIDIA L4", 89, 58, 48 * _MIB, 2.04),
         Gpu("RTX 4090", "NVIDIA GeForce RTX 4090", 89, 128, 72 * _MIB, 2.52),
         Gpu("H100", "NVIDIA H100 80GB HBM3", 90, 132, 50 * _MIB, 1.98),
-        Gpu("H200", "NVIDIA H200", 90, 132, 50 * _MIB, 1.98),
+        Gpu("H200", "NVIDIA H200", 90, 132, 60 * _MIB, 1.98),
     )
 }
 

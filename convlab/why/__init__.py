@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..fast.compare import reason
 from ..fast.measure import measure
 from ..machine import cache, toolchain
 from ..machine.cache import Made
@@ -34,15 +35,14 @@ from .counting import count
 from .flow import launched
 from .inspection import Inspection, Inspections
 from .model import predict
-from .table import Dims, quantities, sass_table, static_table
+from .table import quantities, sass_table, static_table
 
 __all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 
 def inspect(
     kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] = "square", *,
-    gpu: Gpu | str | None = None, engine: str = "auto", block: Dims | None = None, shared: int = 0,
-    seed: int = 0,
+    gpu: Gpu | str | None = None, engine: str = "auto", seed: int = 0,
 ) -> Inspection | Inspections:  # fmt: skip
     """Gather why a kernel takes as long as it does, from whatever this machine can tell.
 
@@ -56,8 +56,6 @@ def inspect(
     gpu : the GPU that occupancy and prediction are for, one of `machine.device.GPUS` by name; the
         one that is there unless told, without one the last of them.
     engine : "auto": simulated, and measured where there is a GPU; "sim" or "cuda": only that.
-    block, shared : threads of a block, and its dynamic shared memory in bytes; only used for
-        occupancy where nothing was simulated.
     seed : of the data.
 
     Returns
@@ -72,7 +70,6 @@ def inspect(
         The kernel cannot do the problem, or none of them.
     """
     arguments.choice(engine, "engine", ENGINES)
-    shared = arguments.whole(shared, "shared", least=0)
     seed = arguments.whole(seed, "seed")
     gpu = find_gpu(gpu)
     kernel = _kernel(kernel, engine)
@@ -81,7 +78,7 @@ def inspect(
     for asked in chosen:
         reason = kernel.unsupported(asked)
         if reason is None:
-            found.append(_inspect(kernel, asked, gpu, engine, block, shared, seed))
+            found.append(_inspect(kernel, asked, gpu, engine, seed))
         else:
             refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
     if not found:
@@ -89,8 +86,7 @@ def inspect(
     return Inspections(tuple(found), tuple(refused)) if of_set else found[0]
 
 
-def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dims | None,
-             shared: int, seed: int) -> Inspection:  # fmt: skip
+def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int) -> Inspection:
     notes: list[str] = []
     simulates, measures = engine in ("auto", "sim"), engine in ("auto", "cuda")
     here = measures and describe() is not None
@@ -103,15 +99,17 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     try:
         functions = compiled(kernel, gpu)
     except ConvlabError as error:
-        notes.append(f"no registers or instructions: {_first_line(error)}")
+        notes.append(f"no registers or instructions: {reason(error, kernel.name)}")
     if here and (counted or not simulates):  # never what failed on the simulator
         measured = _measured(kernel.on("cuda"), problem, seed, notes)
     elif measures and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
+    launches, counts = (counted.launches, counted.lines) if counted else ((), ())
+    lines = pd.DataFrame(row | {"file": Path(row["file"]).name} for row in counts if row["line"])
     best, known = _ceilings(gpu)
     needs = {
-        "a simulated run": counted,
-        "counts by source line": not counted or any(row["line"] for row in counted.lines),
+        "a simulated run": counted is not None,
+        "counts by source line": counted is None or len(lines),
         "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
         f"the datasheet of {gpu.name}": best,
     }
@@ -119,18 +117,14 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     if not lacks:
         model = predict(problem, gpu, functions, counted, best if known else None, kernel.format)
         lacks = [] if model else ["a function that was launched and compiled"]
-    told = f"no prediction: it needs {', '.join(lacks)}" if lacks else model.dram_note
-    notes.append(told)
-    launches = counted.launches if counted else ()
-    lines = pd.DataFrame(row | {"file": Path(row["file"]).name}
-                         for row in (counted.lines if counted else ()) if row["line"])  # fmt: skip
+    notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else model.dram_note)
     if len(lines):
         whole = lines.groupby("space")["units"].transform("sum")
         lines["share"] = lines["units"] / whole.where(whole > 0, 1)
     pairs = launched(functions, lines.to_dict("records"), launches)
     called = [function for function, _ in pairs] or functions
-    if functions and not launches and block is None:
-        notes.append("no occupancy: the launch is not known; give block=(x, y, z) and shared=BYTES")
+    if functions and not launches:
+        notes.append("no occupancy: nothing was simulated, so that the launch is not known")
     floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
     least = kernel.format.min_bytes(problem)
     file, text = kernel.code
@@ -138,7 +132,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, block: Dim
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
         frame=quantities(problem, least, counted, model, measured, floor),
-        static=static_table(pairs or [(f, []) for f in functions], gpu, block, shared),
+        static=static_table(pairs or [(f, []) for f in functions], gpu),
         sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
         source=tuple(text.splitlines()), made=made, ceilings=best, file=file,
     )  # fmt: skip
@@ -153,10 +147,6 @@ def _kernel(thing: Runnable | str | Path, engine: str) -> Kernel:
     return load(thing, engine=engine)
 
 
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n")[:2]).strip()
-
-
 def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     """What the simulator counted, or None, and what it found."""
     try:
@@ -164,7 +154,7 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     except ProblemError:  # of the sample that was asked for
         raise
     except ConvlabError as error:
-        notes.append(f"not simulated: {_first_line(error)}")
+        notes.append(f"not simulated: {reason(error, kernel.name)}")
         return None, error.findings if isinstance(error, LaunchError) else ()
     if sampling := counted.sampling:
         shown = {"load sectors": "global_load_sectors", "store sectors": "global_store_sectors",
@@ -223,9 +213,9 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     seen: dict[str, Any] = {}
     try:
         seen["ms"] = 1e3 * measure(kernel, problem, seed=seed).seconds
-        seen["functions"] = ncu.profile(kernel, problem, seed=seed)
+        seen["functions"] = ncu.profile(kernel, problem, seed)
         seen["counters"] = ncu.totals(seen["functions"])
     except ConvlabError as error:
         lacks = "hardware counters are missing" if seen else "not measured"
-        notes.append(f"{lacks}: {_first_line(error)}")
+        notes.append(f"{lacks}: {reason(error, kernel.name)}")
     return seen or None

@@ -16,9 +16,8 @@ order is not known and reuse between blocks may matter, there is no number.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +39,12 @@ _WINDOWS = 3
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes through DRAM, between two ends; and why they are apart, if they are."""
+    """The bytes through DRAM, between two ends."""
 
     low: float
     high: float
     order: str = ""  # of the blocks, in words
-    unknown: str = ""
+    unknown: str = ""  # why they may be apart
     once: float = 0.0  # if each array moved once
 
     @property
@@ -66,12 +65,9 @@ class Traffic:
     def of(cls, parts: Sequence[Traffic]) -> Traffic:
         """Return the sum of several functions'."""
         low, high, once = (sum(getattr(p, end) for p in parts) for end in ("low", "high", "once"))
-        orders, reasons = (
-            "; ".join(dict.fromkeys(text for part in parts if (text := getattr(part, name))))
-            for name in ("order", "unknown")
-        )
-        found = cls(low, high, orders, reasons, once)
-        return replace(found, unknown="") if found.known else found
+        orders = dict.fromkeys(part.order for part in parts if part.order)
+        reasons = dict.fromkeys(part.unknown for part in parts if not part.known)
+        return cls(low, high, "; ".join(orders), "; ".join(reasons), once)
 
 
 class _Touched(NamedTuple):
@@ -107,9 +103,7 @@ def traffic(
     kept = min(stores, cache * stores / (fetched[0] + stores)) if stores else 0.0
     ends = fetched[0] + stores - kept, fetched[1] + (stores if stores > _STAYS * cache else 0.0)
     low, high = (len(launches) * end for end in ends)
-    if high <= AIM**2 * low:
-        unknown = ""
-    elif fetched[1] <= AIM * fetched[0]:
+    if fetched[1] <= AIM * fetched[0]:
         unknown = "it depends on how much of what is written stays in the L2"
     return Traffic(low, high, str(order or ""), unknown, len(launches) * (loads + stores))
 
@@ -126,16 +120,19 @@ def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: 
     blocks = sum(math.prod(entry["grid"]) for entry in launches) / len(launches)
     most = max(loads, asked / len(launches))
     read = {array for kind, array in once if kind != "store"} - {"several", "code"}
-    if not reaches or not read <= {row["array"] for row in reaches}:
+    arrays = {row["array"] for row in reaches}
+    if not reaches or not read <= arrays:
         return (loads, most), None, "not all of it was sampled"
-    most = min(most, max(loads, _of_blocks(reaches, once) * blocks))
+    touched = sum(32.0 * row["sectors"] for row in reaches
+                  if row["array"] in read or ("store", row["array"]) not in once)  # fmt: skip
+    sampled = len({(row["launch"], row["block"]) for row in reaches})
+    most = min(most, max(loads, touched / sampled * blocks))
     if most <= 1.1 * loads:  # blocks hardly share anything
         return (loads, most), None, ""
     order = learn([row for row in reaches if row["array"] == "y"], problem, format.y)
     if order is None:
         unknown = "its blocks go through y in no order that the model knows"
         return (loads, most), None, unknown
-    arrays = {row["array"] for row in reaches}
     a_block = _Blocks(problem, format, order, arrays, once, math.prod(launches[0]["grid"]))
     if not a_block.agrees(reaches):
         unknown = "its blocks read other parts of x than those that their outputs need"
@@ -145,17 +142,6 @@ def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: 
         return (loads, most), order, "its blocks touch too many parts of x"
     low, high = (min(max(size, loads), most) for size in missed)
     return (low, high), order, "it depends on how much of the L2 keeps what all SMs read"
-
-
-def _of_blocks(reaches: Rows, once: Mapping[tuple[str, str], float]) -> float:
-    """The bytes that a block touches of what it reads, in the mean."""
-    read = {array for kind, array in once if kind != "store"}
-    stored = {array for kind, array in once if kind == "store"}
-    sizes: Counter[tuple[int, int]] = Counter()
-    for row in reaches:
-        only_stored = row["array"] in stored and row["array"] not in read
-        sizes[row["launch"], row["block"]] += 0 if only_stored else 32 * row["sectors"]
-    return sum(sizes.values()) / len(sizes)
 
 
 class _Blocks:
@@ -173,11 +159,7 @@ class _Blocks:
         self.workspace = once.get(("load", "workspace"), 0.0)
 
     def segments(self, blocks: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield parts of blocks' outputs: n, group, filter, rows p and columns q from and to.
-
-        Of a tile it is one, of outputs end to end one for each row; where a block has no such
-        part, n is -1.
-        """
+        """Yield parts of blocks' outputs: n (-1: none), group, filter, p and q from and to."""
         c, order, tiles = self.problem, self.order, self.order.tiles(blocks)
         flat = next((name for name in ("pq", "npq", "ngkpq") if name in order), None)
         if flat is None:
@@ -237,11 +219,10 @@ class _Blocks:
             groups = order["g"].tile if "g" in order else 1
             yield _Touched("x", part[there], block[there], run * item * self.of_group * groups)
         if "workspace" in self.arrays and self.workspace:  # columns of its pixels, of its group
-            tiles, number, count = order.tiles(blocks), np.zeros_like(blocks), 1
-            for axis in order.axes:
-                if axis.name != "k":
-                    number, count = number * axis.tiles + tiles[axis.name], count * axis.tiles
-            yield _Touched("workspace", number, blocks, self.workspace / count)
+            tiles, axes = order.tiles(blocks), [axis for axis in order.axes if axis.name != "k"]
+            sizes = [axis.tiles for axis in axes]
+            number = np.ravel_multi_index([tiles[axis.name] for axis in axes], sizes)
+            yield _Touched("workspace", number, blocks, self.workspace / math.prod(sizes))
         yield _Touched("y", blocks, blocks, self.y_bytes)
 
     def agrees(self, reaches: Rows) -> bool:

@@ -6,10 +6,9 @@ T times it may have made one that does U iterations at a time and U - 1 copies f
 the first runs T // U times and the copies run where T % U reaches them.
 """
 
+import functools
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from .sass import Function, Instruction, Loop, demangled
@@ -24,8 +23,8 @@ def executions(
 ) -> dict[int, float]:
     """Return how often warps run each instruction, by its address.
 
-    From what was counted on the function's own lines (`Trace.lines`), how often threads came to a
-    line of its file (perhaps of none is known), and the warps of all its launches.
+    From the counts of the function's own lines (`Trace.lines`), how often threads came to a line of
+    its file (perhaps of none is known), and the warps of all its launches.
     """
     return _Flow(function, lines, executed, warps).result
 
@@ -144,11 +143,7 @@ def _guarded(place: Place, jumps: list[Place], told: Mapping[Place, float]) -> f
 
 
 def _division(function: Function) -> set[int]:
-    """The addresses of what only serves 64-bit divisions of numbers beyond 32 bits.
-
-    nvcc calls a routine of its own for them, after the function's last EXIT; numbers below 2^32,
-    which indices mostly are, go a shorter way.
-    """
+    """The addresses of nvcc's routine, behind the last EXIT, that divides beyond 32 bits."""
     calls = {i.address for i in function.instructions
              if i.opcode.startswith("CALL") and "__internal_" in i.operands}  # fmt: skip
     leaves = [i.address for i in function.instructions if i.opcode == "EXIT"]
@@ -162,12 +157,9 @@ def launched(
 ) -> list[tuple[Function, list]]:
     """Return the functions that some launches mean, each once, with its launches."""
     found: dict[str, tuple[Function, list]] = {}
-    meant = {
-        key: find_function(functions, key[0], lines, key[1])
-        for key in dict.fromkeys((entry["kernel"], entry["block"]) for entry in launches)
-    }
+    meant = functools.cache(lambda name: find_function(functions, name, lines))
     for entry in launches:
-        if function := meant[entry["kernel"], entry["block"]]:
+        if function := meant(entry["kernel"]):
             found.setdefault(function.symbol, (function, []))[1].append(entry)
     return list(found.values())
 
@@ -179,53 +171,26 @@ def lines_of(function: Function, lines: Rows) -> list[Mapping[str, Any]]:
             and any(abs(row["line"] - line) <= 1 for line in own)]  # fmt: skip
 
 
-def find_function(
-    functions: Sequence[Function], name: str, lines: Rows = (),
-    block: tuple[int, int, int] | None = None,
-) -> Function | None:  # fmt: skip
+def find_function(functions: Sequence[Function], name: str, lines: Rows = ()) -> Function | None:
     """Return the function that a launch means by a name, mangled or not; None if there is none.
 
-    A name that no function has is that of a pointer to one: any may be meant. Of several, as of a
-    template's instances: one that may have such a block, that has the lines that were counted, and
-    whose loads and stores stand to each other as the counts do: in each loop all of them must run
-    equally often. If that does not tell, the one with the most multiply-adds.
+    The linker knows no name of a static function that a pointer means: any may be meant then. Of
+    several, as of a template whose arguments were deduced: the one with most of the lines that were
+    counted, then with the most multiply-adds.
     """
     wanted = demangled(name)
     alike = [f for f in functions if name == f.symbol or wanted == f.name]
     alike = alike or [f for f in functions if _base(f.name) == _base(wanted)]
-    if not alike and lines:  # launched through a pointer, which has a name of its own
+    if not alike and lines:
         alike = list(functions)
-    if block is not None and len(alike) > 1:
-        threads = math.prod(block)
-        fitting = [f for f in alike if f.max_threads is None or threads <= f.max_threads]
-        least = min((f.max_threads or 1024 for f in fitting), default=0)
-        alike = [f for f in fitting if (f.max_threads or 1024) == least] or alike
-    return min(
-        alike, default=None,
-        key=lambda f: (*_misfit(f, lines), -f.mix(f.hot_loop).get("FFMA", 0)),
-    )  # fmt: skip
+
+    def fits(function: Function) -> tuple[int, int]:
+        held = sum(any(i.line == row["line"] for i in function.made_of(row)) for row in lines)
+        return held, function.mix(function.hot_loop).get("FFMA", 0)
+
+    return max(alike, key=fits, default=None)
 
 
 def _base(name: str) -> str:
     """A name without its namespace and template arguments."""
     return name.partition("<")[0].rpartition("::")[2]
-
-
-def _misfit(function: Function, lines: Rows) -> tuple[int, float]:
-    """How many counted lines it has no loads or stores of, and how far from the counts they are.
-
-    In a loop all must run equally often: the largest difference (log 2).
-    """
-    widths: Counter[tuple[Loop | None, int]] = Counter()
-    moved: dict[int, float] = {}
-    for n, row in enumerate(lines):
-        copies = [i for i in function.made_of(row) if i.line == row["line"]]
-        if copies and row["lanes"]:
-            moved[n] = row["requests"] * row["bytes"] / row["lanes"]
-        for i in copies:
-            widths[function.loop_of(i), n] += i.width
-    worst = 0.0
-    for loop in function.loops:
-        rates = [moved[n] / width for (at, n), width in widths.items() if at == loop]
-        worst = max([worst, *(abs(math.log2(a / b)) for a, b in pairwise(rates) if a and b)])
-    return len(lines) - len(moved), round(worst, 1)

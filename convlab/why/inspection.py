@@ -26,30 +26,20 @@ class Inspection(Result):
 
     Attributes
     ----------
-    kernel, problem, gpu
-        Of what, on what, and the GPU that occupancy and prediction are for.
-    frame
-        One row for each quantity: quantity, unit, simulated, predicted, measured, least. NaN where
-        it is not known.
-    static
-        One row for each ``__global__`` function: function, registers, static_shared,
+    kernel, problem, gpu : of what, on what, and the GPU that occupancy and prediction are for.
+    frame : one row for each quantity: quantity, unit, simulated, predicted, measured, least. NaN
+        where it is not known.
+    static : one row for each ``__global__`` function: function, registers, static_shared,
         dynamic_shared, spill_bytes, stack, block, blocks_per_sm, occupancy, limited_by.
-    sass
-        Rows of function, where, kind, count, per_ffma. Instructions in the code ("all", "hot
+    sass : rows of function, where, kind, count, per_ffma. Instructions in the code ("all", "hot
         loop"), and those that warps execute on this problem ("executed", the model's count).
-    lines
-        What the simulator counted by source line, as rows; see `Listing.rows`.
-    measured
-        On a GPU: ms, ncu's totals as "counters", and "functions", a frame. Else None.
-    predicted
-        A `model.Prediction`, or None.
-    findings
-        What the simulator found wrong.
-    notes
-        Lines: what is missing and what to do about it; what was assumed.
-    source, made, ceilings, file
-        The kernel's lines; machine instructions by line; what the roofline is drawn from; the name
-        of the kernel's own file: functions may stand in headers.
+    lines : what the simulator counted by source line, as rows; see `Listing.rows`.
+    measured : on a GPU: ms, ncu's totals as "counters", and "functions", a frame. Else None.
+    predicted : a `model.Prediction`, or None.
+    findings : what the simulator found wrong.
+    notes : lines: what is missing and what to do about it; what was assumed.
+    source, made, ceilings, file : the kernel's lines; machine instructions by line; what the
+        roofline is drawn from; the name of the kernel's own file: functions may be a header's.
     """
 
     kernel: str
@@ -261,22 +251,17 @@ class Inspections(Several):
 
     Attributes
     ----------
-    results
-        An `Inspection` for each problem that the kernel can do; also by index and in a loop.
-    refused
-        Lines: the other problems, and why.
+    results : an `Inspection` for each problem that the kernel can do; also by index, in a loop.
+    refused : lines: the other problems, and why.
     """
 
     refused: tuple[str, ...] = ()
-
-    @property
-    def kernel(self) -> str:
-        return self.results[0].kernel
+    kernel = property(lambda self: self.results[0].kernel)
 
     @property
     def sentence(self) -> str:
         """What limits the kernel, and on how many of the problems."""
-        limits = Counter(result.row["limited by"] for result in self.results)
+        limits = Counter(result.row["limited by"] for result in self)
         text = ", ".join(f"{limit} on {count}" for limit, count in limits.most_common())
         gpu = self.results[0].gpu.name
         return f"{self.kernel} on {len(self)} problems, a model of {gpu}: {text}"

@@ -58,24 +58,20 @@ class Listing:
             if quiet:
                 lines.append(f"{'':>4}  ({quiet} line{'s' * (quiet > 1)} that cost nothing)")
                 quiet = 0
-            if row is None and not number:
-                lines.append(f"{'':>10} {text}")
-                continue
             cells = [""] * 4
             if row is not None:
                 each, least, share = _costs(row)
                 cells = [f"{row['requests']:,.0f}", each + row["space"][0], least, share]
-            lines.append(_FORM.format(number, *front, *cells, text).rstrip())
+            finding = row is None and not number
+            shown = f"{'':>10} {text}" if finding else _FORM.format(number, *front, *cells, text)
+            lines.append(shown.rstrip())
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The source first, which folds in a narrow page, and is indented without any styles too.
-
-        No colours of its own but the bars: legible in a light and in a dark theme.
-        """
-        shown = [_row(_cell(self.name), _HEADS)]
+        """The source first, which folds in a narrow page; no colours but bars, for any theme."""
+        shown = [_row(self.name, _HEADS)]
         for number, text, front, row in self._rows():
             cells, bar = [""] * 5, ""
             if row is not None:
@@ -88,7 +84,7 @@ class Listing:
                 ]  # fmt: skip
                 shade = f"rgba({color},.45) {100 * share:.0f}%,transparent {100 * share:.0f}%"
                 bar = f";background:linear-gradient(90deg,{shade})"
-            shown.append(_row(_cell(f"{number:>4}  {text}", bar), [*front, *cells]))
+            shown.append(_row(f"{number:>4}  {text}", [*front, *cells], bar))
         return f'<table style="border-collapse:collapse;font-size:11px">{"".join(shown)}</table>'
 
 
@@ -99,15 +95,14 @@ def _costs(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return each, least, f"{row['share']:.0%}"
 
 
-def _row(line: str, cells: Sequence[str]) -> str:
-    return f"<tr>{line}{''.join(_cell(cell, align='right') for cell in cells)}</tr>"
-
-
-def _cell(text: str, style: str = "", align: str = "left") -> str:
-    """A cell: blanks that no page drops, and alignment also as an attribute, which GitHub keeps."""
-    shown = re.sub(" (?= )", "&nbsp;", html.escape(text))
-    if align == "left":  # it may fold; numbers may not
-        shown = f'<code style="font-size:11px;white-space:normal">{shown}</code>'
-    fold = "normal" if align == "left" else "nowrap"
-    style = f"text-align:{align};white-space:{fold};padding:0 4px{style}"
-    return f'<td align="{align}" style="{style}">{shown}</td>'
+def _row(line: str, cells: Sequence[str], bar: str = "") -> str:
+    """A line, which may fold, and numbers, which may not; GitHub keeps the attribute `align`."""
+    code = re.sub(" (?= )", "&nbsp;", html.escape(line))  # blanks that no page drops
+    code = f'<code style="font-size:11px;white-space:normal">{code}</code>'
+    folds, style = "white-space:normal", "padding:0 4px;text-align"
+    row = f'<td align="left" style="{style}:left;{folds}{bar}">{code}</td>'
+    for cell in cells:
+        row += (
+            f'<td align="right" style="{style}:right;white-space:nowrap">{html.escape(cell)}</td>'
+        )
+    return f"<tr>{row}</tr>"

@@ -201,11 +201,13 @@ def predict(
     planned = [row["high"] for row in counted.reaches if row["array"] == "plan"]
     arrays["plan"] = max(planned, default=arrays["w"])
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
-    called = [
-        (function, launches, lines, _held(gpu, function, launches))
-        for function, launches in launched(functions, counted.lines, counted.launches)
-        if (lines := lines_of(function, counted.lines))
-    ]
+    called = []
+    for function, launches in launched(functions, counted.lines, counted.launches):
+        shared = function.static_shared + launches[0]["shared_bytes"]
+        threads = math.prod(launches[0]["block"])
+        held = occupancy(gpu, threads, function.registers, shared).blocks
+        if lines := lines_of(function, counted.lines):
+            called.append((function, launches, lines, held))
     # of a header's lines that are inlined, as asynchronous copies are, one function's are known
     strays = [row for row in counted.lines if not any(f.holds(row) for f, *_ in called)]
     moved = [
@@ -238,22 +240,13 @@ def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
 
 
 def _once(lines: Rows, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """The bytes of each kind and array that a function accesses: it once, or what is asked for.
-
-    Its machine code is one of them.
-    """
+    """The bytes of each kind and array, and of the code, that a function accesses once, or asks."""
     asked: Counter[tuple[str, str]] = Counter()
     for row in lines:
         if row["space"] == "global":
             asked[row["kind"], row["array"]] += 32.0 * row["units"]
     found = {key: min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked}
     return found | {("load", "code"): arrays["code"]}
-
-
-def _held(gpu: Gpu, function: Function, launches: Rows) -> int:
-    """How many blocks of a function an SM holds."""
-    shared = function.static_shared + launches[0]["shared_bytes"]
-    return occupancy(gpu, math.prod(launches[0]["block"]), function.registers, shared).blocks
 
 
 def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import re
 import subprocess
 from collections import Counter
@@ -50,18 +49,6 @@ _PLACE = re.compile(r'//## File "([^"]+)", line (\d+)(.*)')
 _INLINED = re.compile(r'inlined at "([^"]+)", line (\d+)')
 
 
-@functools.cache
-def _width(opcode: str) -> int:
-    found = re.search(r"\.(?:U|S)?(8|16|32|64|128)\b", opcode)
-    return int(found[1]) if found else 32
-
-
-@functools.cache
-def _kind(opcode: str) -> str:
-    name = next((name for pattern, name in _KINDS.items() if re.match(pattern, opcode)), "other")
-    return name or f"{opcode.partition('.')[0]}.{_width(opcode)}"
-
-
 @dataclass(frozen=True)
 class Instruction:
     """One machine instruction; `line` is its source line in the function's own file, if known."""
@@ -74,15 +61,17 @@ class Instruction:
     guard: str = ""  # the predicate under which it runs: "@!P0"
     file: str = ""  # of the line, without its folder
 
-    @property
+    @functools.cached_property
     def kind(self) -> str:
         """What it is counted as: "FFMA", "LDG.128", "integer", ..."""
-        return _kind(self.opcode)
+        kind = next((k for pattern, k in _KINDS.items() if re.match(pattern, self.opcode)), "other")
+        return kind or f"{self.opcode.partition('.')[0]}.{self.width}"
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         """The bits that a load or a store moves for each lane."""
-        return _width(self.opcode)
+        found = re.search(r"\.(?:U|S)?(8|16|32|64|128)\b", self.opcode)
+        return int(found[1]) if found else 32
 
     @property
     def is_integer(self) -> bool:
@@ -122,7 +111,6 @@ class Function:
     static_shared: int = 0
     stack: int = 0
     spill_bytes: int = 0
-    max_threads: int | None = None  # of a block: its __launch_bounds__
     instructions: list[Instruction] = field(default_factory=list, repr=False)
 
     @property
@@ -175,10 +163,7 @@ class Function:
 
     @functools.cached_property
     def hot_loop(self) -> Loop | None:
-        """The loop with the most multiply-adds of its own, outside the loops that it contains.
-
-        Where no loop has any: the longest of those that contain none.
-        """
+        """The loop with the most multiply-adds of its own; without any, the longest innermost."""
 
         def rank(loop: Loop) -> tuple[int, bool, int]:
             own = self.own[loop]
@@ -188,10 +173,7 @@ class Function:
         return max(self.loops, key=rank, default=None)
 
     def made_of(self, row: Mapping[str, Any]) -> list[Instruction]:
-        """The loads or stores that came of a line of the simulator's.
-
-        Compilers put a statement of several lines on different ones of them: the nearest count.
-        """
+        """The loads or stores that came of a line of the simulator's, or of the nearest one."""
         access = (row["space"], row["kind"])
         made = [i for i in self.instructions
                 if i.access == access and i.line is not None and self.holds(row)]  # fmt: skip
@@ -249,21 +231,9 @@ def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"nvdisasm cannot read {cubin.name}: {done.stderr.strip()[:200]}")
-    code, bounds = parse(done.stdout, label), _launch_bounds(done.stdout)
+    code = parse(done.stdout, label)
     for function in functions:
         function.instructions = code.get(function.symbol, [])
-        function.max_threads = bounds.get(function.symbol)
-
-
-def _launch_bounds(text: str) -> dict[str, int]:
-    """The most threads of a block, by function."""
-    found = {}
-    for section in re.split(r"\n\s*\.section\s+\.nv\.info\.", text)[1:]:
-        attribute = re.search(r"EIATTR_MAX_THREADS(?:(?!EIATTR_).)*", section, re.DOTALL)
-        words = re.findall(r"\.word\s+(0x[0-9a-f]+)", attribute[0]) if attribute else []
-        if len(words) >= 3:
-            found[re.match(r"[^\s,]+", section)[0]] = math.prod(int(w, 16) for w in words[:3])
-    return found
 
 
 def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:

@@ -14,7 +14,6 @@ from .model import Prediction
 from .sass import Function
 from .work import occupancy
 
-Dims = tuple[int, int, int]
 # Each quantity, its unit, a counter of a side, and what that is over: a number, another counter.
 _ROWS = (
     ("time", "ms", "ms", 1),
@@ -96,18 +95,15 @@ def quantities(
     return frame.astype(dict.fromkeys(numbers, float))
 
 
-def static_table(
-    launched: Sequence[tuple[Function, Rows]], gpu: Gpu, block: Dims | None, shared: int
-) -> pd.DataFrame:
-    """Return one row for each function, with the launch that it had, or else may have."""
+def static_table(launched: Sequence[tuple[Function, Rows]], gpu: Gpu) -> pd.DataFrame:
+    """Return one row for each function, with the launch that it had."""
     columns = ["function", "registers", "static_shared", "dynamic_shared", "spill_bytes", "stack",
                "block", "blocks_per_sm", "occupancy", "limited_by"]  # fmt: skip
     rows = []
     for f, launches in launched:
-        entry = launches[0] if launches else {"block": block, "shared_bytes": shared}
-        shape, dynamic, held = entry["block"] or (), math.nan, (math.nan, math.nan, "")
-        if shape:
-            dynamic = entry["shared_bytes"]
+        shape, dynamic, held = (), math.nan, (math.nan, math.nan, "")
+        if launches:
+            shape, dynamic = launches[0]["block"], launches[0]["shared_bytes"]
             held = occupancy(gpu, math.prod(shape), f.registers, f.static_shared + dynamic)
         own = f.name, f.registers, f.static_shared, dynamic, f.spill_bytes, f.stack
         rows.append((*own, "x".join(map(str, shape)), *held))

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..machine.device import Gpu
 from ..words.errors import ProblemError
 from .sass import Function, Instruction
@@ -155,10 +157,7 @@ class Work:
     @classmethod
     def of(cls, function: Function, times: Mapping[int, float], lines: Sequence[Mapping[str, Any]],
            gpu: Gpu, of_load: float, warps: float) -> Work:  # fmt: skip
-        """Divide what a function did among its warps: its instructions and its counted lines.
-
-        `of_load` is the latency of a load from global memory.
-        """
+        """Divide a function's instructions and counted lines among warps; loads take `of_load`."""
         waits = stalls(function, times, of_load)
         lanes = gpu.limits.fp32_lanes / SCHEDULERS
         phases, at = [Phase()], {}
@@ -191,8 +190,7 @@ class Work:
     @property
     def busy(self) -> dict[str, float]:
         """The cycles for which a warp keeps each resource of its scheduler."""
-        names = dict.fromkeys(name for phase in self.phases for name in phase.busy)
-        return {name: sum(phase.busy[name] for phase in self.phases) for name in names}
+        return sum((phase.busy for phase in self.phases), Counter())
 
     def cycles(self, warps_of_a_block: float, blocks: float, at_once: float) -> float:
         """Return how long an SM takes for `blocks` of them, `at_once` at a time."""
@@ -212,23 +210,18 @@ def throughput(customers: float, demand: float, think: float) -> float:
     """
     if demand <= 0:
         return customers / max(think, 1.0)
-    queue, rate, before = 0.0, 0.0, 0.0
-    for n in range(1, max(1, math.ceil(customers)) + 1):
-        before = rate
+    queue, rates = 0.0, [0.0]
+    for n in range(1, math.ceil(customers) + 1):
         response = demand * (1 + queue)
-        rate = n / (think + response)
-        queue = rate * response
-    part = customers - (math.ceil(customers) - 1) if customers > 0 else 0.0
-    return before + (rate - before) * part
+        rates.append(n / (think + response))
+        queue = rates[-1] * response
+    return float(np.interp(customers, range(len(rates)), rates))
 
 
 def _tensor_rate(i: Instruction, gpu: Gpu) -> float:
-    """How fast a tensor core instruction goes, TF32 at the datasheet's rate being 1.
-
-    16-bit types go twice as fast. From compute capability 9.0 on, warps' own HMMA reach some 65%
-    of what groups of warps reach with HGMMA.
-    """
+    """How fast a tensor core instruction goes, TF32 at the datasheet's rate being 1."""
     rate = 1.0 if "TF32" in i.opcode else 2.0
+    # from compute capability 9.0 on, of what groups of warps reach with HGMMA
     return rate * (0.65 if gpu.sm >= 90 and i.kind == "HMMA" else 1.0)
 
 

@@ -93,7 +93,8 @@ def agreement(names: list[str]) -> list[dict]:
             print(f"{name}, {label}", file=sys.stderr)
             try:
                 ours = simulate(name, small)
-                theirs = only(ncu.profile(cuda, small), own_functions(cuda.source))
+                (counted,) = ncu.profile_each([(cuda, small)])
+                theirs = only(counted, own_functions(cuda.source))
             except ConvlabError as error:
                 rows.append({"kernel": name, "problem": label, "quantity": str(error)})
                 continue

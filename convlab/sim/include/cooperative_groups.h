@@ -4,26 +4,6 @@
 #include <cuda_runtime.h>
 
 namespace sim {
-template <typename T, typename F>
-struct Fold {  // what a lane brings to a reduction or a scan, and takes away
-    T value;
-    const F* combine;
-    T total, through, before;  // of all lanes, up to this one, up to the one before
-};
-template <typename T, typename F>
-void fold_step(void** arguments, unsigned came) {
-    auto mine = [=](int lane) { return static_cast<Fold<T, F>*>(arguments[lane]); };
-    Fold<T, F>* last = nullptr;
-    for (int lane = 0; lane < 32; ++lane) {
-        if (!(came >> lane & 1)) continue;
-        mine(lane)->before = last ? last->through : T{};
-        mine(lane)->through = last ? T((*last->combine)(last->through, mine(lane)->value))
-                                   : mine(lane)->value;
-        last = mine(lane);
-    }
-    for (int lane = 0; lane < 32; ++lane)
-        if (came >> lane & 1) mine(lane)->total = last->through;
-}
 SIM_UNSEEN inline int nth_lane(unsigned mask, unsigned rank) {
     while (rank--) mask &= mask - 1;
     return __builtin_ffs(int(mask)) - 1;
@@ -139,9 +119,7 @@ SIM_COMBINE(bit_and, a & b) SIM_COMBINE(bit_or, a | b) SIM_COMBINE(bit_xor, a ^ 
 #define SIM_FOLD(name, Combine, result)                                                         \
     template <typename Group, typename T, typename F Combine>                                   \
     __forceinline__ T name(const Group& group, T value, const F& combine = F()) {               \
-        sim::Fold<T, F> fold{value, &combine, value, value, value};                             \
-        sim_collective(group.mask, sim::fold_step<T, F>, &fold);                                \
-        return fold.result;                                                                     \
+        return sim::fold(group.mask, value, combine).result;                                    \
     }
 SIM_FOLD(reduce, , total) SIM_FOLD(inclusive_scan, = plus<T>, through)
 SIM_FOLD(exclusive_scan, = plus<T>, before)

@@ -84,13 +84,30 @@ inline void match_step(void** arguments, unsigned came) {
     });
 }
 template <typename T, typename F>
-void reduce_step(void** arguments, unsigned came, F combine) {
-    T total{};
-    each_lane(arguments, came, [&](int lane, Exchange& e) {
-        bool first = !(came & ((1u << lane) - 1));
-        total = first ? unbits<T>(e.value) : combine(total, unbits<T>(e.value));
-    });
-    each_lane(arguments, came, [=](int, Exchange& e) { e.result = bits<uint64_t>(total); });
+struct Fold {  // what a lane brings to a reduction or a scan, and takes away
+    T value;
+    const F* combine;
+    T total, through, before;  // of all lanes, up to this one, up to the one before
+};
+template <typename T, typename F>
+void fold_step(void** arguments, unsigned came) {
+    auto mine = [=](int lane) { return static_cast<Fold<T, F>*>(arguments[lane]); };
+    Fold<T, F>* last = nullptr;
+    for (int lane = 0; lane < 32; ++lane) {
+        if (!(came >> lane & 1)) continue;
+        mine(lane)->before = last ? last->through : T{};
+        mine(lane)->through = last ? T((*last->combine)(last->through, mine(lane)->value))
+                                   : mine(lane)->value;
+        last = mine(lane);
+    }
+    for (int lane = 0; lane < 32; ++lane)
+        if (came >> lane & 1) mine(lane)->total = last->through;
+}
+template <typename T, typename F>
+__forceinline__ Fold<T, F> fold(unsigned mask, T value, const F& combine) {
+    Fold<T, F> mine{value, &combine, value, value, value};
+    sim_collective(mask, fold_step<T, F>, &mine);
+    return mine;
 }
 template <typename T>
 __forceinline__ T shuffle(unsigned mask, T value, int source) {
@@ -150,12 +167,7 @@ __forceinline__ unsigned __match_all_sync(unsigned mask, T value, int* all) {
 }
 #define SIM_REDUCE(name, T, expression)                                                         \
     __forceinline__ T __reduce_##name##_sync(unsigned mask, T value) {                          \
-        sim::Exchange e{sim::bits<uint64_t>(value), 0, 0, 0};                                   \
-        auto step = [](void** arguments, unsigned came) {                                       \
-            sim::reduce_step<T>(arguments, came, [](T a, T b) -> T { return expression; });     \
-        };                                                                                      \
-        sim_collective(mask, step, &e);                                                         \
-        return sim::unbits<T>(e.result);                                                        \
+        return sim::fold(mask, value, [](T a, T b) -> T { return expression; }).total;          \
     }
 SIM_REDUCE(add, unsigned, a + b)
 SIM_REDUCE(add, int, a + b)

@@ -7,22 +7,14 @@
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_partial_warp(unsigned came);
-uint32_t sim_shared_address(const void* pointer);
-void sim_mbarrier_init(const void* barrier, int arrivals);
-void sim_mbarrier_arrive(const void* barrier, int bytes);
-void sim_mbarrier_wait(const void* barrier, int parity);
-void sim_bulk_load(void* to, const void* from, int bytes, const void* barrier);
-void sim_bulk_store(void* to, const void* from, int bytes);
-void sim_bulk_commit();
 void sim_bulk_wait_read(unsigned newest);
-void sim_fence_proxy_async();
-void sim_wgmma_fence();
-void sim_wgmma_commit();
 void sim_wgmma_wait(unsigned newest);
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
 }
 
-__forceinline__ uint32_t shared_address(const void* pointer) { return sim_shared_address(pointer); }
+// What needs no more than the runtime is the runtime's own function.
+#define SIM_RUNTIMES(name) __asm__("sim_" #name)
+uint32_t shared_address(const void* pointer) SIM_RUNTIMES(shared_address);
 
 // ---- numbers ------------------------------------------------------------------------------
 __forceinline__ float round_tf32(float value) {
@@ -100,7 +92,7 @@ __forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_t (&pairs)[
     sim::Matrices mine{pairs, {}, 0};
     sim_collective(0xffffffffu, sim::stmatrix_step, &mine);
     if (~mine.came) sim_partial_warp(mine.came);
-    sim_shared_address(to_shared);
+    shared_address(to_shared);
     uint4 column;
     std::memcpy(&column, mine.column, 16);
     *static_cast<uint4*>(to_shared) = column;
@@ -110,32 +102,22 @@ __forceinline__ void copy_async16(void* to_shared, const void* from, bool inside
 }
 
 // ---- mbarrier, bulk copies ----------------------------------------------------------------
-__forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
-    sim_mbarrier_init(barrier, arrivals);
-}
+void mbarrier_init(uint64_t* barrier, int arrivals) SIM_RUNTIMES(mbarrier_init);
 __forceinline__ void mbarrier_fence_init() {}
-__forceinline__ void mbarrier_arrive(uint64_t* barrier) { sim_mbarrier_arrive(barrier, 0); }
-__forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
-    sim_mbarrier_arrive(barrier, bytes);
-}
-__forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
-    sim_mbarrier_wait(barrier, parity);
-}
-__forceinline__ void bulk_load(void* to_shared, const void* from, int bytes, uint64_t* barrier) {
-    sim_bulk_load(to_shared, from, bytes, barrier);
-}
-__forceinline__ void bulk_store(void* to, const void* from_shared, int bytes) {
-    sim_bulk_store(to, from_shared, bytes);
-}
-__forceinline__ void bulk_commit() { sim_bulk_commit(); }
+void mbarrier_arrive_expect(uint64_t* barrier, int bytes) SIM_RUNTIMES(mbarrier_arrive);
+__forceinline__ void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive_expect(barrier, 0); }
+void mbarrier_wait(uint64_t* barrier, int parity) SIM_RUNTIMES(mbarrier_wait);
+void bulk_load(void* to_shared, const void* from, int bytes, uint64_t*) SIM_RUNTIMES(bulk_load);
+void bulk_store(void* to, const void* from_shared, int bytes) SIM_RUNTIMES(bulk_store);
+void bulk_commit() SIM_RUNTIMES(bulk_commit);
 template <int newest>
 __forceinline__ void bulk_wait_read() { sim_bulk_wait_read(newest); }
-__forceinline__ void fence_proxy_async() { sim_fence_proxy_async(); }
+void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
 
 // ---- wgmma --------------------------------------------------------------------------------
 // Each warp computes its rows by itself: that the four of a warpgroup go together is not watched.
-__forceinline__ void wgmma_fence() { sim_wgmma_fence(); }
-__forceinline__ void wgmma_commit() { sim_wgmma_commit(); }
+void wgmma_fence() SIM_RUNTIMES(wgmma_fence);
+void wgmma_commit() SIM_RUNTIMES(wgmma_commit);
 template <int newest>
 __forceinline__ void wgmma_wait() { sim_wgmma_wait(newest); }
 #define SIM_WGMMA(name, n, type)                                                           \

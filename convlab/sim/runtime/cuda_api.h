@@ -8,18 +8,18 @@
 #include <thread>
 
 namespace {
-// A kernel as its launch names it; which instance of a template it is, the linker knows.
+// A kernel as the linker names it: which instance of a template it is, which one a pointer means.
 std::string instance(const char* name, const void* kernel) {
     Dl_info found;
-    if (!strchr(name, '<') || !kernel || !dladdr(kernel, &found) || found.dli_saddr != kernel)
-        return name;
+    if (!kernel || !dladdr(kernel, &found) || found.dli_saddr != kernel) return name;
     char* text = abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, nullptr);
-    std::string whole = text ? text : name;
+    std::string whole = text ? text : found.dli_sname;
     free(text);
+    if (!whole.rfind("void ", 0)) whole.erase(0, 5);
     size_t end = 0;
     for (int depth = 0; end < whole.size() && (depth || whole[end] != '('); ++end)
         depth += (whole[end] == '<') - (whole[end] == '>');
-    return whole.substr(whole.rfind("void ", 0) ? 0 : 5, end - (whole.rfind("void ", 0) ? 0 : 5));
+    return whole.substr(0, end);
 }
 
 // What the runtime API copies or fills: where that begins in a buffer, it ends there too.

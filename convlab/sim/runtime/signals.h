@@ -43,38 +43,30 @@ void on_signal(int number, siginfo_t* info, void* context) {
     auto address = uintptr_t(info->si_addr);
     Worker* w = t_worker;
     bool in_kernel = w && w->current >= 0;
-    const Other none;
     const Buffer* near = buffer_near(address);
     bool inside = near && address - near->base < near->bytes;
     if (!in_kernel) pc = g_library_call ? g_library_call : called_from(pc);
-    if (number == SIGFPE) {
-        report(true, "arithmetic", pc, none, "integer division by zero");
-    } else if (number == SIGABRT) {
-        report(true, "abort", 0, none, "abort() was called");
-        end(77);
-    } else if (number == SIGILL) {
-        report(true, "abort", pc, none, "illegal instruction");
-    } else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard) {
-        report(true, "stack overflow", pc, none,
-               "a thread's local variables need more than %zu bytes", kStack);
-    } else if (address < 1 << 16 && info->si_code != SI_KERNEL) {
-        // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
-        report(true, "null pointer", pc, none, "access through a null pointer");
-    } else if (inside && in_kernel) {
-        report(true, "store to an input", pc, none, "store to %s, which is an input",
-               place_of(address));
-    } else if (inside) {
-        report(true, "host access", pc, none, "host code touches %s, which is the device's memory",
-               place_of(address));
-    } else if (near) {
-        report(true, "global out of bounds", pc, none,
-               "access%s at \x01%s:%ld\x02, of %zu elements",
-               g_library_call ? " by a library" : "", near->name, address - near->base,
-               near->bytes / 4);
-    } else {
-        report(true, "illegal address", pc, none, "access to memory that belongs to no buffer");
-    }
-    if (!in_kernel) end(77);
+    auto told = [&](const char* kind, const char* format, const auto&... arguments) {
+        report(true, kind, number == SIGABRT ? 0 : pc, {}, format, arguments...);
+    };
+    if (number == SIGFPE) told("arithmetic", "integer division by zero");
+    else if (number == SIGABRT) told("abort", "abort() was called");
+    else if (number == SIGILL) told("abort", "illegal instruction");
+    else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
+        told("stack overflow", "a thread's local variables need more than %zu bytes", kStack);
+    // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
+    else if (address < 1 << 16 && info->si_code != SI_KERNEL)
+        told("null pointer", "access through a null pointer");
+    else if (inside && in_kernel)
+        told("store to an input", "store to %s, which is an input", place_of(address));
+    else if (inside)
+        told("host access", "host code touches %s, which is the device's memory", place_of(address));
+    else if (near)
+        told("global out of bounds", "access%s at \x01%s:%ld\x02, of %zu elements",
+             g_library_call ? " by a library" : "", near->name, address - near->base,
+             near->bytes / 4);
+    else told("illegal address", "access to memory that belongs to no buffer");
+    if (!in_kernel || number == SIGABRT) end(77);
     // Back from this handler, the thread ends, on its stack emptied.
     auto top = uintptr_t(w->fibers[w->current].stack) + kStack - 256;
 #if defined(__x86_64__)
