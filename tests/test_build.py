@@ -162,6 +162,12 @@ def test_the_key_is_what_decides_the_build(fill: Path) -> None:
     assert one == library(fill, defines={"OTHER": 3, "VALUE": 2})
 
 
+def test_a_simulated_build_has_lines_and_no_variables(fill: Path) -> None:
+    command = ["objdump", "--dwarf=info", library(fill)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "DW_TAG_inlined_subroutine" in told and "DW_AT_location" not in told
+
+
 # ---- what the compiler read -------------------------------------------------------------------
 
 # The forms in which a header can be had: by the header that is edited, the kernel's line.

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -430,6 +431,8 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing(how: signal.Signal
     text = source('if (i == 0) printf("running\\n"); while (conv.N == 1) { if (y[0] == 3) break; }')
     command, pipe = [sys.executable, "-c", HOLDS, text], subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+    end = threading.Timer(120, process.kill)  # whatever it waits for, nobody waits for it longer
+    end.start()
     pid = int(process.stdout.readline())
     host = os.pidfd_open(pid)
     while not (launched := children(pid)):  # until the launch is under way
@@ -437,7 +440,8 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing(how: signal.Signal
         time.sleep(0.02)  # leaving it the processor
     launch = os.pidfd_open(int(launched[0]))
     process.send_signal(how)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate()
+    end.cancel()
     assert ("KeyboardInterrupt" in error) == (how == signal.SIGINT)
     for each in (host, launch):
         assert select.select([each], [], [], 60)[0]

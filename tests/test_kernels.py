@@ -405,6 +405,8 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
 @unless_declined
 def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
     for problem, setting in itertools.product(settings.hosts(kernel, ()), settings.SETTINGS):
+        if 4 * problem.gemm_k > settings.SHARED and setting is not settings.SETTINGS[-1]:
+            continue  # the default check leaves it out, too
         quick = kernel.simulated and not (setting.offset or DEEP)  # only a trace sees addresses
         try:
             chosen = untraced(kernel.path) if quick else kernel

@@ -21,16 +21,20 @@ LINES = 20  # a code cell's length at most
 KERNEL_LINES = 60  # of one that holds a whole .cu file
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
-# Of a problem that is too large for the simulator, `inspect` has a fifth of the blocks simulated; and
-# nvcc compiles what `inspect` shows, not all that is checked, as in the other tests (conftest.py).
+# Of a problem that is too large for the simulator, `inspect` has few blocks simulated; of the awkward
+# problems a third is checked, all of which test_kernels.py has; and nvcc compiles what `inspect`
+# shows, not all that is checked, as in the other tests (conftest.py).
 SMALLER = """
 import sys
 
 sys.path.insert(0, "..")
 from convlab.run.kernel import Kernel
 from convlab.why import counting
+from convlab.words import problem
 
-counting.MACS //= 5
+counting.MACS = 1_000_000
+sets = problem._sets()
+sets["awkward"], sets["by name only"] = sets["awkward"][::3], sets["awkward"]
 Kernel.by_nvcc = lambda kernel: None
 """
 # A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".

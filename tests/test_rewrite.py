@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convlab.sim import rewrite
-from convlab.words.catalog import catalog
 from convlab.words.errors import BuildError
 
 LAUNCH = re.compile(
@@ -265,12 +264,3 @@ def test_any_text_is_rewritten_or_refused(text):
         assert result.count("\n") == text.count("\n")
         if "<<<" not in text:
             assert result == text
-
-
-@pytest.mark.parametrize("path", catalog(), ids=lambda path: path.stem)
-def test_every_rung_keeps_its_lines(path):
-    source = path.read_text()
-    before, after = source.split("\n"), rewrite(source, path.name).split("\n")
-    assert len(before) == len(after)
-    for old, new in zip(before, after, strict=True):
-        assert old == new or "<<<" in old or ">>>" in old or "__shared__" in old

@@ -2,11 +2,11 @@
 
 g++ takes a host function in a kernel for any other, knows no limit of constants, and does not count
 registers. So nvcc compiles the device code too, for the architecture that the header states or the
-simulated GPU's, to look at and to throw away; no GPU is needed.
+simulated GPU's; no GPU is needed. What it made is kept, for `why` to look into.
 """
 
-import json
 import math
+import pickle
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -94,13 +94,27 @@ def _refusal(entry: Entry, threads: int) -> Finding | None:
     return Finding("launch configuration", f"nvcc: {text}", file=file, line=line)
 
 
+class Compiled(NamedTuple):
+    """What nvcc made of a source: its exit status, what it printed, `_LIMITS` of the PTX, a cubin."""
+
+    status: int
+    log: str
+    heads: list[list[str]]
+    cubin: bytes
+
+
 def said(source: Source, defines: Mapping[str, object]) -> Said | None:
     """Let nvcc compile a kernel, or return what it said before; None where there is none."""
-    cuda = toolchain.cuda()
-    if cuda is None:
+    if toolchain.cuda() is None:
         return None
     stated = _ARCH.search(source.text)
-    arch = stated[1] if stated else f"{sim.SM}a"
+    made = compiled(source, stated[1] if stated else f"{sim.SM}a", defines)
+    texts = {str(path): text for path, (_, text) in source.headers().items()}
+    return _read(made, {source.label: source.text, **texts})
+
+
+def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compiled:
+    """Let nvcc compile device code for "80" or "90a"; what it made before is found."""
     headers = source.headers()
 
     def make(folder: Path) -> Made:
@@ -109,21 +123,25 @@ def said(source: Source, defines: Mapping[str, object]) -> Said | None:
         )
         ptx = folder / "kernel.ptx"
         heads = _LIMITS.findall(ptx.read_text()) if ptx.exists() else []
-        kept = folder / "said"
-        kept.write_text(json.dumps([done.returncode, real(done.stdout + done.stderr), heads]))
+        made = b"" if done.returncode else (folder / "kernel.cubin").read_bytes()
+        kept = folder / "made"
+        kept.write_bytes(
+            pickle.dumps((done.returncode, real(done.stdout + done.stderr), heads, made))
+        )
         return Made(kept, tuple(headers), (source.folder, KERNEL_DIR), known=not done.returncode)
 
-    parts = [*builds.nvcc_flags(arch), repr(sorted(defines.items())), toolchain.identity(cuda.nvcc)]
+    parts = [*builds.nvcc_flags(arch), repr(sorted(defines.items()))]
+    parts.append(toolchain.identity(toolchain.require_cuda().nvcc))
     parts.append(Path(__file__).read_text())  # decides what is kept
     built = cache.build(name_of(source, f"nvcc_{arch}", parts), make)
-    texts = {source.label: source.text, **{str(path): text for path, (_, text) in headers.items()}}
-    return _read(*json.loads(built.library.read_text()), texts)
+    return Compiled(*pickle.loads(built.library.read_bytes()))
 
 
-def _read(status: int, log: str, heads: list[list[str]], texts: Mapping[str, str]) -> Said:
+def _read(made: Compiled, texts: Mapping[str, str]) -> Said:
     """Tell the kernel's own errors from what is amiss with nvcc, as where a header is missing."""
     found: dict[Finding, None] = {}
     others = []
+    log = made.log
     for file, line, _, kind, text in messages(log):
         file = file if file in texts else str(Path(file).resolve())
         if file in texts and "No such file" not in text:
@@ -139,10 +157,10 @@ def _read(status: int, log: str, heads: list[list[str]], texts: Mapping[str, str
             others.append(text)
     wrong = [f for f in found if f.error][:_MOST]
     warned = [f for f in found if not f.error][:_MOST]
-    if status and not wrong:
+    if made.status and not wrong:
         first = (others or log.strip().splitlines() or ["it says nothing"])[0]
         return Said(tuple(warned), (), f"nvcc did not compile it: {first}")
-    bounds = {symbol: math.prod(int(n or 1) for n in block) for symbol, *block in heads}
+    bounds = {symbol: math.prod(int(n or 1) for n in block) for symbol, *block in made.heads}
     entries = (
         Entry(symbol, int(registers), bounds.get(symbol, _ANY), int(spilled), _place(symbol, texts))
         for symbol, spilled, registers in _USED.findall(log)

@@ -19,8 +19,8 @@ from .rewrite import rewrite
 RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 _EITHER = [
     *CXX_FLAGS,
-    "-g1",
     "-gdwarf-4",  # of version 5 addr2line takes a header's lines for the first file's
+    "-g1",  # lines and no variables, a quarter of a build; behind the version, which implies -g2
     "-fno-stack-protector",
     "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
     "-ffp-contract=fast",

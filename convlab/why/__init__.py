@@ -19,9 +19,10 @@ from ..fast.compare import reason
 from ..fast.measure import measure
 from ..machine import cache, toolchain
 from ..machine.cache import Made
-from ..machine.compile import name_of
+from ..machine.compile import compile_error, name_of
 from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..run import build as builds
+from ..run import nvcc
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..run.runnable import Runnable
@@ -183,8 +184,11 @@ def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int],
     """Read what nvcc made, or what it made in an earlier process."""
 
     def make(folder: Path) -> Made:
-        cubin, log = builds.cubin(source, arch, folder, dict(defines))
-        functions = tuple(sass.resources(log).values())
+        made, cubin = nvcc.compiled(source, arch, dict(defines)), folder / "kernel.cubin"
+        if made.status:
+            raise compile_error(source, made.log)
+        cubin.write_bytes(made.cubin)
+        functions = tuple(sass.resources(made.log).values())
         sass.disassemble(cubin, source.for_nvcc.label, functions)
         kept = folder / "functions"
         kept.write_bytes(pickle.dumps(functions))

@@ -78,7 +78,9 @@ def executed(
     )
     with client.setup_kernel():
         if before:
+            first = notebook.cells[0]
             client.execute_cell(nbformat.v4.new_code_cell(before), 0)
+            notebook.cells[0] = first  # whose place the client gave to what it ran
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
         clean(notebook)
