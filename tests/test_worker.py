@@ -459,7 +459,7 @@ def kinds() -> set[str]:
     files = [*(ROOT / "convlab").glob("right/*.py"), ROOT / "convlab" / "sim" / "__init__.py",
              ROOT / "convlab" / "words" / "errors.py"]  # fmt: skip
     python = "".join(file.read_text() for file in files)
-    simulated = set(re.findall(r'\b(?:fault\(|report\(\w+, )"([^"]+)"', runtime))
+    simulated = set(re.findall(r'\b(?:fault\(|told\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
     named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"'
     return simulated | set(re.findall(named, python)) | {nvcc.WARNING, *faults.KINDS}
