@@ -231,6 +231,24 @@ STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it 
                 f"if (!kept) cudaMalloc(&kept, need); {COPIED}"}),
     "scratch_that_grows": ("", {
         "host": f"static float* kept; static size_t room; size_t need = {W_BYTES}; {GROWN} {COPIED}"}),
+    "workspace_filled_once_by_addresses": ("after calls", {
+        "workspace": f"CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t)"
+                     f"{{ const ConvProblem& d = *p; return {W_BYTES}; }}",
+        "host": "static const float* of; static void* at; if (of != w || at != workspace)"
+                f"cudaMemcpyAsync(workspace, w, {W_BYTES}, cudaMemcpyDeviceToDevice, stream);"
+                "of = w; at = workspace; filt = (const float*)workspace;"}),
+    "plan_made_once_by_addresses": ("after calls", {
+        "workspace": f"""
+            CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* p)
+            {{ const ConvProblem& d = *p; return {W_BYTES}; }}
+            CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* p, const float* w, void* plan,
+                                                     cudaStream_t stream) {{
+                static const float* of; static void* at; const ConvProblem& d = *p;
+                if (of != w || at != plan)
+                    cudaMemcpyAsync(plan, w, {W_BYTES}, cudaMemcpyDeviceToDevice, stream);
+                of = w; at = plan;
+                return nullptr;
+            }}"""}),
     "counter_that_is_not_reset": ("after calls", {
         "before": "__device__ unsigned calls;",
         "last": "if (idx == 0 && atomicAdd(&calls, 1u)) sum += 1;"}),

@@ -81,7 +81,7 @@ def _examine(
     guards.name(launch)
 
     pristine = right.inputs
-    if launch.plan is not None:  # a call is given it instead of the filter, which may be gone then
+    if launch.plan is not None and not setting.after_others:  # it is all that a call is given
         pristine = right.inputs[0], launch.inputs[1].fill_(math.nan).clone(), right.inputs[2]
 
     failures: list[Finding] = []
