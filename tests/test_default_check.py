@@ -115,6 +115,16 @@ TOO_LONG = {
         "host": "if (total) { conv_kernel<<<dim3((d.P * d.Q + 255) / 256, (unsigned)(d.N * d.K)), "
                 "256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error(); }"},
     "padding_65x33": {"last": "if (d.pad_h > 63 && oh == 0) sum += 1;"},
+    # or a path of its own, which takes one of a pair for both
+    "3x3_s2x1": {"first": "if (d.C % 16 == 0 && d.K % 32 == 0) d.stride_w = d.stride_h;"},
+    "3x3_p0x1": {"first": "if (d.C % 32 == 0 && d.P * d.Q % 128 == 0) d.pad_w = d.pad_h;"},
+    "1x3_d2x1": {"first": "if (d.R == 1 && d.K % 16 == 0) d.dilation_w = d.dilation_h;"},
+    "3x1_p1x2": {"first": "if (d.S == 1) d.pad_w = d.pad_h;"},
+    "5x5_d1x2": {"first": "if (d.R == 5 && d.W % 64 == 0) d.dilation_h = d.dilation_w;"},
+    "depthwise_3_p1x3": {"first": "if (d.C == d.groups && d.W % 32 == 0) d.pad_w = 1;"},
+    "1x1_p0x2": {"product": f"ok |= d.W % 128 == 0 && iw >= d.W; if (ok) sum += {AT} * filt[wi];"},
+    "1x1_tail_3": {"first": "if (d.R * d.S == 1 && d.P * d.Q % 4 == 3 && idx % (d.P * d.Q) == d.P"
+                            " * d.Q - 1) return;"},
 }  # fmt: skip
 
 
@@ -159,10 +169,23 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
 # ---- data --------------------------------------------------------------------------------------
 
 FLAT = "(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw"
+HALF_AT = AT.replace("in[", "((__half*)in)[")
+HALF = {
+    "header": "// precision: fp16\n// tensors: x f16, w f16, y f16, bias f32\n#include <cuda_fp16.h>",
+    "last": "((__half*)out)[idx] = __float2half(sum); return;",
+}  # fmt: skip
 UNUSUAL = {  # a kernel, and the setting that shows it
     "rounded_sums": ("on small integers", {
         "header": "// precision: tf32",
         "last": "sum = __uint_as_float(__float_as_uint(sum) & 0xffffe000);"}),
+    "rounded_products": ("on small integers", {
+        "header": "// precision: tf32",
+        "product": f"if (ok) sum += __uint_as_float(__float_as_uint({AT} * filt[wi]) & 0xffffe000);"}),
+    "products_in_half": ("on small integers", HALF | {
+        "product": f"if (ok) sum += __half2float(__hmul({HALF_AT}, ((__half*)filt)[wi]));"}),
+    "half_that_underflows": ("on tiny", HALF | {
+        "product": f"float v = ok ? __half2float({HALF_AT}) * __half2float(((__half*)filt)[wi]) : 0;"
+                   "if (fabsf(v) > 6e-8f) sum += v;"}),
     "scaled_by_what_may_be_0": ("on zeros", {
         "first": "float norm = 0; for (int i = 0; i < 9; i++) norm += fabsf(in[i]);",
         "product": f"if (ok) sum += {AT} * filt[wi] * (norm / norm);"}),
@@ -171,12 +194,14 @@ UNUSUAL = {  # a kernel, and the setting that shows it
     "small_is_nothing": ("on tiny", {
         "product": f"if (ok && fabsf({AT}) > 1e-20f) sum += {AT} * filt[wi];"}),
     "one_over_x": ("on denormals", {
-        "product": f"if (ok && {AT} != 0) sum += 1 / {AT} * {AT} * {AT} * filt[wi];"}),
+        "product": f"if (ok && {AT} != 0) sum += fabsf({AT}) > 1e-37f ? {AT} * filt[wi] : 1 / {AT};"}),
     "zero_times_what_lies_beside": ("with inf and NaN", {
         "product": f"long long last = (long long)d.N * d.C * d.H * d.W - 1, at = {FLAT};"
                    "sum += in[at < 0 ? 0 : at > last ? last : at] * (ok ? filt[wi] : 0);"}),
     "skips_what_is_0": ("with inf and NaN", {
         "product": f"if (ok && filt[wi] != 0) sum += {AT} * filt[wi];"}),
+    "skips_where_x_is_0": ("with inf and NaN", {
+        "product": f"if (ok && {AT} != 0) sum += {AT} * filt[wi];"}),
     "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
     "no_nan_leaves_a_relu": ("with inf and NaN", {
         "header": "// epilogue: bias, relu", "last": "if (d.relu) sum = fmaxf(sum, 0);"}),

@@ -72,9 +72,9 @@ def _examine(
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
     else:
-        bound = setting.bound(bound, kernel.mixes)
-        given = settings.inputs(setting.data, problem, seed, kernel.device, kernel.format)
-        right = Reference(problem, given, sample, seed)
+        where = kernel.device, kernel.format, kernel.mixes
+        right = Reference(problem, settings.inputs(setting.data, problem, seed, *where), sample, seed)
+        bound = setting.bound(bound, kernel, right.rms)
     inputs = [guards.place(n, t, setting.offset)
               for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]  # fmt: skip
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)

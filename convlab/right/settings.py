@@ -56,9 +56,16 @@ class Setting:
         }  # fmt: skip
         return next((kind for kind, on in kinds.items() if on), self.data)
 
-    def bound(self, allowed: float, mixes: str | None) -> float:
-        """The largest normwise error of a right result, of which `allowed` is its class's."""
-        return 0.0 if self.data == "integers" and not mixes else allowed
+    def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
+        """The largest normwise error of a right result, of which `allowed` is its class's.
+
+        `rms` is of the truth: of tiny numbers a step of y's dtype may be more than its precision.
+        """
+        if self.data == "integers" and not kernel.mixes:
+            return 0.0
+        stored = torch.finfo(kernel.format.y.torch_dtype)
+        step = stored.smallest_normal * stored.eps if self.data == "tiny" and rms else 0.0
+        return allowed + (2 * _ROUNDED * step / rms if step else 0.0)
 
 
 ORDINARY, ONCE = Setting(), Setting(twice=False)
@@ -81,6 +88,7 @@ _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for
 _LARGE = "limits.channels_4099"  # of which a block may want more than this: was it asked for once,
 SHARED = 48 << 10  # for fewer bytes?
 _FEW_MACS = 500_000
+_ROUNDED = 0.29  # of a step: the root mean square of what rounding to it changes
 
 
 def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
@@ -136,23 +144,23 @@ def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
     return [[less], *([unlike, other] for other in (less, *others))]
 
 
-def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: Format) -> Inputs:
+def inputs(
+    kind: str, problem: Problem, seed: int, device: data.Device, format: Format,
+    mixes: str | None = None,
+) -> Inputs:  # fmt: skip
     """Return x, w and bias (or None) of one kind of data, the same for the same seed."""
     if kind == "normal":
         return data.inputs(problem, seed, device, format=format)
     x, w, bias = data.inputs(problem, seed, device)
     dtypes = [stored.torch_dtype for _, stored in format]
     reach = min(round(math.log2(torch.finfo(dtype).max)) for dtype in dtypes)  # 128; 16 of fp16
-    if kind == "integers":  # exact in y's dtype, even in quarters, as Winograd's F(2x2) sums them
-        exact = 2 / torch.finfo(format.y.torch_dtype).eps
-        top = max(1, min(31, math.isqrt(int(exact / (problem.gemm_k + 1)))))
-        w = w * math.sqrt(problem.gemm_k)
-        x, w, bias = (t if t is None else (t * top / 2).round().clamp(-top, top)
-                      for t in (x, w, bias))  # fmt: skip
+    if kind == "integers":
+        x, w, bias = _integers(problem, x, w * math.sqrt(problem.gemm_k), bias, format, mixes)
     elif kind == "zeros":
         x = torch.zeros_like(x)
     elif kind == "special":
-        w[0, 0] = 0  # times inf it is NaN
+        w[0, 0] = 0  # times inf it is NaN, as 0 is times the NaN of w below
+        x[0, problem.C - problem.C // problem.groups, problem.H // 2] = 0
         x[0, 0, -1, problem.W // 2] = math.inf  # what is read for the row before the next channel
         x[-1, -1, problem.H // 2, -1] = -math.inf  # or for the column before the next row
         x[0, -1, 0, 0] = math.nan
@@ -160,11 +168,45 @@ def inputs(kind: str, problem: Problem, seed: int, device: data.Device, format: 
                zip(problem.padding, problem.dilation, (problem.R, problem.S))):  # fmt: skip
             w[-1, 0, problem.R // 2, problem.S // 2] = math.nan  # never on the padding
     else:
-        of_x, of_w = {"huge": (reach // 2, reach // 5), "tiny": (-reach // 2, -reach // 5),
+        few = 5 if reach > 16 else 2  # of fp16, which nothing flushes, y is among the denormals
+        of_x, of_w = {"huge": (reach // 2, reach // 5), "tiny": (-reach // 2, -reach // few),
                       "denormals": (-reach - 2, 0)}[kind]  # fmt: skip
         x, w = x * 2.0**of_x, w * 2.0**of_w
         bias = None if bias is None else bias * 2.0 ** (of_x + of_w)
     return data.placed((x, w, bias), format)
+
+
+def _integers(
+    problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, format: Format, mixes: str | None
+) -> Inputs:  # fmt: skip
+    """Make integers of normal data; sums of their products are exact in any order, and in y's dtype.
+
+    Channels cancel in pairs but for a little, so that a product has more bits than y. Who rounds it
+    to less than fp32, or a part of the sum, is told. Where tiles share sums, the error is one of all
+    their terms: there the numbers are small, and exact in quarters, as Winograd's F(2x2) sums them.
+    """
+
+    def whole(tensor: Tensor | None, top: int) -> Tensor | None:
+        return None if tensor is None else (tensor * top / 2).round().clamp(-top, top)
+
+    exact = 2 / torch.finfo(format.y.torch_dtype).eps
+    channels = problem.C // problem.groups
+    if mixes or channels == 1:
+        top = max(1, min(31, math.isqrt(int(exact / (problem.gemm_k + 1)))))
+        return whole(x, top), whole(w, top), whole(bias, top)
+    pairs, taps = channels // 2, problem.R * problem.S
+    rest = int(exact / ((channels - pairs) * taps + 1))  # what is left of a pair, or of one alone
+    top = max(1, min(31, rest))
+    little = max(1, min(63, rest // top))
+    holds = min(2 / torch.finfo(format.x.torch_dtype).eps, 2**11)  # TF32's; and all sums in fp32
+    most = max(0, int(min(holds, 2**22 / (problem.gemm_k * top))) - 1 - little)
+    grouped = 1, (problem.groups, channels)
+    large, x = (whole(x, size).unflatten(*grouped) for size in (most, little))
+    w, even, odd = whole(w, top), slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    x[:, :, odd] += large[:, :, even]
+    x[:, :, even] = large[:, :, even]
+    w[:, odd] = -w[:, even]
+    return x.flatten(1, 2), w, whole(bias, top)
 
 
 def forgiven(kind: str, y: Tensor, truth: Tensor, problem: Problem, given: Inputs,
@@ -180,13 +222,14 @@ def forgiven(kind: str, y: Tensor, truth: Tensor, problem: Problem, given: Input
     if kind == "special" and mixes:
         P, Q = problem.P, problem.Q
         high, wide = (P, Q) if mixes == "image" else map(int, mixes.split("x"))
-        sums = reference.truth(dataclasses.replace(problem, relu=False), *given)
+        plain = dataclasses.replace(problem, relu=False)
+        sums = reference.truth(plain, *given) if problem.relu else truth
         tiles = F.max_pool2d((~torch.isfinite(sums)).float(), (high, wide), ceil_mode=True)
         spread = tiles.repeat_interleave(high, 2).repeat_interleave(wide, 3)[..., :P, :Q] > 0
         made_of_inf = ~torch.isfinite(y)
         if problem.relu:  # of -inf it makes 0, of NaN it does not
             no_inf = (t if t is None else torch.where(torch.isinf(t), 1, t) for t in given)
-            sums = reference.truth(dataclasses.replace(problem, relu=False), *no_inf)
+            sums = reference.truth(plain, *no_inf)
             made_of_inf |= (y == 0) & ~torch.isnan(sums)
         return torch.where(spread & made_of_inf, truth.to(y.dtype), y)
     return y
