@@ -115,12 +115,9 @@ def check(
     """
     for name, value in (("isolate", isolate), ("progress", progress), ("raises", raises)):
         arguments.flag(value, name)
-    seed = arguments.whole(seed, "seed")
     if count is not None and problem is not None:
         raise ProblemError("count is of generated problems: leave it out, or the problem")
-    sample = arguments.whole(sample, "sample", 0)
     count = arguments.whole(COUNT if count is None else count, "count", 0)
-    time_limit = arguments.real(time_limit, "time_limit", above=0)
     kernel, special = resolve(kernel), ORDINARY
     if setting is not None:
         arguments.choice(setting, "setting", settings.NAMES)
@@ -128,80 +125,107 @@ def check(
             raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
         special = next((each for each in SETTINGS if each.name == setting), ORDINARY)
         kernel = kernel.limited(_LITTLE_WORKSPACE) if special is ORDINARY else kernel
-    kernel.must_run_whole()
-    built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
-    isolate = isolate and not kernel.simulated and not kernel.library
-    beside = ThreadPoolExecutor(1)
-    nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
-    beside.shutdown(wait=False)
+    run = _Run(
+        kernel, arguments.whole(seed, "seed"), arguments.whole(sample, "sample", 0),
+        isolate and not kernel.simulated and not kernel.library,
+        arguments.real(time_limit, "time_limit", above=0),
+    )  # fmt: skip
 
-    def one(
-        problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = (),
+    def fitted(problem: Problem) -> Report:
+        problem, note = fit(problem, [kernel], scale)
+        return run(problem, notes=(note,) if note else (), setting=special)
+
+    asked, of_set = ([], False) if problem is None else members(problem)
+    if problem is None:
+        found = _by_default(run, count, progress)
+    elif not of_set:
+        found = fitted(asked[0])
+    else:
+        what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
+        found = _check_set(kernel, fitted, asked, what, progress)
+    if said := run.nvcc.result():
+        found = found.joined(said.findings, said.note)
+    if raises and not found.ok:
+        raise WrongResult(str(found))
+    return found
+
+
+class _Run:
+    """A kernel on one problem: in the worker process, if it is to be `isolate`d there."""
+
+    def __init__(
+        self, kernel: Runnable, seed: int, sample: int, isolate: bool, time_limit: float
+    ) -> None:  # fmt: skip
+        kernel.must_run_whole()
+        self.kernel, self.seed, self._sample = kernel, seed, sample
+        self._isolate, self._time_limit = isolate, time_limit
+        self.built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
+        beside = ThreadPoolExecutor(1)
+        self.nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
+        beside.shutdown(wait=False)
+
+    def __call__(
+        self, problem: Problem, kernel: Runnable | None = None, notes: tuple[str, ...] = (),
         setting: Setting = ORDINARY,
     ) -> Report:  # fmt: skip
-        given = (kernel, problem, seed, sample, notes, setting)
+        kernel = kernel or self.kernel
+        given = (kernel, problem, self.seed, self._sample, notes, setting)
         try:
-            if isolate and worker.can_cross(*given):
-                return worker.call(examine, *given, time_limit=time_limit)
+            if self._isolate and worker.can_cross(*given):
+                return worker.call(examine, *given, time_limit=self._time_limit)
             with explained(kernel.name):
                 report = examine(*given)
                 bounded = kernel.untraced() if setting is ORDINARY and report.ok else kernel
                 if bounded is not kernel and _ARRAY.search(kernel.source or ""):
                     plain = examine(bounded, *given[1:-1], ONCE)  # minds their bounds
                     report = report if plain.ok else plain
-            said = nvcc.result()
+            said = self.nvcc.result()
             return report.joined([*said.too_large(report.threads)]) if said else report
         except ConvlabError as error:
             error.problem = problem
             raise
 
-    def fitted(problem: Problem) -> Report:
-        problem, note = fit(problem, [kernel], scale)
-        return one(problem, notes=(note,) if note else (), setting=special)
+    def short(self, problem: Problem) -> Report:
+        """Run one of the default check: a long one once, where it is simulated."""
+        if self.kernel.simulated and _is_long(problem):
+            return self(problem, self.kernel.untraced(), (_ONCE.format(_LONG, _MANY),), ONCE)
+        return self(problem)
 
-    untraced = kernel.untraced()
 
-    def short(problem: Problem) -> Report:
-        """A problem of the default check."""
-        if kernel.simulated and _is_long(problem):
-            return one(problem, untraced, (_ONCE.format(_LONG, _MANY),), ONCE)
-        return one(problem)
-
-    found: Report | Reports
-    asked, of_set = ([], False) if problem is None else members(problem)
-    if problem is None:
-        chosen = [p for name in ("awkward", "limits") for p in named_problems(name)
-                  if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
-        drawn = _drawn(kernel, count, seed)
-        what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {seed}"
-        chosen += drawn
-        found = _check_set(kernel, short, chosen, (what,), progress)
-        if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
-            small = kernel.limited(_LITTLE_WORKSPACE)
-            note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
-            again = _check_set(small, functools.partial(one, kernel=small),
-                               [*map(named_problem, _IN_CHUNKS)], (what, note), progress)  # fmt: skip
-            found = replace(again, reports=found.reports + again.reports,
-                            skipped=found.skipped + again.skipped)  # fmt: skip
-        for on in settings.hosts(kernel, [r.problem for r in found]):
-            if found.ok and kernel.source:  # of a kernel's file
-                found = _in_settings(kernel, one, on, found)
-        passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
-        if kernel.source and max(passed, default=0) < _INT:
-            most = f"not tried: an x or y of more than {max(passed, default=0):,} elements"
-            found = found.joined((), most)
-        if found.ok and built is not None and kernel.build().library == built.library:
-            builds.mark_good(built)  # its first call needs no trial from now on
-    elif not of_set:
-        found = fitted(asked[0])
-    else:
-        what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
-        found = _check_set(kernel, fitted, asked, what, progress)
-    if said := nvcc.result():
-        found = found.joined(said.findings, said.note)
-    if raises and not found.ok:
-        raise WrongResult(str(found))
+def _by_default(run: _Run, count: int, progress: bool) -> Reports:
+    """Check a kernel on fixed and generated problems, in little workspace, and in all settings."""
+    kernel, source = run.kernel, run.kernel.source or ""
+    chosen = [p for name in ("awkward", "limits") for p in named_problems(name)
+              if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
+    drawn = _drawn(kernel, count, run.seed)
+    what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {run.seed}"
+    found = _check_set(kernel, run.short, [*map(_able(kernel), chosen), *drawn], (what,), progress)
+    if found.ok and "conv2d_workspace" in source:  # now in chunks
+        small = functools.partial(run, kernel=kernel.limited(_LITTLE_WORKSPACE))
+        note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
+        chunked = [named_problem(name) for name in _IN_CHUNKS]
+        again = _check_set(small.keywords["kernel"], small, chunked, (what, note), progress)
+        found = replace(again, reports=found.reports + again.reports,
+                        skipped=found.skipped + again.skipped)  # fmt: skip
+    for on in settings.hosts(kernel, [r.problem for r in found]):
+        if found.ok and source:  # of a kernel's file
+            found = _in_settings(run, on, found)
+    sizes = (math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape))
+    if source and (most := max(sizes, default=0)) < _INT:
+        found = found.joined((), f"not tried: an x or y of more than {most:,} elements")
+    if found.ok and run.built is not None and kernel.build().library == run.built.library:
+        builds.mark_good(run.built)  # its first call needs no trial from now on
     return found
+
+
+def _able(kernel: Runnable) -> Callable[[Problem], Problem]:
+    """What makes of a long problem that the kernel declines one as long that it does, if any."""
+
+    def able(problem: Problem) -> Problem:
+        akin = [problem, *(shapes.akin(problem) if _is_long(problem) else ())]
+        return next((p for p in akin if not kernel.unsupported(p)), problem)
+
+    return able
 
 
 def _is_long(problem: Problem) -> bool:
@@ -292,20 +316,18 @@ def _check_set(
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
 
 
-def _in_settings(
-    kernel: Runnable, one: Callable[..., Report], problem: Problem, found: Reports
-) -> Reports:
+def _in_settings(run: _Run, problem: Problem, found: Reports) -> Reports:
     """Add the reports of a kernel that is right so far in all settings, on one problem."""
     reports: list[Report] = []
     declined: list[tuple[Problem, str]] = []
     for setting in SETTINGS if 4 * problem.gemm_k <= settings.SHARED else SETTINGS[-1:]:
         try:
-            reports.append(one(problem, setting=setting))
+            reports.append(run(problem, setting=setting))
         except LaunchError as error:
             if setting.offset and not error.kind:  # it says that it does not take such
                 declined.append((error.problem, str(error)))
             else:
-                reports.append(failed(kernel, error.problem, error, setting))
+                reports.append(failed(run.kernel, error.problem, error, setting))
     wrong = next((report for report in reports if not report.ok), None)
     return replace(
         found, reports=found.reports + tuple(reports), smallest=wrong,

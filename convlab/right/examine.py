@@ -72,8 +72,9 @@ def _examine(
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
     else:
-        where = kernel.device, kernel.format, kernel.mixes
-        right = Reference(problem, settings.inputs(setting.data, problem, seed, *where), sample, seed)
+        kinds = kernel.device, kernel.format, kernel.mixes
+        given = settings.inputs(setting.data, problem, seed, *kinds)
+        right = Reference(problem, given, sample, seed)
         bound = setting.bound(bound, kernel, right.rms)
     inputs = [guards.place(n, t, setting.offset)
               for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]  # fmt: skip
@@ -100,13 +101,18 @@ def _examine(
             y = settings.forgiven(setting.data, y, known, problem, right.inputs, kernel.mixes)
         found = tally.Tally(right, y, bound, poisoned)
         if not found.right and earlier:
-            said.append(f"wrong after {', then '.join(map(str, earlier))}")
+            text = f"wrong after calls for {', then '.join(map(str, earlier))}"
+            failures.append(tally.wrong("wrong after other calls", text))
         if not found.right or failures:
             break
+    if found.wrong and setting.data == "integers":
+        text = "something is rounded: sums of these integers are exact, in any order"
+        failures.append(tally.wrong("too imprecise", text))
     failures += found.failures()
     if not found.error <= bound:
         text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
-        failures.append(tally.wrong("wrong result", f"{text} here"))
+        kind = "wrong result" if found.wrong else "too imprecise"
+        failures.append(tally.wrong(kind, f"{text} here"))
     failures = _stored(failures, launch)
     if failures and setting.data in ("integers", "special"):
         said.append(
