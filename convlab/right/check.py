@@ -76,7 +76,7 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given (64); where the kernel declines some of
+        How many problems are generated where none is given (40); where the kernel declines some of
         them, more are, until a quarter of so many are for it, and each two unusual options that
         it does together (a stride and groups, groups and a bias, ...) are in one of them.
     scale
