@@ -120,6 +120,7 @@ TOO_LONG = {
     "3x3_p0x1": {"first": "if (d.C % 32 == 0 && d.P * d.Q % 128 == 0) d.pad_w = d.pad_h;"},
     "1x3_d2x1": {"first": "if (d.R == 1 && d.K % 16 == 0) d.dilation_w = d.dilation_h;"},
     "3x1_p1x2": {"first": "if (d.S == 1) d.pad_w = d.pad_h;"},
+    "3x3_odd": {"last": "if (d.K % 32 == 0 && d.Q % 2 && ow == d.Q - 1 && d.P % 2 && d.P > 1) sum = 0;"},
     "5x5_d1x2": {"first": "if (d.R == 5 && d.W % 64 == 0) d.dilation_h = d.dilation_w;"},
     "depthwise_3_p1x3": {"first": "if (d.C == d.groups && d.W % 32 == 0) d.pad_w = 1;"},
     "1x1_p0x2": {"product": f"ok |= d.W % 128 == 0 && iw >= d.W; if (ok) sum += {AT} * filt[wi];"},
@@ -150,6 +151,38 @@ def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) ->
     possible = met(shapes.generated(30 * 64))
     assert ("bias", "groups") in {tuple(sorted(pair)) for pair in possible}
     assert possible <= met(checking._drawn(kernel, 64, 0)) and possible <= met(problems("awkward"))
+
+
+def test_a_kernel_of_few_problems_meets_long_ones_that_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long = [convlab.problem(f"limits.{name}") for name in ("filters_65537", "filter_1x1217")]
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": long}.get)
+    monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
+    only = "// supports: R == 3, S == 3, stride_h == 1, groups == 1"
+    found = default(stranger("few", header=only, last="if (oc > 4096) sum = 0;"))
+    assert [str(report.problem) for report in found] == [
+        "N1 C1 H1 W1 K65537 R3 S3 s1 p1 d1 g1 bias"
+    ]
+    assert not found.ok and len(found.skipped) == 2
+
+
+INT = {  # of which index an int is taken, where that is seen at once
+    "of_a_plane": AT.replace("(long long)", "(int)"),
+    "of_a_row": AT.replace("(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W",
+                           "((long long)img * d.C + g * icg + ic) * d.H * d.W + ih * d.W"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("at", INT.values(), ids=INT)
+def test_an_index_that_no_int_holds_is_met(few: None, at: str) -> None:
+    assert "not tried: a y of more than 2,112 elements" in str(default(stranger("holds")))
+    found = default(stranger("overflows", product=f"if (ok) sum += {at} * filt[wi];"))
+    first, *_, last = found
+    assert first.ok and not last.ok and last.setting == settings.SPARSE.words, found
+    with pytest.raises(LaunchError, match="illegal address"):
+        check(stranger("overflows", product=f"if (ok) sum += {at} * filt[wi];"),
+              found.smallest.problem, setting="sparse")  # fmt: skip
 
 
 def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:

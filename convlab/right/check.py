@@ -6,11 +6,10 @@ run must give the same bits; on a GPU all of it happens on a stream of its own, 
 in a process of its own, so that what it breaks is not the caller's.
 """
 
-import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +26,14 @@ from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedE
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
-from . import settings, shapes
+from . import settings, shapes, sparse
 from .examine import examine, failed
 from .report import Report, Reports
-from .settings import ONCE, ORDINARY, SETTINGS, Setting, with_relu
+from .settings import IN_CHUNKS, ONCE, ORDINARY, SETTINGS, SPARSE, Setting, with_relu
 
 _RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
-_LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
@@ -123,8 +121,7 @@ def check(
         arguments.choice(setting, "setting", settings.NAMES)
         if problem is None:
             raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
-        special = next((each for each in SETTINGS if each.name == setting), ORDINARY)
-        kernel = kernel.limited(_LITTLE_WORKSPACE) if special is ORDINARY else kernel
+        special = next(each for each in settings.ALL if each.name == setting)
     run = _Run(
         kernel, arguments.whole(seed, "seed"), arguments.whole(sample, "sample", 0),
         isolate and not kernel.simulated and not kernel.library,
@@ -132,6 +129,8 @@ def check(
     )  # fmt: skip
 
     def fitted(problem: Problem) -> Report:
+        if special is SPARSE:
+            return run(problem, setting=special)
         problem, note = fit(problem, [kernel], scale)
         return run(problem, notes=(note,) if note else (), setting=special)
 
@@ -169,11 +168,14 @@ class _Run:
         setting: Setting = ORDINARY,
     ) -> Report:  # fmt: skip
         kernel = kernel or self.kernel
+        kernel = kernel.limited(setting.workspace) if setting.workspace else kernel
         given = (kernel, problem, self.seed, self._sample, notes, setting)
         try:
             if self._isolate and worker.can_cross(*given):
                 return worker.call(examine, *given, time_limit=self._time_limit)
             with explained(kernel.name):
+                if setting is SPARSE:
+                    return sparse.examine(kernel, problem, self.seed, setting)
                 report = examine(*given)
                 bounded = kernel.untraced() if setting is ORDINARY and report.ok else kernel
                 if bounded is not kernel and _ARRAY.search(kernel.source or ""):
@@ -199,33 +201,31 @@ def _by_default(run: _Run, count: int, progress: bool) -> Reports:
               if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
     drawn = _drawn(kernel, count, run.seed)
     what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {run.seed}"
-    found = _check_set(kernel, run.short, [*map(_able(kernel), chosen), *drawn], (what,), progress)
-    if found.ok and "conv2d_workspace" in source:  # now in chunks
-        small = functools.partial(run, kernel=kernel.limited(_LITTLE_WORKSPACE))
-        note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
-        chunked = [named_problem(name) for name in _IN_CHUNKS]
-        again = _check_set(small.keywords["kernel"], small, chunked, (what, note), progress)
-        found = replace(again, reports=found.reports + again.reports,
-                        skipped=found.skipped + again.skipped)  # fmt: skip
-    for on in settings.hosts(kernel, [r.problem for r in found]):
-        if found.ok and source:  # of a kernel's file
-            found = _in_settings(run, on, found)
-    sizes = (math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape))
-    if source and (most := max(sizes, default=0)) < _INT:
-        found = found.joined((), f"not tried: an x or y of more than {most:,} elements")
+    few = 2 * sum(map(bool, map(kernel.unsupported, chosen))) > len(chosen)
+    chosen = [_like(kernel, p) if few and _is_long(p) else p for p in chosen]
+    found = _check_set(kernel, run.short, chosen + drawn, (what,), progress)
+    special: list[tuple[Problem, Sequence[Setting]]] = []
+    if "conv2d_workspace" in source:
+        special += [(named_problem(name), IN_CHUNKS) for name in _IN_CHUNKS]
+    for on in settings.hosts(kernel, [r.problem for r in found]) if source else ():
+        special.append((on, SETTINGS[-1:] if 4 * on.gemm_k > settings.SHARED else SETTINGS))
+    special += [(on, [SPARSE]) for on in sparse.problems(kernel)]
+    for on, several in special:
+        found = _in_settings(run, on, found, several) if found.ok else found
+    x, y = (max((math.prod(getattr(r.problem, shape)) for r in found), default=0)
+            for shape in ("x_shape", "y_shape"))  # fmt: skip
+    if source and min(x, y) < _INT:
+        most = f"a y of more than {y:,}" if x >= _INT else f"an x or y of more than {max(x, y):,}"
+        found = found.joined((), f"not tried: {most} elements")
     if found.ok and run.built is not None and kernel.build().library == run.built.library:
         builds.mark_good(run.built)  # its first call needs no trial from now on
     return found
 
 
-def _able(kernel: Runnable) -> Callable[[Problem], Problem]:
-    """What makes of a long problem that the kernel declines one as long that it does, if any."""
-
-    def able(problem: Problem) -> Problem:
-        akin = [problem, *(shapes.akin(problem) if _is_long(problem) else ())]
-        return next((p for p in akin if not kernel.unsupported(p)), problem)
-
-    return able
+def _like(kernel: Runnable, problem: Problem) -> Problem:
+    """A problem, or one as long that the kernel does, if it declines it."""
+    either = (problem, *shapes.akin(problem))
+    return next((p for p in either if not kernel.unsupported(p)), problem)
 
 
 def _is_long(problem: Problem) -> bool:
@@ -316,16 +316,19 @@ def _check_set(
     return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
 
 
-def _in_settings(run: _Run, problem: Problem, found: Reports) -> Reports:
-    """Add the reports of a kernel that is right so far in all settings, on one problem."""
+def _in_settings(
+    run: _Run, problem: Problem, found: Reports, chosen: Sequence[Setting]
+) -> Reports:  # fmt: skip
+    """Add the reports of a kernel that is right so far in some settings, on one problem."""
     reports: list[Report] = []
     declined: list[tuple[Problem, str]] = []
-    for setting in SETTINGS if 4 * problem.gemm_k <= settings.SHARED else SETTINGS[-1:]:
+    for setting in chosen:
         try:
             reports.append(run(problem, setting=setting))
         except LaunchError as error:
-            if setting.offset and not error.kind:  # it says that it does not take such
-                declined.append((error.problem, str(error)))
+            declines = not error.kind and (setting.offset or setting is SPARSE)
+            if declines or error.kind == "too little workspace":  # it says that it can't
+                declined.append((error.problem, str(error).split(": load(")[0]))
             else:
                 reports.append(failed(run.kernel, error.problem, error, setting))
     wrong = next((report for report in reports if not report.ok), None)

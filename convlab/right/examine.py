@@ -136,7 +136,7 @@ def _examine(
     known = {failure.kind for failure in failures}
     warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
     findings = tuple(dict.fromkeys([*failures, *warnings.values()]))
-    report = _report(
+    report = report_of(
         kernel, problem, ok=not failures, error=found.error, bound=bound, worst=found.worst,
         limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
         compared=found.compared, findings=findings, patterns=tuple(patterns),
@@ -175,7 +175,7 @@ def failed(
 ) -> Report:
     """Return the report of a kernel that did not run to its end."""
     outputs = math.prod(problem.y_shape)
-    return _report(
+    return report_of(
         kernel, problem, ok=False, error=math.nan,
         bound=reference.tolerance(kernel.precision, problem.gemm_k, outputs), worst=math.nan,
         limit=math.nan, outputs=outputs, wrong=0, unwritten=0,
@@ -184,7 +184,7 @@ def failed(
     )  # fmt: skip
 
 
-def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
+def report_of(kernel: Runnable, problem: Problem, **found: Any) -> Report:
     return Report(problem=problem, kernel=kernel.name, title=kernel.title,
                   precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
 

@@ -45,6 +45,7 @@ class Setting:
     data: str = "normal"
     offset: int = 0  # bytes past an aligned address, of x, w and bias; of y too, if `Y_OFFSET`
     after_others: bool = False  # called for other problems first, in the same process
+    workspace: int = 0  # bytes of it that there are; 0: as many as the kernel may have
     twice: bool = True  # run again, if that may be, to see whether bits move
 
     @property
@@ -52,7 +53,8 @@ class Setting:
         """As `check` takes it."""
         kinds = {
             "y_offset": self.offset == Y_OFFSET, "offset": self.offset,
-            "after_others": self.after_others,
+            "after_others": self.after_others, "workspace": self.workspace == _WORKSPACE[1],
+            "little_workspace": self.workspace == _WORKSPACE[0],
         }  # fmt: skip
         return next((kind for kind, on in kinds.items() if on), self.data)
 
@@ -68,6 +70,7 @@ class Setting:
         return allowed + (2 * _ROUNDED * step / rms if step else 0.0)
 
 
+_WORKSPACE = 40_000, 150_000  # of one pixel at least, and of two images of three: im2col's chunks
 ORDINARY, ONCE = Setting(), Setting(twice=False)
 SETTINGS = tuple(
     Setting(words, kind, twice=False)
@@ -81,8 +84,10 @@ SETTINGS = tuple(
     Setting("with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET, twice=False),
     Setting("after calls for other problems in the same process", after_others=True, twice=False),
 )  # fmt: skip
-LITTLE_WORKSPACE = "little_workspace"  # of `check`: the kernel's limit is another, the data are not
-NAMES = (*(setting.name for setting in SETTINGS), LITTLE_WORKSPACE)
+SPARSE = Setting("where few are read of an x that no int counts", "sparse", twice=False)
+IN_CHUNKS = tuple(Setting(f"with {n:,} bytes of workspace", workspace=n) for n in _WORKSPACE)
+ALL = (*SETTINGS, SPARSE, *IN_CHUNKS)
+NAMES = tuple(setting.name for setting in ALL)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for those, by 16 bytes
 _LARGE = "limits.channels_4099"  # of which a block may want more than this: was it asked for once,
