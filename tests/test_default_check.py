@@ -98,6 +98,24 @@ def test_blocks_may_wait_for_blocks_that_have_not_begun(first: str, traced: bool
     assert report.ok, report
 
 
+MEET = ("__syncthreads(); if (threadIdx.x == 0) { __threadfence(); atomicAdd(flags, 1u);"
+        "while (atomicAdd(flags, 0u) < %d * gridDim.x); __threadfence(); } __syncthreads();")  # fmt: skip
+
+
+def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
+    """What one stores before a meeting is read after it, while others are on to the next."""
+    body = ("unsigned *flags = (unsigned*)ws, *data = flags + 1; data[idx] = idx;" + MEET % 1 +
+            "unsigned other = data[(idx + 999) % (264 * 32)];" + MEET % 2 +
+            "data[idx] = other;" + MEET % 3)  # fmt: skip
+    kernel = stranger("meets", first=body, workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4 + 4*264*32; }
+        """, host="cudaMemsetAsync(workspace, 0, 4, stream); conv_kernel<<<264, 32, 0, stream>>>"
+                  "(x, w, bias, y, d, workspace); return launch_error();")  # fmt: skip
+    launch = kernel.prepare(PLAIN, *reference.inputs(PLAIN))
+    launch()
+    assert not [finding for finding in launch.findings if finding.kind == "race"]
+
+
 # ---- sizes -------------------------------------------------------------------------------------
 
 # A kernel that is written for less, and the problem of the set "limits" that shows it.
