@@ -22,7 +22,7 @@ from convlab.machine import toolchain
 from convlab.right import reference, settings, shapes
 from convlab.right.check import check
 from convlab.run import build as builds
-from convlab.words.errors import LaunchError
+from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problems
 from tests.suites import FOLDER
 from tests.test_report_schema import VALIDATOR
@@ -268,6 +268,8 @@ def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -
     first, *others = found
     assert first.ok and first.problem == PLAIN and not first.setting
     assert found.smallest.setting.startswith(setting), found
+    if setting == "on small integers":
+        assert found.smallest.findings[0].kind == "too imprecise"
     assert "nobody wrote" not in str(found)  # inf and NaN come of the data
     assert "not tried: an x or y of more than " in str(found)
     told = [s.words for s in settings.SETTINGS]
@@ -376,6 +378,10 @@ def test_addresses_and_earlier_calls_show_it(
     if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and
         assert next(iter(found)).ok  # the second can show it
         assert not setting or found.smallest.setting.startswith(setting)
+        told = found.smallest and found.smallest.findings[0].kind
+        if setting == "after calls" and told != "refused launch":
+            assert told == "wrong after other calls"
+            assert "what it keeps from call to call" in re.sub(r"\s+", " ", str(found))
     assert bool(found.skipped) == ("x is not aligned" in str(parts))
 
 
@@ -407,6 +413,18 @@ def test_lanes_that_happen_to_be_together_need_not_be() -> None:
     mask = "sum += 0 * __shfl_xor_sync(__activemask(), sum, 1);"
     found = check(stranger("together", last=mask), PLAIN)
     assert not found.ok and {f.kind for f in found.findings} >= {"not repeatable"}
+
+
+def test_a_lane_that_a_fault_took_is_not_told_as_missing() -> None:
+    last = ("if (idx == 5) sum += in[1 << 26];"
+            "if (idx < 1024) sum += 0 * __shfl_xor_sync(~0u, sum, 1);")  # fmt: skip
+    found = check(stranger("faulty", last=last), [PLAIN], progress=False)
+    assert {f.kind for r in found for f in r.findings} == {"global out of bounds"}, found
+
+
+def test_a_problem_that_is_not_sparse_is_refused() -> None:
+    with pytest.raises(ProblemError, match="of its own: N2 C3 H32800.* or N2 C1 H46400"):
+        check(stranger("plain"), PLAIN, setting="sparse")
 
 
 def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:

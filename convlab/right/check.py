@@ -26,8 +26,8 @@ from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedE
 from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
-from . import settings, shapes, sparse
-from .examine import examine, failed
+from . import settings, shapes
+from .examine import examine, examine_sparse, failed
 from .report import Report, Reports
 from .settings import IN_CHUNKS, ONCE, ORDINARY, SETTINGS, SPARSE, Setting, with_relu
 
@@ -130,6 +130,10 @@ def check(
 
     def fitted(problem: Problem) -> Report:
         if special is SPARSE:
+            able = settings.sparse(kernel)
+            if problem not in able:
+                offer = " or ".join(map(str, able)) or "none that it does"
+                raise ProblemError(f'setting="sparse" is of problems of its own: {offer}')
             return run(problem, setting=special)
         problem, note = fit(problem, [kernel], scale)
         return run(problem, notes=(note,) if note else (), setting=special)
@@ -175,7 +179,7 @@ class _Run:
                 return worker.call(examine, *given, time_limit=self._time_limit)
             with explained(kernel.name):
                 if setting is SPARSE:
-                    return sparse.examine(kernel, problem, self.seed, setting)
+                    return examine_sparse(kernel, problem, self.seed)
                 report = examine(*given)
                 bounded = kernel.untraced() if setting is ORDINARY and report.ok else kernel
                 if bounded is not kernel and _ARRAY.search(kernel.source or ""):
@@ -209,7 +213,7 @@ def _by_default(run: _Run, count: int, progress: bool) -> Reports:
         special += [(named_problem(name), IN_CHUNKS) for name in _IN_CHUNKS]
     for on in settings.hosts(kernel, [r.problem for r in found]) if source else ():
         special.append((on, SETTINGS[-1:] if 4 * on.gemm_k > settings.SHARED else SETTINGS))
-    special += [(on, [SPARSE]) for on in sparse.problems(kernel)]
+    special += [(on, [SPARSE]) for on in settings.sparse(kernel)]
     for on, several in special:
         found = _in_settings(run, on, found, several) if found.ok else found
     x, y = (max((math.prod(getattr(r.problem, shape)) for r in found), default=0)

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import sim
+from ..run.launch import integers
 from ..run.runnable import Launch, Runnable
 from ..sim import Finding
 from ..words.errors import LaunchError
@@ -136,14 +138,9 @@ def _examine(
     known = {failure.kind for failure in failures}
     warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
     findings = tuple(dict.fromkeys([*failures, *warnings.values()]))
-    report = report_of(
-        kernel, problem, ok=not failures, error=found.error, bound=bound, worst=found.worst,
-        limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
-        compared=found.compared, findings=findings, patterns=tuple(patterns),
-        failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
-        notes=tuple(said), setting=setting.words,
-        threads=_most_threads(launch), pixels=found.pixels, channels=found.channels,
-        counters=counters, host_seconds=host_seconds,
+    report = _compared(
+        kernel, problem, found, findings, setting, patterns=tuple(patterns), notes=tuple(said),
+        threads=_most_threads(launch), counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
@@ -175,7 +172,7 @@ def failed(
 ) -> Report:
     """Return the report of a kernel that did not run to its end."""
     outputs = math.prod(problem.y_shape)
-    return report_of(
+    return _report(
         kernel, problem, ok=False, error=math.nan,
         bound=reference.tolerance(kernel.precision, problem.gemm_k, outputs), worst=math.nan,
         limit=math.nan, outputs=outputs, wrong=0, unwritten=0,
@@ -184,9 +181,56 @@ def failed(
     )  # fmt: skip
 
 
-def report_of(kernel: Runnable, problem: Problem, **found: Any) -> Report:
+def _compared(
+    kernel: Runnable, problem: Problem, found: tally.Tally, findings: tuple[Finding, ...],
+    setting: Setting, **more: Any,
+) -> Report:  # fmt: skip
+    """Return the report of a run whose outputs were compared."""
+    wrong = [finding for finding in findings if finding.error]
+    return _report(
+        kernel, problem, ok=not wrong, error=found.error, bound=found.bound, worst=found.worst,
+        limit=found.limit, outputs=found.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
+        compared=found.compared, findings=findings, setting=setting.words, pixels=found.pixels,
+        failures=tuple(line for f in wrong for line in worded(f).split("\n")),
+        channels=found.channels, **more,
+    )  # fmt: skip
+
+
+def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
     return Report(problem=problem, kernel=kernel.name, title=kernel.title,
                   precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
+
+
+def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
+    """Check a simulated kernel where few elements of x are read: the others take no memory.
+
+    Raises what a run does. A LaunchError without a kind is no mistake: the kernel reads all of x.
+    """
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    arena = sim.Arena(shapes, ["x"])
+    x, w, y = (arena.tensors[name] for name in shapes)
+    random = torch.Generator().manual_seed(seed)
+    rows, columns = (  # that are read; no such problem has padding or dilation
+        (torch.arange(outputs)[:, None] * stride + torch.arange(taps)).flatten()
+        for outputs, stride, taps in zip(y.shape[2:], problem.stride, w.shape[2:], strict=True)
+    )
+    x[:, :, rows[:, None], columns] = torch.randn(
+        *x.shape[:2], len(rows), len(columns), generator=random
+    )
+    w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
+    y.fill_(math.nan)
+    try:
+        sim.simulate(
+            kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
+            source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
+            trace=kernel.trace, time_limit=_SLOW_SECONDS,
+        )  # fmt: skip
+    except LaunchError as error:
+        error.kind = "" if error.kind in ("endless loop", "too little workspace") else error.kind
+        raise
+    bound = reference.tolerance(kernel.precision, problem.gemm_k)
+    found = tally.Tally(Reference(problem, (x, w, None), 0, seed), y, bound, poisoned=False)
+    return _compared(kernel, problem, found, tuple(found.failures()), settings.SPARSE)
 
 
 def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:

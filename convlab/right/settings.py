@@ -3,7 +3,9 @@
 The default check has each on a 3x3 problem and a 1x1 one, which has a ReLU, once all others are right.
 What a right kernel may do there is decided here, by rule:
 
-- Sums of small integers are exact in any order and in any class: the result is the truth's bits.
+- Sums of products of small integers are exact in any order and in any class: the result is the
+  truth's bits, however much a product that is rounded to y's dtype would lose.
+- Tiny numbers' results are fp16's denormals: a right one is as near as those are to one another.
 - Denormals may count as zero, x's and w's as well as products, as with ``-ftz=true``.
 - An inf or NaN changes the outputs that see it, and no others: what lies beside the image is not
   seen, whatever a kernel multiplies by zero there. A ReLU makes 0 of -inf, and leaves NaN.
@@ -29,7 +31,7 @@ from torch import Tensor
 from ..run import data
 from ..run.runnable import Inputs, Runnable
 from ..words.errors import ProblemError
-from ..words.format import Format
+from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import reference
@@ -93,6 +95,7 @@ _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"  # kernels have a way of their own for
 _LARGE = "limits.channels_4099"  # of which a block may want more than this: was it asked for once,
 SHARED = 48 << 10  # for fewer bytes?
 _FEW_MACS = 500_000
+_PLANES = ((3, 32800), (1, 46400))  # channels; height and width
 _ROUNDED = 0.29  # of a step: the root mean square of what rounding to it changes
 
 
@@ -110,6 +113,19 @@ def hosts(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
     )
     second = [with_relu(kernel, p) for p in pointwise or taken]
     return list(dict.fromkeys([*taken, *second, *large]))
+
+
+def sparse(kernel: Runnable) -> list[Problem]:
+    """The problems that `SPARSE` rides on: one of planes of which an int counts two, one of larger.
+
+    They are of fp32 tensors in NCHW; of y and the filter, all is written and read.
+    """
+    if not kernel.simulated or kernel.build() is None or kernel.format != FLOAT32:
+        return []
+    some = ([named_problem(f"N2 C{c} H{size} W{size} K60 R{taps} S{taps} s{size - taps} g{groups}")
+             for taps, groups in ((3, 1), (1, 1), (3, c))] for c, size in _PLANES)  # fmt: skip
+    able = ([p for p in each if not kernel.unsupported(p)][:1] for each in some)
+    return [problem for each in able for problem in each]
 
 
 def with_relu(kernel: Runnable, problem: Problem) -> Problem:

@@ -19,7 +19,7 @@ from ..words.problem import Problem
 
 MAX_MACS = 600_000  # of a generated problem: some 20 ms of the simulator's
 _AKIN_MACS = 2 * MAX_MACS  # of one as long as another
-_LONG_OPTION = 12
+_LONG_OPTION, _GROUPS = 12, 5000
 _CHANNELS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 37, 63, 64, 65, 97, 129)
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _UNEVEN = ((1, 2), (2, 1), (2, 2), (3, 2), (1, 4), (2, 3))
@@ -101,7 +101,7 @@ def akin(problem: Problem) -> Iterator[Problem]:
             problem, name="", C=c, K=k, R=taps, S=taps, groups=groups, stride=(step, step),
             padding=(taps // 2, taps // 2), dilation=(1, 1),
         )  # fmt: skip
-        if other.macs <= _AKIN_MACS:
+        if other.macs <= _AKIN_MACS and groups <= _GROUPS:
             yield other
 
 
