@@ -67,8 +67,8 @@ def check(
         A runnable, or a kernel's name or path, or a baseline's name.
     problem
         A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
-        Without it: the sets "awkward" and "limits" and `count` generated problems, and, if one
-        fails, the smallest that does.
+        Without it: the sets "awkward" and "limits", of whose long problems a kernel that declines
+        most gets such as it does, and `count` generated ones; if one fails, the smallest that does.
     seed
         Seed of the inputs, and of the generated problems.
     sample

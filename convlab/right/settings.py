@@ -43,22 +43,13 @@ Y_OFFSET = 16  # bytes: the most that a kernel may take for granted of where y b
 class Setting:
     """How a problem is run, and on what."""
 
-    words: str = ""  # for people; of the ordinary one none
+    name: str = ""  # as `check` takes it; the ordinary one has none, nor
+    words: str = ""  # for people
     data: str = "normal"
     offset: int = 0  # bytes past an aligned address, of x, w and bias; of y too, if `Y_OFFSET`
     after_others: bool = False  # called for other problems first, in the same process
     workspace: int = 0  # bytes of it that there are; 0: as many as the kernel may have
-    twice: bool = True  # run again, if that may be, to see whether bits move
-
-    @property
-    def name(self) -> str:
-        """As `check` takes it."""
-        kinds = {
-            "y_offset": self.offset == Y_OFFSET, "offset": self.offset,
-            "after_others": self.after_others, "workspace": self.workspace == _WORKSPACE[1],
-            "little_workspace": self.workspace == _WORKSPACE[0],
-        }  # fmt: skip
-        return next((kind for kind, on in kinds.items() if on), self.data)
+    twice: bool = False  # run again, if that may be, to see whether bits move
 
     def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
         """The largest normwise error of a right result, of which `allowed` is its class's.
@@ -72,22 +63,21 @@ class Setting:
         return allowed + (2 * _ROUNDED * step / rms if step else 0.0)
 
 
-_WORKSPACE = 40_000, 150_000  # of one pixel at least, and of two images of three: im2col's chunks
-ORDINARY, ONCE = Setting(), Setting(twice=False)
-SETTINGS = tuple(
-    Setting(words, kind, twice=False)
-    for words, kind in (
-        ("on small integers, whose sums are exact", "integers"), ("on zeros", "zeros"),
-        ("on huge numbers", "huge"), ("on tiny numbers", "tiny"), ("on denormals", "denormals"),
-        ("with inf and NaN in single places", "special"),
-    )
-) + (
-    Setting("with x, w and bias 4 bytes past an aligned address", offset=4, twice=False),
-    Setting("with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET, twice=False),
-    Setting("after calls for other problems in the same process", after_others=True, twice=False),
+ORDINARY, ONCE = Setting(twice=True), Setting()
+SETTINGS = (
+    Setting("integers", "on small integers, whose sums are exact", "integers"),
+    Setting("zeros", "on zeros", "zeros"), Setting("huge", "on huge numbers", "huge"),
+    Setting("tiny", "on tiny numbers", "tiny"), Setting("denormals", "on denormals", "denormals"),
+    Setting("special", "with inf and NaN in single places", "special"),
+    Setting("offset", "with x, w and bias 4 bytes past an aligned address", offset=4),
+    Setting("y_offset", "with x, w, bias and y 16 bytes past an aligned address", offset=Y_OFFSET),
+    Setting("after_others", "after calls for other problems in the same process", after_others=True),
 )  # fmt: skip
-SPARSE = Setting("where few are read of an x that no int counts", "sparse", twice=False)
-IN_CHUNKS = tuple(Setting(f"with {n:,} bytes of workspace", workspace=n) for n in _WORKSPACE)
+SPARSE = Setting("sparse", "where few are read of an x that no int counts")
+IN_CHUNKS = (  # room for a pixel at least, and for two images of three: im2col works in chunks
+    Setting("little_workspace", "with 40,000 bytes of workspace", workspace=40_000, twice=True),
+    Setting("some_workspace", "with 150,000 bytes of workspace", workspace=150_000, twice=True),
+)
 ALL = (*SETTINGS, SPARSE, *IN_CHUNKS)
 NAMES = tuple(setting.name for setting in ALL)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
