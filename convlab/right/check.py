@@ -67,8 +67,8 @@ def check(
         A runnable, or a kernel's name or path, or a baseline's name.
     problem
         A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
-        Without it: the sets "awkward" and "limits", of whose long problems a kernel that declines
-        most gets such as it does, and `count` generated ones; if one fails, the smallest that does.
+        Without it: the sets "awkward" and "limits" and `count` generated problems, and, if one
+        fails, the smallest that does.
     seed
         Seed of the inputs, and of the generated problems.
     sample
@@ -205,8 +205,6 @@ def _by_default(run: _Run, count: int, progress: bool) -> Reports:
               if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
     drawn = _drawn(kernel, count, run.seed)
     what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {run.seed}"
-    few = 2 * sum(map(bool, map(kernel.unsupported, chosen))) > len(chosen)
-    chosen = [_like(kernel, p) if few and _is_long(p) else p for p in chosen]
     found = _check_set(kernel, run.short, chosen + drawn, (what,), progress)
     special: list[tuple[Problem, Sequence[Setting]]] = []
     if "conv2d_workspace" in source:
@@ -224,12 +222,6 @@ def _by_default(run: _Run, count: int, progress: bool) -> Reports:
     if found.ok and run.built is not None and kernel.build().library == run.built.library:
         builds.mark_good(run.built)  # its first call needs no trial from now on
     return found
-
-
-def _like(kernel: Runnable, problem: Problem) -> Problem:
-    """A problem, or one as long that the kernel does, if it declines it."""
-    either = (problem, *shapes.akin(problem))
-    return next((p for p in either if not kernel.unsupported(p)), problem)
 
 
 def _is_long(problem: Problem) -> bool:

@@ -18,8 +18,6 @@ from ..words.errors import ProblemError
 from ..words.problem import Problem
 
 MAX_MACS = 600_000  # of a generated problem: some 20 ms of the simulator's
-_AKIN_MACS = 2 * MAX_MACS  # of one as long as another
-_LONG_OPTION, _GROUPS = 12, 5000
 _CHANNELS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 37, 63, 64, 65, 97, 129)
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _UNEVEN = ((1, 2), (2, 1), (2, 2), (3, 2), (1, 4), (2, 3))
@@ -84,25 +82,6 @@ def generated(count: int, seed: int = 0) -> Iterator[Problem]:
         if made not in seen and made.macs <= MAX_MACS:
             seen.add(made)
             yield made
-
-
-def akin(problem: Problem) -> Iterator[Problem]:
-    """Yield problems as long in one way, of what kernels of few problems do.
-
-    A usual filter, with the padding that keeps the image, channels in eights or 64s, a group for
-    each, stride 2. None, where the filter, the stride or the like is what is long.
-    """
-    long = max(problem.R, problem.S, *problem.stride, *problem.padding, *problem.dilation)
-    ways = itertools.product((1, 2), (False, True), (1, 8, 64), (3, 1, 5, 7))
-    for step, depthwise, multiple, taps in ways if long < _LONG_OPTION else ():
-        c, k = (-(-size // multiple) * multiple for size in (problem.C, problem.K))
-        c, k, groups = (max(c, k),) * 3 if depthwise else (c, k, 1)
-        other = dataclasses.replace(
-            problem, name="", C=c, K=k, R=taps, S=taps, groups=groups, stride=(step, step),
-            padding=(taps // 2, taps // 2), dilation=(1, 1),
-        )  # fmt: skip
-        if other.macs <= _AKIN_MACS and groups <= _GROUPS:
-            yield other
 
 
 def pairs(problem: Problem) -> set[tuple[str, str]]:
