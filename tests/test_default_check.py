@@ -134,14 +134,10 @@ TOO_LONG = {
                 "256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error(); }"},
     "padding_65x33": {"last": "if (d.pad_h > 63 && oh == 0) sum += 1;"},
     "images_3x3": {"last": "if (d.R == 3 && img >= 4096) sum = 0;"},
-    "channels_octets": {"product": f"if (ok && (d.K % 8 || ic < 4096)) sum += {AT} * filt[wi];"},
     # or a path of its own, which takes one of a pair for both
     "3x3_s2x1": {"first": "if (d.C % 16 == 0 && d.K % 32 == 0) d.stride_w = d.stride_h;"},
-    "3x3_p0x1": {"first": "if (d.C % 32 == 0 && d.P * d.Q % 128 == 0) d.pad_w = d.pad_h;"},
     "1x3_d2x1": {"first": "if (d.R == 1 && d.K % 16 == 0) d.dilation_w = d.dilation_h;"},
-    "3x1_p1x2": {"first": "if (d.S == 1) d.pad_w = d.pad_h;"},
     "3x3_odd": {"last": "if (d.K % 32 == 0 && d.Q % 2 && ow == d.Q - 1 && d.P % 2 && d.P > 1) sum = 0;"},
-    "5x5_d1x2": {"first": "if (d.R == 5 && d.W % 64 == 0) d.dilation_h = d.dilation_w;"},
     "depthwise_3_p1x3": {"first": "if (d.C == d.groups && d.W % 32 == 0) d.pad_w = 1;"},
     "1x1_p0x2": {"product": f"ok |= d.W % 128 == 0 && iw >= d.W; if (ok) sum += {AT} * filt[wi];"},
     "1x1_tail_3": {"first": "if (d.R * d.S == 1 && d.P * d.Q % 4 == 3 && idx % (d.P * d.Q) == d.P"
@@ -217,9 +213,6 @@ UNUSUAL = {  # a kernel, and the setting that shows it
     "rounded_sums": ("on small integers", {
         "header": "// precision: tf32",
         "last": "sum = __uint_as_float(__float_as_uint(sum) & 0xffffe000);"}),
-    "rounded_products": ("on small integers", {
-        "header": "// precision: tf32",
-        "product": f"if (ok) sum += __uint_as_float(__float_as_uint({AT} * filt[wi]) & 0xffffe000);"}),
     "products_in_half": ("on small integers", HALF | {
         "product": f"if (ok) sum += __half2float(__hmul({HALF_AT}, ((__half*)filt)[wi]));"}),
     "half_that_underflows": ("on tiny", HALF | {
