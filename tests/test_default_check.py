@@ -71,6 +71,19 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
     ]
 
 
+def test_where_it_has_little_workspace_it_may_decline_by_its_header(
+    few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_IN_CHUNKS", ("awkward.groups_3", PLAIN))
+    parts = {
+        "header": "// supports: groups == 2",
+        "workspace": """
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4; }""",
+    }
+    found = default(stranger("picky", **parts))
+    assert found.ok and sum("bytes of workspace" in r.setting for r in found) == 2
+
+
 WAITING = {  # blocks that wait for others, of which a GPU has all under way
     "grid_barrier": (
         "if (threadIdx.x == 0) { atomicAdd(flags, 1u); while (atomicAdd(flags, 0u) < gridDim.x); }"

@@ -208,7 +208,8 @@ def _by_default(run: _Run, count: int, progress: bool) -> Reports:
     found = _check_set(kernel, run.short, chosen + drawn, (what,), progress)
     special: list[tuple[Problem, Sequence[Setting]]] = []
     if "conv2d_workspace" in source:
-        special += [(named_problem(name), IN_CHUNKS) for name in _IN_CHUNKS]
+        several = map(named_problem, _IN_CHUNKS)
+        special += [(on, IN_CHUNKS) for on in several if not kernel.unsupported(on)]
     for on in settings.hosts(kernel, [r.problem for r in found]) if source else ():
         special.append((on, SETTINGS[-1:] if 4 * on.gemm_k > settings.SHARED else SETTINGS))
     special += [(on, [SPARSE]) for on in settings.sparse(kernel)]
