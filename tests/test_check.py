@@ -638,7 +638,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     assert __main__.main(arguments) == 0
     (found,) = json.loads(capfd.readouterr().out)["reports"]
     assert (
-        len(found["reports"]) == 8 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
+        len(found["reports"]) == 10 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
     )
     said, untried = found["notes"]
     assert said == "1 fixed and 6 generated problems, seed 3" and untried.startswith("not tried: ")

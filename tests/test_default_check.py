@@ -22,7 +22,7 @@ from convlab.machine import toolchain
 from convlab.right import reference, settings, shapes
 from convlab.right.check import check
 from convlab.run import build as builds
-from convlab.words.errors import LaunchError
+from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problems
 from tests.suites import FOLDER
 from tests.test_report_schema import VALIDATOR
@@ -71,6 +71,19 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
     ]
 
 
+def test_where_it_has_little_workspace_it_may_decline_by_its_header(
+    few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_IN_CHUNKS", ("awkward.groups_3", PLAIN))
+    parts = {
+        "header": "// supports: groups == 2",
+        "workspace": """
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4; }""",
+    }
+    found = default(stranger("picky", **parts))
+    assert found.ok and sum("bytes of workspace" in r.setting for r in found) == 2
+
+
 WAITING = {  # blocks that wait for others, of which a GPU has all under way
     "grid_barrier": (
         "if (threadIdx.x == 0) { atomicAdd(flags, 1u); while (atomicAdd(flags, 0u) < gridDim.x); }"
@@ -98,6 +111,24 @@ def test_blocks_may_wait_for_blocks_that_have_not_begun(first: str, traced: bool
     assert report.ok, report
 
 
+MEET = ("__syncthreads(); if (threadIdx.x == 0) { __threadfence(); atomicAdd(flags, 1u);"
+        "while (atomicAdd(flags, 0u) < %d * gridDim.x); __threadfence(); } __syncthreads();")  # fmt: skip
+
+
+def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
+    """What one stores before a meeting is read after it, while others are on to the next."""
+    body = ("unsigned *flags = (unsigned*)ws, *data = flags + 1; data[idx] = idx;" + MEET % 1 +
+            "unsigned other = data[(idx + 999) % (264 * 32)];" + MEET % 2 +
+            "data[idx] = other;" + MEET % 3)  # fmt: skip
+    kernel = stranger("meets", first=body, workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4 + 4*264*32; }
+        """, host="cudaMemsetAsync(workspace, 0, 4, stream); conv_kernel<<<264, 32, 0, stream>>>"
+                  "(x, w, bias, y, d, workspace); return launch_error();")  # fmt: skip
+    launch = kernel.prepare(PLAIN, *reference.inputs(PLAIN))
+    launch()
+    assert not [finding for finding in launch.findings if finding.kind == "race"]
+
+
 # ---- sizes -------------------------------------------------------------------------------------
 
 # A kernel that is written for less, and the problem of the set "limits" that shows it.
@@ -115,6 +146,15 @@ TOO_LONG = {
         "host": "if (total) { conv_kernel<<<dim3((d.P * d.Q + 255) / 256, (unsigned)(d.N * d.K)), "
                 "256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error(); }"},
     "padding_65x33": {"last": "if (d.pad_h > 63 && oh == 0) sum += 1;"},
+    "images_3x3": {"last": "if (d.R == 3 && img >= 4096) sum = 0;"},
+    # or a path of its own, which takes one of a pair for both
+    "3x3_s2x1": {"first": "if (d.C % 16 == 0 && d.K % 32 == 0) d.stride_w = d.stride_h;"},
+    "1x3_d2x1": {"first": "if (d.R == 1 && d.K % 16 == 0) d.dilation_w = d.dilation_h;"},
+    "3x3_odd": {"last": "if (d.K % 32 == 0 && d.Q % 2 && ow == d.Q - 1 && d.P % 2 && d.P > 1) sum = 0;"},
+    "depthwise_3_p1x3": {"first": "if (d.C == d.groups && d.W % 32 == 0) d.pad_w = 1;"},
+    "1x1_p0x2": {"product": f"ok |= d.W % 128 == 0 && iw >= d.W; if (ok) sum += {AT} * filt[wi];"},
+    "1x1_tail_3": {"first": "if (d.R * d.S == 1 && d.P * d.Q % 4 == 3 && idx % (d.P * d.Q) == d.P"
+                            " * d.Q - 1) return;"},
 }  # fmt: skip
 
 
@@ -142,6 +182,24 @@ def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) ->
     assert possible <= met(checking._drawn(kernel, 64, 0)) and possible <= met(problems("awkward"))
 
 
+INT = {  # of which index an int is taken, where that is seen at once
+    "of_a_plane": AT.replace("(long long)", "(int)"),
+    "of_a_row": AT.replace("(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W",
+                           "((long long)img * d.C + g * icg + ic) * d.H * d.W + ih * d.W"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("at", INT.values(), ids=INT)
+def test_an_index_that_no_int_holds_is_met(few: None, at: str) -> None:
+    assert "not tried: a y of more than 2,112 elements" in str(default(stranger("holds")))
+    found = default(stranger("overflows", product=f"if (ok) sum += {at} * filt[wi];"))
+    first, *_, last = found
+    assert first.ok and not last.ok and last.setting == settings.SPARSE.words, found
+    with pytest.raises(LaunchError, match="illegal address"):
+        check(stranger("overflows", product=f"if (ok) sum += {at} * filt[wi];"),
+              found.smallest.problem, setting="sparse")  # fmt: skip
+
+
 def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     long = convlab.problem("limits.width_4100")
     monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
@@ -159,10 +217,20 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
 # ---- data --------------------------------------------------------------------------------------
 
 FLAT = "(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw"
+HALF_AT = AT.replace("in[", "((__half*)in)[")
+HALF = {
+    "header": "// precision: fp16\n// tensors: x f16, w f16, y f16, bias f32\n#include <cuda_fp16.h>",
+    "last": "((__half*)out)[idx] = __float2half(sum); return;",
+}  # fmt: skip
 UNUSUAL = {  # a kernel, and the setting that shows it
     "rounded_sums": ("on small integers", {
         "header": "// precision: tf32",
         "last": "sum = __uint_as_float(__float_as_uint(sum) & 0xffffe000);"}),
+    "products_in_half": ("on small integers", HALF | {
+        "product": f"if (ok) sum += __half2float(__hmul({HALF_AT}, ((__half*)filt)[wi]));"}),
+    "half_that_underflows": ("on tiny", HALF | {
+        "product": f"float v = ok ? __half2float({HALF_AT}) * __half2float(((__half*)filt)[wi]) : 0;"
+                   "if (fabsf(v) > 6e-8f) sum += v;"}),
     "scaled_by_what_may_be_0": ("on zeros", {
         "first": "float norm = 0; for (int i = 0; i < 9; i++) norm += fabsf(in[i]);",
         "product": f"if (ok) sum += {AT} * filt[wi] * (norm / norm);"}),
@@ -171,12 +239,14 @@ UNUSUAL = {  # a kernel, and the setting that shows it
     "small_is_nothing": ("on tiny", {
         "product": f"if (ok && fabsf({AT}) > 1e-20f) sum += {AT} * filt[wi];"}),
     "one_over_x": ("on denormals", {
-        "product": f"if (ok && {AT} != 0) sum += 1 / {AT} * {AT} * {AT} * filt[wi];"}),
+        "product": f"if (ok && {AT} != 0) sum += fabsf({AT}) > 1e-37f ? {AT} * filt[wi] : 1 / {AT};"}),
     "zero_times_what_lies_beside": ("with inf and NaN", {
         "product": f"long long last = (long long)d.N * d.C * d.H * d.W - 1, at = {FLAT};"
                    "sum += in[at < 0 ? 0 : at > last ? last : at] * (ok ? filt[wi] : 0);"}),
     "skips_what_is_0": ("with inf and NaN", {
         "product": f"if (ok && filt[wi] != 0) sum += {AT} * filt[wi];"}),
+    "skips_where_x_is_0": ("with inf and NaN", {
+        "product": f"if (ok && {AT} != 0) sum += {AT} * filt[wi];"}),
     "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
     "no_nan_leaves_a_relu": ("with inf and NaN", {
         "header": "// epilogue: bias, relu", "last": "if (d.relu) sum = fmaxf(sum, 0);"}),
@@ -192,6 +262,8 @@ def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -
     first, *others = found
     assert first.ok and first.problem == PLAIN and not first.setting
     assert found.smallest.setting.startswith(setting), found
+    if setting == "on small integers":
+        assert found.smallest.findings[0].kind == "too imprecise"
     assert "nobody wrote" not in str(found)  # inf and NaN come of the data
     assert "not tried: an x or y of more than " in str(found)
     told = [s.words for s in settings.SETTINGS]
@@ -231,6 +303,24 @@ STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it 
                 f"if (!kept) cudaMalloc(&kept, need); {COPIED}"}),
     "scratch_that_grows": ("", {
         "host": f"static float* kept; static size_t room; size_t need = {W_BYTES}; {GROWN} {COPIED}"}),
+    "workspace_filled_once_by_addresses": ("after calls", {
+        "workspace": f"CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t)"
+                     f"{{ const ConvProblem& d = *p; return {W_BYTES}; }}",
+        "host": "static const float* of; static void* at; if (of != w || at != workspace)"
+                f"cudaMemcpyAsync(workspace, w, {W_BYTES}, cudaMemcpyDeviceToDevice, stream);"
+                "of = w; at = workspace; filt = (const float*)workspace;"}),
+    "plan_made_once_by_addresses": ("after calls", {
+        "workspace": f"""
+            CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* p)
+            {{ const ConvProblem& d = *p; return {W_BYTES}; }}
+            CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* p, const float* w, void* plan,
+                                                     cudaStream_t stream) {{
+                static const float* of; static void* at; const ConvProblem& d = *p;
+                if (of != w || at != plan)
+                    cudaMemcpyAsync(plan, w, {W_BYTES}, cudaMemcpyDeviceToDevice, stream);
+                of = w; at = plan;
+                return nullptr;
+            }}"""}),
     "counter_that_is_not_reset": ("after calls", {
         "before": "__device__ unsigned calls;",
         "last": "if (idx == 0 && atomicAdd(&calls, 1u)) sum += 1;"}),
@@ -282,6 +372,10 @@ def test_addresses_and_earlier_calls_show_it(
     if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and
         assert next(iter(found)).ok  # the second can show it
         assert not setting or found.smallest.setting.startswith(setting)
+        told = found.smallest and found.smallest.findings[0].kind
+        assert told != "wrong result"  # what matters more comes first, and what to do about that
+        if told == "wrong after other calls":
+            assert "what it keeps from call to call" in re.sub(r"\s+", " ", str(found))
     assert bool(found.skipped) == ("x is not aligned" in str(parts))
 
 
@@ -313,6 +407,18 @@ def test_lanes_that_happen_to_be_together_need_not_be() -> None:
     mask = "sum += 0 * __shfl_xor_sync(__activemask(), sum, 1);"
     found = check(stranger("together", last=mask), PLAIN)
     assert not found.ok and {f.kind for f in found.findings} >= {"not repeatable"}
+
+
+def test_a_lane_that_a_fault_took_is_not_told_as_missing() -> None:
+    last = ("if (idx == 5) sum += in[1 << 26];"
+            "if (idx < 1024) sum += 0 * __shfl_xor_sync(~0u, sum, 1);")  # fmt: skip
+    found = check(stranger("faulty", last=last), [PLAIN], progress=False)
+    assert {f.kind for r in found for f in r.findings} == {"global out of bounds"}, found
+
+
+def test_a_problem_that_is_not_sparse_is_refused() -> None:
+    with pytest.raises(ProblemError, match="of its own: N2 C3 H32800.* or N2 C1 H46400"):
+        check(stranger("plain"), PLAIN, setting="sparse")
 
 
 def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:

@@ -17,6 +17,7 @@ from ..run.kernel import compile
 from ..run.made import made_of
 from ..run.runnable import Runnable, run
 from ..words import arguments
+from ..words.catalog import uncommented
 from ..words.choices import ENGINES, MODES, SECONDS, THRESHOLD
 from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
@@ -30,7 +31,6 @@ from .witness import Caught, audit
 
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
-_COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LIBRARIES = r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)"
 
 
@@ -160,8 +160,7 @@ def _compared(
     found: dict[str, Any] = {}
     right = all(report.ok for report in reports) and not any(caught)
     for i, kernel in enumerate(kernels[: len(reports)] if right else ()):
-        code = re.sub(_COMMENT, "", kernel.source or "", flags=re.DOTALL)
-        named = re.findall(_LIBRARIES, code, re.IGNORECASE)
+        named = re.findall(_LIBRARIES, uncommented(kernel.source or ""), re.IGNORECASE)
         if called := ", ".join(sorted({name.lower() for name in named})):
             notes.append(f"{kernel.name} calls a library: {called}")
         try:

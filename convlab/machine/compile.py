@@ -25,7 +25,7 @@ from types import ModuleType
 import torch
 
 from ..words.arguments import hint
-from ..words.catalog import KERNEL_DIR
+from ..words.catalog import KERNEL_DIR, uncommented
 from ..words.errors import BuildError
 from . import toolchain
 from .cache import Made
@@ -176,9 +176,7 @@ def compile_library(
 
 def _must_take_all(source: Source) -> None:
     """Raise BuildError where the entry point's parameters are not as many: no linker compares."""
-    blank = re.sub(
-        r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), source.text, flags=re.S
-    )
+    blank = uncommented(source.text)
     found = re.search(r"\bCONVLAB_ENTRY\s+const\s+char\s*\*\s*conv2d\s*\(([^()]*)\)", blank)
     if found and (count := found[1].count(",") + 1) != 8:
         line = blank.count("\n", 0, found.start()) + 1

@@ -6,11 +6,10 @@ run must give the same bits; on a GPU all of it happens on a stream of its own, 
 in a process of its own, so that what it breaks is not the caller's.
 """
 
-import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +27,13 @@ from ..words.problem import Problem, members
 from ..words.problem import problem as named_problem
 from ..words.problem import problems as named_problems
 from . import settings, shapes
-from .examine import examine, failed
+from .examine import examine, examine_sparse, failed
 from .report import Report, Reports
-from .settings import ONCE, ORDINARY, SETTINGS, Setting, with_relu
+from .settings import IN_CHUNKS, ONCE, ORDINARY, SETTINGS, SPARSE, Setting, with_relu
 
 _RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
 TIME_LIMIT = 20.0  # seconds for one problem in the worker process
-_LITTLE_WORKSPACE = 40_000  # bytes: enough for one pixel, so that im2col works in many chunks
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
@@ -76,7 +74,7 @@ def check(
     sample
         The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
-        How many problems are generated where none is given (64); where the kernel declines some of
+        How many problems are generated where none is given (40); where the kernel declines some of
         them, more are, until a quarter of so many are for it, and each two unusual options that
         it does together (a stride and groups, groups and a bias, ...) are in one of them.
     scale
@@ -115,92 +113,115 @@ def check(
     """
     for name, value in (("isolate", isolate), ("progress", progress), ("raises", raises)):
         arguments.flag(value, name)
-    seed = arguments.whole(seed, "seed")
     if count is not None and problem is not None:
         raise ProblemError("count is of generated problems: leave it out, or the problem")
-    sample = arguments.whole(sample, "sample", 0)
     count = arguments.whole(COUNT if count is None else count, "count", 0)
-    time_limit = arguments.real(time_limit, "time_limit", above=0)
     kernel, special = resolve(kernel), ORDINARY
     if setting is not None:
         arguments.choice(setting, "setting", settings.NAMES)
         if problem is None:
             raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
-        special = next((each for each in SETTINGS if each.name == setting), ORDINARY)
-        kernel = kernel.limited(_LITTLE_WORKSPACE) if special is ORDINARY else kernel
-    kernel.must_run_whole()
-    built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
-    isolate = isolate and not kernel.simulated and not kernel.library
-    beside = ThreadPoolExecutor(1)
-    nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
-    beside.shutdown(wait=False)
-
-    def one(
-        problem: Problem, kernel: Runnable = kernel, notes: tuple[str, ...] = (),
-        setting: Setting = ORDINARY,
-    ) -> Report:  # fmt: skip
-        given = (kernel, problem, seed, sample, notes, setting)
-        try:
-            if isolate and worker.can_cross(*given):
-                return worker.call(examine, *given, time_limit=time_limit)
-            with explained(kernel.name):
-                report = examine(*given)
-                bounded = kernel.untraced() if setting is ORDINARY and report.ok else kernel
-                if bounded is not kernel and _ARRAY.search(kernel.source or ""):
-                    plain = examine(bounded, *given[1:-1], ONCE)  # minds their bounds
-                    report = report if plain.ok else plain
-            said = nvcc.result()
-            return report.joined([*said.too_large(report.threads)]) if said else report
-        except ConvlabError as error:
-            error.problem = problem
-            raise
+        special = next(each for each in settings.ALL if each.name == setting)
+    run = _Run(
+        kernel, arguments.whole(seed, "seed"), arguments.whole(sample, "sample", 0),
+        isolate and not kernel.simulated and not kernel.library,
+        arguments.real(time_limit, "time_limit", above=0),
+    )  # fmt: skip
 
     def fitted(problem: Problem) -> Report:
+        if special is SPARSE:
+            able = settings.sparse(kernel)
+            if problem not in able:
+                offer = " or ".join(map(str, able)) or "none that it does"
+                raise ProblemError(f'setting="sparse" is of problems of its own: {offer}')
+            return run(problem, setting=special)
         problem, note = fit(problem, [kernel], scale)
-        return one(problem, notes=(note,) if note else (), setting=special)
+        return run(problem, notes=(note,) if note else (), setting=special)
 
-    untraced = kernel.untraced()
-
-    def short(problem: Problem) -> Report:
-        """A problem of the default check."""
-        if kernel.simulated and _is_long(problem):
-            return one(problem, untraced, (_ONCE.format(_LONG, _MANY),), ONCE)
-        return one(problem)
-
-    found: Report | Reports
     asked, of_set = ([], False) if problem is None else members(problem)
     if problem is None:
-        chosen = [p for name in ("awkward", "limits") for p in named_problems(name)
-                  if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
-        drawn = _drawn(kernel, count, seed)
-        what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {seed}"
-        chosen += drawn
-        found = _check_set(kernel, short, chosen, (what,), progress)
-        if found.ok and "conv2d_workspace" in (kernel.source or ""):  # now in chunks
-            small = kernel.limited(_LITTLE_WORKSPACE)
-            note = f"again, with {_LITTLE_WORKSPACE:,} bytes of workspace, on {len(_IN_CHUNKS)}"
-            again = _check_set(small, functools.partial(one, kernel=small),
-                               [*map(named_problem, _IN_CHUNKS)], (what, note), progress)  # fmt: skip
-            found = replace(again, reports=found.reports + again.reports,
-                            skipped=found.skipped + again.skipped)  # fmt: skip
-        for on in settings.hosts(kernel, [r.problem for r in found]):
-            if found.ok and kernel.source:  # of a kernel's file
-                found = _in_settings(kernel, one, on, found)
-        passed = [math.prod(s) for r in found for s in (r.problem.x_shape, r.problem.y_shape)]
-        if kernel.source and max(passed, default=0) < _INT:
-            most = f"not tried: an x or y of more than {max(passed, default=0):,} elements"
-            found = found.joined((), most)
-        if found.ok and built is not None and kernel.build().library == built.library:
-            builds.mark_good(built)  # its first call needs no trial from now on
+        found = _by_default(run, count, progress)
     elif not of_set:
         found = fitted(asked[0])
     else:
         what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
         found = _check_set(kernel, fitted, asked, what, progress)
-    if said := nvcc.result():
+    if said := run.nvcc.result():
         found = found.joined(said.findings, said.note)
     if raises and not found.ok:
         raise WrongResult(str(found))
+    return found
+
+
+class _Run:
+    """A kernel on one problem: in the worker process, if it is to be `isolate`d there."""
+
+    def __init__(
+        self, kernel: Runnable, seed: int, sample: int, isolate: bool, time_limit: float
+    ) -> None:  # fmt: skip
+        kernel.must_run_whole()
+        self.kernel, self.seed, self._sample = kernel, seed, sample
+        self._isolate, self._time_limit = isolate, time_limit
+        self.built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
+        beside = ThreadPoolExecutor(1)
+        self.nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
+        beside.shutdown(wait=False)
+
+    def __call__(
+        self, problem: Problem, kernel: Runnable | None = None, notes: tuple[str, ...] = (),
+        setting: Setting = ORDINARY,
+    ) -> Report:  # fmt: skip
+        kernel = kernel or self.kernel
+        kernel = kernel.limited(setting.workspace) if setting.workspace else kernel
+        given = (kernel, problem, self.seed, self._sample, notes, setting)
+        try:
+            if self._isolate and worker.can_cross(*given):
+                return worker.call(examine, *given, time_limit=self._time_limit)
+            with explained(kernel.name):
+                if setting is SPARSE:
+                    return examine_sparse(kernel, problem, self.seed)
+                report = examine(*given)
+                bounded = kernel.untraced() if setting is ORDINARY and report.ok else kernel
+                if bounded is not kernel and _ARRAY.search(kernel.source or ""):
+                    plain = examine(bounded, *given[1:-1], ONCE)  # minds their bounds
+                    report = report if plain.ok else plain
+            said = self.nvcc.result()
+            return report.joined([*said.too_large(report.threads)]) if said else report
+        except ConvlabError as error:
+            error.problem = problem
+            raise
+
+    def short(self, problem: Problem) -> Report:
+        """Run one of the default check: a long one once, where it is simulated."""
+        if self.kernel.simulated and _is_long(problem):
+            return self(problem, self.kernel.untraced(), (_ONCE.format(_LONG, _MANY),), ONCE)
+        return self(problem)
+
+
+def _by_default(run: _Run, count: int, progress: bool) -> Reports:
+    """Check a kernel on fixed and generated problems, in little workspace, and in all settings."""
+    kernel, source = run.kernel, run.kernel.source or ""
+    chosen = [p for name in ("awkward", "limits") for p in named_problems(name)
+              if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
+    drawn = _drawn(kernel, count, run.seed)
+    what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {run.seed}"
+    found = _check_set(kernel, run.short, chosen + drawn, (what,), progress)
+    special: list[tuple[Problem, Sequence[Setting]]] = []
+    if "conv2d_workspace" in source:
+        several = map(named_problem, _IN_CHUNKS)
+        special += [(on, IN_CHUNKS) for on in several if not kernel.unsupported(on)]
+    for on in settings.hosts(kernel, [r.problem for r in found]) if source else ():
+        special.append((on, SETTINGS[-1:] if 4 * on.gemm_k > settings.SHARED else SETTINGS))
+    special += [(on, [SPARSE]) for on in settings.sparse(kernel)]
+    for on, several in special:
+        found = _in_settings(run, on, found, several) if found.ok else found
+    x, y = (max((math.prod(getattr(r.problem, shape)) for r in found), default=0)
+            for shape in ("x_shape", "y_shape"))  # fmt: skip
+    if source and min(x, y) < _INT:
+        most = f"a y of more than {y:,}" if x >= _INT else f"an x or y of more than {max(x, y):,}"
+        found = found.joined((), f"not tried: {most} elements")
+    if found.ok and run.built is not None and kernel.build().library == run.built.library:
+        builds.mark_good(run.built)  # its first call needs no trial from now on
     return found
 
 
@@ -293,19 +314,20 @@ def _check_set(
 
 
 def _in_settings(
-    kernel: Runnable, one: Callable[..., Report], problem: Problem, found: Reports
-) -> Reports:
-    """Add the reports of a kernel that is right so far in all settings, on one problem."""
+    run: _Run, problem: Problem, found: Reports, chosen: Sequence[Setting]
+) -> Reports:  # fmt: skip
+    """Add the reports of a kernel that is right so far in some settings, on one problem."""
     reports: list[Report] = []
     declined: list[tuple[Problem, str]] = []
-    for setting in SETTINGS if 4 * problem.gemm_k <= settings.SHARED else SETTINGS[-1:]:
+    for setting in chosen:
         try:
-            reports.append(one(problem, setting=setting))
+            reports.append(run(problem, setting=setting))
         except LaunchError as error:
-            if setting.offset and not error.kind:  # it says that it does not take such
-                declined.append((error.problem, str(error)))
+            declines = not error.kind and (setting.offset or setting is SPARSE)
+            if declines or error.kind == "too little workspace":  # it says that it can't
+                declined.append((error.problem, str(error).split(": load(")[0]))
             else:
-                reports.append(failed(kernel, error.problem, error, setting))
+                reports.append(failed(run.kernel, error.problem, error, setting))
     wrong = next((report for report in reports if not report.ok), None)
     return replace(
         found, reports=found.reports + tuple(reports), smallest=wrong,

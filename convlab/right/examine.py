@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import sim
+from ..run.launch import integers
 from ..run.runnable import Launch, Runnable
 from ..sim import Finding
 from ..words.errors import LaunchError
@@ -72,16 +74,17 @@ def _examine(
     if setting.data == "normal":
         right = reference.known(problem, sample, seed, kernel.device, kernel.format)
     else:
-        bound = setting.bound(bound, kernel.mixes)
-        given = settings.inputs(setting.data, problem, seed, kernel.device, kernel.format)
+        kinds = kernel.device, kernel.format, kernel.mixes
+        given = settings.inputs(setting.data, problem, seed, *kinds)
         right = Reference(problem, given, sample, seed)
+        bound = setting.bound(bound, kernel, right.rms)
     inputs = [guards.place(n, t, setting.offset)
               for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]  # fmt: skip
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
 
     pristine = right.inputs
-    if launch.plan is not None:  # a call is given it instead of the filter, which may be gone then
+    if launch.plan is not None and not setting.after_others:  # it is all that a call is given
         pristine = right.inputs[0], launch.inputs[1].fill_(math.nan).clone(), right.inputs[2]
 
     failures: list[Finding] = []
@@ -100,13 +103,18 @@ def _examine(
             y = settings.forgiven(setting.data, y, known, problem, right.inputs, kernel.mixes)
         found = tally.Tally(right, y, bound, poisoned)
         if not found.right and earlier:
-            said.append(f"wrong after {', then '.join(map(str, earlier))}")
+            text = f"wrong after calls for {', then '.join(map(str, earlier))}"
+            failures.append(tally.wrong("wrong after other calls", text))
         if not found.right or failures:
             break
+    if found.wrong and setting.data == "integers":
+        text = "something is rounded: sums of these integers are exact, in any order"
+        failures.append(tally.wrong("too imprecise", text))
     failures += found.failures()
     if not found.error <= bound:
         text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
-        failures.append(tally.wrong("wrong result", f"{text} here"))
+        kind = "wrong result" if found.wrong else "too imprecise"
+        failures.append(tally.wrong(kind, f"{text} here"))
     failures = _stored(failures, launch)
     if failures and setting.data in ("integers", "special"):
         said.append(
@@ -130,14 +138,9 @@ def _examine(
     known = {failure.kind for failure in failures}
     warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
     findings = tuple(dict.fromkeys([*failures, *warnings.values()]))
-    report = _report(
-        kernel, problem, ok=not failures, error=found.error, bound=bound, worst=found.worst,
-        limit=found.limit, outputs=launch.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
-        compared=found.compared, findings=findings, patterns=tuple(patterns),
-        failures=tuple(line for f in findings if f.error for line in worded(f).split("\n")),
-        notes=tuple(said), setting=setting.words,
-        threads=_most_threads(launch), pixels=found.pixels, channels=found.channels,
-        counters=counters, host_seconds=host_seconds,
+    report = _compared(
+        kernel, problem, found, findings, setting, patterns=tuple(patterns), notes=tuple(said),
+        threads=_most_threads(launch), counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
@@ -178,9 +181,56 @@ def failed(
     )  # fmt: skip
 
 
+def _compared(
+    kernel: Runnable, problem: Problem, found: tally.Tally, findings: tuple[Finding, ...],
+    setting: Setting, **more: Any,
+) -> Report:  # fmt: skip
+    """Return the report of a run whose outputs were compared."""
+    wrong = [finding for finding in findings if finding.error]
+    return _report(
+        kernel, problem, ok=not wrong, error=found.error, bound=found.bound, worst=found.worst,
+        limit=found.limit, outputs=found.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
+        compared=found.compared, findings=findings, setting=setting.words, pixels=found.pixels,
+        failures=tuple(line for f in wrong for line in worded(f).split("\n")),
+        channels=found.channels, **more,
+    )  # fmt: skip
+
+
 def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
     return Report(problem=problem, kernel=kernel.name, title=kernel.title,
                   precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
+
+
+def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
+    """Check a simulated kernel where few elements of x are read: the others take no memory.
+
+    Raises what a run does. A LaunchError without a kind is no mistake: the kernel reads all of x.
+    """
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    arena = sim.Arena(shapes, ["x"])
+    x, w, y = (arena.tensors[name] for name in shapes)
+    random = torch.Generator().manual_seed(seed)
+    rows, columns = (  # that are read; no such problem has padding or dilation
+        (torch.arange(outputs)[:, None] * stride + torch.arange(taps)).flatten()
+        for outputs, stride, taps in zip(y.shape[2:], problem.stride, w.shape[2:], strict=True)
+    )
+    x[:, :, rows[:, None], columns] = torch.randn(
+        *x.shape[:2], len(rows), len(columns), generator=random
+    )
+    w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
+    y.fill_(math.nan)
+    try:
+        sim.simulate(
+            kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
+            source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
+            trace=kernel.trace, time_limit=_SLOW_SECONDS,
+        )  # fmt: skip
+    except LaunchError as error:
+        error.kind = "" if error.kind in ("endless loop", "too little workspace") else error.kind
+        raise
+    bound = reference.tolerance(kernel.precision, problem.gemm_k)
+    found = tally.Tally(Reference(problem, (x, w, None), 0, seed), y, bound, poisoned=False)
+    return _compared(kernel, problem, found, tuple(found.failures()), settings.SPARSE)
 
 
 def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:

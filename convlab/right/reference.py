@@ -23,6 +23,7 @@ from ..words.problem import Problem
 TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
 TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
+_MANY = 1 << 31  # elements of x that are not gone through
 _KEPT_BYTES = 2 << 30  # of the last reference
 FEW = 256  # outputs that may cancel to nearly nothing: rms is what random signs would give, then
 FEW_ROUNDINGS = 128  # outputs, which may err by as much as one of them
@@ -43,6 +44,9 @@ def truth(
     if problem.relu:
         return truth(dataclasses.replace(problem, relu=False), x, w, bias, where).relu_()
     match(problem, x, w, bias)
+    if where is None and x.numel() > _MANY:  # of which few are read
+        where = sample(problem, math.prod(problem.y_shape), device=x.device)
+        return truth(problem, x, w, bias, where).view(problem.y_shape)
     x, w = x.detach(), w.detach().double()
     bias = None if bias is None else bias.detach().double()
     if where is not None:

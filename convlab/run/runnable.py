@@ -58,14 +58,14 @@ class Launch:
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call it in a process that has called the runnable for other problems, on other numbers.
 
-        Those lie at the same addresses where they fit; for the same problem they are the same but
-        for two of each tensor. Where there are streams, the largest but the last runs once more, on
-        another, beside the last and this one: only the last comes between what it leaves behind and
-        this one.
+        Those lie at the same addresses where they fit, and so do the last one's workspace and plan;
+        for the same problem they are the same but for two of each tensor. Where there are streams,
+        the largest but the last runs once more, on another, beside the last and this one: only the
+        last comes between what it leaves behind and this one.
         """
         there = [(tensor, tensor.clone()) for tensor in self.inputs if tensor is not None]
 
-        def call(problem: Problem) -> Launch:
+        def call(problem: Problem, lent: Sequence[str] = ()) -> Launch:
             for tensor, before in there:
                 tensor.copy_(before).neg_()
                 if problem == self.problem:  # the ends, and the sum, stay
@@ -73,6 +73,11 @@ class Launch:
                     i, j = 3 * size // 7, 5 * size // 7
                     flat[i], flat[j] = flat[j].clone(), flat[i].clone()
             launch = self.runnable.prepare(problem, *self._fitted(problem))
+            for name in lent:
+                mine, its = getattr(self, name), getattr(launch, name)
+                if mine is not None and its is not None and len(its) <= len(mine):
+                    setattr(launch, name, mine[: len(its)])
+            launch.prepare_filter()
             launch()
             return launch
 
@@ -83,9 +88,10 @@ class Launch:
             with torch.cuda.stream(beside):
                 max(calls, key=lambda call: call.problem.macs)()
         for problem in earlier[-1:]:
-            call(problem)
+            call(problem, ("workspace", "plan"))
         for tensor, before in there:
             tensor.copy_(before)
+        self.prepare_filter()
         self()
         if beside is not None:
             torch.cuda.current_stream().wait_stream(beside)

@@ -16,7 +16,7 @@ from ..fast.versus import versus
 from ..machine import cache, toolchain
 from ..right.check import check
 from ..right.report import unrun
-from ..right.settings import LITTLE_WORKSPACE, SETTINGS
+from ..right.settings import ALL
 from ..run.kernel import Kernel, load, resolve, tunables
 from ..show.result import Several, plain, wrapped
 from ..why import inspect
@@ -82,10 +82,7 @@ def _again(word: str, kernel: Kernel, asked: Namespace, found: Any) -> list[str]
     least = getattr(found, "smallest", None)
     if least is None:
         return []
-    names = {setting.words: setting.name for setting in SETTINGS}
-    setting = names.get(least.setting, asked.setting)
-    if not least.setting and any(note.startswith("again, with") for note in found.notes):
-        setting = LITTLE_WORKSPACE
+    setting = {each.words: each.name for each in ALL}.get(least.setting, asked.setting)
     engine = asked.engine if kernel.library else kernel.engine
     words = ["check", word, "--problem", str(least.problem), "--engine", engine]
     words += ["--setting", setting] if setting else []

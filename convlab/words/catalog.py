@@ -257,6 +257,11 @@ def catalog() -> list[Path]:
     return [found[stem] for stem in sorted(found)]
 
 
+def uncommented(source: str) -> str:
+    """Return a C++ text with blanks for its comments: each line stays where it is."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), source, flags=re.S)
+
+
 def read(path: Path) -> str:
     """Return the text of a kernel file, without a byte order mark."""
     try:

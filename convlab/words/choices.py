@@ -15,7 +15,7 @@ BASELINES = {
     "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
     "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
 }
-COUNT = 64  # generated problems of a default check
+COUNT = 40  # generated problems of a default check
 THRESHOLD = 0.01  # below it two times are called the same
 SECONDS = 10.0  # for the rounds of one mode
 ENDINGS = (".png", ".svg", ".pdf", ".jpg")  # of the files that a figure is written to

@@ -102,9 +102,10 @@ void sim_fence() {
 void* sim_dynamic_shared() { return sim_dynamic_array; }
 // What the lane gets then is its own value, or in every other run bits that are a NaN.
 bool sim_stray_shuffle(int source, unsigned came) {
-    report(false, "shuffle outside the mask", CALLER, {},
-           "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a GPU",
-           t_worker->current % 32, source, came);
+    if (!t_worker->abandoned)  // else a fault took that lane, and is told
+        report(false, "shuffle outside the mask", CALLER, {},
+               "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a "
+               "GPU", t_worker->current % 32, source, came);
     return g_schedule & 1;
 }
 void sim_spin() {

@@ -15,10 +15,13 @@ char* Worker::new_stack() {
         free_stacks.pop_back();
         return stack;
     }
-    auto* stack = static_cast<char*>(reserve(kGuard + kStack, PROT_NONE));
-    // what lies below it stays out of bounds: an overflow faults instead of spreading
-    if (!stack || mprotect(stack + kGuard, kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
-    return stack + kGuard;
+    // What lies below it stays out of bounds: an overflow faults instead of spreading. Where there
+    // are many workers, that would be more maps than a process may have: then it is so of 32.
+    int n = crowded ? 32 : 1;
+    auto* stack = static_cast<char*>(reserve(kGuard + n * kStack, PROT_NONE));
+    if (!stack || mprotect(stack + kGuard, n * kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
+    for (stack += kGuard; --n > 0; stack += kStack) free_stacks.push_back(stack);
+    return stack;
 }
 
 void Worker::bury(char* stack, bool in_use) {
@@ -92,10 +95,11 @@ void Worker::spin() {
 
 void start_worker(Launch& launch);
 
-// A thread that looks at one place so often may wait for a block that no worker has begun.
+// A thread that looks at one place so often may wait for a block that no worker has begun; or for
+// one of many that have a core by turns.
 void Worker::look(uintptr_t at) {
     if (at != looked_at || current != looker) looks = 0, looked_at = at, looker = current;
-    if (++looks % kRelief) return;
+    if (++looks % (crowded ? kRelief / 16 : kRelief)) return;
     start_worker(*launch);
     yield();
     sched_yield();

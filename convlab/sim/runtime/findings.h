@@ -69,7 +69,7 @@ template <typename... A>
 [[noreturn]] void out_of_stacks() {
     report(true, "memory", 0, {}, "%d blocks wait for one another, and this machine has no more "
            "memory maps or threads to run them at one time on the simulator (`vm.max_map_count`: "
-           "two maps for each thread; `ulimit -u`): a smaller problem, or a GPU",
+           "two maps for each warp; `ulimit -u`): a smaller problem, or a GPU",
            int(g_os_threads) + 1);
     end(77);
 }

@@ -7,7 +7,7 @@
 #include <system_error>
 
 namespace {
-Worker::Worker() : sites(1), site_of(kSites) {
+Worker::Worker() : sites(1), site_of(kSites), crowded(g_os_threads > kCrowd) {
     shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
     shared = static_cast<char*>(reserve(kSharedSpan));
     steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
@@ -37,7 +37,8 @@ void Worker::run(Launch* l) {
         l->counted.push_back(own);
     }
     if (dead_stack) free_stacks.push_back(dead_stack);
-    for (char* stack : free_stacks) munmap(stack - kGuard, kGuard + kStack);
+    size_t below = crowded ? 0 : kGuard;
+    for (char* stack : free_stacks) munmap(stack - below, below + kStack);
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
     std::lock_guard<std::mutex> hold(g_lock);

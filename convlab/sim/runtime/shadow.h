@@ -19,8 +19,9 @@ inline bool Worker::before(const Mark& m, bool global) const {  // or of no inte
         uint32_t acquired = std::max(f.acquired, all_acquired);
         if (!acquired) return false;
         std::lock_guard<std::mutex> hold(launch->lock);
-        auto r = launch->released.find(m.block);
-        return r != launch->released.end() && r->second <= acquired;
+        auto& all = launch->released[m.block];  // of these the first since: the block may go on
+        auto r = std::lower_bound(all.begin(), all.end(), std::pair(m.phase, 0u));
+        return r != all.end() && r->second <= acquired;
     }
     if (m.phase != phase || m.thread == current) return true;
     if (m.thread / 32 == current / 32) {
@@ -163,10 +164,10 @@ void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     Fiber& f = w.fibers[w.current];
     if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
     f.acquires = w.atomics = true;  // once it is done, which is when this thread is back
-    if (!f.fenced) return;
+    if (!std::exchange(f.fenced, false)) return;
     f.released = ++g_clock;
     std::lock_guard<std::mutex> hold(w.launch->lock);
-    w.launch->released[uint32_t(w.block)] = f.released;
+    w.launch->released[uint32_t(w.block)].push_back({w.phase, f.released});
 }
 
 void sim_read_only(const void* address, unsigned bytes) {

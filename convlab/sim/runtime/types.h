@@ -223,7 +223,8 @@ struct Launch {
     uint64_t ended_before = 0;  // blocks that had ended before this launch
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
-    std::unordered_map<uint32_t, uint32_t> released;  // by blocks, see Fiber
+    // By blocks: in which phase, and when, one of its threads published; see Fiber.
+    std::unordered_map<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>> released;
     std::vector<std::thread> others;  // workers beside the first
     uint3 block_of(uint64_t number) const {
         return {unsigned(number % grid.x), unsigned(number / grid.x % grid.y),
@@ -282,7 +283,7 @@ struct {                             // see time_is_up
     int still = 0;                   // for how many ticks it has been that
 } g_patience;
 std::atomic<int> g_os_threads{0};
-constexpr int kOthers = 256;
+constexpr int kOthers = 4 * 132, kCrowd = 16;  // workers more: as if an SM held four blocks
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
 std::unordered_map<const void*, int> g_shared_opt_in;

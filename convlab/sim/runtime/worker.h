@@ -19,6 +19,7 @@ struct Worker {
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     std::vector<char*> free_stacks;
+    const bool crowded;  // one of many workers: see new_stack
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
     std::vector<Access> log;  // [thread][kLog]
     Access *here = nullptr, *here_end = nullptr;  // the current thread's part of it: used, whole
