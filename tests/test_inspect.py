@@ -31,7 +31,7 @@ from convlab.why.order import learn
 from convlab.why.work import occupancy
 from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from convlab.words.format import FLOAT32
-from tests.instruments import calibrate_model, ncu_agreement, ncu_calls
+from tests.instruments import calibrate_model, ncu_agreement
 from tests.suites import FOLDER
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
@@ -149,7 +149,7 @@ def test_ncus_table_is_read_by_function_and_summed() -> None:
     # behind each of several calls stands a mark, also of one that failed; the last ended halfway
     mark = found[:1].assign(function="at::cuda::<unnamed>::spin_kernel")
     all_of_them = pd.concat([found, mark, mark, found[1:], mark, found], ignore_index=True)
-    parts = ncu_calls.split(all_of_them, 4)
+    parts = ncu.split(all_of_them, 4)
     assert [len(part) for part in parts] == [2, 0, 1, 0] and parts[2].equals(
         found[1:].reset_index(drop=True)
     )
@@ -177,14 +177,14 @@ def test_refusals_are_one_line_with_what_to_do(output: str, says: str) -> None:
 def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(LaunchError, match="CUDA toolkit"):
-        ncu.profile(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))
+        ncu.profile_each([(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))])
 
 
 def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> None:
     kernel, problem = convlab.load("03@TILE=8", engine="sim"), convlab.problem(SMALL)
 
     def run(command, limit, environment) -> subprocess.CompletedProcess:
-        handed, on, seed = pickle.loads(Path(command[-1]).read_bytes())
+        ((handed, on),), seed, _ = pickle.loads(Path(command[-1]).read_bytes())
         assert (handed.name, handed.source, handed.defines) == (
             kernel.name, kernel.source, {"TILE": 8},
         )  # fmt: skip
@@ -193,7 +193,8 @@ def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> N
 
     monkeypatch.setattr(toolchain, "find", lambda name: Path(name))
     monkeypatch.setattr(ncu.child, "run", run)
-    assert len(ncu.profile(kernel, problem, seed=5)) == 2
+    (counted,) = ncu.profile_each([(kernel, problem)], seed=5)
+    assert len(counted) == 2
 
 
 # ---- the model ------------------------------------------------------------------------------
@@ -284,11 +285,11 @@ def test_counters_that_a_gpu_adds_are_kept_beside_the_others(monkeypatch) -> Non
     monkeypatch.setattr(calibrate_model, "measure", lambda *a, **b: SimpleNamespace(seconds=0.5))
     asked = []
 
-    def counts(calls: list, _: object, time_limit: float) -> list[pd.DataFrame]:
+    def counts(calls: list, *_: object, time_limit: float) -> list[pd.DataFrame]:
         asked.append(([problem.label for _, problem in calls], time_limit))
         return [frame, frame[:0]]
 
-    monkeypatch.setattr(ncu_calls, "profile_each", counts)
+    monkeypatch.setattr(ncu, "profile_each", counts)
     before = {"gpu": "H200", "device": "d", "date": "then", "times": [1],
               "counters": [{"kernel": "02_im2col_gemm", "problem": "wide", "dram_bytes": 5}]}  # fmt: skip
     seen = calibrate_model.measured(["02"], "dram", before, 7.0)
@@ -665,7 +666,7 @@ def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
     spec = convlab.problem("N=32,C=32,H=130,W=130,K=64,R=3,S=3")  # more than any L2 holds
     calls = [(convlab.load(name, engine="cuda"), spec) for name in ("01", "02", "05", "10")]
     try:
-        frames = ncu_calls.profile_each(calls, calibrate_model.DRAM)
+        frames = ncu.profile_each(calls, calibrate_model.DRAM)
     except LaunchError as refused:
         pytest.skip(str(refused))
     for (rung, _), frame in zip(calls, frames, strict=True):

@@ -217,7 +217,9 @@ def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     seen: dict[str, Any] = {}
     try:
         seen["ms"] = 1e3 * measure(kernel, problem, seed=seed).seconds
-        seen["functions"] = ncu.profile(kernel, problem, seed)
+        (seen["functions"],) = ncu.profile_each([(kernel, problem)], seed=seed)
+        if seen["functions"].empty:
+            raise LaunchError("ncu counted nothing: no kernel was launched")
         seen["counters"] = ncu.totals(seen["functions"])
     except ConvlabError as error:
         lacks = "hardware counters are missing" if seen else "not measured"

@@ -1,9 +1,9 @@
 """The hardware's own counters, through NVIDIA Nsight Compute (ncu), in a process of their own.
 
-``python -m convlab.why.ncu FILE`` prepares a launch of the pickled kernel and runs it once between
-``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu flushes the
-caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI", ``ncu
---query-metrics``.
+``python -m convlab.why.ncu FILE`` prepares launches of the pickled kernels and runs each once
+between ``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu
+flushes the caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI",
+``ncu --query-metrics``.
 """
 
 import io
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,11 +23,12 @@ import torch
 from ..machine import child, toolchain
 from ..run.data import inputs
 from ..run.kernel import Kernel
-from ..words.errors import LaunchError
+from ..words.errors import ConvlabError, LaunchError
 from ..words.problem import Problem
 from .sass import demangled
 
 TIME_LIMIT = 300.0  # seconds for all passes
+_MARK = "spin_kernel"  # torch's, which stands behind each of several calls
 # Short name: what ncu calls it. These are added over the functions of a call.
 SUMS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
@@ -62,13 +64,14 @@ _REFUSALS = {
 }
 
 
-def profile(kernel: Kernel, problem: Problem, seed: int = 0) -> pd.DataFrame:
-    """Count one call of a kernel on the GPU; see `read_csv`. Raises LaunchError as `counted`."""
-    return counted("convlab.why.ncu", (kernel, problem, seed), tuple(METRICS), TIME_LIMIT)
+def profile_each(
+    calls: Sequence[tuple[Kernel, Problem]], metrics: Sequence[str] = tuple(METRICS),
+    seed: int = 0, time_limit: float = TIME_LIMIT,
+) -> list[pd.DataFrame]:  # fmt: skip
+    """Count several calls in one process: few metrics take one pass. See `read_csv`.
 
-
-def counted(module: str, given: object, metrics: Sequence[str], time_limit: float) -> pd.DataFrame:
-    """Run a module under ncu, given a pickle's path. DRAM's counters are of the whole GPU.
+    Of what failed nothing is there, nor of what had not begun after two thirds of the time. DRAM's
+    counters, and the L2's, are of all that runs on the GPU meanwhile.
 
     Raises LaunchError, a line that says what to do.
     """
@@ -80,12 +83,12 @@ def counted(module: str, given: object, metrics: Sequence[str], time_limit: floa
     torch.cuda.empty_cache()  # the other process needs the memory, too
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
         asked = Path(folder) / "asked"
-        asked.write_bytes(pickle.dumps(given))
+        asked.write_bytes(pickle.dumps((list(calls), seed, time_limit * 2 / 3)))
         command = [
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
             "--metrics", ",".join(METRICS[name] for name in metrics),
-            sys.executable, "-m", module, str(asked),
+            sys.executable, "-m", "convlab.why.ncu", str(asked),
         ]  # fmt: skip
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -100,7 +103,16 @@ def counted(module: str, given: object, metrics: Sequence[str], time_limit: floa
     if counters is None or refused:
         last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
         raise LaunchError(refused or f"ncu counted nothing: {(last or ['no output'])[0].strip()}")
-    return counters
+    return split(counters, len(calls))
+
+
+def split(counters: pd.DataFrame, calls: int) -> list[pd.DataFrame]:
+    """Divide the launches of several calls, of which each ends with a mark, among them."""
+    marks = counters["function"].str.contains(_MARK)
+    if calls == 1:
+        return [counters[~marks].reset_index(drop=True)]
+    call = marks.shift(fill_value=False).cumsum().where(marks[::-1].cumsum() > 0)  # all of it
+    return [counters[(call == i) & ~marks].reset_index(drop=True) for i in range(calls)]
 
 
 def refusal(output: str) -> str | None:
@@ -146,8 +158,25 @@ def totals(frame: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def call(kernel: Kernel, problem: Problem, seed: int) -> None:
-    """Run a launch between the profiler's start and stop: what ncu is put around."""
+def main(asked: str) -> None:
+    """Run launches between the profiler's start and stop: what ncu is put around."""
+    calls, seed, seconds = pickle.loads(Path(asked).read_bytes())
+    end = time.monotonic() + seconds
+    for kernel, problem in calls:
+        if time.monotonic() > end:
+            break
+        try:
+            _call(kernel, problem, seed)
+        except ConvlabError as error:
+            print(f"{kernel.name} on {problem.label}: {error}", file=sys.stderr)
+        torch.cuda.profiler.start()
+        torch.cuda._sleep(1)  # the mark
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+        torch.cuda.empty_cache()
+
+
+def _call(kernel: Kernel, problem: Problem, seed: int) -> None:
     launch = kernel.prepare(problem, *inputs(problem, seed, "cuda", format=kernel.format))
     if launch.workspace is not None:
         launch.workspace.zero_()
@@ -160,4 +189,4 @@ def call(kernel: Kernel, problem: Problem, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    call(*pickle.loads(Path(sys.argv[1]).read_bytes()))
+    main(sys.argv[1])

@@ -28,10 +28,10 @@ import convlab
 from convlab.fast.compare import build_all
 from convlab.fast.measure import measure
 from convlab.machine import device
+from convlab.why import ncu
 from convlab.why.model import FITTED, Constants
 from convlab.words import catalog
 from convlab.words.errors import ConvlabError, ProblemError
-from tests.instruments import ncu_calls
 from tests.instruments.tables import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
@@ -80,7 +80,7 @@ def measured(names: list[str], only: str | None, before: dict, seconds: float = 
             times.append({"kernel": kernel.name, "problem": asked.label, "measured_ms": ms})
         except ConvlabError as error:
             print(f"  {error}", file=sys.stderr)
-    frames = ncu_calls.profile_each(calls, DRAM, seconds) if only != "times" else []
+    frames = ncu.profile_each(calls, DRAM, time_limit=seconds) if only != "times" else []
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
                             cwd=Path(__file__).parent, check=False).stdout.strip()  # fmt: skip
     counters = {
