@@ -1,6 +1,6 @@
 """The tables that README publishes of the kernels: their costs, and the ladder itself.
 
-    python -m tests.instruments.tables README.md > rows.json                     # costs, and the ladder
+    python -m tests.instruments.tables README.md > notebooks/h200.json           # costs, and the ladder
     python -m tests.instruments.tables README.md --set kernelbench > rows.json   # beside cuDNN
 
 What follows the file are words of ``python -m convlab bench``, whose rows are printed as JSON.
