@@ -1,6 +1,7 @@
 """What all tests share: the `gpu` mark, and an order in which two processes end together."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ HEAVY = (
 
 torch.set_num_threads(1)  # truths are small here, and the simulator has use for the cores
 os.environ["OMP_NUM_THREADS"] = "1"  # of what the tests start, too: threads that wait are busy
+# Some interrupt themselves, or what they start: a script's job or nohup's is begun deaf to that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,8 @@
 """The walk: every notebook runs top to bottom, and what is committed is fit to be read."""
 
+import ast
 import copy
+import inspect
 import json
 import re
 import symtable
@@ -14,6 +16,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+import convlab
 from tests.instruments.run_notebooks import NOTEBOOKS, clean, executed, names
 
 KIBIBYTES = 400  # a notebook's size at most
@@ -179,6 +182,42 @@ def test_committed_names_no_rung_that_is_not_there(committed: NotebookNode) -> N
     text = "\n".join(cell.source for cell in committed.cells)
     there = {path.stem for path in KERNELS.glob("*.cu")} | set(names()) | {"04_your_idea"}
     assert set(re.findall(r"\b0\d[a-z]?_[a-z]\w*", text)) <= there
+
+
+def absent(code: str) -> set[str]:
+    """What a text takes of convlab that is not there: names, modules' attributes, keywords."""
+    known, missing = {"convlab": convlab}, set()
+
+    def resolved(node: ast.expr) -> object:
+        if isinstance(node, ast.Name):
+            return known.get(node.id)
+        owner = resolved(node.value) if isinstance(node, ast.Attribute) else None
+        if inspect.ismodule(owner) and not hasattr(owner, node.attr):
+            missing.add(ast.unparse(node))
+        return getattr(owner, node.attr, None) if owner else None
+
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("convlab"):
+            for each in node.names:
+                try:
+                    exec(ast.unparse(ast.ImportFrom(node.module, [each], 0)), known)
+                except ImportError:
+                    missing.add(each.name)
+        elif isinstance(node, ast.Attribute):
+            resolved(node)
+        elif isinstance(node, ast.Call) and inspect.isfunction(function := resolved(node.func)):
+            taken = inspect.getfullargspec(function)
+            given = {key.arg for key in node.keywords if key.arg}
+            missing |= set() if taken.varkw else given - {*taken.args, *taken.kwonlyargs}
+    return missing
+
+
+def test_committed_takes_of_convlab_what_is_there(committed: NotebookNode) -> None:
+    """Where only a GPU runs it, too."""
+    cells = [cell.source for cell in committed.cells if cell.cell_type == "code"]
+    assert not absent("\n".join(map(TransformerManager().transform_cell, cells)))
+    code = "from convlab.why import ncu, no\nif no: ncu.profile(1), convlab.check(0, kind=2).ok"
+    assert absent(code) == {"no", "ncu.profile", "kind"}
 
 
 def test_committed_binds_no_function_s_name_again(committed: NotebookNode) -> None:

@@ -68,7 +68,8 @@ def ab(
     threshold : a ratio whose whole interval is within 1 ± this is called the same.
     target : half width of the interval at which a mode ends; half the threshold unless told, so
         that only time can leave it undecided.
-    limit_seconds : for the rounds of a mode. Where six rounds take longer, up to four times it.
+    limit_seconds : for the rounds of a mode in four places. Where six rounds take longer, up to
+        four times it.
     seed : of the data and of the order.
     isolate : on a GPU, measure in the worker process, unless a callable cannot be sent there.
 
@@ -227,7 +228,7 @@ def _measured(
     task = (*kernels, problem, modes, until)
     if not isolate:
         return paired.measure_pair(*task)
-    limit = _SPARE_SECONDS + 5 * until.limit_seconds * len(modes)
+    limit = _SPARE_SECONDS + 9 * until.limit_seconds * len(modes)  # 8 places, 4 times their time
     if not careful:
         return worker.call(paired.measure_pair, *task, time_limit=limit)
     runs: list[list[Paired]] = []

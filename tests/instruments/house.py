@@ -124,7 +124,7 @@ def numbers() -> dict[str, tuple[int, int, int]]:
         "entries at the top of convlab/": (len(top), 12, 12),
         "import circles": (len(circles()), 0, 0),
         "public names": (len(convlab.__all__), 16, 16),
-        "tests/ without instruments": (lines(*tests), 14330, 11000),
+        "tests/ without instruments": (lines(*tests), 14370, 11000),
     }
 
 

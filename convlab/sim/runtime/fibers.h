@@ -20,6 +20,7 @@ char* Worker::new_stack() {
     int n = crowded ? 32 : 1;
     auto* stack = static_cast<char*>(reserve(kGuard + n * kStack, PROT_NONE));
     if (!stack || mprotect(stack + kGuard, n * kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
+    reserved.push_back(stack);
     for (stack += kGuard; --n > 0; stack += kStack) free_stacks.push_back(stack);
     return stack;
 }

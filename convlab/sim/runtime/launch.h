@@ -36,9 +36,7 @@ void Worker::run(Launch* l) {
         std::lock_guard<std::mutex> hold(l->lock);
         l->counted.push_back(own);
     }
-    if (dead_stack) free_stacks.push_back(dead_stack);
-    size_t below = crowded ? 0 : kGuard;
-    for (char* stack : free_stacks) munmap(stack - below, below + kStack);
+    for (char* stacks : reserved) munmap(stacks, kGuard + (crowded ? 32 : 1) * kStack);
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
     std::lock_guard<std::mutex> hold(g_lock);

@@ -18,7 +18,7 @@ struct Worker {
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<char*> free_stacks;
+    std::vector<char*> free_stacks, reserved;  // what was, for stacks: each with what lies below
     const bool crowded;  // one of many workers: see new_stack
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
     std::vector<Access> log;  // [thread][kLog]
