@@ -34,6 +34,7 @@ from .settings import ORDINARY, Setting
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
 _SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
+_SPARSE_SECONDS = 20.0  # of a sparse x; after them nothing is said of it
 _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
@@ -223,7 +224,7 @@ def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
         sim.simulate(
             kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
             source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
-            trace=kernel.trace, time_limit=_SLOW_SECONDS,
+            trace=kernel.trace, time_limit=_SPARSE_SECONDS,
         )  # fmt: skip
     except LaunchError as error:
         error.kind = "" if error.kind in ("endless loop", "too little workspace") else error.kind
