@@ -763,3 +763,21 @@ def test_importing_convlab_compiles_nothing_nor_loads_a_compiler(tmp_path: Path)
     environment = os.environ | {"CONVLAB_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=False)
     assert done.returncode == 0 and not (tmp_path / "cache").exists()
+
+
+def test_a_later_process_finds_the_header_in_a_folder_of_an_odd_name(tmp_path):
+    folder = tmp_path / "in two words"
+    folder.mkdir()
+    (folder / "put.cuh").write_text(
+        "__device__ inline void put(float* y, int64_t i, float v) {\n    y[i + 1] = v;\n}\n"
+    )
+    text = (ROOT / "kernels" / "01_direct.cu").read_text()
+    text, stores = re.subn(r"g_y\[(\w+)\] = (.*);", r"put(g_y, \1, \2);", text)
+    assert stores == 1
+    head = '#include "convlab.cuh"\n'
+    (folder / "past.cu").write_text(text.replace(head, head + '#include "put.cuh"\n'))
+    words = ["check", str(folder / "past.cu"), "N1 C1 H4 W4 K1 R3 S3", "--json", "--engine", "sim"]
+    command = [sys.executable, "-m", "convlab", *words]
+    for _ in range(2):  # the second finds it built
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert f'"file": "{folder / "put.cuh"}"' in done.stdout and '"line": 2' in done.stdout

@@ -16,6 +16,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+import time
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -318,9 +319,26 @@ def real(text: str) -> str:
     return text
 
 
+def unlinked(file: str) -> str:
+    """The file that a library's debug information names, perhaps through a link to its folder."""
+    if not Path(file).is_relative_to(_links()):
+        return file
+    found = Path(os.path.realpath(file))
+    return found.name if found.is_relative_to(_links()) else str(found)  # of a folder that is gone
+
+
 @functools.cache
 def _links() -> Path:
-    return toolchain.temporary(None if _PLAIN.fullmatch(tempfile.gettempdir()) else "/tmp")
+    """Where links are: the same for all processes of a user, as libraries that are kept name them."""
+    found = tempfile.gettempdir()
+    folder = Path(found if _PLAIN.fullmatch(found) else "/tmp") / f"convlab-links-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for link in folder.iterdir():
+        if not link.exists() and time.time() - link.lstat().st_mtime > 3600:
+            link.unlink(missing_ok=True)
+    return (
+        folder if folder.stat().st_uid == os.getuid() else toolchain.temporary(str(folder.parent))
+    )
 
 
 # ---- what load_inline changes of the process ---------------------------------------------------
