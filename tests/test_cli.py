@@ -399,7 +399,7 @@ USAGE = {
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
     "a folder": (["check", "."], ". is a folder; name a .cu file"),
-    "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem is one word, or in quotes"),
+    "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),
     "dimensions of no problem": (["ab", "01", "03", "N1", "C3"], "'N1 C3' lacks H, W, K, R, S"),
     "a file that is not there": (["check", "nosuch.cu"], "no file nosuch.cu; did you mean mine.cu?"),
     "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),

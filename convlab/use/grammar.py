@@ -257,10 +257,10 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
     if isinstance(values.get(word), Runnable) or callable(values.get(word)):
         return values[word]
     if re.match(r"[A-Za-z_]+=-?\d", word) and not Path(word).exists():
-        text = (
-            f"{word} is no kernel: kernels come first; a problem is one word, or in quotes: {_SPEC}"
+        raise ProblemError(
+            f"{word} is no kernel: kernels come first, a tunable as part of the name, KERNEL@{word}; then "
+            f"a problem, by name or dimensions: {_SPEC}"
         )
-        raise ProblemError(text)
     try:
         if ":" not in name and "\n" not in name:
             catalog.find(name)
