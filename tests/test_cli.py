@@ -399,6 +399,8 @@ USAGE = {
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
     "a folder": (["check", "."], ". is a folder; name a .cu file"),
+    "a misspelt bias": (["check", "01", "wide", "bais"], "did you mean bias?"),
+    "a ReLU of nothing": (["check", "01", "relu"], "stands after a problem"),
     "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),
     "dimensions of no problem": (["ab", "01", "03", "N1", "C3"], "'N1 C3' lacks H, W, K, R, S"),
     "a file that is not there": (["check", "nosuch.cu"], "no file nosuch.cu; did you mean mine.cu?"),

@@ -256,6 +256,8 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
         return value if engine in ("auto", value.engine) else value.on(engine)
     if isinstance(values.get(word), Runnable) or callable(values.get(word)):
         return values[word]
+    if word in EPILOGUE:
+        raise ProblemError(f"{word} stands after a problem, by name or dimensions: wide {word}")
     if re.match(r"[A-Za-z_]+=-?\d", word) and not Path(word).exists():
         raise ProblemError(
             f"{word} is no kernel: kernels come first, a tunable as part of the name, KERNEL@{word}; then "
@@ -267,7 +269,7 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
     except CatalogError:
         own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
         kernels = catalog.names()
-        near = hint(name, [*own, *kernels, *BASELINES, *problem_names()])
+        near = hint(name, [*own, *kernels, *BASELINES, *problem_names(), *EPILOGUE])
         if not near or "/" in name or name.endswith(".cu") or hint(name, kernels):
             raise
         raise CatalogError(f"no kernel and no problem is named {name!r}{near}") from None
