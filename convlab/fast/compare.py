@@ -130,7 +130,7 @@ class _Entry:
         row = {
             "kernel": kernel.name, "title": kernel.title, "class": kernel.precision,
             "engine": kernel.engine, "right": self.right,
-            "error": report.error if report else math.nan,
+            "error": math.nan if report is None else report.error,
             "bound": reference.tolerance(
                 kernel.precision, problem.gemm_k, math.prod(problem.y_shape)
             ),
@@ -191,11 +191,13 @@ def reason(error: Exception, name: str) -> str:
 
 def counted(report: Report | None) -> dict[str, float]:
     """What a table's row has of a simulated run: the check's own."""
-    counters = (report and report.counters) or {}
+    if report is None:
+        return dict.fromkeys(("traffic_mb", "shared_wavefronts", "host_seconds"), math.nan)
+    counters = report.counters or {}
     return {
-        "traffic_mb": ((report and report.traffic_bytes) or math.nan) / 1e6,
+        "traffic_mb": (report.traffic_bytes or math.nan) / 1e6,
         "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
-        "host_seconds": counters.get("seconds", report.host_seconds if report else math.nan),
+        "host_seconds": counters.get("seconds", report.host_seconds),
     }
 
 
@@ -310,7 +312,7 @@ def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None
     elif any(entry.kernel.simulated for entry in entries):
         what = "traffic is counted, no time is a GPU's; floor: x, w, y moved once"
         notes = [f"on the simulator: {what}"]
-    reports = [entry.report for entry in entries if entry.report]
+    reports = [entry.report for entry in entries if entry.report is not None]
     modelled = [r.kernel for r in reports if (r.counters or {}).get("library_bytes")]
     if modelled:
         notes.append(f"cuBLAS's traffic is a model's, 128x128 tiles: {', '.join(modelled)}")

@@ -213,6 +213,9 @@ class Report(Result):
             lines.append(f"  try: {on_page(fault)[1]}")
         return lines + _warnings([self])
 
+    def __bool__(self) -> bool:
+        return self.ok  # so that `assert convlab.check(...)` means what it says
+
     @property
     def verdict(self) -> str:
         """In a word: how far it came."""
@@ -337,21 +340,22 @@ class Reports(Result):
     def about(self) -> dict[str, Any]:
         """The reports themselves, and what they have in common."""
         declined = [{"problem": p.label, "reason": reason} for p, reason in self.skipped]
-        least = self.smallest or next(iter(self.wrong), None)
-        found = [*self.errors, *(least.findings if least else ())]
+        least = next((each for each in (self.smallest, *self.wrong) if each is not None), None)
+        problem = None if least is None else least.problem
+        found = [*self.errors, *(least.findings if least is not None else ())]
         found += [finding for finding in self.findings if not finding.error]
-        failures = [*map(worded, self.errors), *(least.failures if least else ())]
+        failures = [*map(worded, self.errors), *(least.failures if least is not None else ())]
         verdict = "right" if self.ok else BuildError.kind if self.errors else "declined"
-        if verdict == "declined" and least:
+        if verdict == "declined" and least is not None:
             verdict = least.verdict
         elif verdict == "declined":
             reasons = [reason for _, reason in self.skipped] or ["no problem was asked for"]
             failures, found = reasons, [Finding(verdict, reason) for reason in reasons]
         return {
-            "kernel": self.kernel, "right": self.ok, "problem": least and least.problem.label,
+            "kernel": self.kernel, "right": self.ok, "problem": problem and problem.label,
             "reports": self.reports, "skipped": declined, "smallest": least,
             "patterns": self.patterns,
-            **_outcome(verdict, least and least.problem, failures, found),
+            **_outcome(verdict, problem, failures, found),
         }  # fmt: skip
 
     def figure(self) -> Chart:
@@ -369,3 +373,6 @@ class Reports(Result):
 
     def __len__(self) -> int:
         return len(self.reports)
+
+    def __bool__(self) -> bool:
+        return self.ok
