@@ -333,12 +333,12 @@ def _links() -> Path:
     found = tempfile.gettempdir()
     folder = Path(found if _PLAIN.fullmatch(found) else "/tmp") / f"convlab-links-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():  # another's, who could change where links lead
+        return toolchain.temporary(str(folder.parent))
     for link in folder.iterdir():
         if not link.exists() and time.time() - link.lstat().st_mtime > 3600:
             link.unlink(missing_ok=True)
-    return (
-        folder if folder.stat().st_uid == os.getuid() else toolchain.temporary(str(folder.parent))
-    )
+    return folder
 
 
 # ---- what load_inline changes of the process ---------------------------------------------------
