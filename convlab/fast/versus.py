@@ -151,8 +151,13 @@ def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Vers
 
 
 def max_autotune(*given: Any, relu: bool = False) -> Tensor:
-    """torch's convolution as its compiler chooses it, in the arithmetic that torch is set to."""
-    return _compiler()(*given, relu)
+    """torch's convolution as its compiler chooses it, in TF32 also where that is Triton's."""
+    before = torch.backends.cudnn.fp32_precision  # which its Triton reads; by default it is "none"
+    torch.backends.cudnn.fp32_precision = "tf32"
+    try:
+        return _compiler()(*given, relu)
+    finally:
+        torch.backends.cudnn.fp32_precision = before
 
 
 max_autotune.precision = "tf32"

@@ -51,7 +51,10 @@ CASES = (
     ("03_smem_tile", "N=2,C=64,H=512,W=1024,K=128,R=3,S=3"),
 )
 PLANTED = (0.005, 0.01, 0.02, 0.05)
-SPIN = 2000  # cycles that both sides spin
+# Cycles that both sides spin, some 20 microseconds: by then nothing of the kernel goes on, such as
+# y on its way out of the L2. After 2,000 something did: what a longer spin hid of it was taken for
+# the kernel's, up to 0.4%.
+SPIN = 40_000
 LIMIT_SECONDS = 3.0  # for a mode
 TARGET = THRESHOLD / 2
 
@@ -204,6 +207,7 @@ def main() -> int:
     parser.add_argument("json", type=Path, help="where to write all runs")
     parser.add_argument("--seconds", type=float, default=180, help="for both parts together")
     parser.add_argument("--runs", type=int, help="intervals of either part, at most")
+    parser.add_argument("--part", choices=("same", "planted"), help="one of the two alone")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the first table between "
                         "the markers of this file")  # fmt: skip
     arguments = parser.parse_args()
@@ -221,8 +225,10 @@ def main() -> int:
             parser.error(f"{arguments.json} is of {saved['gpu']}: name another file")
         rows = saved["runs"]
     same = sum(row["planted"] == 0 for row in rows)
-    for part, before in ((a_against_a, same), (slowed, len(rows) - same)):
-        for each in itertools.islice(part(arguments.seconds / 2, before), arguments.runs):
+    parts = {"same": (a_against_a, same), "planted": (slowed, len(rows) - same)}
+    asked = [arguments.part] if arguments.part else list(parts)
+    for part, before in map(parts.get, asked):
+        for each in itertools.islice(part(arguments.seconds / len(asked), before), arguments.runs):
             rows.append(each)
             arguments.json.write_text(json.dumps({**facts, "runs": rows}, indent=1))
     if not rows:
