@@ -10,7 +10,8 @@ how much is known from the cycles and the clock, and not from what is being cali
 Prints a Markdown table and writes all of it as JSON. Where OUT.json is there, of the same GPU, the
 runs are added to its own, with seeds and cases that come after those: 100 of either part take an H200
 some eight minutes (4 s for two intervals of A against A, 2 to 3 s for a planted one), in as many
-sittings as one likes: ``--runs 40 --seconds 150``. Exit status 1 if either falls short.
+sittings as one likes: ``--runs 40 --seconds 150``. Without a GPU the tables of what is there are made
+again. Exit status 1 if either falls short.
 """
 
 from __future__ import annotations
@@ -211,19 +212,21 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the first table between "
                         "the markers of this file")  # fmt: skip
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
+    saved = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
+    rows: list[dict[str, Any]] = saved.pop("runs")
+    if torch.cuda.is_available():
+        facts = {
+            "gpu": str(convlab.machine.device.describe()),
+            "date": datetime.date.today().isoformat(), "python": sys.version.split()[0],
+            "nvml": Clock(torch.device("cuda", 0)).missing or "yes",
+        }  # fmt: skip
+        if saved and saved["gpu"] != facts["gpu"]:
+            parser.error(f"{arguments.json} is of {saved['gpu']}: name another file")
+    elif rows:  # its tables again
+        facts, arguments.runs = saved, 0
+    else:
         print("no GPU: nothing to calibrate", file=sys.stderr)
         return 2
-    facts = {
-        "gpu": str(convlab.machine.device.describe()), "date": datetime.date.today().isoformat(),
-        "python": sys.version.split()[0], "nvml": Clock(torch.device("cuda", 0)).missing or "yes",
-    }  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    if arguments.json.exists():
-        saved = json.loads(arguments.json.read_text())
-        if saved["gpu"] != facts["gpu"]:
-            parser.error(f"{arguments.json} is of {saved['gpu']}: name another file")
-        rows = saved["runs"]
     same = sum(row["planted"] == 0 for row in rows)
     parts = {"same": (a_against_a, same), "planted": (slowed, len(rows) - same)}
     asked = [arguments.part] if arguments.part else list(parts)
