@@ -52,7 +52,8 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
     // A lane's part of an item: bit 1 is the octet, bit 2 the row, the others the column group.
     const int octet = b.lane / 2 % 2, odd_row = b.lane / 4 % 2;
     const int column = 4 * (b.lane % 2 + b.lane / 8 * 2);
-    const int across = ceil_div(tiling.pitch, 32), items = across * ceil_div(rows, 2);
+    const int across = ceil_div(tiling.pitch - 1, 32);   // no row's last pixel is read
+    const int items = across * ceil_div(rows, 2);
     const int64_t HW = int64_t(conv.H) * conv.W;
     const Number* r_from[kBatch];        // in the octet's first channel,
     bool inside[kBatch];               // if it is inside of x
