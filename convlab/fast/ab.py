@@ -25,7 +25,7 @@ from . import paired
 from .compare import identity, side_by_side
 from .measure import shared_inputs
 from .paired import Paired, Until
-from .trusted import LEFT, altered, replaced, replaced_before, settings
+from .trusted import LEFT, altered, replaced, settings
 from .verdict import AB, ABs
 from .witness import Caught, audit
 
@@ -120,9 +120,6 @@ def _compared(
     modes: Sequence[str], until: Until, isolate: bool, notes: list[str], careful: bool,
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
-    if tools := replaced_before():
-        raise ConvlabError(f"{', '.join(tools)} had been replaced before convlab was imported, and "
-                           "no time or comparison can be trusted: start Python anew")  # fmt: skip
     if tools := replaced():
         notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
     kernels, labels = list(sides), [kernel.name for kernel in sides]

@@ -5,9 +5,10 @@ torch's. What a verdict leans on is remembered here at import, looked at again a
 put back.
 """
 
+import contextlib
+import functools
 import pkgutil
-import sysconfig
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,15 +48,7 @@ def _found() -> dict[str, tuple[Any, str, Any]]:
     }
 
 
-def _strange(value: Any) -> bool:
-    """Whether a function's code is from elsewhere than Python's library, torch and convlab."""
-    code = getattr(value, "__code__", None)
-    homes = (sysconfig.get_path("stdlib"), *torch.__path__, str(Path(__file__).parents[1]))
-    return code is not None and not code.co_filename.startswith((*homes, "<frozen"))
-
-
 _THEN = _found()
-_BEFORE = [name for name, (*_, value) in _THEN.items() if _strange(value)]
 
 
 def replaced() -> list[str]:
@@ -68,61 +61,58 @@ def replaced() -> list[str]:
     return found
 
 
-def replaced_before() -> list[str]:
-    """Return the names of what was not Python's, torch's or convlab's own at the import already."""
-    return list(_BEFORE)
-
-
 # ---- torch's state, for all of a process: it changes what the other side computes, or how fast ---
 
 LEFT = "left torch's settings changed, which are the other side's too"
-_FP32 = {
-    "cuBLAS": torch.backends.cuda.matmul,
-    "cuDNN": torch.backends.cudnn.conv, "cuDNN's RNNs": torch.backends.cudnn.rnn,
-    "oneDNN's products": torch.backends.mkldnn.matmul, "oneDNN": torch.backends.mkldnn.conv,
-}  # fmt: skip
-_ALLOW_TF32 = {"cuBLAS": torch.backends.cuda.matmul, "cuDNN": torch.backends.cudnn}  # the older
-
-
-def _allowed(backend: Any) -> bool | None:
-    try:
-        return backend.allow_tf32
-    except RuntimeError:  # torch refuses, where it and the newer setting do not agree
-        return None
-
-
-def settings() -> dict[str, Any]:
-    """Return torch's settings as they are."""
-    older = {f"allow_tf32 of {name}": _allowed(each) for name, each in _ALLOW_TF32.items()}
-    newer = {f"fp32_precision of {name}": each.fp32_precision for name, each in _FP32.items()}
-    return {
-        **older, **newer,
-        "the default dtype": torch.get_default_dtype(), "gradients": torch.is_grad_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the number of threads": torch.get_num_threads(),
-        "the current stream": stream(),
-    }  # fmt: skip
-
-
-def altered(before: dict[str, Any]) -> list[str]:
-    """Return the names of the settings that are not as they were; those are put back."""
-    changed = [name for name, value in settings().items() if value != before[name]]
-    for name, each in _ALLOW_TF32.items() if changed else ():
-        if before[f"allow_tf32 of {name}"] is not None:
-            each.allow_tf32 = before[f"allow_tf32 of {name}"]
-    for name, each in _FP32.items() if changed else ():
-        each.fp32_precision = before[f"fp32_precision of {name}"]
-    if changed:
-        torch.set_default_dtype(before["the default dtype"])
-        torch.set_grad_enabled(before["gradients"])
-        torch.use_deterministic_algorithms(before["deterministic algorithms"])
-        torch.set_num_threads(before["the number of threads"])
-        if stream() != before["the current stream"]:
-            torch.cuda.set_stream(torch.cuda.default_stream())
-    return changed
 
 
 def stream() -> int:
     """The current stream of the current GPU; 0 is the default one."""
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     return torch.cuda.current_stream().cuda_stream if on_gpu else 0
+
+
+def _default_stream(_: int) -> None:
+    torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+def _attribute(holder: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    def read() -> Any:
+        with contextlib.suppress(RuntimeError):  # torch refuses, where old and new do not agree
+            return getattr(holder, name)
+
+    return read, functools.partial(setattr, holder, name)
+
+
+_backends = torch.backends
+# What reads each, and what sets it; `allow_tf32`, the older, sets `fp32_precision`, too.
+_SETTINGS = {
+    "allow_tf32 of cuBLAS": _attribute(_backends.cuda.matmul, "allow_tf32"),
+    "allow_tf32 of cuDNN": _attribute(_backends.cudnn, "allow_tf32"),
+    "fp32_precision of cuBLAS": _attribute(_backends.cuda.matmul, "fp32_precision"),
+    "fp32_precision of cuDNN": _attribute(_backends.cudnn.conv, "fp32_precision"),
+    "fp32_precision of cuDNN's RNNs": _attribute(_backends.cudnn.rnn, "fp32_precision"),
+    "fp32_precision of oneDNN's products": _attribute(_backends.mkldnn.matmul, "fp32_precision"),
+    "fp32_precision of oneDNN": _attribute(_backends.mkldnn.conv, "fp32_precision"),
+    "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "deterministic algorithms": (
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
+    ),
+    "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "the current stream": (stream, _default_stream),
+}  # fmt: skip
+
+
+def settings() -> dict[str, Any]:
+    """Return torch's settings as they are."""
+    return {name: read() for name, (read, _) in _SETTINGS.items()}
+
+
+def altered(before: dict[str, Any]) -> list[str]:
+    """Return the names of the settings that are not as they were; those are put back."""
+    changed = [name for name, value in settings().items() if value != before[name]]
+    for name, (read, write) in _SETTINGS.items() if changed else ():
+        if before[name] is not None and read() != before[name]:
+            write(before[name])
+    return changed
