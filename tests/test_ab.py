@@ -631,6 +631,7 @@ def test_sources_and_tunables_are_sides(tmp_path):
     text = convlab.load("01_direct").path.read_text()
     path = tmp_path / "mine.cu"
     path.write_text(text)
+    text = convlab.compile(text, name="mine_too", engine="sim")
     assert convlab.ab(text, path, SMALL, engine="sim").verdict == "same bytes"
     result = convlab.ab("03_smem_tile@TILE=8", "03_smem_tile@TILE=16", SMALL, engine="sim")
     assert (result.a, result.verdict) == ("03_smem_tile@TILE=8", "fewer bytes")

@@ -8,14 +8,11 @@ from typing import Any
 import torch
 
 from ..machine.device import ceilings, describe, floor_seconds
-from ..right.check import check as check_right
-from ..right.report import Report, traffic_bytes
+from ..right.report import traffic_bytes
 from ..run import worker
 from ..run.fit import fit
-from ..run.function import Function, declared
-from ..run.kernel import compile
 from ..run.made import made_of
-from ..run.runnable import Runnable, run
+from ..run.runnable import Runnable
 from ..words import arguments
 from ..words.catalog import uncommented
 from ..words.choices import ENGINES, MODES, SECONDS, THRESHOLD
@@ -23,11 +20,9 @@ from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
 from . import paired
 from .compare import identity, side_by_side
-from .measure import shared_inputs
 from .paired import Paired, Until
-from .trusted import LEFT, altered, replaced, settings
 from .verdict import AB, ABs
-from .witness import Caught, audit
+from .witness import judged
 
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
@@ -38,8 +33,7 @@ def ab(
     a: Any, b: Any, problem: Problem | str | Iterable[Problem | str] = "square", *,
     mode: str | Sequence[str] = MODES, engine: str = "auto", scale: str | None = "auto",
     check: bool = True, careful: bool = False, threshold: float = THRESHOLD,
-    target: float | None = None, limit_seconds: float = SECONDS, seed: int = 0,
-    isolate: bool = True,
+    limit_seconds: float = SECONDS, seed: int = 0, isolate: bool = True,
 ) -> AB | ABs:  # fmt: skip
     """Say whether B is faster than A on a problem, or slower, or the same; first, whether right.
 
@@ -54,22 +48,20 @@ def ab(
     Parameters
     ----------
     a, b : a runnable, a kernel's name or path with or without tunables, a baseline's name
-        ("cudnn:tf32:channels_last"), CUDA C++ text, or a Python callable ``f(x, w, bias, stride,
-        padding, dilation, groups)``, what it allocates being part of it. A callable may have an
-        attribute `precision`; without one it is judged as fp32 and, if that fails, as tf32.
+        ("cudnn:tf32:channels_last"), or a Python callable ``f(x, w, bias, stride, padding,
+        dilation, groups)``, what it allocates being part of it. A callable may have an attribute
+        `precision`; without one it is judged as fp32 and, if that fails, as tf32.
     problem : a Problem, or the name or the spec of one; or a set: its name, or an iterable.
     mode : "cold", "hot", or both; the verdict is about the first one.
-    engine : where kernels given by name, path or text run: "cuda", "sim" or "auto".
+    engine : where kernels given by name or path run: "cuda", "sim" or "auto".
     scale : "auto" shrinks the problem to what the engine can do, and says so; None never does.
     check : check both first; a wrong one ends it with the verdict "wrong", as one does that is
-        caught at something else than the work while it is timed. False trusts them.
+        caught at something else than the work while it is timed. On a GPU, False trusts them.
     careful : time in six fresh processes instead of in four places of one's memory (eight, where
         those differ by too much): about a minute.
     threshold : a ratio whose whole interval is within 1 ± this is called the same.
-    target : half width of the interval at which a mode ends; half the threshold unless told, so
-        that only time can leave it undecided.
-    limit_seconds : for the rounds of a mode in four places. Where six rounds take longer, up to
-        four times it.
+    limit_seconds : for the rounds of a mode in four places, which end sooner once the interval is
+        no wider than the threshold. Where six rounds take longer, up to four times it.
     seed : of the data and of the order.
     isolate : on a GPU, measure in the worker process, unless a callable cannot be sent there.
 
@@ -94,17 +86,11 @@ def ab(
     arguments.flag(careful, "careful")
     arguments.flag(isolate, "isolate")
     threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
-    target = threshold / 2 if target is None else arguments.real(target, "target", above=0)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     seed = arguments.whole(seed, "seed")
     runs = PROCESSES if careful else PLACES
-    until = paired.Until(target, limit_seconds, seed, trusted=not check, places=runs)
-    sides = [
-        compile(side, name=f"source_{letter}", engine=engine)
-        if isinstance(side, str) and ("\n" in side or "{" in side) else side
-        for letter, side in (("a", a), ("b", b))
-    ]  # fmt: skip
-    sides = side_by_side(sides, engine)
+    until = paired.Until(threshold / 2, limit_seconds, seed, trusted=not check, places=runs)
+    sides = side_by_side((a, b), engine)
     found, (chosen, of_set) = [], members(problem)
     for each in chosen:
         smaller, scaled = fit(each, sides, scale)
@@ -120,8 +106,6 @@ def _compared(
     modes: Sequence[str], until: Until, isolate: bool, notes: list[str], careful: bool,
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
-    if tools := replaced():
-        notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
     kernels, labels = list(sides), [kernel.name for kernel in sides]
     same = identity(sides[0]) == identity(sides[1])
     if same:
@@ -134,62 +118,36 @@ def _compared(
     sources = [kernel.source for kernel in sides]
     for kernel in sides:
         kernel.build()
-    reports, caught, before = [], ["", ""], settings()
-    for i, kernel in enumerate(sides[: 1 if same else 2] if check else ()):
-        report, kernels[i] = _checked(kernel, problem, until.seed, isolate)
-        reports.append(report)
-        if tools := replaced():
-            told = ", ".join(tools)
-            caught[i] = f"while it was checked {told} was replaced: the judge's own tools"
-        elif changed := altered(before):
-            caught[i] = f"it {LEFT}: {', '.join(changed)}"
+    gpu, found, caught = describe(sides[0].device), [], ["", ""]
+    if check or not gpu:  # on the simulator the check is the run whose counters are compared
+        options = {"seed": until.seed, "isolate": isolate}
+        found = [judged(kernel, problem, **options) for kernel in sides[: 1 if same else 2]]
+    else:
+        notes.append("not checked: check=False")
+    reports = [each.report for each in found]
+    for i, each in enumerate(found):
+        kernels[i], caught[i] = each.runnable, each.caught
+        notes += each.notes
+        name, report = each.runnable.name, each.report
         if report.problem != problem:
-            notes.append(f"{kernel.name} was checked on {report.problem}, memory being short")
-        if kernels[i].precision != kernel.precision:
-            notes.append(f"{kernel.name} is right to {kernels[i].precision} only")
+            notes.append(f"{name} was checked on {report.problem}, memory being short")
+        named = re.findall(_LIBRARIES, uncommented(sources[i] or ""), re.IGNORECASE)
+        if called := ", ".join(sorted({library.lower() for library in named})):
+            notes.append(f"{name} calls a library: {called}")
+        if not gpu and report.ok and traffic_bytes(report.counters) is None:
+            notes.append(f"{name} has no counters: it ran without the simulator, or untraced")
     if same:
         kernels[1] = kernels[0]
-    if not check:
-        notes.append("not checked: check=False")
     classes = (kernels[0].precision, kernels[1].precision)
     if classes[0] != classes[1]:
         notes.append(f"unlike precision classes: A {classes[0]}, B {classes[1]}")
-    gpu = describe(kernels[0].device)
-    found: dict[str, Any] = {}
-    right = all(report.ok for report in reports) and not any(caught)
-    for i, kernel in enumerate(kernels[: len(reports)] if right else ()):
-        named = re.findall(_LIBRARIES, uncommented(kernel.source or ""), re.IGNORECASE)
-        if called := ", ".join(sorted({name.lower() for name in named})):
-            notes.append(f"{kernel.name} calls a library: {called}")
-        try:
-            if isinstance(kernel, Function):
-                notes += audit(kernel, problem, before)
-        except Caught as error:
-            caught[i] = str(error)
-    if right and not any(caught):
-        if gpu:
-            found["modes"] = tuple(
-                _measured(kernels, problem, modes, until, isolate, notes, careful)
-            )
-            caught = ["".join(mode.caught[i] for mode in found["modes"]) for i in (0, 1)]
-            if any(caught):
-                del found["modes"]
-            peaks = ceilings(kernels[0].device)
-            found["floors"] = tuple(
-                floor_seconds(problem, k.precision, peaks, k.format) for k in kernels
-            )
-        else:
-            counted = [report.counters for report in reports]
-            given = () if reports else shared_inputs(kernels, problem, until.seed)
-            for kernel, tensors in zip(kernels, given, strict=False):
-                launch = kernel.prepare(problem, *tensors)
-                run(launch)
-                counted.append(launch.counters)
-            found["counted"] = (counted[0], counted[-1])
-            for kernel, counters in zip(kernels, counted, strict=False):
-                if traffic_bytes(counters) is None:
-                    why = "it ran without the simulator, or untraced"
-                    notes.append(f"{kernel.name} has no counters: {why}")
+    measured: dict[str, Any] = {}
+    if gpu and all(report.ok for report in reports) and not any(caught):
+        modes = _measured(kernels, problem, modes, until, isolate, notes, careful)
+        caught = ["".join(mode.caught[i] for mode in modes) for i in (0, 1)]
+        peaks = ceilings(kernels[0].device)
+        floors = (floor_seconds(problem, k.precision, peaks, k.format) for k in kernels)
+        measured = {"modes": () if any(caught) else tuple(modes), "floors": tuple(floors)}
     if [kernel.source for kernel in kernels] != sources:
         raise ConvlabError(f"{labels[0]} or {labels[1]} was edited meanwhile: run it again")
     notes.append(f"on {gpu}" if gpu
@@ -198,20 +156,8 @@ def _compared(
     return AB(
         *labels, problem, next(name for name in ("cuda", "sim", "torch") if name in engines),
         threshold, classes, reports=tuple(reports), caught=tuple(caught), notes=tuple(notes),
-        made=made_of(kernels), **found,
+        made=made_of(kernels), **measured,
     )  # fmt: skip
-
-
-def _checked(
-    kernel: Runnable, problem: Problem, seed: int, isolate: bool
-) -> tuple[Report, Runnable]:
-    """Check a side; a callable that names no class and is not fp32 may be tf32."""
-    report = check_right(kernel, problem, seed=seed, isolate=isolate)
-    if report.ok or not isinstance(kernel, Function) or declared(kernel.function):
-        return report, kernel
-    coarse = replace(kernel, precision="tf32")
-    again = check_right(coarse, problem, seed=seed, isolate=isolate)
-    return (again, coarse) if again.ok else (report, kernel)
 
 
 def _measured(

@@ -17,7 +17,6 @@ import torch
 from ..machine.device import Ceilings, ceilings, describe, floor_seconds
 from ..machine.progress import bar as progress_bar
 from ..right import reference
-from ..right.check import check
 from ..right.report import Report
 from ..run.fit import fit
 from ..run.function import Function
@@ -30,9 +29,8 @@ from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedErr
 from ..words.problem import Problem, members
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
-from .trusted import settings
 from .verdict import BELOW, BELOW_WORDS
-from .witness import Caught, audit
+from .witness import judged
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
@@ -100,21 +98,18 @@ class _Entry:
 
     def check(self, problem: Problem, seed: int) -> None:
         """Take down whether it is right."""
-        before = settings() if isinstance(self.kernel, Function) else {}
         try:
-            self.report = check(self.kernel, problem, seed=seed, scale=None)
+            found = judged(self.kernel, problem, seed=seed, scale=None)
         except UnsupportedError as error:
             self.note = f"declines: {self.kernel.unsupported(problem) or error}"
             return
         except LaunchError as error:
             self.failed("failed", error)
             return
-        self.right = self.report.ok
-        if self.right and isinstance(self.kernel, Function):
-            try:
-                self.note = "; ".join(audit(self.kernel, problem, before))
-            except Caught as error:
-                self.caught(str(error))
+        self.kernel, self.report, self.right = found.runnable, found.report, found.report.ok
+        self.note = "; ".join(found.notes)
+        if found.caught:
+            self.caught(found.caught)
         elif not self.right:
             first = self.report.failures[0].removesuffix(", the first of them:")
             self.note, self.failure = f"wrong: {first}", str(self.report)

@@ -63,8 +63,6 @@ def replaced() -> list[str]:
 
 # ---- torch's state, for all of a process: it changes what the other side computes, or how fast ---
 
-LEFT = "left torch's settings changed, which are the other side's too"
-
 
 def stream() -> int:
     """The current stream of the current GPU; 0 is the default one."""

@@ -38,7 +38,6 @@ class AB(Result):
     problem, engine, classes : what was run, where, and the precision classes of A and B.
     threshold : how far from 1 a ratio may be and still be called the same.
     modes : on a GPU, what each mode gave; the first one is the verdict's.
-    counted : on the simulator, A's and B's counters. They are no times.
     reports : the checks of A and B; empty if they were not wanted.
     caught : what A and B did instead of the work, or empty texts; see ``convlab/fast/cheats.md``.
     floors : seconds that the problem takes A's and B's class at least; NaN without a GPU.
@@ -53,7 +52,6 @@ class AB(Result):
     threshold: float
     classes: tuple[str, str]
     modes: tuple[Paired, ...] = ()
-    counted: tuple[Counters, Counters] | None = field(default=None, repr=False)
     reports: tuple[Report, ...] = field(default=(), repr=False)
     caught: tuple[str, str] = ("", "")
     floors: tuple[float, float] = (math.nan, math.nan)
@@ -65,6 +63,13 @@ class AB(Result):
     def ok(self) -> bool:
         """Whether neither was found wrong, nor caught."""
         return all(report.ok for report in self.reports) and not any(self.caught)
+
+    @property
+    def counted(self) -> tuple[Counters, Counters] | None:
+        """On the simulator, A's and B's counters, which are no times; None if one is wrong."""
+        if self.modes or not self.reports or not self.ok:
+            return None
+        return self.reports[0].counters, self.reports[-1].counters
 
     @property
     def verdicts(self) -> dict[str, str]:

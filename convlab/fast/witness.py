@@ -14,6 +14,7 @@ import math
 import random
 import threading
 import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..right import reference
+from ..right.check import check
+from ..right.report import Report
 from ..right.tally import ELEMENTWISE
 from ..run.data import inputs
-from ..run.function import Function
+from ..run.function import Function, declared
 from ..run.runnable import Launch, Runnable, explained
 from ..words.errors import LaunchError
 from ..words.problem import Problem
-from .trusted import LEFT, altered, replaced, stream
+from .trusted import altered, replaced, settings, stream
 
 _OUTPUTS = 128  # that are looked at
 _TRIES = 16  # at an element of x that an output depends on, beside the padding
@@ -108,10 +111,7 @@ class Witness:
         problem, runnable = self.launch.problem, self.launch.runnable
         if self.trusted:
             return
-        if names := replaced():
-            raise Caught(
-                runnable, f"while it ran {', '.join(names)} was replaced: the judge's own tools"
-            )
+        untouched(runnable)
         self.change(row)
         right = reference.truth(problem, *self.launch.inputs, where=self._where)
         self._put_back()
@@ -160,7 +160,53 @@ def _places(problem: Problem, rng: np.random.Generator) -> tuple[np.ndarray, ...
     return np.concatenate([n, k, p, q], 1), *one
 
 
-def audit(function: Function, problem: Problem, before: dict[str, Any]) -> list[str]:
+def untouched(runnable: Runnable, before: dict[str, Any] | None = None) -> None:
+    """Raise Caught if the judge's tools were replaced, or torch's settings are not as before."""
+    if names := replaced():
+        named = ", ".join(names)
+        raise Caught(runnable, f"while it ran {named} was replaced: the judge's own tools")
+    if changed := altered(before) if before else ():
+        text = "it left torch's settings changed, which are the other side's too: "
+        raise Caught(runnable, text + ", ".join(changed))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A runnable that was checked on a problem, of the class that it is right to."""
+
+    runnable: Runnable
+    report: Report
+    notes: list[str]  # what a reader should know of it
+    caught: str = ""  # what it did instead of the work
+
+
+def judged(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
+    """Check a runnable, and audit a callable; one that names no class and is not fp32 may be tf32.
+
+    The options are `check`'s, which says what is raised.
+    """
+    before, notes, caught = settings(), [], ""
+    if tools := replaced():
+        notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
+    report = check(runnable, problem, **options)
+    called = isinstance(runnable, Function)
+    if called and not report.ok and not declared(runnable.function):
+        coarse = replace(runnable, precision="tf32")
+        again = check(coarse, problem, **options)
+        if again.ok:
+            runnable, report = coarse, again
+            notes.append(f"{runnable.name} is right to tf32 only")
+    try:
+        untouched(runnable, before)
+        if called and report.ok:
+            notes += audit(runnable, problem)
+            untouched(runnable, before)
+    except Caught as error:
+        caught = str(error)
+    return Judged(runnable, report, notes, caught)
+
+
+def audit(function: Function, problem: Problem) -> list[str]:
     """Call a callable as the judge pleases, and return what a reader should know of it.
 
     x and w change under it before each call; y is looked at as soon as a call returns; the truth is
@@ -188,8 +234,6 @@ def audit(function: Function, problem: Problem, before: dict[str, Any]) -> list[
     left = [thread.name for thread in threading.enumerate() if thread not in threads]
     if left:
         notes.append(f"{function.name} left threads running: {', '.join(left)}")
-    if changed := altered(before):
-        raise Caught(function, f"it {LEFT}: {', '.join(changed)}")
     return notes
 
 
