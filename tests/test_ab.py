@@ -841,13 +841,18 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
     kernel, one_point = Fake(name="03"), sweeping.measure_point
     kernel.engine = "cuda"
     timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
-    monkeypatch.setattr(sweeping, "check", lambda *_, **__: SimpleNamespace(ok=True))
-    monkeypatch.setattr(sweeping.worker, "call", lambda *_, **__: next(timings))
+
+    def call(function, kernel, problem, time_limit, **options):
+        row = {"kernel": kernel.name, "right": True, "note": ""} | next(timings).cells
+        row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
+        return SimpleNamespace(frame=pd.DataFrame([row]))
+
+    monkeypatch.setattr(sweeping.worker, "call", call)
     monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
     found = dataclasses.replace(sweep("03", {"TILE": [8, 16]}), engine="cuda")
     assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
     assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
-    assert "03_smem_tile@TILE=16: unsteady: 3 samples until time was up" in str(found)
+    assert "03: unsteady: 3 samples until time was up" in str(found)
 
 
 def test_a_wrong_point_is_dropped(tmp_path):
@@ -862,11 +867,11 @@ def test_a_wrong_point_is_dropped(tmp_path):
 
 
 def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
-    seen = []
+    seen, row = [], {"right": True, "traffic_mb": 1.0, "note": ""}
     kernel = convlab.load("03", engine="sim", trace=False)
     with monkeypatch.context() as patch:
         patch.setattr(sweeping, "measure_point",
-                      lambda kernel, *_: seen.append(kernel) or {"traffic_mb": 1.0})  # fmt: skip
+                      lambda kernel, *_: seen.append(kernel) or row)  # fmt: skip
         sweep(kernel, {"TILE": [8, 16]})
     assert [each.trace for each in seen] == [False] * 2
     found = sweep(kernel, {"TILE": [16]})

@@ -10,7 +10,6 @@ import pandas as pd
 
 from ..machine.device import describe
 from ..machine.progress import bar as progress_bar
-from ..right.check import check
 from ..run import worker
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, resolve
@@ -18,14 +17,13 @@ from ..show import charts
 from ..show.plot import Chart
 from ..show.result import Table
 from ..words import arguments
-from ..words.errors import BuildError, ConvlabError, ProblemError, UnsupportedError
+from ..words.errors import ConvlabError, ProblemError
 from ..words.problem import Problem, members
-from .compare import build_all, counted, reason
+from .compare import build_all, compare, reason
 from .comparison import COSTS, Costly
-from .measure import measure
 
 LIMIT_SECONDS = 1.0  # for measuring one point
-_SPARE_SECONDS = 60.0
+_SPARE_SECONDS = 60.0  # for checking it
 _Task = tuple[dict[str, Any], tuple]  # a row, and `measure_point`'s arguments for it
 
 
@@ -37,10 +35,9 @@ class Sweep(Costly):
     ----------
     kernel, tunables, engine : what was swept, and where: "cuda" or "sim".
     frame : one row for each valid point, best first within a problem: problem, one column for each
-        tunable, kernel, then time_ms, spread_pct, samples, stable (GPU), or traffic_mb,
-        shared_wavefronts, host_seconds (simulator).
+        tunable, kernel, then those of a `Comparison`.
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
-        build", "declined", "failed", "wrong"), reason.
+        build", "declines", "failed", "wrong", "caught"), reason.
     notes : lines: device, scaling.
     """
 
@@ -54,11 +51,11 @@ class Sweep(Costly):
     @property
     def ok(self) -> bool:
         """Whether at least one point is valid and none gave a wrong result."""
-        return len(self.frame) > 0 and "wrong" not in set(self.dropped["kind"])
+        return len(self.frame) > 0 and not {"wrong", "caught"} & set(self.dropped["kind"])
 
     @property
     def declined(self) -> bool:
-        return self.frame.empty and set(self.dropped["kind"]) == {"declined"}
+        return self.frame.empty and set(self.dropped["kind"]) == {"declines"}
 
     @property
     def best(self) -> dict[str, str]:
@@ -81,14 +78,12 @@ class Sweep(Costly):
 
     @property
     def details(self) -> Sequence[str]:
-        """What was dropped and why; what is not steady; the best."""
+        """What was dropped and why; what was noted; the best."""
         lines = []
         for row in self.dropped.itertuples():
             why = row.reason if len(row.reason) <= 160 else row.reason[:159] + "…"
             lines.append(f"  dropped {row.kernel} on {row.problem}: {row.kind}: {why}")
-        if "stable" in self.frame:
-            for row in self.frame[~self.frame["stable"].astype(bool)].itertuples():
-                lines.append(f"  {row.kernel}: unsteady: {row.samples} samples until time was up")
+        lines += [f"  {row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
         return lines + [f"  best on {problem}: {name}" for problem, name in self.best.items()]
 
     @property
@@ -104,12 +99,13 @@ def sweep(
     kernel: Any, tunables: Mapping[str, Iterable[int]],
     problems: Problem | str | Iterable[Problem | str] = "square", *, engine: str = "auto",
     executor: Executor | None = None, seed: int = 0, limit_seconds: float = LIMIT_SECONDS,
-    progress: bool = True, isolate: bool = True,
+    progress: bool = True,
 ) -> Sweep:  # fmt: skip
     """Measure a kernel for every combination of tunables, on every problem.
 
-    All points are built first, several at a time. Each is then checked and measured (L2 cold); one
-    that does not build, declines the problem, fails or is wrong is dropped, with the reason.
+    All points are built first, several at a time. Each is then checked and measured as `compare`
+    does, on a GPU in the worker process, so that a crash costs one point; one that does not build,
+    declines the problem, fails or is wrong is dropped, with the reason.
 
     >>> result = convlab.sweep("03_smem_tile", {"TILE": [8, 16], "K_TILE": [16, 32]}, ["wide"])
     >>> result.plot()
@@ -142,7 +138,6 @@ def sweep(
     executor : runs the tasks; None runs them here, one after the other.
     seed, limit_seconds : of the data; for measuring one point.
     progress : show a progress bar.
-    isolate : run on a GPU in the worker process, so that a crash costs one point.
 
     Returns
     -------
@@ -155,7 +150,6 @@ def sweep(
     """
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(progress, "progress")
-    arguments.flag(isolate, "isolate")
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     if not (executor is None or isinstance(executor, Executor)):
@@ -178,9 +172,10 @@ def sweep(
         for point, tuned, error in zip(points, kernels, errors, strict=True):
             rows.append({"problem": problem.label, **point, "kernel": tuned.name})
             if error is not None:
-                rows[-1] |= {"kind": "does not build", "reason": reason(error, tuned.name)}
+                why = f"does not build: {reason(error, tuned.name)}"
+                rows[-1] |= {"right": False, "note": why}
             else:
-                tasks.append((rows[-1], (tuned, problem, seed, limit_seconds, isolate)))
+                tasks.append((rows[-1], (tuned, problem, seed, limit_seconds)))
     done = _done(tasks, executor)
     for row, found in progress_bar(done, "measuring", len(tasks), **quiet):
         row |= found
@@ -200,32 +195,26 @@ def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict,
         try:
             found = future.result()
         except Exception as error:  # the executor's own: a process that died, a task given up
-            found = {"kind": "failed", "reason": f"{type(executor).__name__} lost it: {error!r}"}
+            note = f"failed: {type(executor).__name__} lost it: {error!r}"
+            found = {"right": False, "note": note}
         yield futures[future], found
 
 
 def measure_point(
-    kernel: Kernel, problem: Problem, seed: int, limit_seconds: float, isolate: bool
+    kernel: Kernel, problem: Problem, seed: int, limit_seconds: float
 ) -> dict[str, Any]:
-    """Check and measure one point: the task that an executor is given; returns part of a row."""
+    """Compare one point with nothing: the task that an executor is given; returns its row."""
+    options = {"scale": None, "baselines": (), "seed": seed, "limit_seconds": limit_seconds}
+    options |= {"progress": False}
     try:
-        report = check(kernel, problem, seed=seed, isolate=isolate)
-        if not report.ok:
-            return {"kind": "wrong", "reason": "; ".join(report.failures)}
         if kernel.simulated:
-            return counted(report)
-        options = {"seed": seed, "limit_seconds": limit_seconds, "judged": [True]}
-        if isolate:
-            limit = _SPARE_SECONDS + 3 * limit_seconds
-            timing = worker.call(measure, kernel, problem, time_limit=limit, **options)
+            found = compare(kernel, problem, **options)
         else:
-            timing = measure(kernel, problem, **options)
+            limit = _SPARE_SECONDS + 3 * limit_seconds
+            found = worker.call(compare, kernel, problem, time_limit=limit, **options)
     except ConvlabError as error:
-        kinds = {UnsupportedError: "declined", BuildError: "does not build"}
-        return {"kind": kinds.get(type(error), "failed"), "reason": reason(error, kernel.name)}
-    if timing.caught:
-        return {"kind": "wrong", "reason": timing.caught}
-    return timing.cells | {"stable": timing.stable}
+        return {"right": False, "note": f"failed: {reason(error, kernel.name)}"}
+    return found.frame.to_dict("records")[0]
 
 
 def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
@@ -245,10 +234,11 @@ def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
 def _frames(rows: list[dict[str, Any]], names: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The valid points, best first within a problem, and those dropped."""
     keys, labels = ["problem", *names, "kernel"], [row["problem"] for row in rows]
-    valid = [row for row in rows if "kind" not in row]
+    valid = [row for row in rows if row["right"]]
     cost = "time_ms" if valid and "time_ms" in valid[0] else "traffic_mb"
     valid.sort(key=lambda row: (labels.index(row["problem"]), row[cost]))
     frame = pd.DataFrame(valid, columns=None if valid else keys)
     frame.attrs["tunables"] = names
-    dropped = [row for row in rows if "kind" in row]
+    dropped = [[*map(row.get, keys), *row["note"].split(": ", 1)] for row in rows
+               if not row["right"]]  # fmt: skip
     return frame, pd.DataFrame(dropped, columns=[*keys, "kind", "reason"])
