@@ -768,7 +768,7 @@ def test_a_timed_result_is_drawn_and_dumped(tmp_path):
     document = dumped(result)
     assert document["rows"][0]["mhz"] == 1980 and document["interval"][0] > 1.01
     assert pickle.loads(pickle.dumps(result.modes)) == result.modes
-    assert len(result.rounds) == 64 and not result.rounds["ratio"].isna().any()
+    assert len(result.samples) == 64 and not result.samples["ratio"].isna().any()
 
 
 def test_too_few_rounds_give_no_interval_and_no_infinity():

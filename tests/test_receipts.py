@@ -50,7 +50,7 @@ def test_receipt_has_sources_flags_versions_and_all_samples(simulated, own_folde
     assert re.match(r"20\d\d-\d\d-\d\dT", made["when"])
     result = on_gpu()
     document = json.loads(result.save(own_folder / "new" / "r.json").read_text())
-    assert len(document["samples"]) == len(result.rounds) == 64
+    assert len(document["samples"]) == len(result.samples) == 64
     assert document["rows"][0]["mhz"] == 1980 and document["kind"] == "AB"
 
 
@@ -114,8 +114,8 @@ def test_same_samples_change_nothing_but_their_day(own_folder):
 
 NO_RECEIPTS = {
     "empty": (b"", "no receipt"), "a list": (b"[]", "no receipt"), "other JSON": (b"{}", "no receipt"),
-    "another version's": (b'{"convlab_receipt": 99}', "another convlab, of format 99, not 1"),
-    "cut": (b'{"convlab_receipt": 1, "kind": "AB"}', "not all of one"), "bytes": (b"\xff", "UTF-8"),
+    "another version's": (b'{"convlab_receipt": 99}', "another convlab, of format 99, not 2"),
+    "cut": (b'{"convlab_receipt": 2, "kind": "AB', "no receipt"), "bytes": (b"\xff", "UTF-8"),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ..show import charts
 from ..show.plot import COST_LABELS, Chart
 from ..show.result import Result, Several, Table, short
 from ..words.problem import Problem
+from .receipts import cost
 
 COSTS = {  # a frame's columns: heading, format
     "time_ms": "time ms",
@@ -72,6 +73,17 @@ class Comparison(Costly):
     reports: tuple[Report, ...] = field(default=(), repr=False)
     samples: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
     made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def costs(self) -> list[dict[str, Any]]:
+        sources = {each["name"]: each for each in self.made.get("kernels", ())}
+        mode = "cold" if self.cost == "time_ms" else ""
+        taken = dict(iter(self.samples.groupby("kernel")["ms"])) if mode else {}
+        known = self.frame.dropna(subset=self.cost) if self.cost in self.frame else self.frame[:0]
+        return [
+            cost(name, self.problem, value, sources.get(name, {}), mode, taken.get(name, ()))
+            for name, value in zip(known["kernel"], known[self.cost], strict=True)
+        ]
 
     @property
     def engine(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ..show import charts
@@ -20,15 +21,15 @@ from ..words import arguments
 from ..words.errors import ProblemError
 from ..words.problem import Problem
 
-_COLUMNS = ["when", "gpu", "problem", "mode", "kernel", "cost", "low", "high", "unit", "source"]
-_KEYS = {"kind", "text", "ok", "sentence", "rows", "notes", "made", "samples"}
+_COLUMNS = ["when", "gpu", "problem", "mode", "kernel", "cost", "low", "high", "unit", "source",
+            "build", "torch", "driver", "convlab"]  # fmt: skip
 _UNDATED = {"when": "undated", "gpu": None, "versions": {}}  # of what was timed by nobody
 _FACTS = {"gpu": "GPU", **{name: name for name in ("source", "torch", "driver", "convlab")}}
 
 
 @dataclass(frozen=True, repr=False)
 class Receipt(Result):
-    """A result that was saved: it reads as it did then.
+    """A result that was saved: it reads as it did then, and is drawn as its costs.
 
     Attributes
     ----------
@@ -47,13 +48,15 @@ class Receipt(Result):
     sentence = property(lambda self: self.document["sentence"])
     notes = property(lambda self: tuple(self.document["notes"]))
     made = property(lambda self: _UNDATED | self.document["made"])
-    frame = property(lambda self: _frame(self.document["rows"]))
-    samples = property(lambda self: _frame(self.document["samples"]))
+    frame = property(lambda self: pd.DataFrame(self.document["rows"]))
+    samples = property(lambda self: pd.DataFrame(self.document["samples"]))
 
     @property
-    def costs(self) -> pd.DataFrame:
-        parts = self.document.get("results", [self.document])
-        return pd.DataFrame([row for part in parts for row in _costs(part)])
+    def costs(self) -> list[dict[str, Any]]:
+        versions = self.made["versions"]
+        where = {"when": self.made["when"][:16], "gpu": self.made["gpu"] or "simulator"}
+        where |= {name: versions.get(name) for name in ("torch", "driver", "convlab")}
+        return [where | row for row in self.document["costs"]]
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.document)
@@ -64,14 +67,7 @@ class Receipt(Result):
     __repr__ = __str__
 
     def figure(self) -> Chart:
-        """Draw an A/B and a comparison as they were drawn, of others the costs."""
-        found, label = self.document, _problem(self.document)
-        if self.kind == "AB":
-            title = f"B = {found['b']} against A = {found['a']}, {label}"
-            return charts.ab_chart(self.frame, self.samples, found["threshold"], title, self.notes)
-        if self.kind == "Comparison":
-            return charts.error_and_cost(self.frame, label, self.notes)
-        return charts.history_chart(self.costs, self.sentence, self.notes)
+        return charts.history_chart(pd.DataFrame(self.costs), self.sentence, self.notes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,7 +77,8 @@ class History(Result):
     Attributes
     ----------
     receipts : the receipts.
-    frame : the costs of all: when, gpu, problem, mode, kernel, cost, low, high, unit, source.
+    frame : the costs of all: when, gpu, problem, mode, kernel, cost, low, high, unit, source, build,
+        torch, driver, convlab.
     changes : lines: what a kernel's cost became from one receipt to the next, and what changed.
     """
 
@@ -95,7 +92,7 @@ class History(Result):
 
     @property
     def frame(self) -> pd.DataFrame:
-        return pd.concat([r.costs for r in self.receipts] or [pd.DataFrame(columns=_COLUMNS)])
+        return pd.DataFrame([row for r in self.receipts for row in r.costs], columns=_COLUMNS)
 
     @property
     def sentence(self) -> str:
@@ -103,21 +100,19 @@ class History(Result):
         if not self.receipts:
             return f"no receipts there: `save` puts them in {receipts_folder()}, or name files"
         days = sorted({receipt.made["when"][:10] for receipt in self.receipts})
-        kernels = self.frame["kernel"].nunique() if len(self.frame) else 0
-        span = " to ".join(dict.fromkeys([days[0], days[-1]]))
-        return f"{len(self.receipts)} receipts, {kernels} kernels, {span}"
+        kernels, span = self.frame["kernel"].nunique(), dict.fromkeys([days[0], days[-1]])
+        return f"{len(self.receipts)} receipts, {kernels} kernels, {' to '.join(span)}"
 
     @property
     def tables(self) -> Sequence[Table]:
         shown = {"when": "when", "kernel": "kernel", "problem": "problem", "mode": "mode",
                  "cost": ("cost", short), "unit": "unit", "source": "source",
                  "gpu": "GPU"}  # fmt: skip
-        left = ("kernel", "problem", "GPU")
-        return (Table(self.frame, shown, left),) if len(self.frame) else ()
+        return (Table(self.frame, shown, left=("kernel", "problem", "GPU")),)
 
     @property
     def changes(self) -> Sequence[str]:
-        return list(_changes(self.frame)) if len(self.frame) else []
+        return list(_changes(self.frame))
 
     @property
     def details(self) -> Sequence[str]:
@@ -178,51 +173,27 @@ def _read(path: str | Path) -> Receipt:
         document = json.loads(text)
         version = document["convlab_receipt"]
     except (ValueError, LookupError, TypeError):
-        document, version = {}, RECEIPT
+        told = "is no receipt: result.save(path) and --save write them"
+        raise ProblemError(f"{path} {told}") from None
     if version != RECEIPT:
         raise ProblemError(
             f"{path} is a receipt of another convlab, of format {arguments.shown(version)}, not "
             f"{RECEIPT}: read it with that one"
         )
-    if not _KEYS <= document.keys():
-        text = "no receipt, or not all of one: result.save(path) and --save write them"
-        raise ProblemError(f"{path} is {text}")
     return Receipt(Path(path), document)
 
 
-def _costs(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows of `Receipt.costs` of one problem."""
-    made, rows = document["made"], document["rows"]
-    kernels = {each["name"]: each for each in made.get("kernels", ())}
-    ordered = [*kernels.values()] * (2 if len(kernels) == 1 else 1)
-    samples = _frame(document["samples"])
-
-    def row(name: str, mode: str, cost: Any, source: Any, taken: Any = ()) -> dict[str, Any]:
-        low, high = taken.quantile([0.25, 0.75]) if len(taken) else (cost, cost)
-        return {
-            "when": made["when"][:16], "gpu": made["gpu"] or "simulator", "mode": mode,
-            "problem": _problem(document),
-            "kernel": re.sub(r"#\w+| \([AB]\)$", "", name), "cost": cost, "low": low, "high": high,
-            "unit": "ms" if mode else "MB", "source": source and (source["digest"] or "")[:6],
-            "build": source and source["build"],
-            **{name: made["versions"][name] for name in ("torch", "driver", "convlab")},
-        }  # fmt: skip
-
-    if document["kind"] == "AB":
-        for side, source in zip("ab", ordered, strict=False):
-            for each in rows:
-                if each.get("mode"):
-                    taken = samples[samples["mode"] == each["mode"]][f"{side}_ms"]
-                    yield row(document[side], each["mode"], each[f"{side}_ms"], source, taken)
-                elif each["counter"] == "traffic_bytes":
-                    yield row(document[side], "", each[side] / 1e6, source)
-    elif document["kind"] == "Comparison":
-        for each in rows:
-            name, mode = each["kernel"], "cold" if "time_ms" in each else ""
-            cost = each["time_ms" if mode else "traffic_mb"]
-            taken = samples[samples["kernel"] == name]["ms"] if len(samples) else ()
-            if cost is not None:
-                yield row(name, mode, cost, kernels.get(name), taken)
+def cost(
+    kernel: str, problem: Problem, value: float, source: Mapping[str, Any], mode: str = "",
+    samples: Sequence[float] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Return a row of costs: ms of a kernel made of a source, in a mode; without one, MB."""
+    low, high = np.quantile(samples, [0.25, 0.75]) if len(samples) else (value, value)
+    return {
+        "problem": problem.label, "mode": mode, "kernel": re.sub(r"#\w+| \([AB]\)$", "", kernel),
+        "cost": value, "low": low, "high": high, "unit": "ms" if mode else "MB",
+        "source": (source.get("digest") or "")[:6], "build": source.get("build"),
+    }  # fmt: skip
 
 
 def _changes(costs: pd.DataFrame) -> Iterator[str]:
@@ -239,24 +210,3 @@ def _changes(costs: pd.DataFrame) -> Iterator[str]:
             cost = f"{short(old['cost'])} to {short(new['cost'])} {new['unit']}"
             times = f"x{new['cost'] / old['cost']:.4g}" if old["cost"] else "from nothing"
             yield f"{place}: {cost}, {times}; {', '.join(other) or 'no change known'}"
-
-
-def _problem(document: Mapping[str, Any]) -> str:
-    """The problem's name, or all its numbers; a report has its text, a set none."""
-    problem = document.get("problem") or ""
-    if isinstance(problem, str):
-        return problem
-    pairs = ([problem[f"{key}_{side}"] for side in "hw"] for key in ("stride", "pad", "dilation"))
-    sizes = [problem[key] for key in "NCHWKRS"]
-    rest = (problem[key] for key in ("groups", "bias", "relu", "name"))
-    return Problem(*sizes, *pairs, *rest).label
-
-
-def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows of JSON as a frame: None is NaN again in columns of numbers."""
-    frame = pd.DataFrame(rows)
-    for name in frame:
-        kinds = {type(value) for value in frame[name]} - {type(None)}
-        if kinds <= {int, float}:
-            frame[name] = pd.to_numeric(frame[name])
-    return frame

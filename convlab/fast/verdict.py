@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ..right.report import Report, traffic_bytes
@@ -14,6 +15,7 @@ from ..show.plot import Chart
 from ..show.result import BAD, GOOD, Result, Several
 from ..words.problem import Problem
 from .paired import Paired
+from .receipts import cost
 
 _COUNTERS = (
     "traffic_bytes", "global_load_bytes", "global_store_bytes", "library_bytes",
@@ -57,7 +59,6 @@ class AB(Result):
     floors: tuple[float, float] = (math.nan, math.nan)
     notes: tuple[str, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    samples = property(lambda self: self.rounds)
 
     @property
     def ok(self) -> bool:
@@ -129,7 +130,7 @@ class AB(Result):
         return pd.DataFrame(rows)
 
     @property
-    def rounds(self) -> pd.DataFrame:
+    def samples(self) -> pd.DataFrame:
         """One row for each round that counts: mode, round, a_ms, b_ms, ratio."""
         rows = [
             (mode.mode, i, 1e3 * a, 1e3 * b, b / a)
@@ -137,6 +138,20 @@ class AB(Result):
             for i, (a, b) in enumerate(zip(mode.a_seconds, mode.b_seconds, strict=True))
         ]
         return pd.DataFrame(rows, columns=["mode", "round", "a_ms", "b_ms", "ratio"])
+
+    @property
+    def costs(self) -> list[dict[str, Any]]:
+        rows = []
+        sources = self.made.get("kernels", ({}, {}))
+        sides = zip((self.a, self.b), sources, self.counted or (None, None), strict=True)
+        for i, (name, source, counters) in enumerate(sides):
+            for mode in self.modes:
+                taken = 1e3 * np.array((mode.a_seconds, mode.b_seconds)[i])
+                time = 1e3 * mode.seconds[i]
+                rows.append(cost(name, self.problem, time, source, mode.mode, taken))
+            if moved := traffic_bytes(counters):
+                rows.append(cost(name, self.problem, moved / 1e6, source))
+        return rows
 
     @property
     def sentence(self) -> str:
@@ -218,7 +233,7 @@ class AB(Result):
 
     def figure(self) -> Chart:
         title = f"B = {self.b} against A = {self.a}, {self.problem.label}"
-        return charts.ab_chart(self.frame, self.rounds, self.threshold, title, self.notes)
+        return charts.ab_chart(self.frame, self.samples, self.threshold, title, self.notes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,4 +257,4 @@ class ABs(Several):
             rows = rows.assign(mode=rows["problem"] + ", " + rows["mode"])
         elif "counter" in rows:
             rows = rows[rows["counter"] == "traffic_bytes"].assign(counter=rows["problem"])
-        return charts.ab_chart(rows, first.rounds, first.threshold, self.sentence, self.notes)
+        return charts.ab_chart(rows, first.samples, first.threshold, self.sentence, self.notes)

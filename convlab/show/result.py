@@ -31,7 +31,7 @@ from ..words.problem import Problem
 if TYPE_CHECKING:
     from .plot import Chart
 
-RECEIPT = 1  # the version of what `Result.save` writes
+RECEIPT = 2  # the version of what `Result.save` writes
 WIDTH = 100  # columns of what is no terminal, or does not tell
 GOOD, BAD = "#009E73", "#D55E00"
 _NARROWEST = 12  # what a column of names may be cut down to
@@ -56,6 +56,7 @@ class Result:
     about: Mapping[str, Any] = MappingProxyType({})  # for JSON: any values that `plain` takes
     made: Mapping[str, Any] = MappingProxyType({})  # when, on what, of which sources
     samples: Any = ()  # all of them, as a frame
+    costs: Sequence[Mapping[str, Any]] = ()  # what `convlab history` shows of it: rows
 
     def figure(self) -> Chart:
         """Draw it."""
@@ -90,7 +91,7 @@ class Result:
         own = {
             "convlab_receipt": RECEIPT, "kind": type(self).__name__, "text": str(self),
             "ok": self.ok, "sentence": self.sentence, "rows": self.frame, "notes": self.notes,
-            "made": self.made, "samples": self.samples,
+            "made": self.made, "samples": self.samples, "costs": self.costs,
         }  # fmt: skip
         return {**plain(own), **self.to_dict()}
 
@@ -202,6 +203,11 @@ class Several(Result):
     def made(self) -> Mapping[str, Any]:
         """The first one's."""
         return self.results[0].made if self.results else {}
+
+    @property
+    def costs(self) -> Sequence[Mapping[str, Any]]:
+        """The rows of all."""
+        return [row for result in self.results for row in result.costs]
 
     @property
     def receipt(self) -> dict[str, Any]:
