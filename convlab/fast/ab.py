@@ -33,13 +33,14 @@ def ab(
     a: Any, b: Any, problem: Problem | str | Iterable[Problem | str] = "square", *,
     mode: str | Sequence[str] = MODES, engine: str = "auto", scale: str | None = "auto",
     check: bool = True, careful: bool = False, threshold: float = THRESHOLD,
-    limit_seconds: float = SECONDS, seed: int = 0, isolate: bool = True,
+    limit_seconds: float = SECONDS, seed: int = 0,
 ) -> AB | ABs:  # fmt: skip
     """Say whether B is faster than A on a problem, or slower, or the same; first, whether right.
 
     On a GPU both are built, checked, and timed in interleaved rounds of random order until the
     ratio of their times is known (`fast.paired` says how a round is timed, `fast.ratio` how the
-    verdict follows). On the simulator their counters are compared, and no time is given.
+    verdict follows): in the worker process, unless a callable cannot be sent there. On the
+    simulator their counters are compared, and no time is given.
 
     >>> before = convlab.load("03_smem_tile").pinned()     # then edit the file
     >>> convlab.ab(before, "03_smem_tile", "wide")
@@ -63,7 +64,6 @@ def ab(
     limit_seconds : for the rounds of a mode in four places, which end sooner once the interval is
         no wider than the threshold. Where six rounds take longer, up to four times it.
     seed : of the data and of the order.
-    isolate : on a GPU, measure in the worker process, unless a callable cannot be sent there.
 
     Returns
     -------
@@ -84,7 +84,6 @@ def ab(
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
     arguments.flag(careful, "careful")
-    arguments.flag(isolate, "isolate")
     threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     seed = arguments.whole(seed, "seed")
@@ -95,15 +94,13 @@ def ab(
     for each in chosen:
         smaller, scaled = fit(each, sides, scale)
         notes = [scaled] if scaled else []
-        found.append(
-            _compared(sides, smaller, check, threshold, modes, until, isolate, notes, careful)
-        )
+        found.append(_compared(sides, smaller, threshold, modes, until, careful, notes))
     return ABs(tuple(found)) if of_set else found[0]
 
 
 def _compared(
-    sides: Sequence[Runnable], problem: Problem, check: bool, threshold: float,
-    modes: Sequence[str], until: Until, isolate: bool, notes: list[str], careful: bool,
+    sides: Sequence[Runnable], problem: Problem, threshold: float, modes: Sequence[str],
+    until: Until, careful: bool, notes: list[str],
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
     kernels, labels = list(sides), [kernel.name for kernel in sides]
@@ -119,11 +116,10 @@ def _compared(
     for kernel in sides:
         kernel.build()
     gpu, found, caught = describe(sides[0].device), [], ["", ""]
-    if check or not gpu:  # on the simulator the check is the run whose counters are compared
-        options = {"seed": until.seed, "isolate": isolate}
-        found = [judged(kernel, problem, **options) for kernel in sides[: 1 if same else 2]]
-    else:
+    if gpu and until.trusted:
         notes.append("not checked: check=False")
+    else:  # on the simulator the check is the run whose counters are compared
+        found = [judged(each, problem, seed=until.seed) for each in sides[: 1 if same else 2]]
     reports = [each.report for each in found]
     for i, each in enumerate(found):
         kernels[i], caught[i] = each.runnable, each.caught
@@ -143,7 +139,7 @@ def _compared(
         notes.append(f"unlike precision classes: A {classes[0]}, B {classes[1]}")
     measured: dict[str, Any] = {}
     if gpu and all(report.ok for report in reports) and not any(caught):
-        modes = _measured(kernels, problem, modes, until, isolate, notes, careful)
+        modes = _measured(kernels, problem, modes, until, careful, notes)
         caught = ["".join(mode.caught[i] for mode in modes) for i in (0, 1)]
         peaks = ceilings(kernels[0].device)
         floors = (floor_seconds(problem, k.precision, peaks, k.format) for k in kernels)
@@ -162,14 +158,12 @@ def _compared(
 
 def _measured(
     kernels: Sequence[Runnable], problem: Problem, modes: Sequence[str], until: Until,
-    isolate: bool, notes: list[str], careful: bool = False,
+    careful: bool, notes: list[str],
 ) -> list[Paired]:  # fmt: skip
     """Time both, in the worker process if that can be; with care, in one after the other."""
-    if isolate and not worker.can_cross(*kernels):
-        notes.append("measured in this process: a callable that pickle cannot send was given")
-        isolate = False
     task = (*kernels, problem, modes, until)
-    if not isolate:
+    if not worker.can_cross(*kernels):
+        notes.append("measured in this process: a callable that pickle cannot send was given")
         return paired.measure_pair(*task)
     limit = _SPARE_SECONDS + 9 * until.limit_seconds * len(modes)  # 8 places, 4 times their time
     if not careful:

@@ -87,7 +87,6 @@ class Paired:
     b_seconds: tuple[float, ...]
     discarded: int  # rounds left out: the clock was held down, or noise hid the kernel
     method: str  # in words, what was timed
-    lone: tuple[float, float] = (math.nan, math.nan)  # as of `Plan`
     mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
     notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
     runs: tuple[Ratio, ...] = ()  # of each place in memory, or each process, if several
@@ -99,12 +98,6 @@ class Paired:
         a, b = (statistics.median(s or [math.nan]) for s in (self.a_seconds, self.b_seconds))
         return a, b
 
-    @property
-    def overheads(self) -> tuple[float, float]:
-        """What events see of a single launch of A and B beyond its median."""
-        (a, b), (lone_a, lone_b) = self.seconds, self.lone
-        return lone_a - a, lone_b - b
-
 
 @dataclass
 class Plan:
@@ -112,7 +105,6 @@ class Plan:
 
     turns: Sequence[Turn]
     method: str
-    lone: tuple[float, float] = (math.nan, math.nan)  # what events see of a launch, timed in graphs
     notes: tuple[str, ...] = ()
 
 
@@ -171,7 +163,6 @@ def merged(runs: Sequence[Paired], target: float, fresh: bool = False) -> Paired
         b_seconds=tuple(s for run in runs for s in run.b_seconds),
         discarded=sum(run.discarded for run in runs),
         method=f"{first.method}; {len(runs)} runs, {anew}",
-        lone=tuple(statistics.median(run.lone[i] for run in runs) for i in (0, 1)),
         mhz=(int(statistics.median(middle)), min(low), max(high)) if mhz else None,
         notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
@@ -228,7 +219,7 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
         notes.append(f"whether the clock was held down is not known: {clock.missing}")
     return Paired(
         mode, ratio, *(tuple(each[side] for each in kept) for side in (0, 1)),
-        discarded=len(everything) - len(kept) + lost, method=plan.method, lone=plan.lone,
+        discarded=len(everything) - len(kept) + lost, method=plan.method,
         mhz=(int(statistics.median(mhz)), min(mhz), max(mhz)) if mhz else None,
         notes=tuple(notes),
     )  # fmt: skip
@@ -250,8 +241,7 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     flush = flush_buffer(kernels[0].device)
     launches = _launches(kernels, problem, until.seed)
     plan = _one_by_one(kernels, problem, until, clock, flush, launches)
-    lone = tuple(centre(turn()) for turn in plan.turns)
-    if max(lone) >= _COLD_GRAPH_SECONDS or launches is None:
+    if max(centre(turn()) for turn in plan.turns) >= _COLD_GRAPH_SECONDS or launches is None:
         return plan
     witnesses = [Witness(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
 
@@ -272,7 +262,7 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
     method = f"CUDA graphs of {_COLD_BATCH} flushes and launches, less the time of the flushes"
-    return Plan(turns, method, lone)
+    return Plan(turns, method)
 
 
 def _one_by_one(
@@ -322,7 +312,7 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         return Plan(turns(False), f"launches back to back, no flush; {place}")
     several = " and ".join(map(str, sorted(set(counts))))
     try:
-        return Plan(turns(True), f"CUDA graphs of {several} launches; {place}", lone)
+        return Plan(turns(True), f"CUDA graphs of {several} launches; {place}")
     except (RuntimeError, LaunchError) as error:
         note = _not_captured(error, kernels[0].device)
         method = f"{several} launches in a row, each from the host; {place}"

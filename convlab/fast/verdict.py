@@ -116,7 +116,7 @@ class AB(Result):
             return rows.assign(ratio=rows["b"] / rows["a"])
         rows = []
         for mode, verdict in zip(self.modes, self.verdicts.values(), strict=True):
-            (a, b), (over_a, over_b), ratio = mode.seconds, mode.overheads, mode.ratio
+            (a, b), ratio = mode.seconds, mode.ratio
             mhz = dict(zip(("mhz", "mhz_low", "mhz_high"), mode.mhz or [None] * 3, strict=True))
             rows.append({
                 "mode": mode.mode, "verdict": verdict, "ratio": ratio.value, "low": ratio.low,
@@ -124,7 +124,6 @@ class AB(Result):
                 "a_ms": 1e3 * a, "b_ms": 1e3 * b,
                 "a_x_floor": a / self.floors[0], "b_x_floor": b / self.floors[1],
                 "below_floor": min(a / self.floors[0], b / self.floors[1]) < BELOW,
-                "a_overhead_us": 1e6 * over_a, "b_overhead_us": 1e6 * over_b,
                 **mhz, "method": mode.method,
             })  # fmt: skip
         return pd.DataFrame(rows)
@@ -198,9 +197,6 @@ class AB(Result):
             for side, seconds, floor in zip("AB", mode.seconds, self.floors, strict=True):
                 over = f" ({seconds / floor:.3g}x floor)" if floor > 0 else ""
                 times.append(f"{side} {1e3 * seconds:.4g} ms{over}")
-            if min(mode.overheads) >= 0:
-                a, b = (1e6 * seconds for seconds in mode.overheads)
-                times.append(f"launch overhead apart: A {a:.1f} µs, B {b:.1f} µs")
             clock = (
                 "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
             )
