@@ -14,7 +14,6 @@ import torch.nn.functional as F
 
 import convlab
 from convlab.fast import best as module
-from convlab.fast import versus
 from convlab.fast.best import Auto, candidates, ruled
 from convlab.fast.comparison import Comparison
 from convlab.machine import toolchain
@@ -23,7 +22,7 @@ from convlab.run.baselines import baseline
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import CatalogError, LaunchError, ProblemError
 from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems
-from tests.instruments import tables
+from tests.instruments import tables, versus
 from tests.instruments.picture import beside_cudnn
 
 SMALL = "N=2,C=3,H=9,W=8,K=4,R=3,S=3"
@@ -355,7 +354,7 @@ def test_it_is_asked_of_the_rule(gpu, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_set_is_timed_without_a_gpu():
-    with pytest.raises(LaunchError, match=r"on the simulator: bench KERNEL --problem P"):
+    with pytest.raises(LaunchError, match="traffic on the simulator: python -m convlab"):
         versus.versus(["square"])
 
 

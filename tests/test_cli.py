@@ -31,7 +31,7 @@ from tests.test_report_schema import VALIDATOR
 
 REPOSITORY = Path(__file__).parent.parent
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
-COMMANDS = ["list", "check", "compare", "diff", "cache", "bench", "doctor"]
+COMMANDS = ["list", "check", "compare", "diff", "cache", "doctor"]
 WRONG = (FOLDER / "ones.cu").read_text()
 
 
@@ -73,7 +73,7 @@ def run(tmp_path, monkeypatch, capfd) -> Callable[..., Done]:
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Done:
-        if words and words[0] in ("check", "compare", "bench") and "--engine" not in words:
+        if words and words[0] in ("check", "compare") and "--engine" not in words:
             words += ("--engine", "sim")
         capfd.readouterr()
         try:
@@ -261,8 +261,8 @@ def test_readmes_tables_stand_between_its_markers(tmp_path, capsys):
         "# top\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nbottom\n"
         "<!-- ladder: begin -->\nold\n<!-- ladder: end -->\n"
     )
-    words = ["01", "--problem", SMALL, "--engine", "sim"]
-    tables.main([str(readme), *words])
+    found = convlab.compare("01", [SMALL], engine="sim")
+    tables.publish(readme, "headline", found)
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] is True and len(document["results"]) == 1
     text = readme.read_text()
@@ -270,7 +270,7 @@ def test_readmes_tables_stand_between_its_markers(tmp_path, capsys):
     assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
     assert text.endswith("\n<!-- ladder: end -->\n") and "\nold\n" not in text
     assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
-    tables.main([str(readme), *words])
+    tables.publish(readme, "headline", found)
     assert readme.read_text() == text
     for path, more, said in (("README.md", ["--set", "resnet50"], "one line <!-- resnet50: begin -->"),
                              ("none.md", [], "none.md")):  # fmt: skip
@@ -374,11 +374,6 @@ def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, se
     assert run("check", "01", "--setting", "zeros").status == 2  # of which problem?
 
 
-def test_bench_with_a_wrong_one(run, kernels):
-    done = run("bench", "01", "ones.cu", "--problem", SMALL, "--json")
-    assert done.status == 1 and done.document["ok"] is False
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", ["check", "compare"])
 def test_no_gpu(run, command):
@@ -414,14 +409,9 @@ USAGE = {
     "path": (["compare", "nowhere/mine.cu"], "there is no file nowhere/mine.cu"),
     "problem": (["check", "01", "--problem", "sqare"], "did you mean square?"),
     "spec": (["compare", "01", "--problem", "N=1,C=3"], "lacks H, W, K, R, S"),
-    "impossible spec": (["bench", "01", "--problem", SMALL + ",groups=3"], "groups"),
+    "impossible spec": (["compare", "01", "--problem", SMALL + ",groups=3"], "groups"),
     "tunable": (["check", "01@THREAD=64", "--problem", SMALL], "it has: THREADS"),
     "tunable's value": (["check", "01@THREADS=many"], "write NAME=INTEGER"),
-    "a set and a problem": (["bench", "square", "--set", "kernelbench"],
-                            "one problem at a time, not square and kernelbench"),
-    "a set and a kernel": (["bench", "01", "--set", "kernelbench"], "bench KERNEL --problem kernel"),
-    "a set on the simulator": (["bench", "--set", "resnet50", "--engine", "sim"], "on a GPU"),
-    "compiled alone": (["bench", "01", "--set", "headline", "--compiled"], "belongs to --set"),
     "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"],
              "empty.md"),
     "kind of picture": (["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],

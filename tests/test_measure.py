@@ -20,7 +20,7 @@ import torch
 from test_check import PLAIN, Fake, FakeLaunch, shifted, tf32, zeros
 
 import convlab
-from convlab.fast import measure, stopwatch, witness
+from convlab.fast import measure, stopwatch
 from convlab.fast.compare import compare
 from convlab.fast.comparison import Comparison
 from convlab.machine import device
@@ -328,7 +328,6 @@ def test_a_set_has_a_column_for_each_problem_and_a_summary():
 def test_the_truth_is_computed_once_for_a_comparison(monkeypatch):
     asked = []
     truth = reference.truth
-    monkeypatch.setattr(witness, "replaced", list)  # or it is put back
     monkeypatch.setattr(reference, "truth", lambda *a, **o: asked.append(a) or truth(*a, **o))
     reference.forget()
     assert compare([Fake(name=f"0{i}_a") for i in range(4)], PLAIN).ok and len(asked) == 1
@@ -341,7 +340,7 @@ def test_the_truth_is_computed_once_for_a_comparison(monkeypatch):
 def gpu(monkeypatch):
     """A GPU on which all of PLAIN is right; returns what compares two kernels, given their times."""
     report = check(Fake(), PLAIN)
-    monkeypatch.setattr(witness, "check", lambda *_, **__: report)
+    monkeypatch.setattr(comparing, "check", lambda *_, **__: report)
     monkeypatch.setattr(comparing, "ceilings", lambda _: H200)
     kernels = [Fake(name=name, device=torch.device("cuda")) for name in ("01_a", "02_b")]
     for kernel in kernels:

@@ -19,10 +19,10 @@ from ..words.choices import ENGINES, MODES, SECONDS, THRESHOLD
 from ..words.errors import ConvlabError
 from ..words.problem import Problem, members
 from . import paired
-from .compare import identity, side_by_side
+from .compare import identity, judged, side_by_side
 from .paired import Paired, Until
+from .trusted import replaced
 from .verdict import AB, ABs
-from .witness import judged
 
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
 _SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
@@ -103,6 +103,8 @@ def _compared(
     until: Until, careful: bool, notes: list[str],
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
+    if tools := replaced():
+        notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
     kernels, labels = list(sides), [kernel.name for kernel in sides]
     same = identity(sides[0]) == identity(sides[1])
     if same:

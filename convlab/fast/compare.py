@@ -7,7 +7,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ import torch
 from ..machine.device import Ceilings, ceilings, describe, floor_seconds
 from ..machine.progress import bar as progress_bar
 from ..right import reference
+from ..right.check import check
 from ..right.report import Report
 from ..run.fit import fit
-from ..run.function import Function
+from ..run.function import Function, declared
 from ..run.kernel import ENGINES, resolve
 from ..run.made import made_of
 from ..run.runnable import Runnable, explained
@@ -29,8 +30,9 @@ from ..words.errors import BuildError, ConvlabError, LaunchError, UnsupportedErr
 from ..words.problem import Problem, members
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
+from .trusted import settings
 from .verdict import BELOW, BELOW_WORDS
-from .witness import judged
+from .witness import Caught, audit, untouched
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
@@ -143,6 +145,41 @@ class _Entry:
             traffic = cells["traffic_mb"]
             row |= {"traffic_mb": traffic, "floor_mb": floor, "x_floor": traffic / floor} | cells
         return row | {"note": self.note}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A runnable that was checked on a problem, of the class that it is right to."""
+
+    runnable: Runnable
+    report: Report
+    notes: Sequence[str] = ()  # what a reader should know of it
+    caught: str = ""  # what it did instead of the work
+
+
+def judged(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
+    """Check a runnable, and audit a callable; one that names no class and is not fp32 may be tf32.
+
+    The options are `check`'s, which says what is raised.
+    """
+    if not isinstance(runnable, Function):
+        return Judged(runnable, check(runnable, problem, **options))
+    before, notes = settings(), []
+    report = check(runnable, problem, **options)
+    if not report.ok and not declared(runnable.function):
+        coarse = replace(runnable, precision="tf32")
+        again = check(coarse, problem, **options)
+        if again.ok:
+            runnable, report = coarse, again
+            notes.append(f"{runnable.name} is right to tf32 only")
+    try:
+        untouched(runnable, before)
+        if report.ok:
+            notes += audit(runnable, problem)
+            untouched(runnable, before)
+    except Caught as error:
+        return Judged(runnable, report, notes, str(error))
+    return Judged(runnable, report, notes)
 
 
 def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:

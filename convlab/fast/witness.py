@@ -14,7 +14,6 @@ import math
 import random
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..right import reference
-from ..right.check import check
-from ..right.report import Report
 from ..right.tally import ELEMENTWISE
 from ..run.data import inputs
-from ..run.function import Function, declared
+from ..run.function import Function
 from ..run.runnable import Launch, Runnable, explained
 from ..words.errors import LaunchError
 from ..words.problem import Problem
-from .trusted import altered, replaced, settings, stream
+from .trusted import altered, replaced, stream
 
 _OUTPUTS = 128  # that are looked at
 _TRIES = 16  # at an element of x that an output depends on, beside the padding
@@ -168,42 +165,6 @@ def untouched(runnable: Runnable, before: dict[str, Any] | None = None) -> None:
     if changed := altered(before) if before else ():
         text = "it left torch's settings changed, which are the other side's too: "
         raise Caught(runnable, text + ", ".join(changed))
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A runnable that was checked on a problem, of the class that it is right to."""
-
-    runnable: Runnable
-    report: Report
-    notes: list[str]  # what a reader should know of it
-    caught: str = ""  # what it did instead of the work
-
-
-def judged(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
-    """Check a runnable, and audit a callable; one that names no class and is not fp32 may be tf32.
-
-    The options are `check`'s, which says what is raised.
-    """
-    before, notes, caught = settings(), [], ""
-    if tools := replaced():
-        notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
-    report = check(runnable, problem, **options)
-    called = isinstance(runnable, Function)
-    if called and not report.ok and not declared(runnable.function):
-        coarse = replace(runnable, precision="tf32")
-        again = check(coarse, problem, **options)
-        if again.ok:
-            runnable, report = coarse, again
-            notes.append(f"{runnable.name} is right to tf32 only")
-    try:
-        untouched(runnable, before)
-        if called and report.ok:
-            notes += audit(runnable, problem)
-            untouched(runnable, before)
-    except Caught as error:
-        caught = str(error)
-    return Judged(runnable, report, notes, caught)
 
 
 def audit(function: Function, problem: Problem) -> list[str]:

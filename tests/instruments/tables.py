@@ -3,9 +3,12 @@
     python -m tests.instruments.tables README.md > notebooks/h200.json           # costs, and the ladder
     python -m tests.instruments.tables README.md --set kernelbench > rows.json   # beside cuDNN
 
-What follows the file are words of ``python -m convlab bench``, whose rows are printed as JSON.
+The headline's are all kernels; the other sets', kernelbench and resnet50, what `convlab.best` takes,
+beside cuDNN, and with ``--compiled`` beside torch.compile. The rows are printed as JSON. On a GPU;
+without one, the headline's simulated traffic.
 """
 
+import argparse
 import datetime
 import json
 import sys
@@ -13,14 +16,16 @@ from pathlib import Path
 
 import torch
 
+from convlab.fast.compare import compare
 from convlab.fast.comparison import Comparisons
-from convlab.fast.versus import Versus
 from convlab.machine.device import describe
-from convlab.use.answers import answers
-from convlab.use.grammar import parser, understood
 from convlab.words import catalog
 from convlab.words.arguments import readable, writable
 from convlab.words.errors import ProblemError
+from convlab.words.problem import problems
+from tests.instruments.versus import Versus, versus
+
+_SECONDS = 1.5  # measured of a kernel on a problem of the headline: all rungs in some three minutes
 
 
 def markdown(results: Comparisons | Versus) -> str:
@@ -74,17 +79,35 @@ def between(path: Path, marker: str) -> tuple[str, str]:
     return head + begin, end + tail
 
 
-def main(arguments: list[str]) -> None:
-    """Compare, write the tables into a file, and print the rows."""
-    path, *words = arguments
-    asked = understood(parser().parse_args(["bench", *words]))
-    markers = ["bench", "ladder"] if asked.set in (None, "headline") else [asked.set]
-    for marker in markers:
-        between(Path(path), marker)  # looked for before the work, not after it
-    (results,) = answers(asked)
-    for marker in markers:
-        write_between(Path(path), marker, ladder() if marker == "ladder" else markdown(results))
+def publish(path: Path, name: str, results: Comparisons | Versus) -> None:
+    """Write a set's table into a file, with the headline's the ladder, and print the rows."""
+    for marker in _markers(name):
+        write_between(path, marker, ladder() if marker == "ladder" else markdown(results))
     print(json.dumps(results.to_dict(), indent=1))
+
+
+def _markers(name: str) -> list[str]:
+    return ["bench", "ladder"] if name == "headline" else [name]
+
+
+def main(words: list[str]) -> None:
+    """Compare, write the tables into a file, and print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("path", type=Path, metavar="FILE", help="that has the markers")
+    parser.add_argument(
+        "--set", choices=("headline", "kernelbench", "resnet50"), default="headline"
+    )
+    parser.add_argument("--compiled", action="store_true", help="minutes a problem")
+    asked = parser.parse_args(words)
+    if asked.compiled and asked.set == "headline":
+        parser.error("--compiled belongs to --set kernelbench and --set resnet50")
+    for marker in _markers(asked.set):
+        between(asked.path, marker)  # looked for before the work, not after it
+    if asked.set == "headline":
+        results = compare(problem="headline", limit_seconds=_SECONDS)
+    else:
+        results = versus(problems(asked.set), compiled=asked.compiled)
+    publish(asked.path, asked.set, results)
 
 
 if __name__ == "__main__":

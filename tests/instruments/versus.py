@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..machine.progress import bar as progress_bar
-from ..show.result import Several, Table, short
-from ..words.errors import LaunchError
-from ..words.problem import PROBLEM_SETS, Problem, problem
-from .best import CLASSES, best
-from .compare import compare
-from .comparison import Comparison
+from convlab.fast.best import CLASSES, best
+from convlab.fast.compare import compare
+from convlab.fast.comparison import Comparison
+from convlab.machine.progress import bar as progress_bar
+from convlab.show.result import Several, Table, short
+from convlab.words.errors import LaunchError
+from convlab.words.problem import PROBLEM_SETS, Problem, problem
+
 
 _SECONDS = 0.5  # spent on timing one kernel on one problem
 _BASELINES = [f"cudnn:{each}{layout}" for each in CLASSES for layout in ("", ":channels_last")]
@@ -132,7 +133,7 @@ def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Vers
     if not torch.cuda.is_available():
         raise LaunchError(
             "kernels are timed beside torch's on an NVIDIA GPU, and torch sees none; "
-            "on the simulator: bench KERNEL --problem P"
+            "traffic on the simulator: python -m convlab compare --problem P"
         )
     results, choices = [], []
     asked = [problem(each) for each in problems]
