@@ -134,8 +134,6 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
         ("%kernel a", UsageError, "stands on a cell's first line"),
         ("%convlab chek mine", UsageError, "did you mean check?"),
         ("%convlab check --sed 1", UsageError, "did you mean --seed?"),
-        ("%convlab bench --set resnet50", UsageError,
-         "`!python -m convlab bench --set resnet50`"),
         ("%convlab check mien", CatalogError, "did you mean mine?"),
         ("%convlab check mine sqare", CatalogError, "did you mean square?"),
         ("%convlab check 01_dirct", CatalogError, "did you mean 01_direct"),

@@ -12,21 +12,19 @@ from ..fast.ab import ab
 from ..fast.compare import compare
 from ..fast.receipts import history
 from ..fast.sweep import sweep
-from ..fast.versus import versus
 from ..machine import cache, toolchain
 from ..right.check import check
 from ..right.report import unrun
 from ..right.settings import ALL
 from ..run.kernel import Kernel, load, resolve, tunables
-from ..show.result import Several, plain, wrapped
+from ..show.result import plain, wrapped
 from ..why import inspect
 from ..words import catalog
 from ..words.choices import MODES
-from ..words.errors import BuildError, CatalogError, LaunchError, ProblemError, UnsupportedError
+from ..words.errors import BuildError, CatalogError, LaunchError, UnsupportedError
 from ..words.problem import PROBLEM_SETS, problems
 from . import doctor
 
-_BENCH_SECONDS = 1.5  # measured of a kernel on a problem: all rungs in some three minutes
 PLURAL = {"check": "reports", "inspect": "inspections"}  # of each kernel that was asked for
 
 
@@ -121,8 +119,6 @@ def _answer(asked: Namespace) -> Any:
             return _differing(asked.kernel, asked.other)
         case "cache":
             return _cached(asked.action == "clear")
-        case "bench":
-            return _benched(asked)
     return _examined()
 
 
@@ -176,20 +172,6 @@ def _cached(clear: bool) -> Told:
     document |= {"removed": cache.clear()} if clear else {}
     text = f"{folder}: {len(entries)} builds, {size / 1e6:.1f} MB{', removed' if clear else ''}"
     return Told(text, document)
-
-
-def _benched(asked: Namespace) -> Several:
-    if asked.set not in (None, "headline"):
-        if asked.kernels or asked.engine == "sim":
-            raise ProblemError(
-                f"--set {asked.set} times on a GPU what convlab.best takes; kernels of your choice, "
-                f"and the simulator: bench KERNEL --problem {asked.set}"
-            )
-        return versus(problems(asked.set), compiled=asked.compiled)
-    if asked.compiled:
-        raise ProblemError("--compiled belongs to --set kernelbench and --set resnet50")
-    chosen = asked.problem if asked.problem in PROBLEM_SETS else [asked.problem]
-    return compare(asked.kernels or None, chosen, engine=asked.engine, limit_seconds=_BENCH_SECONDS)
 
 
 def _examined() -> Told:

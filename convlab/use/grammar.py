@@ -20,8 +20,7 @@ from ..words.errors import CatalogError, ProblemError
 from ..words.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
 
 # The problem of each command that takes one, unless told; `check` has its own.
-PROBLEMS = {"check": None, "compare": "square", "ab": "square", "sweep": "square",
-            "inspect": "square", "bench": "headline"}  # fmt: skip
+PROBLEMS = {"check": None, **dict.fromkeys(("compare", "ab", "sweep", "inspect"), "square")}
 STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
 kernel is wrong, or does not build or run; doctor: something is missing; 2: a word, a file or a problem
 is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
@@ -90,7 +89,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> Parser:
     """The parser of all commands; what it returns has the command's name as ``command``.
 
-    ``prog`` is what the user typed; for "%convlab" it is without the benchmarks and JSON.
+    ``prog`` is what the user typed; for "%convlab" it is without JSON.
     """
     notebook, about = prog.startswith("%"), "A microscope for CUDA convolution kernels."
     top = kind(prog=prog, description=about, epilog=None if notebook else STATUS)
@@ -163,14 +162,6 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("other", metavar="OTHER", nargs="?", help="another than its parent")
     option = add("cache", "The builds that are kept, and their size.", plot=False)
     option("action", nargs="?", choices=("show", "clear"), default="show")
-    if not notebook:
-        option = add("bench", "Kernels over several problems, as README's tables have it.",
-                     kernels=True, plot=False)  # fmt: skip
-        option("--set", choices=("headline", "kernelbench", "resnet50"),
-               help="headline: all kernels; the others: what convlab.best takes of each problem, "
-               "beside cuDNN in the same class")  # fmt: skip
-        option("--compiled", action="store_true",
-               help='beside torch.compile(mode="max-autotune") too: minutes a problem')  # fmt: skip
     add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
     return top
 
@@ -201,7 +192,6 @@ def understood(
     for name in ("kernel", "other", "a", "b"):
         if isinstance(asked.get(name), str):
             asked[name] = take(asked[name])
-    given += [asked["set"]] if asked.get("set") else []
     if len(given) > 1:
         more = "; a tunable is NAME=8,16" if "tunables" in asked else ""
         raise ProblemError(f"one problem at a time, not {' and '.join(given)}{more}")

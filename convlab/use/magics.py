@@ -139,11 +139,6 @@ class ConvlabMagics(Magics):
         if not words:
             parser.print_help()
             return None
-        if words[0] in grammar.parser().commands and words[0] not in parser.commands:
-            raise UsageError(
-                f"{words[0]} belongs to the command line: `!python -m convlab {line}`; "
-                f"%convlab knows {', '.join(parser.commands)}"
-            )
         with contextlib.suppress(SystemExit):
             asked = parser.parse_args(words)
             for name in [word.partition("@")[0] for word in words]:
