@@ -1,11 +1,14 @@
 """Which kernel for this problem: the rule, a measured choice, kernel="auto", a set beside cuDNN."""
 
 import copy
+import dataclasses
 import json
 import math
 import pickle
 import re
+import subprocess
 import warnings
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -350,6 +353,33 @@ def test_it_is_asked_of_the_rule(gpu, monkeypatch):
                      ["06_depthwise", versus._COMPILED]]  # fmt: skip
     assert found.means("tf32") == dict.fromkeys(["cuDNN", "channels_last", "torch.compile"], 1)
     assert "torch.compile" not in found.means("fp32")
+
+
+def test_each_problem_is_compiled_apart_and_kept(found, monkeypatch, tmp_path):
+    """One that torch.compile tunes for too long is timed without it."""
+    asked = []
+
+    def run(command, timeout=None, **_):
+        *_, name, file = [word for word in command if word != "--compiled"]
+        asked.append((name, timeout is not None, "--compiled" in command))
+        if "84" in name and timeout:
+            raise subprocess.TimeoutExpired(command, timeout)
+        i = [each.problem.name for each in found.results].index(name)
+        result = found.results[i]
+        if timeout:
+            rows = [*result.frame.to_dict("records"), {"kernel": versus._COMPILED, "time_ms": 3.0}]
+            result = dataclasses.replace(result, frame=pd.DataFrame(rows))
+        one = versus.Versus((result,), (found.choices[i],))
+        Path(file).write_bytes(pickle.dumps(one))
+
+    monkeypatch.setattr(versus.subprocess, "run", run)
+    chosen = [each.problem for each in found.results]
+    for _ in range(2):  # the second time nothing is asked
+        both = versus.apart(chosen, tmp_path / "kept")
+    first, second = (each.name for each in chosen)
+    assert asked == [(first, True, True), (second, True, True), (second, False, False)]
+    assert both.means("tf32") == pytest.approx(found.means("tf32") | {"torch.compile": 6})
+    assert "6.00 to torch.compile on the 1 that it was timed on" in both.summary[0]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -115,10 +115,10 @@ def test_an_honest_callable_passes_the_audit(name):
 
 
 def test_what_is_replaced_is_named_and_put_back(monkeypatch):
-    assert trusted.replaced() == []
+    assert trusted.replaced() == [] == trusted.BEFORE
     own = torch.allclose
     monkeypatch.setattr(torch, "allclose", lambda *_: True)
-    assert trusted.replaced() == ["torch.allclose"]
+    assert trusted._strange(torch.allclose) and trusted.replaced() == ["torch.allclose"]
     assert torch.allclose is own and trusted.replaced() == []
     result = convlab.ab(Fake(name="01_a"), Fake(name="02_b"), PLAIN)
     assert result.ok and result.caught == ("", "")

@@ -21,7 +21,7 @@ from ..words.problem import Problem, members
 from . import paired
 from .compare import identity, judged, side_by_side
 from .paired import Paired, Until
-from .trusted import replaced
+from .trusted import BEFORE, replaced
 from .verdict import AB, ABs
 
 PLACES, PROCESSES = 4, 6  # runs with memory placed anew; fresh processes, of a careful A/B
@@ -103,6 +103,9 @@ def _compared(
     until: Until, careful: bool, notes: list[str],
 ) -> AB:  # fmt: skip
     """Compare two runnables on one problem that fits."""
+    if BEFORE:
+        raise ConvlabError(f"{', '.join(BEFORE)} had been replaced before convlab was imported, and "
+                           "no time or comparison can be trusted: start Python anew")  # fmt: skip
     if tools := replaced():
         notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
     kernels, labels = list(sides), [kernel.name for kernel in sides]

@@ -8,7 +8,9 @@ put back.
 import contextlib
 import functools
 import pkgutil
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,7 +50,15 @@ def _found() -> dict[str, tuple[Any, str, Any]]:
     }
 
 
+def _strange(value: Any) -> bool:
+    """Whether a function's code is from elsewhere than Python's library, torch and convlab."""
+    code = getattr(value, "__code__", None)
+    homes = (sysconfig.get_path("stdlib"), *torch.__path__, str(Path(__file__).parents[1]))
+    return code is not None and not code.co_filename.startswith((*homes, "<frozen"))
+
+
 _THEN = _found()
+BEFORE = [name for name, (*_, value) in _THEN.items() if _strange(value)]  # the import, replaced
 
 
 def replaced() -> list[str]:

@@ -4,8 +4,9 @@
     python -m tests.instruments.tables README.md --set kernelbench > rows.json   # beside cuDNN
 
 The headline's are all kernels; the other sets', kernelbench and resnet50, what `convlab.best` takes,
-beside cuDNN, and with ``--compiled`` beside torch.compile. The rows are printed as JSON. On a GPU;
-without one, the headline's simulated traffic.
+beside cuDNN, and with ``--compiled FOLDER`` beside torch.compile, which takes minutes a problem: what is
+measured is kept in the folder, for another sitting. The rows are printed as JSON. On a GPU; without
+one, the headline's simulated traffic.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from convlab.words import catalog
 from convlab.words.arguments import readable, writable
 from convlab.words.errors import ProblemError
 from convlab.words.problem import problems
-from tests.instruments.versus import Versus, versus
+from tests.instruments.versus import Versus, apart, versus
 
 _SECONDS = 1.5  # measured of a kernel on a problem of the headline: all rungs in some three minutes
 
@@ -97,7 +98,7 @@ def main(words: list[str]) -> None:
     parser.add_argument(
         "--set", choices=("headline", "kernelbench", "resnet50"), default="headline"
     )
-    parser.add_argument("--compiled", action="store_true", help="minutes a problem")
+    parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="minutes a problem")
     asked = parser.parse_args(words)
     if asked.compiled and asked.set == "headline":
         parser.error("--compiled belongs to --set kernelbench and --set resnet50")
@@ -105,8 +106,10 @@ def main(words: list[str]) -> None:
         between(asked.path, marker)  # looked for before the work, not after it
     if asked.set == "headline":
         results = compare(problem="headline", limit_seconds=_SECONDS)
+    elif asked.compiled:
+        results = apart(problems(asked.set), asked.compiled)
     else:
-        results = versus(problems(asked.set), compiled=asked.compiled)
+        results = versus(problems(asked.set))
     publish(asked.path, asked.set, results)
 
 

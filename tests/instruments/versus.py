@@ -1,12 +1,21 @@
-"""What `best` takes of each of several problems, beside torch's own convolutions in its class."""
+"""What `best` takes of each of several problems, beside torch's own convolutions in its class.
 
+python -m tests.instruments.versus PROBLEM FILE [--compiled]    one of them, pickled into a file
+"""
+
+import argparse
 import functools
+import importlib
 import math
-import statistics
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -20,8 +29,8 @@ from convlab.show.result import Several, Table, short
 from convlab.words.errors import LaunchError
 from convlab.words.problem import PROBLEM_SETS, Problem, problem
 
-
 _SECONDS = 0.5  # spent on timing one kernel on one problem
+_TUNING_SECONDS = 300.0  # for a problem that torch.compile tunes for; past it, it is left out
 _BASELINES = [f"cudnn:{each}{layout}" for each in CLASSES for layout in ("", ":channels_last")]
 RIVALS = {"cudnn": "cuDNN", "nhwc": "channels_last", "compiled": "torch.compile"}
 _SHOWN = {
@@ -68,13 +77,14 @@ class Versus(Several):
         return frame if frame["compiled_ms"].any() else frame.drop(columns="compiled_ms")
 
     def means(self, precision: str) -> dict[str, float]:
-        """Of each rival, its time over the choice's: the geometric mean over all problems."""
-        rows = self.frame[self.frame["class"] == precision]
-        return {
-            title: math.exp(statistics.fmean(map(math.log, rows[f"{rival}_ms"] / rows["time_ms"])))
-            for rival, title in RIVALS.items()
-            if f"{rival}_ms" in rows and (rival != "compiled" or precision == "tf32")
-        }
+        """Of each rival, its time over the choice's: the geometric mean over all it was timed on."""
+        rows, means = self.frame[self.frame["class"] == precision], {}
+        for rival, title in RIVALS.items():
+            if f"{rival}_ms" in rows and (rival != "compiled" or precision == "tf32"):
+                timed = rows[rows[f"{rival}_ms"].notna()]
+                ratios = timed[f"{rival}_ms"] / timed["time_ms"]
+                means[title] = math.exp(np.log(ratios).mean(skipna=False))
+        return means
 
     @property
     def sentence(self) -> str:
@@ -89,7 +99,10 @@ class Versus(Several):
         lines = []
         for precision in CLASSES[::-1]:
             rows = self.frame[self.frame["class"] == precision]
-            means = (f"{mean:.2f} to {title}" for title, mean in self.means(precision).items())
+            means = [f"{mean:.2f} to {title}" for title, mean in self.means(precision).items()]
+            timed = rows["compiled_ms"].count() if "compiled_ms" in rows else 0
+            if 0 < timed < len(rows):
+                means[-1] += f" on the {timed} that it was timed on"
             least = rows.loc[rows["ratio"].fillna(0).idxmin()]
             lines.append(
                 f"{precision}, geometric mean of the ratio over {len(rows)} problems: "
@@ -127,8 +140,7 @@ class Versus(Several):
 def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Versus:
     """Time what `best` takes of each problem in each class beside cuDNN, NCHW and channels_last.
 
-    With `compiled` beside ``torch.compile(mode="max-autotune")`` as well, which tunes for up to
-    some minutes a problem. Raises LaunchError without a GPU, or where memory is short.
+    With `compiled` beside ``torch.compile(mode="max-autotune")`` as well; see `apart`. Raises LaunchError without a GPU, or where memory is short.
     """
     if not torch.cuda.is_available():
         raise LaunchError(
@@ -151,14 +163,31 @@ def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Vers
     return Versus(tuple(results), tuple(choices))
 
 
+def apart(problems: Iterable[Problem], kept: Path) -> Versus:
+    """As `versus` beside torch.compile, each problem in a process of its own.
+
+    What a folder has kept of an earlier sitting is not measured again. Where torch.compile tunes
+    for longer than five minutes, it is left out.
+    """
+    kept.mkdir(parents=True, exist_ok=True)
+    results, choices = [], []
+    for each in problems:
+        file = kept / f"{_own(each.name)}.pickle"
+        command = [sys.executable, "-m", __spec__.name, each.name, str(file)]
+        if not file.exists():
+            try:
+                subprocess.run([*command, "--compiled"], timeout=_TUNING_SECONDS, check=True)
+            except subprocess.TimeoutExpired:
+                subprocess.run(command, check=True)
+        one = pickle.loads(file.read_bytes())
+        results += one.results
+        choices += one.choices
+    return Versus(tuple(results), tuple(choices))
+
+
 def max_autotune(*given: Any, relu: bool = False) -> Tensor:
-    """torch's convolution as its compiler chooses it, in TF32 also where that is Triton's."""
-    before = torch.backends.cudnn.fp32_precision  # which its Triton reads; by default it is "none"
-    torch.backends.cudnn.fp32_precision = "tf32"
-    try:
-        return _compiler()(*given, relu)
-    finally:
-        torch.backends.cudnn.fp32_precision = before
+    """torch's convolution as its compiler chooses it, in the arithmetic that torch is set to."""
+    return _compiler()(*given, relu)
 
 
 max_autotune.precision = "tf32"
@@ -178,3 +207,14 @@ def _own(label: str) -> str:
     """A problem's name without that of its set."""
     first, _, rest = label.partition(".")
     return rest if first in PROBLEM_SETS else label
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("problem")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--compiled", action="store_true")
+    asked = parser.parse_args()
+    found = importlib.import_module(__spec__.name).versus([asked.problem], compiled=asked.compiled)
+    asked.file.write_bytes(pickle.dumps(found))
+    print("\n".join(found.details))
