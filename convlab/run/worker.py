@@ -103,12 +103,8 @@ def can_cross(*values: object) -> bool:
 def stop() -> None:
     """End this process's workers, and free the GPU memory they hold; the next call starts anew."""
     for worker in list(_workers.values()):
-        while not worker.lock.acquire(timeout=0.1):  # another thread waits for an answer
-            worker.interrupt()
-        try:
+        with worker.lock:
             worker.stop()
-        finally:
-            worker.lock.release()
 
 
 def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:

@@ -46,7 +46,7 @@ STALL_LIMIT = 20.0  # of them, without one block that comes to its end; more whe
 _OUT_OF_TIME = 78  # the exit status of a run that took longer
 # Names of the indices of a convolution's tensors, in torch's order; others have none.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
-_host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"], kept=False)
+_host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"])
 
 
 class Arena:

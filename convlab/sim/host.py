@@ -35,9 +35,8 @@ def serve(server) -> None:
             os.close(server.line)
             child.die_with_parent()
             _apart(request, report)
-        status = child.outlive(process, server.line)
-        if status is None:
-            return
+        status = os.waitpid(process, 0)[1]
+        child.end_children()
         with open(report, errors="replace", newline="") as file:
             file.seek(0)
             text = file.read()
