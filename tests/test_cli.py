@@ -129,7 +129,7 @@ def test_doctor(run):
     done = run("doctor", "--json")
     rows = {row["what"]: row for row in done.document["rows"]}
     assert done.status == (0 if done.document["ok"] else 1)
-    assert {"GPU", "driver", "nvcc", "C++ compiler", "torch"} <= rows.keys()
+    assert {"GPU", "driver", "nvcc", "C++ compiler", "ninja", "torch"} <= rows.keys()
     assert rows["C++ compiler"]["ok"] and rows["torch"]["ok"]
     for row in rows.values():
         assert row["ok"] or row["advice"], f"no advice on {row['what']}"

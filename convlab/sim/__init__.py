@@ -119,8 +119,8 @@ def simulate(
 
     `more` has workspace_limit, in bytes; and may have
 
-    - earlier: problems, as `problem` is one, for which it is called first in the same process, with
-      other numbers at the same addresses where they fit;
+    - earlier: problems, as `problem` is one, each with its tensors' bytes by name, for which it is
+      called first in the same process, with other numbers at the same addresses where they fit;
     - joined: (code offset, bytes) of instructions whose successive accesses to neighbouring
       addresses are counted as one of so many bytes, see `Trace.offsets_of`;
     - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All counts

@@ -77,7 +77,7 @@ def _nvcc() -> Row:
 
 
 def _tools() -> Iterator[Row]:
-    compiler = toolchain.find("c++")
+    compiler, ninja = toolchain.find("c++"), toolchain.find("ninja")
     told = f"{toolchain.version(compiler)} ({compiler})" if compiler else "none"
     advice = ""
     try:
@@ -85,6 +85,8 @@ def _tools() -> Iterator[Row]:
     except BuildError as error:
         advice = str(error)
     yield "C++ compiler", told, not advice, advice
+    told = f"{toolchain.version(ninja)} ({ninja})" if ninja else "none"
+    yield "ninja", told, bool(ninja), "" if ninja else toolchain.INSTALL
 
 
 def _machine() -> Iterator[Row]:
