@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..words.arguments import choice, hint, text
-from ..words.errors import LaunchError, ProblemError
+from ..words.arguments import choice
+from ..words.errors import LaunchError
 from ..words.format import FLOAT32, Format
 
 if TYPE_CHECKING:
@@ -193,16 +193,7 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
         return wanted
     if wanted is None:
         return describe() or GPUS["H200"]
-    by_key = {_key(name): name for name in GPUS}
-    key = _key(text(wanted, "gpu"))
-    if key in by_key:
-        return GPUS[by_key[key]]
-    near = hint(key, GPUS) or "."
-    raise ProblemError(f"no GPU {wanted!r} is known{near} There are {', '.join(GPUS)}")
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
+    return GPUS[choice(wanted, "GPU", GPUS)]
 
 
 @functools.cache
