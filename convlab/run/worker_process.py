@@ -1,8 +1,8 @@
 """The process that untrusted kernels run in: what `machine.child` starts for `worker`.
 
 It imports nothing of convlab's, nor torch, but what the first request names, so that it starts in
-a blink where there is no GPU. A request is a pickled ``(surroundings, payload)``, the payload a
-pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
+a blink where there is no GPU. A request is a pickled ``(sys.path, variables, payload)``, the payload
+a pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
 ``(returned, value or exception, lost)``; `lost`: the GPU is, to this process, which ends itself.
 """
 
@@ -45,12 +45,9 @@ def dumps(value: object) -> bytes:
     return out.getvalue()
 
 
-def _enter(surroundings: tuple[list[str], str | None, dict[str, str]]) -> None:
-    """Take over the parent's sys.path, working directory and CONVLAB_* variables."""
-    path, directory, variables = surroundings
+def _enter(path: list[str], variables: dict[str, str]) -> None:
+    """Take over the parent's sys.path and CONVLAB_* variables."""
     sys.path[:] = path
-    if directory is not None:
-        os.chdir(directory)
     for name in [name for name in os.environ if name.startswith("CONVLAB_")]:
         del os.environ[name]
     os.environ |= variables | {SERVING: "1"}
@@ -119,10 +116,10 @@ def serve(server, device: str) -> None:
     """Serve requests for a GPU, by its number; negative: there is none."""
     opened, lost = int(device) < 0, False
     while not lost:
-        surroundings, payload = pickle.loads(server.request())
+        *surroundings, payload = pickle.loads(server.request())
         failed = False
         try:
-            _enter(surroundings)
+            _enter(*surroundings)
             if not opened:
                 _open_gpu(int(device))
                 opened = True
