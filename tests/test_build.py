@@ -455,12 +455,12 @@ WRAPPER = """\
 #!/bin/sh
 if [ -n "$BROKEN" ]; then echo "$*" >> "$BROKEN"; exit 1; fi
 case "$*" in
-  *" -c "*)
-    if [ -n "$GATE" ] && grep -q 'line 1 .*/fill' main.cpp; then
+  *"NAME=convlab_fill"*" -c "*)
+    if [ -n "$GATE" ]; then
       echo x > "$GATE/started"
       dd bs=1 count=1 of=/dev/null status=none < "$GATE/go"
-    fi
-    if grep -q 'line 1 "simulator' main.cpp; then set -- "$@" -O0; fi;;  # quick, and twice
+    fi;;
+  *"NAME=convlab_simulator"*" -c "*) set -- "$@" -O0;;  # quick, and twice
 esac
 exec c++ "$@"
 """
@@ -568,7 +568,7 @@ def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
     path = fill.rename(fill.with_name("filler.cu"))
     killed = shared.start(path, GATE=shared.gate)
     shared.wait_for_compilers(1)
-    killed.kill()  # the process alone: the compiler lives on, as after kill -9
+    killed.kill()  # the process alone: ninja and the compiler live on, as after kill -9
     killed.wait()
     (left,) = shared.left("unfinished-*")
     assert shared.left("filler-sim-*") == []
@@ -647,6 +647,7 @@ def test_compile_errors_quote_their_lines(fill: Path, compiler: str, tmp_path: P
     assert caret(message, number).startswith("i_ + i)")
     for beside in (number - 1, number + 1):
         assert f"{beside:5} | {lines[beside - 1]}" in message
+    assert "ninja" not in message.lower()
 
 
 def test_a_header_that_the_simulator_lacks_is_told_from_a_mistake(fill: Path) -> None:
@@ -668,7 +669,10 @@ def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: 
 
 INCLUDE = '#include "convlab.cuh"\n'
 AMISS = {  # what is replaced, by what, and what is then told, first of all the lines
-    "torch": (INCLUDE, "#include <torch/extension.h>\n", r":\d+: .*\n(.*\n)*no torch header can be had"),
+    "header": (INCLUDE, '#include "tenzor.cuh"\n', r":\d+: .*tenzor\.cuh(.*\n)*.*did you mean tensor.cuh"),
+    "torch": (INCLUDE, "#include <torch/extension.h>\n", r":\d+: .*\n(.*\n)*no torch header is needed"),
+    "word": ("    const int64_t i", "    __half j; const int64_t i",
+             r":\d+: .*\n(.*\n)*__half comes with #include <cuda_fp16.h>"),
     "brace": ("[i] = VALUE;", "[i] = VALUE; {", r":\d+: this { is never closed\n"),
     "brace above": (INCLUDE, "inline int one() {\n" + INCLUDE, r"cu:\d+: (this { is never|what stands)"),
     "semicolon above": (INCLUDE, "constexpr int kOne = 1\n" + INCLUDE, r"fill.cu:\d+: what stands above"),
@@ -731,6 +735,16 @@ def test_no_compiler(fill: Path, tools: pytest.MonkeyPatch) -> None:
     message = failure(fill, "sim", fill.parent)
     assert "no C++ compiler: /nonexistent/c++ is not on PATH" in message
     assert "apt-get install g++" in message and "set CXX" in message
+
+
+def test_no_ninja(fill: Path, tools: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fill.write_text(FILL + f"// {tmp_path}\n")  # not built before
+    compiler = toolchain.require_host_compiler()
+    tools.setenv("PATH", str(compiler.parent) if not (compiler.parent / "ninja").exists() else "")
+    tools.setenv("CXX", str(compiler))
+    tools.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))
+    message = failure(fill, "sim", tmp_path)
+    assert "no ninja" in message and "pip install -r requirements.txt" in message
 
 
 def test_no_nvcc(fill: Path, tools: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -449,7 +449,7 @@ def test_an_interrupt_ends_all_at_once(tmp_path, signals):
     command = [sys.executable, "-m", "convlab", *words]
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
-        while not list(tmp_path.glob("unfinished-*/main.cpp")):
+        while not list(tmp_path.glob("unfinished-*/build.ninja")):
             assert process.poll() is None
             time.sleep(0.05)
         for _ in range(signals):

@@ -1,6 +1,7 @@
-"""Source text to a shared library: the compiler and the linker, and what they say of errors.
+"""Source text to a shared library, through torch's ``load_inline``; the only caller of it.
 
-Nothing that is built is loaded here: a learner's static initialisers run where the kernel does.
+`load_inline` loads what it built. Of what is built here it may not: a learner's static initialisers
+run where the kernel does.
 """
 
 from __future__ import annotations
@@ -8,14 +9,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
+import logging
 import os
 import re
+import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import time
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
+import torch
+
+from ..words.arguments import hint
 from ..words.catalog import KERNEL_DIR, uncommented
 from ..words.errors import BuildError
 from . import toolchain
@@ -23,12 +33,15 @@ from .cache import Made
 from .messages import Message, messages, quoted
 
 CXX_FLAGS = ["-std=c++17", "-w"]
-LINK_FLAGS = ["-shared", "-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
+# No library of torch's is needed, and none is read: see `_no_libraries`.
+LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
+_OURS = "convlab_"  # begins the name of a library that is not loaded
 # What else decides what compilers do.
 _VARIABLES = (
-    "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_PREPEND_FLAGS",
+    "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CC", "NVCC_PREPEND_FLAGS",
     "NVCC_APPEND_FLAGS", "NVCC_CCBIN",
 )  # fmt: skip
+_SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/local/cuda")  # the compiler stands for these
 _INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE
 )
@@ -105,7 +118,7 @@ def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KER
     """
     digest = hashlib.sha256()
     environment = [home, *(f"{key}={os.environ.get(key)}" for key in _VARIABLES)]
-    for part in (source.text, source.label, *parts, *environment, *LINK_FLAGS):
+    for part in (source.text, source.label, *parts, *environment, *LINK_FLAGS, torch.__version__):
         digest.update(part.encode(errors="surrogateescape") + b"\0")
     return f"{source.name[:80]}-{kind}-{digest.hexdigest()[:16]}"
 
@@ -121,24 +134,27 @@ def compile_library(
     path, are looked for in `folders`; `copies` are headers of which `include` has another version,
     by that version's path; `entry` is the C function that it must have.
     """
-    linker = toolchain.require_host_compiler()
-    text_file, compiler = folder / "main.cpp", [linker, "-fPIC"]
+    cpp_extension = _cpp_extension()
+    toolchain.require_host_compiler()
     if cuda is not None:
-        text_file = folder / "main.cu"
-        compiler = [plain(cuda.nvcc), "-Xcompiler=-fPIC"]
-        include, libraries = [plain(path) for path in include], [*libraries, "-lcudart"]
-    text_file.write_text(text)
-    library = folder / "made.so"
-    for command in (
-        [*compiler, *flags, *(f"-I{path}" for path in include), "-MMD", "-MF", "main.d",
-         "-c", text_file.name, "-o", "main.o"],
-        [linker, "main.o", *LINK_FLAGS, *(f"-L{path}" for path in folders), *libraries,
-         "-o", library.name],
-    ):  # fmt: skip
-        done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
-        if done.returncode:
-            said = done.stdout + done.stderr
-            raise compile_error(source, said.decode(errors="replace"))
+        cpp_extension.CUDA_HOME = str(plain(cuda.home))
+    home = plain(Path(torch.__file__).parent)  # load_inline writes these as they are
+    cpp_extension._TORCH_PATH, cpp_extension.TORCH_LIB_PATH = str(home), str(_no_libraries())
+    flags = [_quoted(flag) for flag in flags]
+    linking = [*LINK_FLAGS, *(f"-L{plain(path)}" for path in folders), *map(_quoted, libraries)]
+    try:
+        with ninja_on_path():
+            cpp_extension.load_inline(
+                f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
+                cpp_sources=["" if cuda else text], cuda_sources=[text] if cuda else None,
+                extra_cflags=[] if cuda else flags, extra_cuda_cflags=flags if cuda else None,
+                extra_ldflags=linking, extra_include_paths=[str(plain(path)) for path in include],
+                build_directory=str(plain(folder)), with_cuda=cuda is not None,
+                is_python_module=False, no_implicit_headers=True,
+            )  # fmt: skip
+    except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
+        raise compile_error(source, str(error)) from None
+    (library,) = folder.glob("*.so")
     if entry and entry not in exported(library):
         raise BuildError(
             f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
@@ -148,13 +164,15 @@ def compile_library(
         _must_take_all(source)
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
-    headers = [(copies or {}).get(path, path) for path in _listed(folder / "main.d")
+    listed = _listed(folder)
+    headers = [(copies or {}).get(path, path) for path in listed
                if path.parent != folder and path not in own]  # fmt: skip
-    read = [path for path in headers if not cuda or not path.is_relative_to(cuda.home)]
+    system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
+    read = [path for path in headers if not str(path).startswith(system)]
     there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
     searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
     searched += [path.parent for path in read]
-    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)))
+    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(listed))
 
 
 def _must_take_all(source: Source) -> None:
@@ -169,6 +187,31 @@ def _must_take_all(source: Source) -> None:
         )
 
 
+@functools.cache
+def _cpp_extension() -> ModuleType:
+    """torch's builder, which loads nothing of ours; slow to import, so only when it is needed."""
+    # a CUDA build of torch warns at its import that there is no GPU, wherever it looks for nvcc; and
+    # that `c++ --version` ended, when Ctrl-C ended it
+    unasked = re.compile("No CUDA runtime|Error checking compiler version")
+    logger = logging.getLogger("torch.utils.cpp_extension")
+    logger.addFilter(lambda record: not unasked.match(record.msg))
+    builder = importlib.import_module("torch.utils.cpp_extension")
+    load = builder._import_module_from_library
+    builder._import_module_from_library = lambda name, *rest: (
+        None if name.startswith(_OURS) else load(name, *rest)
+    )
+    return builder
+
+
+@functools.cache
+def _no_libraries() -> Path:
+    """A folder where torch's libraries, which the linker is slow to read, are empty."""
+    folder = toolchain.temporary(str(_links()))
+    for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"):
+        (folder / f"lib{name}.so").write_text("/* a linker script that brings nothing */\n")
+    return folder
+
+
 def exported(library: Path) -> set[str]:
     """The symbols that a library defines for others to call, without loading it."""
     if (nm := toolchain.find("nm")) is None:
@@ -178,24 +221,30 @@ def exported(library: Path) -> set[str]:
     return {line.split()[0] for line in listed.splitlines()}
 
 
-def _listed(rule: Path) -> list[Path]:
-    """The headers that a compiler read, but the system's, as its rule for make lists them."""
-    text = rule.read_text(errors="surrogateescape").partition(": ")[2].replace("\\\n", " ")
-    words = re.findall(r"(?:\\[ #]|\S)+", text)
-    names = [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in words]
-    return [Path(os.path.normpath(rule.parent / real(name))) for name in names]
+def _listed(folder: Path) -> list[Path]:
+    """The headers that the compiler read, as ninja keeps them."""
+    command = [str(toolchain.find("ninja")), "-t", "deps"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    return [Path(os.path.normpath(folder / real(line))) for line in lines]
 
 
 # ---- what compilers say: the first errors, at the user's lines ---------------------------------
 
 _SHOWN = 2  # errors
 _CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
+# What a word comes with, where nothing that was included declares it.
+_FROM = {
+    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>", r"__half2?": "<cuda_fp16.h>",
+    "cooperative_groups": "<cooperative_groups.h>", r"__pipeline_\w+": "<cuda_pipeline.h>",
+    r"cublas\w+": "<cublas_v2.h>", r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
+}  # fmt: skip
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
-def compile_error(source: Source, log: str) -> BuildError:
+def compile_error(source: Source, log: str, label: str = "") -> BuildError:
     """The first errors in a compiler's log, with the lines they are about, and where all is."""
-    log, label = real(log), source.label
+    log, label = real(log), label or source.label
     texts = {str(path): text for path, (_, text) in source.headers().items()}
     texts[source.label] = source.text
     path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
@@ -220,21 +269,40 @@ def compile_error(source: Source, log: str) -> BuildError:
         shown += [f"{short}:{line}: {message}", *quoted(texts.get(file), line, place)]
     if len(found) > _SHOWN:
         shown.append(f"and {len(found) - _SHOWN} more")
-    if found and _TORCH.search(source.text):
-        shown.append("no torch header can be had, nor is needed: conv2d gets raw pointers")
+    shown += _advice(source, found)
     places = [(said.file, said.line, said.text) for said in found]
     return BuildError("\n".join([heading, *shown, f"full log: {path}"]), places)
 
 
-# ---- names that nvcc can read ------------------------------------------------------------------
+def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
+    """What to include, or not."""
+    told = "\n".join(error.text for error in errors)
+    if errors and _TORCH.search(source.text):
+        yield "no torch header is needed, nor can be had: conv2d gets raw pointers, see convlab.cuh"
+    for name in re.findall(r"([\w./-]+): No such file", told):
+        if f'"{name}"' in source.text:
+            near = [path.name for base in (source.folder, KERNEL_DIR) for path in base.glob("*.*h")]
+            yield f"{name} is looked for beside the kernel, and in convlab's kernels/{hint(name, near)}"
+    for word in dict.fromkeys(re.findall(r"[‘\"'](\w+)", told)):
+        header = next((known for name, known in _FROM.items() if re.fullmatch(name, word)), None)
+        if header and header[1:-1] not in source.text:
+            yield f"{word} comes with #include {header}"
+
+
+# ---- names that every tool can read ------------------------------------------------------------
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=,./-]*")
 _linked: dict[str, str] = {}  # what each link stands for
 
 
+def _quoted(flag: str) -> str:
+    """A flag as ninja's file has it for a shell."""
+    return shlex.quote(flag).replace("$", "$$")
+
+
 def plain(path: Path) -> Path:
-    """The path, or a link to it where nvcc would misread it."""
+    """The path, or a link to it where a shell, ninja or nvcc would misread it."""
     if _PLAIN.fullmatch(str(path)):
         return path
     link = _links() / hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
@@ -251,7 +319,46 @@ def real(text: str) -> str:
     return text
 
 
+def unlinked(file: str) -> str:
+    """The file that a library's debug information names, perhaps through a link to its folder."""
+    if not Path(file).is_relative_to(_links()):
+        return file
+    found = Path(os.path.realpath(file))
+    return found.name if found.is_relative_to(_links()) else str(found)  # of a folder that is gone
+
+
 @functools.cache
 def _links() -> Path:
+    """Where links are: the same for all processes of a user, as libraries that are kept name them."""
     found = tempfile.gettempdir()
-    return toolchain.temporary(found if _PLAIN.fullmatch(found) else "/tmp")
+    folder = Path(found if _PLAIN.fullmatch(found) else "/tmp") / f"convlab-links-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():  # another's, who could change where links lead
+        return toolchain.temporary(str(folder.parent))
+    for link in folder.iterdir():
+        if not link.exists() and time.time() - link.lstat().st_mtime > 3600:
+            link.unlink(missing_ok=True)
+    return folder
+
+
+# ---- what load_inline changes of the process ---------------------------------------------------
+
+_lock = threading.Lock()
+_before: list[str] = []  # PATH, for each build now running
+
+
+@contextlib.contextmanager
+def ninja_on_path() -> Iterator[None]:
+    """Ninja of the running environment, for any number of threads: the last one puts PATH back."""
+    if (ninja := toolchain.find("ninja")) is None:
+        raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
+    with _lock:
+        _before.append(_before[0] if _before else os.environ.get("PATH", ""))
+        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0]}"
+    try:
+        yield
+    finally:
+        with _lock:
+            path = _before.pop()
+            if not _before:
+                os.environ["PATH"] = path

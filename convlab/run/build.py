@@ -25,7 +25,11 @@ _NVCC_FLAGS = [
     "-O3",
     "-lineinfo",
     "-Xcompiler=-fno-gnu-unique",  # two versions of a file keep static variables of their own
-    "--expt-relaxed-constexpr",
+    # torch turns the operators of half types off for its own sake; kernels want them
+    "-U__CUDA_NO_HALF_OPERATORS__",
+    "-U__CUDA_NO_HALF_CONVERSIONS__",
+    "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "-U__CUDA_NO_HALF2_OPERATORS__",
 ]
 # Ends each CUDA source: lets the caller see a launch error that the kernel file did not look for.
 _FOOTER = """
@@ -92,12 +96,14 @@ def device_code(
     source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None, *more: str
 ) -> subprocess.CompletedProcess:
     """Let nvcc make ``kernel.cubin`` in a folder: how that ended, and what was said."""
-    (folder / "kernel.cu").write_text(source.for_nvcc.marked)
+    text, within = folder / "kernel.cu", plain(folder)  # nvcc misreads some names
+    text.write_text(source.for_nvcc.marked)
     command = [
-        plain(toolchain.require_cuda().nvcc), "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
-        *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)), "kernel.cu",
+        str(toolchain.require_cuda().nvcc), "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
+        *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)),
+        str(within / text.name), "-o", str(within / "kernel.cubin"),
     ]  # fmt: skip
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def nvcc_flags(arch: str) -> list[str]:

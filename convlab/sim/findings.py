@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..machine import toolchain
+from ..machine.compile import unlinked
 
 INCLUDE = Path(__file__).parent / "include"
 SCREEN = 24  # lines that a report may have
@@ -186,7 +187,9 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Plac
             file, _, number = re.sub(r" \(discriminator \d+\)$", "", line).rpartition(":")
             if _known[str(library), offset] or not number.isdigit() or not int(number):
                 continue
-            file = re.sub(r"^.*/unfinished-[^/]*/", "", file)  # the folder it was built in
+            file = re.sub(
+                r"^.*/unfinished-[^/]*/", "", unlinked(file)
+            )  # the folder it was built in
             if file == "main.cpp":  # what binutils calls some parts of it
                 file = library.parent.name.partition("-sim-")[0] + ".cu"
             # a cache may be shared by checkouts: the folder is that of the one that built

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..machine import cache, toolchain
 from ..machine.cache import Build, Made
-from ..machine.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of
+from ..machine.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
 from ..words.catalog import KERNEL_DIR
 from ..words.errors import BuildError
 from .findings import INCLUDE
@@ -87,7 +87,7 @@ def build(
             made = compile_library(
                 source, folder, '#include "first.h"\n' + written.marked,
                 # "cuda.h" is the one beside the source, where there is one
-                flags=[*flags, *(f"-iquote{home}" for home in (*homes, source.folder))],
+                flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
                 include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
                 libraries=[linked], copies=copies, entry=entry,
             )  # fmt: skip
@@ -141,7 +141,7 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
         compiler()
         text, made = folder / "first.h", folder / "first.h.gch"
         text.write_text(_FIRST)
-        command = [gcc, *flags, "-fPIC", f"-I{INCLUDE}", text, "-o", made]
+        command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise compile_error(source, done.stderr)

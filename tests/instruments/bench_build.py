@@ -2,7 +2,7 @@
 
     python -m tests.instruments.bench_build [--engine auto|cuda|sim] [--write README.md]
 
-The table goes between the file's markers "build". Plain load_inline needs ninja on PATH.
+The table goes between the file's markers "build".
 """
 
 import argparse
@@ -20,6 +20,7 @@ from torch.utils import cpp_extension
 
 from convlab import sim
 from convlab.machine import toolchain
+from convlab.machine.compile import ninja_on_path
 from convlab.machine.device import describe
 from convlab.machine.progress import bar as progress_bar
 from convlab.run.kernel import ENGINES, load
@@ -85,15 +86,16 @@ def _plain_load_inline(folder: Path, engine: str) -> None:
     plain.mkdir()
     stamp = f"\n// {time.time_ns()}\n"
     host = "torch::Tensor run(torch::Tensor x) { return x; }" + stamp
-    if engine == "cuda":
-        cpp_extension.CUDA_HOME = str(toolchain.require_cuda().home)
-    cpp_extension.load_inline(
-        "plain",
-        cpp_sources=[host],
-        cuda_sources=[_TRIVIAL + stamp] if engine == "cuda" else None,
-        functions=["run"],
-        build_directory=str(plain),
-    )
+    with ninja_on_path():
+        if engine == "cuda":
+            cpp_extension.CUDA_HOME = str(toolchain.require_cuda().home)
+        cpp_extension.load_inline(
+            "plain",
+            cpp_sources=[host],
+            cuda_sources=[_TRIVIAL + stamp] if engine == "cuda" else None,
+            functions=["run"],
+            build_directory=str(plain),
+        )
 
 
 def markdown(frame: pd.DataFrame) -> str:
