@@ -9,7 +9,7 @@ What of torch works:
 backward, double backward        works
 forward_ad, func.jvp, jacfwd     works
 func.grad, vjp, jacrev, hessian  works
-vmap                             works; over filters, one call of the kernel each
+vmap                             works, by one call of the kernel for each of the batch
 func.functional_call             works
 compile                          works, derivatives too; an object as kernel from torch 2.13 on
 export                           works; saved, it loads a kernel that was given by name or path

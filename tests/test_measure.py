@@ -445,7 +445,7 @@ def test_ceilings_and_times_on_a_gpu():
     known, peaks = device.describe(), device.ceilings()
     assert known.sm >= 70 and known.l2_bytes > 0
     assert peaks is device.ceilings() and peaks.tf32_flops >= peaks.fp32_flops > 1e11
-    if (sheet := device.datasheet(known.name)) is not None:
+    if (sheet := known.datasheet) is not None:
         assert 0.3 < peaks.fp32_flops / sheet.fp32_tflops / 1e12 < 1.1
         assert 0.5 < peaks.copy_bytes_per_s / sheet.memory_gb_per_s / 1e9 < 1.05
     problem = Problem(N=4, C=32, H=128, W=128, K=64, R=3, S=3)

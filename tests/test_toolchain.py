@@ -66,7 +66,7 @@ def test_nvcc_is_of_torchs_major_release(
 def test_a_toolkit_that_does_not_fit_is_told(
     anew: pytest.MonkeyPatch, tmp_path: Path, wanted: tuple[int, int], advice: list[str]
 ) -> None:
-    there = [toolchain.Cuda(toolkit(tmp_path, 13000), "PATH")] if wanted[0] == 12 else []
+    there = [toolchain.Cuda(toolkit(tmp_path, 13000))] if wanted[0] == 12 else []
     anew.setattr(toolchain, "torch_cuda", lambda: wanted)
     anew.setattr(toolchain, "toolkits", lambda: iter(there))
     with pytest.raises(BuildError) as raised:

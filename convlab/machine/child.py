@@ -2,7 +2,7 @@
 
 `Child` is a script that serves requests, started when first asked, and again after its end; `run`
 has a program run to its end. Each is in a session of its own, without this process's descriptors,
-and ends with this process, however that ends: its socket hangs up. Whoever waits for it over there
+and ends with this process, however that ends: its socket hangs up. What outlives it over there
 (`child_process`) adopts what it leaves, so that not even what a second fork detached is left.
 """
 
@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
+from typing import Any
 
 from .child_process import ID_BYTES
 
@@ -65,21 +66,17 @@ def describe(status: int | None) -> str:
 class Child:
     """A Python file's ``serve(server, *arguments)`` (see `Server`) in a process of its own.
 
-    It runs under `options` of Python's, and serves one request at a time. `kept`: foreign code runs
-    in that very process, so another stands between, which outlives it. A script that needs none
-    forks for each request, and waits by `outlive`.
+    It runs under `options` of Python's, and serves one request at a time.
     """
 
-    def __init__(
-        self, script: Path, *arguments: str, options: Sequence[str] = (), kept: bool = True
-    ) -> None:
-        self.script, self.arguments, self.options, self.kept = script, arguments, options, kept
+    def __init__(self, script: Path, *arguments: str, options: Sequence[str] = ()) -> None:
+        self._script, self._options = (str(script), *arguments), options
         self._forget()
         _children.add(self)
 
     def _forget(self) -> None:
+        """Have no process: one that was started is the parent's, in a fork."""
         self.lock = threading.Lock()
-        self.starts = 0  # how often it was started
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._streams: list[_Stream] = []
@@ -93,85 +90,66 @@ class Child:
         process is left that works on a request nobody waits for. The caller holds `lock`.
         """
         try:
-            fresh = self._process is None or self._process.poll() is not None
-            if fresh:
-                self.stop()
-                self._start()
-            if self._began(message):
-                return self._receive(limit, True)
-            if fresh:
-                raise self._died(False)
-            self.stop()  # it had ended since the last request
-            return self.ask(message, limit)
+            for again in (True, False):  # it may have ended since the last request
+                if self._process is None:
+                    self._start()
+                try:
+                    return self._answer(message, limit)
+                except Died as died:
+                    if died.begun or not again:
+                        raise
+                    self.stop()
         except BaseException:
             self.stop()
             raise
 
     def _start(self) -> None:
         self._connection, theirs = Pipe()
-        reads, writes = zip(os.pipe(), os.pipe(), strict=True)
-        self._streams = [_Stream(*pair) for pair in zip(("stdout", "stderr"), reads, strict=True)]
-        self._open = [self._connection, *self._streams]
-        passed = [theirs.fileno()]
-        command = [sys.executable, *self.options, _THERE, "serve", str(passed[0]),
-                   str(self.script), *self.arguments]  # fmt: skip
-        if self.kept:
-            passed.append(os.dup(passed[0]))
-            command = _kept(command, passed[1])
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=writes[0], stderr=writes[1],
-                pass_fds=passed, start_new_session=True,
-            )  # fmt: skip
-        finally:
-            theirs.close()
-            for descriptor in (*passed[1:], *writes):
-                os.close(descriptor)
-        self.starts += 1
+        process = _started(self._options, theirs, "serve", *self._script, bufsize=0)
+        self._process = process
+        self._streams = [_Stream("stdout", process.stdout), _Stream("stderr", process.stderr)]
 
-    def _began(self, message: bytes) -> bool:
-        """Hand over a request; whether the script has begun with it, or else has ended."""
+    def _answer(self, message: bytes, limit: float | None) -> bytes:
+        """Hand over a request and wait for the reply, showing what is printed meanwhile."""
         for stream in self._streams:
             stream.begin()
         self._number += 1
+        number, begun, seconds = self._number.to_bytes(ID_BYTES, "little"), False, START_LIMIT
+        end, sources = time.monotonic() + seconds, [self._connection, *self._streams]
         try:
-            self._connection.send_bytes(self._number.to_bytes(ID_BYTES, "little") + message)
-            self._receive(START_LIMIT, False)
-        except (OSError, Died):
-            return False
-        return True
-
-    def _receive(self, limit: float | None, begun: bool) -> bytes:
-        """The next message that answers this request, showing what is printed meanwhile."""
-        end = None if limit is None else time.monotonic() + limit
+            self._connection.send_bytes(number + message)
+        except OSError:
+            raise self._died(False) from None
         while True:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            ready = wait(self._open, left)
-            for stream in self._streams:
-                if stream in ready and stream.relay() == b"":
-                    self._open.remove(stream)
-            if self._connection in ready:
+            for source in wait(sources, None if end is None else max(0.0, end - time.monotonic())):
+                if source is not self._connection:
+                    if source.relay() == b"":
+                        sources.remove(source)
+                    continue
                 try:
                     reply = self._connection.recv_bytes(_LONGEST)
                 except (EOFError, OSError):
                     raise self._died(begun) from None
-                if int.from_bytes(reply[:ID_BYTES], "little") == self._number:
+                if reply == number:
+                    begun, seconds = True, limit
+                    end = None if limit is None else time.monotonic() + limit
+                elif reply.startswith(number):
                     self._show_the_rest()
-                    return reply[ID_BYTES:]
+                    return reply.removeprefix(number)
             if end is not None and time.monotonic() >= end:
-                raise TimedOut(limit, begun)
-
-    def _show_the_rest(self) -> None:
-        for stream in self._streams:
-            for _ in range(256):  # 16 MiB; all of it is there, unless something still prints
-                if not stream.relay():
-                    break
+                raise TimedOut(seconds, begun)
 
     def _died(self, begun: bool) -> Died:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=STOP_LIMIT)
         self._show_the_rest()
         return Died(self._process.returncode, begun)
+
+    def _show_the_rest(self) -> None:
+        for stream in self._streams:
+            for _ in range(256):  # 16 MiB; all of it is there, unless something still prints
+                if not stream.relay():
+                    break
 
     @property
     def printed(self) -> str:
@@ -181,32 +159,15 @@ class Child:
     def stop(self) -> None:
         """End the process and all that it started, and wait until it is gone."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        try:
+        if process is not None:
             _end(process, self._connection)
-        finally:
-            for stream in self._streams:
-                stream.pipe.close()
-
-    def interrupt(self) -> None:
-        """End the process, from another thread than the one that holds `lock`."""
-        with contextlib.suppress(OSError, AttributeError):  # it has ended meanwhile
-            _hang_up(self._connection)
-
-    def _forget_in_a_fork(self) -> None:
-        """Close a forked process's copies: the child stays its parent's."""
-        if self._process is not None:
-            self._process.returncode = 0  # not waited for here
-        for end in (self._connection, *(stream.pipe for stream in self._streams)):
-            if end is not None:
-                end.close()
-        self._forget()
+            process.stdout.close()
+            process.stderr.close()
 
 
 _children: weakref.WeakSet[Child] = weakref.WeakSet()
 atexit.register(lambda: [child.stop() for child in list(_children)])
-os.register_at_fork(after_in_child=lambda: [child._forget_in_a_fork() for child in list(_children)])
+os.register_at_fork(after_in_child=lambda: [child._forget() for child in list(_children)])
 
 
 def run(
@@ -214,21 +175,27 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, `subprocess.TimeoutExpired` past the limit; leave nothing of it."""
     ours, theirs = Pipe()
-    with ours, theirs:
-        process = subprocess.Popen(
-            _kept(command, theirs.fileno()), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, errors="replace", env=env,
-            pass_fds=[theirs.fileno()], start_new_session=True,
-        )  # fmt: skip
-        try:
-            out, err = process.communicate(timeout=limit)
-        except BaseException as error:
-            _end(process, ours)
-            if isinstance(error, subprocess.TimeoutExpired):
-                error.cmd = command
-                error.stdout, error.stderr = process.communicate(timeout=STOP_LIMIT)
-            raise
+    process = _started(["-I", "-S"], theirs, "run", *command, text=True, errors="replace", env=env)
+    try:
+        out, err = process.communicate(timeout=limit)
+    except BaseException as error:
+        _end(process, ours)
+        if isinstance(error, subprocess.TimeoutExpired):
+            error.stdout, error.stderr = process.communicate(timeout=STOP_LIMIT)
+        raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _started(
+    python: Sequence[str], line: Connection, *words: str, **options: Any
+) -> subprocess.Popen:
+    """Start `child_process`, whose end of the socket is `line`, under options of Python's."""
+    with line:
+        return subprocess.Popen(
+            [sys.executable, *python, _THERE, str(line.fileno()), *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[line.fileno()],
+            start_new_session=True, **options,
+        )  # fmt: skip
 
 
 def quit(seconds: float = 1.0) -> None:
@@ -248,24 +215,12 @@ def _kill_below(process: int) -> None:
             os.kill(child, signal.SIGKILL)
 
 
-def _kept(command: Sequence[str], line: int) -> list[str]:
-    return [sys.executable, "-I", "-S", _THERE, "keep", str(line), *command]
-
-
-def _hang_up(connection: Connection) -> None:
-    """Let the other side see the end of a socket, whoever else has a copy of this one."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)
-
-
 def _end(process: subprocess.Popen, connection: Connection) -> None:
     """Hang up on a process, wait for it, and kill its session where that does not end it in time."""
-    # a script alone sees the end of its socket when it next looks there; one that keeps another
-    # at once, but then it waits for what a driver's call may hold back even from SIGKILL
-    if not connection.closed:
-        with contextlib.suppress(OSError):  # hung up already
-            _hang_up(connection)
-        connection.close()
+    # it sees that at once, but then waits for what a driver's call may hold back even from SIGKILL
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)  # whoever else has a copy of this end
+    connection.close()
     try:
         process.wait(timeout=STOP_LIMIT)
     except subprocess.TimeoutExpired:
@@ -277,10 +232,9 @@ def _end(process: subprocess.Popen, connection: Connection) -> None:
 class _Stream:
     """What the child writes to one file descriptor, shown here as it comes."""
 
-    def __init__(self, name: str, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)
-        self.name, self.pipe = name, io.FileIO(descriptor)
-        self.fileno = self.pipe.fileno
+    def __init__(self, name: str, pipe: io.FileIO) -> None:
+        os.set_blocking(pipe.fileno(), False)
+        self.name, self.pipe, self.fileno = name, pipe, pipe.fileno
         self.begin()
 
     def begin(self) -> None:

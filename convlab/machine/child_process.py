@@ -1,10 +1,11 @@
-"""What runs in a child of `machine.child`'s: serve a script's requests, or outlive a program.
+"""What `machine.child` starts: a process that does the work, and one that outlives it.
 
-    child_process.py serve SOCKET SCRIPT ARGUMENT...    the script's ``serve(server, *arguments)``
-    child_process.py keep LINE COMMAND...               the program, and then the end of all it left
+    child_process.py LINE serve SCRIPT ARGUMENT...    the script's ``serve(server, *arguments)``
+    child_process.py LINE run COMMAND...              the program
 
-It imports nothing of convlab's, for it starts where there is no path to it; a script that it serves
-finds it as the module ``child_process``.
+The process that was started forks. The fork does the work; it itself waits until that has ended, or
+the socket LINE hangs up, ends all that the work left behind, and ends as it did. Nothing of convlab's
+is imported, for this starts where there is no path to it; a script finds it as ``child_process``.
 """
 
 import contextlib
@@ -16,7 +17,6 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
@@ -38,18 +38,15 @@ class Server:
     def request(self) -> bytes:
         """Wait for a request; EOFError when the other side is gone."""
         message = self._connection.recv_bytes()
-        self._number, self._began = message[:ID_BYTES], False
+        self._number = message[:ID_BYTES]
         return message[ID_BYTES:]
 
     def begun(self) -> None:
-        """Say that the request's time begins; else it does with the reply."""
-        self._began = True
-        self._connection.send_bytes(self._number)
+        """Say that the request's time begins."""
+        self.reply(b"")
 
     def reply(self, message: bytes) -> None:
-        """Answer the request."""
-        if not self._began:
-            self.begun()
+        """Answer the request; an answer is not empty."""
         self._connection.send_bytes(self._number + message)
 
 
@@ -63,15 +60,8 @@ def adopt() -> None:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)
 
 
-def outlive(process: int, line: int) -> int | None:
-    """Return a child's wait status, None where the socket hung up before; end all it adopted."""
-    ended = os.pidfd_open(process)
-    watch = select.poll()
-    watch.register(ended, select.POLLIN)
-    watch.register(line, 0)
-    ready = dict(watch.poll())
-    os.close(ended)
-    status = os.waitpid(process, 0)[1] if ended in ready else None
+def end_children() -> None:
+    """End all children, and those that are adopted then."""
     with contextlib.suppress(ChildProcessError):  # raised when there is none any more
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -79,27 +69,19 @@ def outlive(process: int, line: int) -> int | None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(int(child), signal.SIGKILL)
                 os.waitpid(-1, 0)
-    return status
 
 
-def keep(line: int, command: Sequence[str]) -> None:
-    """Run a program, end what it leaves, and end as it did."""
-    adopt()
-    os.set_inheritable(line, False)
-    process = os.fork()
-    if process == 0:
-        die_with_parent()
-        try:
-            os.execvp(command[0], command)
-        except OSError as error:
-            sys.stderr.write(f"{command[0]}: {error.strerror}\n")
-        finally:
-            sys.stderr.flush()
-            os._exit(127)
-    for stream in (0, 1, 2):  # whoever reads them sees the end of them when the program has ended
-        os.close(stream)
-    status = outlive(process, line)
-    code = -signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
+def outlive(process: int, line: int) -> None:
+    """Wait for a fork, or the end of the socket; end what is left, and end as the fork did."""
+    os.closerange(0, 3)  # whoever reads them sees their end when the fork has ended
+    ended = os.pidfd_open(process)
+    watch = select.poll()
+    watch.register(ended, select.POLLIN)
+    watch.register(line, 0)
+    code = -signal.SIGTERM
+    if ended in dict(watch.poll()):
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    end_children()
     if code < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(-code, signal.SIG_DFL)
@@ -117,13 +99,17 @@ def load(path: Path) -> ModuleType:
 
 def main() -> None:
     """Do what the command line says, see above."""
-    what, descriptor, *rest = sys.argv[1:]
+    line, (what, *words) = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(line, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if what == "keep":
-        keep(int(descriptor), rest)
-    script, *arguments = rest
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other side's to act on
-    server = Server(int(descriptor))
+    adopt()
+    if process := os.fork():
+        outlive(process, line)
+    die_with_parent()
+    if what == "run":
+        os.execvp(words[0], words)
+    script, *arguments = words
+    server = Server(line)
     sys.modules["child_process"] = sys.modules["__main__"]
     module = load(Path(script))
     with contextlib.suppress(EOFError, ConnectionError):

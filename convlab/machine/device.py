@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from ..words.arguments import choice, hint, text
-from ..words.errors import LaunchError, ProblemError
+from ..words.arguments import choice
+from ..words.errors import LaunchError
 from ..words.format import FLOAT32, Format
-from . import toolchain
 
 if TYPE_CHECKING:
     from ..words.problem import Problem
@@ -95,19 +93,20 @@ LIMITS: dict[int, Limits] = {  # by compute capability: 9.0 is 90
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a kernel is judged on it."""
+    """A GPU as a kernel is judged on it; in words, with the software that drives it."""
 
     name: str
     driver_name: str  # that the driver gives it, by which `datasheet` knows it
-    sm: int
+    sm: int  # compute capability: 9.0 is 90
     sms: int
     l2_bytes: int
     ghz: float  # boost clock
+    memory_bytes: int = 0  # of one that is there
 
     @property
     def limits(self) -> Limits:
-        """What its SMs have."""
-        return LIMITS[self.sm]
+        """What its SMs have; of a capability that is not in the table, the one below it."""
+        return LIMITS[max((known for known in LIMITS if known <= self.sm), default=min(LIMITS))]
 
     @property
     def arch(self) -> str:
@@ -118,6 +117,13 @@ class Gpu:
     def datasheet(self) -> Datasheet | None:
         """What its vendor states."""
         return datasheet(self.driver_name)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.driver_name}, {self.sms} SMs, sm_{self.sm}, {self.memory_bytes / 2**30:.0f} "
+            f"GiB, torch {torch.__version__}, CUDA {torch.version.cuda}, "
+            f"driver {driver_version() or 'unknown'}"
+        )
 
 
 _MIB = 1 << 20
@@ -134,24 +140,6 @@ GPUS: dict[str, Gpu] = {
         Gpu("H200", "NVIDIA H200", 90, 132, 60 * _MIB, 1.98),
     )
 }
-
-
-@dataclass(frozen=True)
-class Device:
-    """A GPU that is there; in words, with the software that drives it."""
-
-    name: str
-    sm: int  # compute capability: 9.0 is 90
-    sm_count: int
-    l2_bytes: int
-    memory_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}, {self.sm_count} SMs, sm_{self.sm}, {self.memory_bytes / 2**30:.0f} GiB, "
-            f"torch {torch.__version__}, CUDA {torch.version.cuda}, "
-            f"driver {driver_version() or 'unknown'}"
-        )
 
 
 @dataclass(frozen=True)
@@ -180,14 +168,23 @@ def datasheet(name: str) -> Datasheet | None:
     return next((sheet for pattern, sheet in _DATASHEETS if re.search(pattern, name)), None)
 
 
-def describe(device: torch.device | str | int | None = None) -> Device | None:
+def describe(device: torch.device | str | int | None = None) -> Gpu | None:
     """Describe a GPU (the current one unless told), or return None if there is no such GPU."""
     index = _cuda_index(device)
     if index is None:
         return None
     seen = torch.cuda.get_device_properties(index)
-    sm = 10 * seen.major + seen.minor
-    return Device(seen.name, sm, seen.multi_processor_count, seen.L2_cache_size, seen.total_memory)
+    there = Gpu(
+        seen.name.removeprefix("NVIDIA "), seen.name, 10 * seen.major + seen.minor,
+        seen.multi_processor_count, seen.L2_cache_size, 1.7, seen.total_memory,
+    )  # fmt: skip
+    known = next((gpu for gpu in GPUS.values() if gpu.driver_name == seen.name), None)
+    if known:
+        return replace(there, name=known.name, ghz=known.ghz)
+    if sheet := there.datasheet:
+        rate = 1e3 * sheet.fp32_tflops
+        return replace(there, ghz=rate / (2 * there.limits.fp32_lanes * there.sms))
+    return there
 
 
 def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
@@ -195,45 +192,22 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
     if isinstance(wanted, Gpu):
         return wanted
     if wanted is None:
-        here = describe()
-        return GPUS["H200"] if here is None else _from_device(here)
-    by_key = {_key(name): name for name in GPUS}
-    key = _key(text(wanted, "gpu"))
-    if key in by_key:
-        return GPUS[by_key[key]]
-    near = hint(key, GPUS) or "."
-    raise ProblemError(f"no GPU {wanted!r} is known{near} There are {', '.join(GPUS)}")
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[^a-z0-9]|nvidia|geforce|rtx", "", name.lower())
-
-
-def _from_device(device: Device) -> Gpu:
-    """The GPU that is there: as the table has it, or with its capability's limits."""
-    sm = max((known for known in LIMITS if known <= device.sm), default=min(LIMITS))
-    sheet = datasheet(device.name)
-    rate = sheet.fp32_tflops * 1e3 if sheet else 0.0
-    ghz = rate / (2 * LIMITS[sm].fp32_lanes * device.sm_count) or 1.7
-    stated = {gpu.driver_name: (gpu.name, gpu.ghz) for gpu in GPUS.values()}
-    name, ghz = stated.get(device.name, (device.name.removeprefix("NVIDIA "), ghz))
-    return Gpu(name, device.name, sm, device.sm_count, device.l2_bytes, ghz)
+        return describe() or GPUS["H200"]
+    return GPUS[choice(wanted, "GPU", GPUS)]
 
 
 @functools.cache
 def driver_version() -> str | None:
-    """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if there is none."""
-    stated, tool = Path("/proc/driver/nvidia/version"), toolchain.find("nvidia-smi")
-    if stated.exists():
-        found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", stated.read_text(errors="replace"))
-        if found:
-            return found[1]
-    query = [tool or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if NVML tells none."""
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):  # as where there is no such tool
+        import pynvml  # optional: from nvidia-ml-py
+    except ImportError:
         return None
-    return answer.stdout.split("\n")[0].strip() or None
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return None
 
 
 def available_bytes(device: torch.device | str | None = None) -> int:
@@ -277,8 +251,6 @@ def floor_seconds(
 def _cuda_index(device: torch.device | str | int | None) -> int | None:
     if not torch.cuda.is_available():
         return None
-    if isinstance(device, int):
-        return device if device < torch.cuda.device_count() else None
     where = torch.device("cuda" if device is None else device)
     if where.type != "cuda":
         return None

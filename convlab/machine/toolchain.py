@@ -103,7 +103,6 @@ class Cuda:
     """A CUDA toolkit: nvcc, its headers and its libraries."""
 
     home: Path
-    origin: str  # "CUDA_HOME", "PATH", "/usr/local" or "wheels"
 
     @property
     def nvcc(self) -> Path:
@@ -119,7 +118,7 @@ class Cuda:
         return (int(found[1]) // 1000, int(found[1]) % 1000 // 10) if found else None
 
     def __str__(self) -> str:
-        return f"{_dotted(self.release or ('?',))} ({self.nvcc}, from {self.origin})"
+        return f"{_dotted(self.release or ('?',))} ({self.nvcc})"
 
 
 def _dotted(release: tuple[object, ...]) -> str:
@@ -151,29 +150,24 @@ def without_cuda() -> str:
     """Why there is no nvcc to build with, and which to install."""
     wanted, other = torch_cuda() or (13, 0), next(toolkits(), None)
     release = _dotted(wanted)
-    if wanted[0] == 13:
-        advice = f"`{INSTALL}` brings one, or set CUDA_HOME to a CUDA 13 toolkit"
-    else:
-        advice = (
-            f"install CUDA toolkit {release}, or another {wanted[0]}.x (NVIDIA's packages for "
-            f"Debian and Ubuntu: cuda-toolkit-{release.replace('.', '-')}), and set CUDA_HOME to it"
-        )
     but = f" that fits torch's CUDA {release}, only {other}" if other else ""
-    return f"no nvcc{but}: {advice}"
+    brought = f"`{INSTALL}` brings one, or " if wanted[0] == 13 else ""
+    return (
+        f"no nvcc{but}: {brought}install CUDA toolkit {release} (NVIDIA's package cuda-toolkit-"
+        f"{release.replace('.', '-')}, or another {wanted[0]}.x) and set CUDA_HOME to it"
+    )
 
 
 def toolkits() -> Iterator[Cuda]:
     """All CUDA toolkits that are there, in the order in which they are preferred."""
-    homes = [(Path(os.environ[key]), "CUDA_HOME") for key in ("CUDA_HOME", "CUDA_PATH")
-             if os.environ.get(key)]  # fmt: skip
+    homes = [Path(os.environ[key]) for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
     if found := shutil.which("nvcc"):
         home = Path(found).resolve().parent.parent
         if (home / "include" / "cuda_runtime.h").exists():  # else a script that calls the real one
-            homes.append((home, "PATH"))
-    for home in sorted(Path("/usr/local").glob("cuda*"), key=lambda p: (p.name != "cuda", p)):
-        homes.append((home, "PATH" if found and home.name == "cuda" else "/usr/local"))
-    homes += [(root / "cu13", "wheels") for root in _wheels()]
-    return (Cuda(*each) for each in homes if (each[0] / "bin" / "nvcc").exists())
+            homes.append(home)
+    homes += sorted(Path("/usr/local").glob("cuda*"), key=lambda p: (p.name != "cuda", p))
+    homes += [root / "cu13" for root in _wheels()]
+    return (Cuda(home) for home in homes if (home / "bin" / "nvcc").exists())
 
 
 def torch_cuda() -> tuple[int, int] | None:

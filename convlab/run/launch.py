@@ -109,7 +109,7 @@ class SimLaunch(Launch):
 
     def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs) -> None:
         self._build, self._trace, self._runs = kernel.build(), None, 0
-        self._earlier: list[list[int]] = []
+        self._earlier: list[tuple[list[int], dict[str, int]]] = []
         self.launches: list[dict[str, object]] = []
         names = ("x", "w", "bias")
         given = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
@@ -151,7 +151,8 @@ class SimLaunch(Launch):
         self.counters, self.sampling = trace.counters, trace.sampling
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
-        self._earlier = [integers(problem) for problem in earlier]
+        stored = self.runnable.format
+        self._earlier = [(integers(problem), stored.bytes(problem)) for problem in earlier]
         try:
             self()
         finally:

@@ -22,7 +22,7 @@ def made_of(runnables: Sequence[Runnable]) -> dict[str, Any]:
     cuda, compiler = toolchain.cuda() if gpu else None, toolchain.find("c++")
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "gpu": gpu and gpu.name,
+        "gpu": gpu and gpu.driver_name,
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "versions": {
             "convlab": _own(), "python": platform.python_version(), "torch": torch.__version__,

@@ -28,10 +28,9 @@ from .runnable import Runnable
 # here. The serial is never used again, so two objects of one name stay apart, and a stale key finds
 # nothing rather than another kernel. Weak: whoever uses the object (a Conv2d, the caller of conv2d)
 # keeps it alive; this table does not.
-if "_kernels" not in globals():  # else %autoreload ran this before
-    _kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
-    _serials = itertools.count(1)
-    _loaders: dict[str | None, Callable] = {}
+_kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
+_serials = itertools.count(1)
+_loaders: dict[str | None, Callable] = {}
 
 
 def loader(name: str | None = None) -> Callable[[Callable], Callable]:
@@ -108,8 +107,6 @@ def derives(*tensors: Tensor | None) -> bool:
 
 # --- the op ---------------------------------------------------------------------------------
 
-if "_library" in globals():  # by %autoreload
-    globals()["_library"]._destroy()
 _library = torch.library.Library("convlab", "FRAGMENT")
 _library.define(
     "conv2d(Tensor x, Tensor w, Tensor? bias, str kernel, int[] stride, int[] padding, "
@@ -207,23 +204,9 @@ def _differentiable(keyset, x, w, bias, kernel, *numbers_and_relu) -> Tensor:
     return make_dual(y, _where_positive(tangent, y) if relu else tangent, level=0)
 
 
-def _batched(info, in_dims, x, w, bias, *rest) -> tuple[Tensor, int]:
-    """`torch.vmap`: a batch of images is more images; one of filters takes a call each."""
-    if in_dims[1] is None and in_dims[2] is None:
-        images = x.movedim(in_dims[0], 0)
-        y = _op(images.flatten(0, 1), w, bias, *rest)
-        return y.unflatten(0, images.shape[:2]), 0
-    each = [
-        [t] * info.batch_size if dim is None else t.unbind(dim)
-        for t, dim in zip((x, w, bias), in_dims[:3], strict=True)
-    ]
-    return torch.stack([_op(*tensors, *rest) for tensors in zip(*each, strict=True)]), 0
-
-
 _library.impl("conv2d", _compute, "CompositeExplicitAutograd")
 _library.impl("conv2d", _differentiable, "Autograd", with_keyset=True)
 torch.library.register_fake("convlab::conv2d", _shape_alone, lib=_library)
-torch.library.register_vmap("convlab::conv2d", _batched, lib=_library)
 for _type in ("cuda", "cpu"):
     torch.library.register_autocast("convlab::conv2d", _type, torch.float32, lib=_library)
 

@@ -56,7 +56,8 @@ def call(
     for kernel in (value for value in values if isinstance(value, Runnable)):
         kernel.build()
     payload = dumps((function, args, kwargs))
-    request = pickle.dumps((_surroundings(), payload))
+    ours = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
+    request = pickle.dumps(([*map(os.path.abspath, sys.path)], ours, payload))
     worker = _worker(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
     with worker.lock:
         try:
@@ -78,17 +79,18 @@ def call(
 
 def _silence(error: Exception) -> tuple[str, str]:
     """The kind of fault for which the worker's answer is missing, and what was seen of it."""
-    state, text = "invalid worker state", str(error)
-    match error:
-        case child.Died():
-            return ("host crash", text) if error.begun else (state, f"at its start: {text}")
-        case child.TimedOut(begun=True):
-            return "endless loop", text
-        case child.TimedOut():
-            return state, f"it did not begin within {error.seconds:g} s"
-        case OSError():
-            return state, f"it did not start: {text}"
-    return state, f"its answer cannot be read: {type(error).__name__}: {text}"
+    text = f"its answer cannot be read: {type(error).__name__}: {error}"
+    if isinstance(error, child.Died):
+        if error.begun:
+            return "host crash", str(error)
+        text = f"at its start: {error}"
+    elif isinstance(error, child.TimedOut):
+        if error.begun:
+            return "endless loop", str(error)
+        text = f"it did not begin within {error.seconds:g} s"
+    elif isinstance(error, OSError):
+        text = f"it did not start: {error}"
+    return "invalid worker state", text
 
 
 def can_cross(*values: object) -> bool:
@@ -103,12 +105,8 @@ def can_cross(*values: object) -> bool:
 def stop() -> None:
     """End this process's workers, and free the GPU memory they hold; the next call starts anew."""
     for worker in list(_workers.values()):
-        while not worker.lock.acquire(timeout=0.1):  # another thread waits for an answer
-            worker.interrupt()
-        try:
+        with worker.lock:
             worker.stop()
-        finally:
-            worker.lock.release()
 
 
 def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
@@ -132,14 +130,6 @@ def _worker(device: int) -> child.Child:
         there = str(device if torch.cuda.is_available() else -1)
         _workers.setdefault(device, child.Child(_SCRIPT, there, options=["-P"]))
     return _workers[device]
-
-
-def _surroundings() -> tuple[list[str], str | None, dict[str, str]]:
-    directory = None
-    with contextlib.suppress(FileNotFoundError):
-        directory = os.getcwd()
-    variables = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
-    return list(sys.path), directory, variables
 
 
 # ---- what is not known to be good, tried there first -------------------------------------------

@@ -1,8 +1,8 @@
 """The process that untrusted kernels run in: what `machine.child` starts for `worker`.
 
 It imports nothing of convlab's, nor torch, but what the first request names, so that it starts in
-a blink where there is no GPU. A request is a pickled ``(surroundings, payload)``, the payload a
-pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
+a blink where there is no GPU. A request is a pickled ``(sys.path, variables, payload)``, the payload
+a pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
 ``(returned, value or exception, lost)``; `lost`: the GPU is, to this process, which ends itself.
 """
 
@@ -45,12 +45,9 @@ def dumps(value: object) -> bytes:
     return out.getvalue()
 
 
-def _enter(surroundings: tuple[list[str], str | None, dict[str, str]]) -> None:
-    """Take over the parent's sys.path, working directory and CONVLAB_* variables."""
-    path, directory, variables = surroundings
+def _enter(path: list[str], variables: dict[str, str]) -> None:
+    """Take over the parent's sys.path and CONVLAB_* variables."""
     sys.path[:] = path
-    if directory is not None:
-        os.chdir(directory)
     for name in [name for name in os.environ if name.startswith("CONVLAB_")]:
         del os.environ[name]
     os.environ |= variables | {SERVING: "1"}
@@ -91,7 +88,7 @@ def _answer(payload: bytes, server) -> bytes:
     return dumps((True, value, False))
 
 
-def _refusal(error: BaseException, lost: bool) -> bytes:
+def _refusal(error: Exception, lost: bool) -> bytes:
     """The reply that carries an exception: its type and text, and a note of where it was raised."""
     where = "In the worker process:\n" + "".join(traceback.format_exception(error)).rstrip()
     try:
@@ -115,34 +112,25 @@ def _tidy(failed: bool) -> None:
         torch.cuda.empty_cache()
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    ctypes.CDLL(None).fflush(None)  # what kernels print goes through C's buffers
-
-
 def serve(server, device: str) -> None:
     """Serve requests for a GPU, by its number; negative: there is none."""
-    opened = int(device) < 0
-    while True:
-        surroundings, payload = pickle.loads(server.request())
-        failed = lost = False
+    opened, lost = int(device) < 0, False
+    while not lost:
+        *surroundings, payload = pickle.loads(server.request())
+        failed = False
         try:
-            _enter(surroundings)
+            _enter(*surroundings)
             if not opened:
                 _open_gpu(int(device))
                 opened = True
             reply = _answer(payload, server)
-        except SystemExit as error:
-            _flush()
-            os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
-        except BaseException as error:
+        except Exception as error:
             failed, lost = True, not opened or _gpu_is_lost()
             reply = _refusal(error, lost)
         if not lost:
             _tidy(failed)
-        _flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # what kernels print goes through C's buffers
         server.reply(reply)
-        if lost:
-            os._exit(0)
+    os._exit(0)

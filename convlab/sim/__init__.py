@@ -46,7 +46,7 @@ STALL_LIMIT = 20.0  # of them, without one block that comes to its end; more whe
 _OUT_OF_TIME = 78  # the exit status of a run that took longer
 # Names of the indices of a convolution's tensors, in torch's order; others have none.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
-_host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"], kept=False)
+_host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"])
 
 
 class Arena:
@@ -119,8 +119,8 @@ def simulate(
 
     `more` has workspace_limit, in bytes; and may have
 
-    - earlier: problems, as `problem` is one, for which it is called first in the same process, with
-      other numbers at the same addresses where they fit;
+    - earlier: problems, as `problem` is one, each with its tensors' bytes by name, for which it is
+      called first in the same process, with other numbers at the same addresses where they fit;
     - joined: (code offset, bytes) of instructions whose successive accesses to neighbouring
       addresses are counted as one of so many bytes, see `Trace.offsets_of`;
     - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All counts

@@ -35,9 +35,8 @@ def serve(server) -> None:
             os.close(server.line)
             child.die_with_parent()
             _apart(request, report)
-        status = child.outlive(process, server.line)
-        if status is None:
-            return
+        status = os.waitpid(process, 0)[1]
+        child.end_children()
         with open(report, errors="replace", newline="") as file:
             file.seek(0)
             text = file.read()
@@ -99,8 +98,8 @@ def _run(request: dict, report: int, tell) -> None:
     else:
         limit = request["workspace_limit"]
         tensors = {name: buffer(name, name == "y") for name in ("x", "w", "bias", "y")}
-        for problem in request.get("earlier", ()):
-            _earlier(abi.Entry(request["library"], problem), problem, request, runtime, tensors)
+        for problem, sizes in request.get("earlier", ()):
+            _earlier(problem, sizes, request, runtime, tensors)
         entry = abi.Entry(request["library"], request["problem"])
         need = entry.workspace(limit)
         tell("workspace", need)
@@ -114,42 +113,37 @@ def _run(request: dict, report: int, tell) -> None:
     runtime.sim_finish()
 
 
-def _earlier(entry, problem: list[int], request: dict, runtime, tensors: dict) -> None:
+def _earlier(
+    problem: list[int], sizes: dict[str, int], request: dict, runtime, tensors: dict
+) -> None:
     """Call it for another problem, with other numbers at the same addresses where they fit.
 
-    For the same problem they are the same but for two of each tensor.
+    For the same problem they are the same but for two words of each tensor. `sizes` are in bytes.
     """
+    entry = abi.Entry(request["library"], problem)
     need = entry.workspace(request["workspace_limit"])
     if need > request["workspace_limit"]:
         return
-    elements, there = _elements(problem), _elements(request["problem"])
     given, kept = dict(tensors), []
     for name, address in tensors.items():
         if address is None:
             continue
         size = request["buffers"][name][1]
-        if (wanted := size // there[name] * elements[name]) > size:
-            given[name] = runtime.sim_map(b"%s of another call" % name.encode(), -1, 0, wanted, 2)
+        if sizes[name] > size:
+            other = b"%s of another call" % name.encode()
+            given[name] = runtime.sim_map(other, -1, 0, sizes[name], 2)
             continue
         numbers = ctypes.string_at(address, size)
         kept.append((address, numbers, name != "y"))
         others = numbers[size // 8 * 4 :] + numbers[: size // 8 * 4]
         if problem == request["problem"]:  # two change places: the ends, and the sum, stay
-            item = size // there[name]
-            i, j = (there[name] * part // 7 * item for part in (3, 5))
-            one, other = numbers[i : i + item], numbers[j : j + item]
-            others = numbers[:i] + other + numbers[i + item : j] + one + numbers[j + item :]
+            i, j = (size // 4 * part // 7 * 4 for part in (3, 5))
+            one, other = numbers[i : i + 4], numbers[j : j + 4]
+            others = numbers[:i] + other + numbers[i + 4 : j] + one + numbers[j + 4 :]
         _put(address, others, name != "y")
     _convolution(entry, need, runtime, *given.values())
     for place in kept:
         _put(*place)
-
-
-def _elements(problem: list[int]) -> dict[str, int]:
-    p = dict(zip(abi.FIELDS, problem, strict=True))
-    return {"x": p["N"] * p["C"] * p["H"] * p["W"], "bias": p["K"],
-            "w": p["K"] * (p["C"] // p["groups"]) * p["R"] * p["S"],
-            "y": p["N"] * p["K"] * p["P"] * p["Q"]}  # fmt: skip
 
 
 def _put(address: int, numbers: bytes, constant: bool) -> None:

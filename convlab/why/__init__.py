@@ -204,7 +204,7 @@ def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int],
 def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
     """What a GPU can do, and whether that was measured: nothing reaches a datasheet's rates."""
     here, sheet = describe(), gpu.datasheet
-    if here is not None and here.name == gpu.driver_name:
+    if here is not None and here.driver_name == gpu.driver_name:
         return ceilings(), True
     if sheet is None:
         return None, False

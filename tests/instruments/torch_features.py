@@ -125,7 +125,7 @@ def _reverse() -> None:
                                (W,), TANGENTS[1:2]))  # fmt: skip
 
 
-@feature("vmap", "works; over filters, one call of the kernel each")
+@feature("vmap", "works, by one call of the kernel for each of the batch")
 def _vmap() -> None:
     batch = [torch.stack([t, t + 1]) for t in (X, W, BIAS)]
     both(lambda conv: torch.vmap(lambda x: conv(x, W, BIAS))(batch[0]))
