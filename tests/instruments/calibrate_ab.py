@@ -52,9 +52,8 @@ CASES = (
     ("03_smem_tile", "N=2,C=64,H=512,W=1024,K=128,R=3,S=3"),
 )
 PLANTED = (0.005, 0.01, 0.02, 0.05)
-# Cycles that both sides spin, some 20 microseconds: by then nothing of the kernel goes on, such as
-# y on its way out of the L2. After 2,000 something did: what a longer spin hid of it was taken for
-# the kernel's, up to 0.4%.
+# Cycles that both sides spin, some 20 microseconds: by then nothing of the kernel should go on, such
+# as y on its way out of the L2. After 2,000 ratios were off by up to 0.9% of what was planted.
 SPIN = 40_000
 LIMIT_SECONDS = 3.0  # for a mode
 TARGET = THRESHOLD / 2
