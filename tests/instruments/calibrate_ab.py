@@ -53,7 +53,7 @@ CASES = (
 )
 PLANTED = (0.005, 0.01, 0.02, 0.05)
 # Cycles that both sides spin, some 20 microseconds: by then nothing of the kernel should go on, such
-# as y on its way out of the L2. After 2,000 ratios were off by up to 0.9% of what was planted.
+# as y on its way out of the L2. After 2,000 the ratios were off by up to 0.009.
 SPIN = 40_000
 LIMIT_SECONDS = 3.0  # for a mode
 TARGET = THRESHOLD / 2
