@@ -31,15 +31,11 @@ _YOUNG = 3600.0  # seconds for which a build, or an unfinished one, is left alon
 
 
 class Made(NamedTuple):
-    """What a compiler made: the library, the headers it read, the folders it looked for them in.
-
-    `known` is false where it did not list what it read: such a build is found by no other process.
-    """
+    """What a compiler made: the library, the headers it read, the folders it looked for them in."""
 
     library: Path
     read: tuple[Path, ...]
     searched: tuple[Path, ...]
-    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def _find(name: str) -> Build | None:
         try:
             record = json.loads((folder / _RECORD).read_text())
             sound = record["library"] == _digest(folder / _LIBRARY)
-            holds = all(_same(path, *was) for path, was in record["read"].items())
+            holds = all(_digest(Path(path)) == was for path, was in record["read"].items())
             holds = holds and record["searched"] == _visible(record["searched"], record["read"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             sound = holds = False
@@ -107,14 +103,14 @@ def _find(name: str) -> Build | None:
 
 def _make(name: str, make: Callable[[Path], Made]) -> Build:
     root = toolchain.cache_dir()
-    _tidy(root, int(time.time() // 60))
+    _tidy(root)
     started, began = time.perf_counter(), time.time_ns()
     folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
     try:
         made = make(folder)
-        read = {str(path): _seen(path, began) for path in made.read}
-        if not made.known:
-            read[f"unknown at {began}"] = ("", 0, 0)
+        # one that changed while it was read is never found again
+        read = {str(path): _digest(path) if os.stat(path).st_mtime_ns <= began else str(began)
+                for path in made.read}  # fmt: skip
         searched = _visible(map(str, made.searched), read)
         record = {"library": _digest(made.library), "read": read, "searched": searched}
         made.library.rename(folder / _LIBRARY)
@@ -124,8 +120,8 @@ def _make(name: str, make: Callable[[Path], Made]) -> Build:
                 shutil.rmtree(other)
             elif other.name not in (_LIBRARY, _RECORD):
                 other.unlink()
-        key = "\0".join([*read, *(was[0] for was in read.values()), repr(searched)])
-        final = root / f"{name}-{_hash(key.encode(errors='surrogateescape'))[:16]}"
+        key = repr((read, searched)).encode(errors="surrogateescape")
+        final = root / f"{name}-{_hash(key)[:16]}"
         with contextlib.suppress(OSError):  # another process was quicker: theirs will do
             folder.rename(final)
     finally:
@@ -138,38 +134,14 @@ def _build_of(folder: Path, record: dict, seconds: float) -> Build:
     return Build(folder / _LIBRARY, seconds, tuple(map(Path, watched)))
 
 
-def _seen(path: Path, began: int) -> tuple[str, int, int]:
-    """A header's digest, size and time; one that changed while it was read is never found again."""
-    seen = os.stat(path)
-    changed = seen.st_mtime_ns > began
-    return f"changed at {began}" if changed else _digest(path), seen.st_size, seen.st_mtime_ns
-
-
-def _same(path: str, digest: str, size: int, time_ns: int) -> bool:
-    """Whether a header is still what was read."""
-    seen = os.stat(path)
-    untouched = (seen.st_size, seen.st_mtime_ns) == (size, time_ns)
-    return (untouched and not digest.startswith("changed")) or _digest(Path(path)) == digest
-
-
 def _visible(folders: Iterable[str], read: Iterable[str]) -> dict[str, list[str]]:
     """For each folder, the ends of the headers' paths by which something is found in it."""
     # more than was there when the compiler looked: an #include may now mean another file
-    ends = {path: Path(path).parts[1:] for path in read}
-    found = {}
-    for folder in folders:
-        try:
-            names = set(os.listdir(folder))
-        except OSError:
-            names = set()
-        hits = {
-            "/".join(parts[i:])
-            for parts in ends.values()
-            for i, part in enumerate(parts)
-            if part in names and os.path.exists(os.path.join(folder, *parts[i:]))
-        }
-        found[folder] = sorted(hits)
-    return found
+    parts = [Path(path).parts for path in read]
+    ends = sorted({"/".join(path[i:]) for path in parts for i in range(1, len(path))})
+    return {
+        folder: [end for end in ends if os.path.exists(f"{folder}/{end}")] for folder in folders
+    }
 
 
 def _hash(data: bytes) -> str:
@@ -212,8 +184,8 @@ def clear() -> int:
     return sum(entry.bytes for entry in builds)
 
 
-@functools.lru_cache(maxsize=1)  # a look at 2,000 builds takes as long as a fifth of one
-def _tidy(root: Path, minute: int) -> None:
+@functools.cache  # a look at 2,000 builds takes as long as a fifth of one
+def _tidy(root: Path) -> None:
     """Remove what killed builds left an hour ago, and the oldest builds beyond `LIMIT_BYTES`."""
     now, total = time.time(), 0
     for folder in root.glob(f"{_UNFINISHED}*"):

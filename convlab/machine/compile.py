@@ -25,7 +25,6 @@ from types import ModuleType
 
 import torch
 
-from ..words.arguments import hint
 from ..words.catalog import KERNEL_DIR, uncommented
 from ..words.errors import BuildError
 from . import toolchain
@@ -164,15 +163,14 @@ def compile_library(
         _must_take_all(source)
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
-    listed = _listed(folder)
-    headers = [(copies or {}).get(path, path) for path in listed
+    headers = [(copies or {}).get(path, path) for path in _listed(folder)
                if path.parent != folder and path not in own]  # fmt: skip
     system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
     read = [path for path in headers if not str(path).startswith(system)]
     there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
     searched = [path for path in (*include, *there) if not path.is_relative_to(folder)]
     searched += [path.parent for path in read]
-    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)), known=bool(listed))
+    return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)))
 
 
 def _must_take_all(source: Source) -> None:
@@ -233,18 +231,12 @@ def _listed(folder: Path) -> list[Path]:
 
 _SHOWN = 2  # errors
 _CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
-# What a word comes with, where nothing that was included declares it.
-_FROM = {
-    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>", r"__half2?": "<cuda_fp16.h>",
-    "cooperative_groups": "<cooperative_groups.h>", r"__pipeline_\w+": "<cuda_pipeline.h>",
-    r"cublas\w+": "<cublas_v2.h>", r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
-}  # fmt: skip
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
-def compile_error(source: Source, log: str, label: str = "") -> BuildError:
+def compile_error(source: Source, log: str) -> BuildError:
     """The first errors in a compiler's log, with the lines they are about, and where all is."""
-    log, label = real(log), label or source.label
+    log, label = real(log), source.label
     texts = {str(path): text for path, (_, text) in source.headers().items()}
     texts[source.label] = source.text
     path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
@@ -269,24 +261,10 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         shown += [f"{short}:{line}: {message}", *quoted(texts.get(file), line, place)]
     if len(found) > _SHOWN:
         shown.append(f"and {len(found) - _SHOWN} more")
-    shown += _advice(source, found)
+    if found and _TORCH.search(source.text):
+        shown.append("no torch header can be had, nor is needed: conv2d gets raw pointers")
     places = [(said.file, said.line, said.text) for said in found]
     return BuildError("\n".join([heading, *shown, f"full log: {path}"]), places)
-
-
-def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
-    """What to include, or not."""
-    told = "\n".join(error.text for error in errors)
-    if errors and _TORCH.search(source.text):
-        yield "no torch header is needed, nor can be had: conv2d gets raw pointers, see convlab.cuh"
-    for name in re.findall(r"([\w./-]+): No such file", told):
-        if f'"{name}"' in source.text:
-            near = [path.name for base in (source.folder, KERNEL_DIR) for path in base.glob("*.*h")]
-            yield f"{name} is looked for beside the kernel, and in convlab's kernels/{hint(name, near)}"
-    for word in dict.fromkeys(re.findall(r"[‘\"'](\w+)", told)):
-        header = next((known for name, known in _FROM.items() if re.fullmatch(name, word)), None)
-        if header and header[1:-1] not in source.text:
-            yield f"{word} comes with #include {header}"
 
 
 # ---- names that every tool can read ------------------------------------------------------------

@@ -96,14 +96,13 @@ def device_code(
     source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None, *more: str
 ) -> subprocess.CompletedProcess:
     """Let nvcc make ``kernel.cubin`` in a folder: how that ended, and what was said."""
-    text, within = folder / "kernel.cu", plain(folder)  # nvcc misreads some names
-    text.write_text(source.for_nvcc.marked)
+    (folder / "kernel.cu").write_text(source.for_nvcc.marked)
+    nvcc = plain(toolchain.require_cuda().home) / "bin" / "nvcc"
     command = [
-        str(toolchain.require_cuda().nvcc), "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
-        *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)),
-        str(within / text.name), "-o", str(within / "kernel.cubin"),
+        nvcc, "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
+        *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)), "kernel.cu",
     ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def nvcc_flags(arch: str) -> list[str]:

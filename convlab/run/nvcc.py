@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .. import sim
 from ..machine import cache, toolchain
 from ..machine.cache import Made
-from ..machine.compile import Source, name_of, plain, real
+from ..machine.compile import Source, name_of, real
 from ..machine.messages import messages
 from ..sim import Finding
 from ..sim.findings import Place
@@ -118,9 +118,7 @@ def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compil
     headers = source.headers()
 
     def make(folder: Path) -> Made:
-        done = builds.device_code(
-            source, arch, folder, defines, "--keep", f"--keep-dir={plain(folder)}"
-        )
+        done = builds.device_code(source, arch, folder, defines, "--keep")
         ptx = folder / "kernel.ptx"
         heads = _LIMITS.findall(ptx.read_text()) if ptx.exists() else []
         made = b"" if done.returncode else (folder / "kernel.cubin").read_bytes()
@@ -128,7 +126,9 @@ def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compil
         kept.write_bytes(
             pickle.dumps((done.returncode, real(done.stdout + done.stderr), heads, made))
         )
-        return Made(kept, tuple(headers), (source.folder, KERNEL_DIR), known=not done.returncode)
+        # what failed is for this process alone: the text it is of goes with the folder
+        read = (*headers, folder / "kernel.cu") if done.returncode else tuple(headers)
+        return Made(kept, read, (source.folder, KERNEL_DIR))
 
     parts = [*builds.nvcc_flags(arch), repr(sorted(defines.items()))]
     parts.append(toolchain.identity(toolchain.require_cuda().nvcc))
