@@ -45,6 +45,7 @@ class Build:
     library: Path
     seconds: float  # that this build took; 0.0 when it was there before
     watched: tuple[Path, ...] = ()
+    flags: tuple[str, ...] = ()  # that the compiler was told
 
 
 class Entry(NamedTuple):

@@ -5,6 +5,7 @@ import functools
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -54,17 +55,6 @@ def build(
     return _build_cuda(source, flags, _arch(source))
 
 
-def flags_of(
-    source: Source, engine: str, defines: Mapping[str, object] | None = None, *, trace: bool = True
-) -> list[str]:
-    """Return what the compiler is told by a `build`."""
-    if engine == "sim":
-        own = simulated.FLAGS if trace else simulated.UNTRACED_FLAGS
-    else:
-        own = nvcc_flags(_arch(source))
-    return [*own, *_defined(defines)]
-
-
 def _defined(defines: Mapping[str, object] | None) -> list[str]:
     return [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
 
@@ -81,7 +71,7 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
         )  # fmt: skip
 
     parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
-    return cache.build(name_of(source, f"sm_{arch}", parts), make)
+    return replace(cache.build(name_of(source, f"sm_{arch}", parts), make), flags=tuple(flags))
 
 
 def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None):

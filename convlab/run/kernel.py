@@ -106,11 +106,6 @@ class Kernel(op.Called):
         return {f"{self._stem}.cu": source.text, **dict(source.headers().values())}
 
     @property
-    def flags(self) -> list[str]:
-        """What its compiler is told."""
-        return builds.flags_of(self._as_built(), self.engine, self.defines, trace=self.trace)
-
-    @property
     def device(self) -> torch.device:
         """Where its tensors live: the CPU for the simulator, else the current GPU."""
         if self.simulated:

@@ -41,7 +41,7 @@ def _one(runnable: Runnable) -> dict[str, Any]:
         "path": runnable.path and str(runnable.path), "defines": dict(runnable.defines),
         "sources": {name: _digest(text) for name, text in runnable.texts.items()},
         "digest": _digest(repr(sorted(runnable.texts.items()))) if runnable.texts else None,
-        "flags": list(runnable.flags), "build": build and build.library.parent.name,
+        "flags": [*build.flags] if build else [], "build": build and build.library.parent.name,
     }  # fmt: skip
 
 

@@ -129,7 +129,6 @@ class Runnable:
     source: str | None = None  # its text
     defines: Mapping[str, int] = MappingProxyType({})  # the tunables that were set
     texts: Mapping[str, str] = MappingProxyType({})  # that it is made of, by name: with headers
-    flags: Sequence[str] = ()  # of the compiler, tunables among them
     mixes: str | None = None  # "2x2": outputs of such a tile are made of the same sums, as it says
     atomics: bool = False  # two runs may differ in bits, by its own word
     library: bool = False  # none of a learner's CUDA code runs: it is never isolated

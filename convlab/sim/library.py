@@ -100,7 +100,8 @@ def build(
             text, full_log, path = str(error).rpartition("\nfull log: ")
             raise BuildError(f"{text}\n{note}{full_log}{path}", error.places) from None
 
-    return cache.build(name_of(source, "sim", [*flags, toolchain.identity(gcc), linked]), make)
+    built = cache.build(name_of(source, "sim", [*flags, toolchain.identity(gcc), linked]), make)
+    return replace(built, flags=tuple(flags))
 
 
 def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
