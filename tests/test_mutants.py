@@ -12,7 +12,6 @@ import pytest
 
 import convlab
 from convlab import sim
-from convlab.machine.compile import ninja_on_path
 from convlab.right import reference
 from convlab.run.runnable import Launch
 from convlab.words import catalog
@@ -76,7 +75,7 @@ def building(request: pytest.FixtureRequest) -> Iterator[list[Future]]:
               if "building" in getattr(item, "fixturenames", ())]  # fmt: skip
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     share = wanted[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) :: processes]
-    with ninja_on_path(), ThreadPoolExecutor(max(1, 8 // processes)) as pool:
+    with ThreadPoolExecutor(max(1, 8 // processes)) as pool:
         yield [pool.submit(mutants.build, mutant, "cuda") for mutant in share]
         pool.shutdown(cancel_futures=True)
 

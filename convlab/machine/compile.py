@@ -17,8 +17,7 @@ import shlex
 import subprocess
 import tempfile
 import time
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -133,6 +132,7 @@ def compile_library(
     path, are looked for in `folders`; `copies` are headers of which `include` has another version,
     by that version's path; `entry` is the C function that it must have.
     """
+    ninja_on_path()
     cpp_extension = _cpp_extension()
     toolchain.require_host_compiler()
     if cuda is not None:
@@ -142,15 +142,14 @@ def compile_library(
     flags = [_quoted(flag) for flag in flags]
     linking = [*LINK_FLAGS, *(f"-L{plain(path)}" for path in folders), *map(_quoted, libraries)]
     try:
-        with ninja_on_path():
-            cpp_extension.load_inline(
-                f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
-                cpp_sources=["" if cuda else text], cuda_sources=[text] if cuda else None,
-                extra_cflags=[] if cuda else flags, extra_cuda_cflags=flags if cuda else None,
-                extra_ldflags=linking, extra_include_paths=[str(plain(path)) for path in include],
-                build_directory=str(plain(folder)), with_cuda=cuda is not None,
-                is_python_module=False, no_implicit_headers=True,
-            )  # fmt: skip
+        cpp_extension.load_inline(
+            f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
+            cpp_sources=["" if cuda else text], cuda_sources=[text] if cuda else None,
+            extra_cflags=[] if cuda else flags, extra_cuda_cflags=flags if cuda else None,
+            extra_ldflags=linking, extra_include_paths=[str(plain(path)) for path in include],
+            build_directory=str(plain(folder)), with_cuda=cuda is not None,
+            is_python_module=False, no_implicit_headers=True,
+        )  # fmt: skip
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         raise compile_error(source, str(error)) from None
     (library,) = folder.glob("*.so")
@@ -183,6 +182,15 @@ def _must_take_all(source: Source) -> None:
             f"{source.label}:{line}: conv2d takes 8 parameters, and this one has {count}: problem, x, "
             "w, bias, y, workspace, workspace_bytes, stream, as kernels/convlab.cuh declares it"
         )
+
+
+def ninja_on_path() -> None:
+    """Have torch's builder find the running environment's ninja: its folder is the last on PATH."""
+    if (ninja := toolchain.find("ninja")) is None:
+        raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    if str(ninja.parent) not in folders:
+        os.environ["PATH"] = os.pathsep.join([*folders, str(ninja.parent)])
 
 
 @functools.cache
@@ -317,26 +325,3 @@ def _links() -> Path:
         if not link.exists() and time.time() - link.lstat().st_mtime > 3600:
             link.unlink(missing_ok=True)
     return folder
-
-
-# ---- what load_inline changes of the process ---------------------------------------------------
-
-_lock = threading.Lock()
-_before: list[str] = []  # PATH, for each build now running
-
-
-@contextlib.contextmanager
-def ninja_on_path() -> Iterator[None]:
-    """Ninja of the running environment, for any number of threads: the last one puts PATH back."""
-    if (ninja := toolchain.find("ninja")) is None:
-        raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
-    with _lock:
-        _before.append(_before[0] if _before else os.environ.get("PATH", ""))
-        os.environ["PATH"] = f"{ninja.parent}{os.pathsep}{_before[0]}"
-    try:
-        yield
-    finally:
-        with _lock:
-            path = _before.pop()
-            if not _before:
-                os.environ["PATH"] = path

@@ -20,9 +20,8 @@ _CASTS = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat
 
 
 def inputs(
-    problem: Problem, seed: int = 0, device: Device = "cpu", dtype: torch.dtype = torch.float32,
-    format: Format = FLOAT32,
-) -> Inputs:  # fmt: skip
+    problem: Problem, seed: int = 0, device: Device = "cpu", format: Format = FLOAT32
+) -> Inputs:
     """Return x, w and bias (or None) of normal data, the same for the same seed and device kind.
 
     x and bias are standard normal, w is divided by sqrt(gemm_k), so that y is of order 1. In
@@ -31,7 +30,7 @@ def inputs(
     generator = torch.Generator(device).manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
 
     w = normal(*problem.w_shape) / math.sqrt(problem.gemm_k)
     bias = normal(problem.K) if problem.bias else None

@@ -86,16 +86,16 @@ def _plain_load_inline(folder: Path, engine: str) -> None:
     plain.mkdir()
     stamp = f"\n// {time.time_ns()}\n"
     host = "torch::Tensor run(torch::Tensor x) { return x; }" + stamp
-    with ninja_on_path():
-        if engine == "cuda":
-            cpp_extension.CUDA_HOME = str(toolchain.require_cuda().home)
-        cpp_extension.load_inline(
-            "plain",
-            cpp_sources=[host],
-            cuda_sources=[_TRIVIAL + stamp] if engine == "cuda" else None,
-            functions=["run"],
-            build_directory=str(plain),
-        )
+    ninja_on_path()
+    if engine == "cuda":
+        cpp_extension.CUDA_HOME = str(toolchain.require_cuda().home)
+    cpp_extension.load_inline(
+        "plain",
+        cpp_sources=[host],
+        cuda_sources=[_TRIVIAL + stamp] if engine == "cuda" else None,
+        functions=["run"],
+        build_directory=str(plain),
+    )
 
 
 def markdown(frame: pd.DataFrame) -> str:

@@ -28,7 +28,6 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.words.errors import BuildError, LaunchError, UnsupportedError
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
@@ -117,7 +116,7 @@ def examine(kernel: convlab.Kernel) -> Finding:
 def survey(mutants: Iterable[Mutant], engine: str) -> Iterator[tuple[Mutant, Finding]]:
     """Examine mutants one by one, in order, building several at a time ahead of that."""
     workers = min(8, len(os.sched_getaffinity(0)))
-    with ninja_on_path(), ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         building = [(mutant, pool.submit(build, mutant, engine)) for mutant in mutants]
         try:
             for mutant, future in building:

@@ -34,7 +34,6 @@ import torch
 import convlab
 from convlab import sim
 from convlab.machine import child, device, toolchain
-from convlab.machine.compile import ninja_on_path
 from convlab.run.kernel import WORKSPACE_LIMIT
 from convlab.run.launch import integers
 from convlab.words.errors import BuildError, LaunchError
@@ -363,17 +362,17 @@ def survey(chosen: Sequence[Bug], jobs: int, save: Callable[[], None], arch: str
 
 def simulate(chosen: Sequence[Bug], pool: ThreadPoolExecutor) -> list[bool]:
     """Fill in convlab's cells; whether each bug's program has something to run on."""
-    with ninja_on_path():  # built several at a time, ahead of the one that is examined
-        builds = {bug.name: pool.submit(guarded, bug.prepare) for bug in chosen}
-        shown = []
-        for bug in chosen:
-            builds[bug.name].result()
-            answer = guarded(bug.simulate)
-            if isinstance(answer, str):
-                bug.kind, bug.cells["convlab"] = "?", answer
-            else:
-                bug.kind, bug.cells["convlab"], bug.arguments = answer
-            shown.append(bug.kind not in ("", "?"))
+    # built several at a time, ahead of the one that is examined
+    builds = {bug.name: pool.submit(guarded, bug.prepare) for bug in chosen}
+    shown = []
+    for bug in chosen:
+        builds[bug.name].result()
+        answer = guarded(bug.simulate)
+        if isinstance(answer, str):
+            bug.kind, bug.cells["convlab"] = "?", answer
+        else:
+            bug.kind, bug.cells["convlab"], bug.arguments = answer
+        shown.append(bug.kind not in ("", "?"))
     return shown
 
 
