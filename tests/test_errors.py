@@ -332,13 +332,14 @@ def cases(table: dict[str, tuple[str, str]], which: str) -> str:
 
 @pytest.fixture
 def no_process_left() -> Iterator[None]:
-    """After the test there is one host process at the most, and it has no children."""
+    """After the test there is one simulator at the most, whose host has no children."""
     yield
-    hosts = children(os.getpid())
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in hosts]
-    simulators = [pid for pid, text in zip(hosts, commands) if b"sim/host.py" in text]
+    mine = children(os.getpid())
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in mine]
+    simulators = [pid for pid, text in zip(mine, commands) if b"sim/host.py" in text]
     assert len(simulators) <= 1
-    assert [children(pid) for pid in simulators] in ([], [[]])
+    hosts = [host for pid in simulators for host in children(pid)]  # which each of them outlives
+    assert [children(host) for host in hosts] in ([], [[]])
     assert all(commands), "a process that nobody waited for"
 
 
@@ -434,8 +435,8 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing(how: signal.Signal
     end = threading.Timer(120, process.kill)  # whatever it waits for, nobody waits for it longer
     end.start()
     pid = int(process.stdout.readline())
-    host = os.pidfd_open(pid)
-    while not (launched := children(pid)):  # until the launch is under way
+    outliving = os.pidfd_open(pid)
+    while not (launched := [it for host in children(pid) for it in children(host)]):  # under way
         assert process.poll() is None
         time.sleep(0.02)  # leaving it the processor
     launch = os.pidfd_open(int(launched[0]))
@@ -443,6 +444,6 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing(how: signal.Signal
     _, error = process.communicate()
     end.cancel()
     assert ("KeyboardInterrupt" in error) == (how == signal.SIGINT)
-    for each in (host, launch):
+    for each in (outliving, launch):
         assert select.select([each], [], [], 60)[0]
         os.close(each)

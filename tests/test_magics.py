@@ -299,7 +299,7 @@ class Notebook:
         return "".join(out["text"] for out in outputs if out["type"] == "stream")
 
     def children(self, command: str) -> bool:
-        """Whether a process under this kernel runs a command, and has itself a child or is one."""
+        """Whether a process under this kernel runs a command; of the simulator, a launch."""
         todo, found = [self.manager.provisioner.process.pid], []
         while todo:
             pid = todo.pop()
@@ -307,7 +307,7 @@ class Notebook:
                 found.append(Path(f"/proc/{pid}/cmdline").read_text())
                 for children in Path(f"/proc/{pid}/task").glob("*/children"):
                     todo += map(int, children.read_text().split())
-        return sum(command in line for line in found) >= (2 if command == "host.py" else 1)
+        return sum(command in line for line in found) >= (3 if command == "host.py" else 1)
 
     def stop(self) -> None:
         self.client.stop_channels()
