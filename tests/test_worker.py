@@ -110,14 +110,10 @@ def test_what_does_not_pickle_there_says_so(function, error, text):
         worker.call(function)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(torch.zeros(3), "tensor of shape"), (type("Local", (), {"__module__": "__main__"}), "Local")],
-    ids=["tensor", "class-of-main"],
-)
-def test_what_cannot_cross_is_refused_before_it_is_sent(value, text):
+def test_what_cannot_cross_is_refused_before_it_is_sent():
+    value = type("Local", (), {"__module__": "__main__"})
     assert not worker.can_cross(value)
-    with pytest.raises(pickle.PicklingError, match=text):
+    with pytest.raises(pickle.PicklingError, match="Local"):
         worker.call(id, value)
 
 

@@ -3,8 +3,8 @@
 >>> worker.call(function, kernel, problem, seed)      # function(kernel, problem, seed), over there
 
 What a kernel does to that process becomes a `LaunchError` here; the next call finds a fresh one.
-Specifications, seeds and reports cross, pickled; tensors do not. A kernel that is not yet known to
-be good is loaded and run there before it is here (`load_first`, `run_first`).
+Specifications, seeds and reports cross, pickled. A kernel that is not yet known to be good is loaded
+and run there before it is here (`load_first`, `run_first`).
 """
 
 from __future__ import annotations

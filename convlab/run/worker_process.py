@@ -20,16 +20,10 @@ _KEPT_BYTES = 256 << 20  # of GPU memory that torch may hold on to between two r
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses, with PicklingError, what must not or cannot cross between the processes."""
+    """Refuses, with PicklingError, what the other process cannot find."""
 
     def reducer_override(self, value: object) -> object:
         """Look at each object that pickle has no built-in way for."""
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            raise pickle.PicklingError(
-                f"a tensor of shape {tuple(value.shape)} does not cross between processes: pass "
-                "a Problem and a seed (reference.inputs makes the same data there)"
-            )
         if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
             raise pickle.PicklingError(
                 f"{value.__qualname__} is defined in __main__ (a notebook or a script), where the "
