@@ -207,8 +207,6 @@ def _differentiable(keyset, x, w, bias, kernel, *numbers_and_relu) -> Tensor:
 _library.impl("conv2d", _compute, "CompositeExplicitAutograd")
 _library.impl("conv2d", _differentiable, "Autograd", with_keyset=True)
 torch.library.register_fake("convlab::conv2d", _shape_alone, lib=_library)
-for _type in ("cuda", "cpu"):
-    torch.library.register_autocast("convlab::conv2d", _type, torch.float32, lib=_library)
 
 _HALVES = (torch.float16, torch.bfloat16)  # what autocast makes float32
 
@@ -233,7 +231,7 @@ def convolve(
     """Call the op as ``torch.nn.functional.conv2d`` is called; the kernel is behind the key."""
     arguments.flag(relu, "relu")
     given(x, w, bias)
-    kind = x.device.type  # said here too: torch.compile may miss what the op says of autocast
+    kind = x.device.type  # here, as torch.compile may miss what an op says of autocast
     if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind):
         x, w, bias = (t.float() if t is not None and t.dtype in _HALVES else t
                       for t in (x, w, bias))  # fmt: skip
