@@ -669,7 +669,10 @@ def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: 
 
 INCLUDE = '#include "convlab.cuh"\n'
 AMISS = {  # what is replaced, by what, and what is then told, first of all the lines
-    "torch": (INCLUDE, "#include <torch/extension.h>\n", r":\d+: .*\n(.*\n)*no torch header can be had"),
+    "header": (INCLUDE, '#include "tenzor.cuh"\n', r":\d+: .*tenzor\.cuh(.*\n)*.*did you mean tensor.cuh"),
+    "torch": (INCLUDE, "#include <torch/extension.h>\n", r":\d+: .*\n(.*\n)*no torch header is needed"),
+    "word": ("    const int64_t i", "    __half j; const int64_t i",
+             r":\d+: .*\n(.*\n)*__half comes with #include <cuda_fp16.h>"),
     "brace": ("[i] = VALUE;", "[i] = VALUE; {", r":\d+: this { is never closed\n"),
     "brace above": (INCLUDE, "inline int one() {\n" + INCLUDE, r"cu:\d+: (this { is never|what stands)"),
     "semicolon above": (INCLUDE, "constexpr int kOne = 1\n" + INCLUDE, r"fill.cu:\d+: what stands above"),

@@ -17,13 +17,14 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
+from ..words.arguments import hint
 from ..words.catalog import KERNEL_DIR, uncommented
 from ..words.errors import BuildError
 from . import toolchain
@@ -188,7 +189,7 @@ def ninja_on_path() -> None:
     """Have torch's builder find the running environment's ninja: its folder is the last on PATH."""
     if (ninja := toolchain.find("ninja")) is None:
         raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
-    folders = os.environ.get("PATH", "").split(os.pathsep)
+    folders = [*filter(None, os.environ.get("PATH", "").split(os.pathsep))]
     if str(ninja.parent) not in folders:
         os.environ["PATH"] = os.pathsep.join([*folders, str(ninja.parent)])
 
@@ -239,12 +240,18 @@ def _listed(folder: Path) -> list[Path]:
 
 _SHOWN = 2  # errors
 _CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
+# What a word comes with, where nothing that was included declares it.
+_FROM = {
+    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>", r"__half2?": "<cuda_fp16.h>",
+    "cooperative_groups": "<cooperative_groups.h>", r"__pipeline_\w+": "<cuda_pipeline.h>",
+    r"cublas\w+": "<cublas_v2.h>", r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
+}  # fmt: skip
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
-def compile_error(source: Source, log: str) -> BuildError:
+def compile_error(source: Source, log: str, label: str = "") -> BuildError:
     """The first errors in a compiler's log, with the lines they are about, and where all is."""
-    log, label = real(log), source.label
+    log, label = real(log), label or source.label
     texts = {str(path): text for path, (_, text) in source.headers().items()}
     texts[source.label] = source.text
     path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
@@ -269,10 +276,24 @@ def compile_error(source: Source, log: str) -> BuildError:
         shown += [f"{short}:{line}: {message}", *quoted(texts.get(file), line, place)]
     if len(found) > _SHOWN:
         shown.append(f"and {len(found) - _SHOWN} more")
-    if found and _TORCH.search(source.text):
-        shown.append("no torch header can be had, nor is needed: conv2d gets raw pointers")
+    shown += _advice(source, found)
     places = [(said.file, said.line, said.text) for said in found]
     return BuildError("\n".join([heading, *shown, f"full log: {path}"]), places)
+
+
+def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
+    """What to include, or not."""
+    told = "\n".join(error.text for error in errors)
+    if errors and _TORCH.search(source.text):
+        yield "no torch header is needed, nor can be had: conv2d gets raw pointers, see convlab.cuh"
+    for name in re.findall(r"([\w./-]+): No such file", told):
+        if f'"{name}"' in source.text:
+            near = [path.name for base in (source.folder, KERNEL_DIR) for path in base.glob("*.*h")]
+            yield f"{name} is looked for beside the kernel, and in convlab's kernels/{hint(name, near)}"
+    for word in dict.fromkeys(re.findall(r"[‘\"'](\w+)", told)):
+        header = next((known for name, known in _FROM.items() if re.fullmatch(name, word)), None)
+        if header and header[1:-1] not in source.text:
+            yield f"{word} comes with #include {header}"
 
 
 # ---- names that every tool can read ------------------------------------------------------------

@@ -145,7 +145,7 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
         command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise compile_error(source, done.stderr)
+            raise compile_error(source, done.stderr, "the simulator's headers")
         return Made(made, tuple(_first_headers()), (INCLUDE,))
 
     source = Source(_FIRST, "simulator")
