@@ -169,17 +169,18 @@ class AB(Result):
             many = self.verdict.replace("same", "as many")
             moved = f"B moves {many} (simulated; says nothing about speed)"
             return moved if self.verdicts else "nothing to compare"
-        said = []
-        for mode, verdict in self.verdicts.items():
-            change = 100 * (self.modes[len(said)].ratio.value - 1)
+        said, below = [], []
+        for row in self.frame.itertuples():
+            change = 100 * (row.ratio - 1)
             text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
-            moved = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
-            said.append(f"{text.get(verdict, moved)} ({mode})")
-        # cold, when what it reads comes from memory
-        for cold in (mode.seconds for mode in self.modes if mode.mode == "cold"):
-            sides = zip("AB", cold, self.floors, strict=True)
-            said += [f"{side} is {BELOW_WORDS}" for side, s, floor in sides if s < BELOW * floor]
-        return "; ".join(said)
+            moved = (
+                f"B is {row.verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
+            )
+            said.append(f"{text.get(row.verdict, moved)} ({row.mode})")
+            if row.mode == "cold":  # when what it reads comes from memory
+                sides = {"A": row.a_x_floor, "B": row.b_x_floor}
+                below = [f"{side} is {BELOW_WORDS}" for side, x in sides.items() if x < BELOW]
+        return "; ".join(said + below)
 
     @property
     def details(self) -> Sequence[str]:
@@ -190,17 +191,16 @@ class AB(Result):
         for row in self.frame.itertuples() if not self.modes else ():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
-        for mode, verdict in zip(self.modes, self.verdicts.values(), strict=False):
-            left_out = f", {mode.discarded} left out" if mode.discarded else ""
-            lines.append(f"  {mode.mode:<5} {verdict:<9} B/A {mode.ratio}{left_out}")
-            times = []
-            for side, seconds, floor in zip("AB", mode.seconds, self.floors, strict=True):
-                over = f" ({seconds / floor:.3g}x floor)" if floor > 0 else ""
-                times.append(f"{side} {1e3 * seconds:.4g} ms{over}")
-            clock = (
-                "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
+        for row, mode in zip(self.frame.itertuples(), self.modes, strict=False):  # or of counters
+            left_out = f", {row.discarded} left out" if row.discarded else ""
+            lines.append(f"  {row.mode:<5} {row.verdict:<9} B/A {mode.ratio}{left_out}")
+            times = (
+                f"A {row.a_ms:.4g} ms ({row.a_x_floor:.3g}x floor), "
+                f"B {row.b_ms:.4g} ms ({row.b_x_floor:.3g}x floor)"
             )
-            told = (", ".join(times), f"{mode.method}; {clock}", *mode.notes)
+            span = "SM clock {} MHz ({} to {})"
+            clock = span.format(*mode.mhz) if mode.mhz else "SM clock unknown"
+            told = (times, f"{row.method}; {clock}", *mode.notes)
             lines += [" " * 8 + text for text in told]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
