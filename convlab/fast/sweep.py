@@ -33,7 +33,7 @@ class Sweep(Costly):
 
     Attributes
     ----------
-    kernel, tunables, engine : what was swept, and where: "cuda" or "sim".
+    kernel, tunables : what was swept.
     frame : one row for each valid point, best first within a problem: problem, one column for each
         tunable, kernel, then those of a `Comparison`.
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
@@ -46,7 +46,6 @@ class Sweep(Costly):
     frame: pd.DataFrame
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
-    engine: str = "sim"
 
     @property
     def ok(self) -> bool:
@@ -182,7 +181,7 @@ def sweep(
     gpu = describe(kernel.device)
     where = f"on {gpu}" if gpu else "simulated: counters, no time is a GPU's"
     frames = _frames(rows, list(grid))
-    return Sweep(kernel.name, grid, *frames, (*notes, where), kernel.engine)
+    return Sweep(kernel.name, grid, *frames, (*notes, where))
 
 
 def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
