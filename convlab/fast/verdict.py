@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ..right.report import Report, traffic_bytes
@@ -27,7 +26,6 @@ BELOW_WORDS = (
     "below the floor: fewer products (Winograd), other units (fp32 on tensor cores), "
     "y left in the L2, or work left out"
 )
-Counters = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,11 +64,11 @@ class AB(Result):
         return all(report.ok for report in self.reports) and not any(self.caught)
 
     @property
-    def counted(self) -> tuple[Counters, Counters] | None:
-        """On the simulator, A's and B's counters, which are no times; None if one is wrong."""
+    def counted(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """On the simulator, A's and B's counters, which are no times; empty if one is wrong."""
         if self.modes or not self.reports or not self.ok:
-            return None
-        return self.reports[0].counters, self.reports[-1].counters
+            return {}, {}
+        return self.reports[0].counters or {}, self.reports[-1].counters or {}
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -95,8 +93,8 @@ class AB(Result):
         """B's time over A's in the first mode (on the simulator B's bytes over A's), or NaN."""
         if self.modes:
             return self.modes[0].ratio.value
-        a, b = map(traffic_bytes, self.counted or (None, None))
-        return b / a if a and b is not None else math.nan
+        a, b = map(traffic_bytes, self.counted)
+        return b / a if a and b else math.nan
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -108,8 +106,8 @@ class AB(Result):
         """One row for each mode, times in ms; on the simulator one row for each counter."""
         if not self.modes:
             counted = {
-                side: {"traffic_bytes": traffic_bytes(counters), **(counters or {})}
-                for side, counters in zip("ab", self.counted or (None, None), strict=True)
+                side: {"traffic_bytes": traffic_bytes(counters), **counters}
+                for side, counters in zip("ab", self.counted, strict=True)
             }
             rows = pd.DataFrame(counted, index=list(_COUNTERS)).dropna()
             rows = rows[(rows != 0).any(axis=1)].astype(int).rename_axis("counter").reset_index()
@@ -140,14 +138,11 @@ class AB(Result):
 
     @property
     def costs(self) -> list[dict[str, Any]]:
-        rows = []
-        sources = self.made.get("kernels", ({}, {}))
-        sides = zip((self.a, self.b), sources, self.counted or (None, None), strict=True)
-        for i, (name, source, counters) in enumerate(sides):
-            for mode in self.modes:
-                taken = 1e3 * np.array((mode.a_seconds, mode.b_seconds)[i])
-                time = 1e3 * mode.seconds[i]
-                rows.append(cost(name, self.problem, time, source, mode.mode, taken))
+        rows, sources = [], self.made.get("kernels", ({}, {}))
+        sides = zip("ab", (self.a, self.b), sources, self.counted, strict=True)
+        for side, name, source, counters in sides:
+            for mode, taken in self.samples.groupby("mode", sort=False)[f"{side}_ms"]:
+                rows.append(cost(name, self.problem, taken.median(), source, mode, taken))
             if moved := traffic_bytes(counters):
                 rows.append(cost(name, self.problem, moved / 1e6, source))
         return rows
