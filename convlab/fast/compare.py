@@ -255,7 +255,7 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Ru
     loaded = side_by_side(arguments.several(kernels, "kernels"), engine)
     if baselines is None:
         last = {"NCHW": "", "NHWC": ":channels_last"}  # the library in the same class and layout
-        own = [f"cudnn:{k.precision}{last[k.format.x.layout]}" for k in loaded if not k.library]
+        own = (f"cudnn:{k.precision}{last[k.format.x.layout]}" for k in loaded if not k.library)
         on_gpu = any(k.device.type == "cuda" for k in loaded)
         baselines = list(dict.fromkeys([*BASELINES, *own])) if on_gpu else ()
     loaded = side_by_side([*loaded, *arguments.several(baselines, "baselines")], engine)
