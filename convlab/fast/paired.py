@@ -7,7 +7,8 @@ L2, but no launch meets the lines that the one before has just written. For a pr
 the L2 the modes differ by what the launch before left of it.
 
 Both sides work on the same x, w and bias, since where a buffer lies can be worth a percent by
-itself. What they write is each one's own: y, the workspace, the filter laid out.
+itself. What they write is each one's own: y, the workspace, the filter laid out. Where memory does
+not hold that of both, each allocates for its turn only, and a note says so.
 
 Where everything lies in memory differs from run to run, and is worth some tenths of a percent: all
 of it is allocated anew a few times, and the interval is that of those runs (`ratio.pooled`).
@@ -29,6 +30,7 @@ import torch
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..right import reference
+from ..run.faults import classify
 from ..run.runnable import Launch, Runnable, explained, run
 from ..words.errors import LaunchError
 from ..words.problem import Problem
@@ -50,6 +52,7 @@ _SEEDS = 1000  # between the seeds of two places
 # What the ratios of one process are off alike, wherever its memory lies, as 79 intervals of
 # tests.instruments.calibrate_ab showed on an H200: without it 66 of them held what was planted.
 _SHARED, _SHARED_SECONDS = 0.001, 30e-9
+_NO_ROOM = ("A and B had the memory in turns, as it does not hold both: each was prepared anew",)
 _FEWEST_ROUNDS = 6  # taken beyond the time limit, up to four times it
 
 
@@ -236,16 +239,11 @@ def centre(samples: Sequence[float]) -> float:
 
 def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
     flush = flush_buffer(kernels[0].device)
-    launches = [launch for (launch,) in _launches(kernels, problem, until.seed)]
-    seconds = _TURN_SECONDS, until.limit_seconds / 5
-    singles = [
-        Single(each.runnable, problem, each.inputs, flush, *seconds, clock, each, until.trusted)
-        for each in launches
-    ]
-    plan = Plan(singles, "single launches between events, the L2 flushed before each")
-    if max(centre(turn()) for turn in singles) >= _COLD_GRAPH_SECONDS:
+    launches = _launches(kernels, problem, until.seed)
+    plan = _one_by_one(kernels, problem, until, clock, flush, launches)
+    if max(centre(turn()) for turn in plan.turns) >= _COLD_GRAPH_SECONDS or launches is None:
         return plan
-    witnesses = [Witness(launch, _COLD_BATCH, until.trusted) for launch in launches]
+    witnesses = [Witness(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
 
     def turn(witness: Witness, work: Sequence[Callable[[], object]]) -> Turn:
         steps = []
@@ -267,11 +265,34 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     return Plan(turns, method)
 
 
+def _one_by_one(
+    kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock,
+    flush: torch.Tensor, launches: list[list[Launch]] | None,
+) -> Plan:  # fmt: skip
+    """Single launches; where memory does not hold both sides', each is prepared for its turn."""
+    if launches:
+        kept = [launch for (launch,) in launches]
+        data = [launch.inputs for launch in kept]
+    else:
+        kept, data = [None, None], shared_inputs(kernels, problem, until.seed)
+    seconds = _TURN_SECONDS, until.limit_seconds / 5
+    singles = [
+        Single(kernel, problem, given, flush, *seconds, clock, launch, until.trusted)
+        for kernel, given, launch in zip(kernels, data, kept, strict=True)
+    ]
+    method = "single launches between events, the L2 flushed before each"
+    return Plan(singles, method, notes=() if launches else _NO_ROOM)
+
+
 def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
     known = describe(kernels[0].device)
     l2 = known.l2_bytes if known else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
     launches = _launches(kernels, problem, until.seed, sets)
+    if launches is None:
+        flush = torch.empty(0, device=kernels[0].device)
+        plan = _one_by_one(kernels, problem, until, clock, flush, None)
+        return replace(plan, method="single launches, no flush, each side prepared for its turn")
     witnesses = [[Witness(launch, 2, until.trusted) for launch in each] for each in launches]
     lone = tuple(_on_known_and_on_new_data(each[0]) for each in witnesses)
     counts = []  # launches timed together: a multiple of the sets
@@ -337,14 +358,21 @@ def _on_known_and_on_new_data(witness: Witness) -> float:
 
 def _launches(
     kernels: Sequence[Runnable], problem: Problem, seed: int, sets: int = 1
-) -> list[list[Launch]]:
-    """Return launches of each kernel on so many sets of buffers, each run once."""
+) -> list[list[Launch]] | None:
+    """Return launches of each kernel on so many sets of buffers, each run once; None: no room."""
     launches: list[list[Launch]] = [[] for _ in kernels]
-    for i in range(sets):
-        inputs = shared_inputs(kernels, problem, seed + i)
-        for each, kernel, given in zip(launches, kernels, inputs, strict=True):
-            each.append(kernel.prepare(problem, *given))
-            run(each[-1])
+    try:
+        for i in range(sets):
+            inputs = shared_inputs(kernels, problem, seed + i)
+            for each, kernel, given in zip(launches, kernels, inputs, strict=True):
+                each.append(kernel.prepare(problem, *given))
+                run(each[-1])
+    except (LaunchError, torch.OutOfMemoryError) as error:
+        if "out of memory" not in (getattr(error, "kind", ""), *(classify(error) or ())):
+            raise
+        launches.clear()  # the traceback holds on to the list
+        torch.cuda.empty_cache()
+        return None
     return launches
 
 
