@@ -275,6 +275,8 @@ def _compared(
     limit_seconds: float, progress: bool,
 ) -> Comparison:  # fmt: skip
     """Compare what was loaded on one problem."""
+    if scale is None and kernels:  # what is known of an earlier one shall not stand in its way
+        reference.make_room(problem, kernels[0].device)
     problem, scaled = fit(problem, kernels, scale) if kernels else (problem, None)
     entries = [_Entry(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)
