@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,9 +155,7 @@ def _measured(rivals: Sequence[Kernel], library: Baseline, problem: Problem, rec
     if name is None:
         raise LaunchError(f"nothing ran on {problem.label}: " + "; ".join(found.failures))
     record.parent.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False) as file:
-        json.dump({"choice": name, **found.to_dict()}, file)
-    os.replace(file.name, record)
+    record.write_text(json.dumps({"choice": name, **found.to_dict()}))  # torn, it is none
     return name
 
 

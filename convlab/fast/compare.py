@@ -254,11 +254,10 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Ru
         kernels = [kernels]
     loaded = side_by_side(arguments.several(kernels, "kernels"), engine)
     if baselines is None:
-        baselines = BASELINES if any(k.device.type == "cuda" for k in loaded) else ()
-        if baselines:  # and for halves the library in the same class and layout
-            last = {"NCHW": "", "NHWC": ":channels_last"}
-            halves = [k for k in loaded if k.precision in ("bf16", "fp16")]
-            baselines += (*{f"cudnn:{k.precision}{last[k.format.x.layout]}": 0 for k in halves},)
+        last = {"NCHW": "", "NHWC": ":channels_last"}  # the library in the same class and layout
+        own = (f"cudnn:{k.precision}{last[k.format.x.layout]}" for k in loaded if not k.library)
+        on_gpu = any(k.device.type == "cuda" for k in loaded)
+        baselines = list(dict.fromkeys([*BASELINES, *own])) if on_gpu else ()
     loaded = side_by_side([*loaded, *arguments.several(baselines, "baselines")], engine)
     once: dict[str, Runnable] = {}
     for kernel in sorted(loaded, key=lambda kernel: kernel.library):
@@ -276,6 +275,8 @@ def _compared(
     limit_seconds: float, progress: bool,
 ) -> Comparison:  # fmt: skip
     """Compare what was loaded on one problem."""
+    if scale is None and kernels:  # what is known of an earlier one shall not stand in its way
+        reference.make_room(problem, kernels[0].device)
     problem, scaled = fit(problem, kernels, scale) if kernels else (problem, None)
     entries = [_Entry(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)

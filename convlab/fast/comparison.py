@@ -31,12 +31,10 @@ _SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("er
 class Costly(Result):
     """What has a cost for each row: a time on a GPU, or simulated traffic."""
 
-    engine: str
-
     @property
     def cost(self) -> str:
         """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return {"cuda": "time_ms"}.get(self.engine, "traffic_mb")
+        return "time_ms" if "time_ms" in self.frame else "traffic_mb"
 
     @property
     def cost_label(self) -> str:

@@ -89,6 +89,8 @@ def measure_all(
         ]
 
         def take(i: int) -> list[float]:
+            if not samples[i]:
+                progress(kernels[i].name)
             try:
                 return turns[i]()
             except Caught as error:
@@ -97,18 +99,14 @@ def measure_all(
 
         def wanted(i: int) -> bool:
             # those known well go on, so that rounds stay alike; those whose time is up do not
-            if not samples[i]:
-                progress(kernels[i].name)
             return turns[i].spent < limit_seconds and not caught[i]
 
         takers = [functools.partial(take, i) for i in range(len(turns))]
         for taken in stopwatch.rounds(takers, random.Random(seed), wanted):
             for kept, new in zip(samples, taken, strict=True):
                 kept += new
-            if all(
-                relative_error(kept) <= TARGET or turn.spent >= limit_seconds or why
-                for kept, turn, why in zip(samples, turns, caught, strict=True)
-            ):
+            vague = (i for i, kept in enumerate(samples) if relative_error(kept) > TARGET)
+            if not any(map(wanted, vague)):
                 break
         return [
             Timing(caught=why) if why

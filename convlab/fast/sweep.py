@@ -24,6 +24,7 @@ from .comparison import COSTS, Costly
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0  # for checking it
+_ALIKE = ["title", "class", "engine", "right", "bound"]  # of all valid points
 _Task = tuple[dict[str, Any], tuple]  # a row, and `measure_point`'s arguments for it
 
 
@@ -33,9 +34,9 @@ class Sweep(Costly):
 
     Attributes
     ----------
-    kernel, tunables, engine : what was swept, and where: "cuda" or "sim".
+    kernel, tunables : what was swept.
     frame : one row for each valid point, best first within a problem: problem, one column for each
-        tunable, kernel, then those of a `Comparison`.
+        tunable, kernel, then those of a `Comparison` that differ: error, costs, floor, note.
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
         build", "declines", "failed", "wrong", "caught"), reason.
     notes : lines: device, scaling.
@@ -46,7 +47,6 @@ class Sweep(Costly):
     frame: pd.DataFrame
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
-    engine: str = "sim"
 
     @property
     def ok(self) -> bool:
@@ -182,7 +182,7 @@ def sweep(
     gpu = describe(kernel.device)
     where = f"on {gpu}" if gpu else "simulated: counters, no time is a GPU's"
     frames = _frames(rows, list(grid))
-    return Sweep(kernel.name, grid, *frames, (*notes, where), kernel.engine)
+    return Sweep(kernel.name, grid, *frames, (*notes, where))
 
 
 def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
@@ -238,6 +238,7 @@ def _frames(rows: list[dict[str, Any]], names: list[str]) -> tuple[pd.DataFrame,
     cost = "time_ms" if valid and "time_ms" in valid[0] else "traffic_mb"
     valid.sort(key=lambda row: (labels.index(row["problem"]), row[cost]))
     frame = pd.DataFrame(valid, columns=None if valid else keys)
+    frame = frame.drop(columns=_ALIKE, errors="ignore")
     frame.attrs["tunables"] = names
     dropped = [[*map(row.get, keys), *row["note"].split(": ", 1)] for row in rows
                if not row["right"]]  # fmt: skip

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ..right.report import Report, traffic_bytes
@@ -27,7 +26,6 @@ BELOW_WORDS = (
     "below the floor: fewer products (Winograd), other units (fp32 on tensor cores), "
     "y left in the L2, or work left out"
 )
-Counters = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,11 +64,11 @@ class AB(Result):
         return all(report.ok for report in self.reports) and not any(self.caught)
 
     @property
-    def counted(self) -> tuple[Counters, Counters] | None:
-        """On the simulator, A's and B's counters, which are no times; None if one is wrong."""
+    def counted(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """On the simulator, A's and B's counters, which are no times; empty if one is wrong."""
         if self.modes or not self.reports or not self.ok:
-            return None
-        return self.reports[0].counters, self.reports[-1].counters
+            return {}, {}
+        return self.reports[0].counters or {}, self.reports[-1].counters or {}
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -95,8 +93,8 @@ class AB(Result):
         """B's time over A's in the first mode (on the simulator B's bytes over A's), or NaN."""
         if self.modes:
             return self.modes[0].ratio.value
-        a, b = map(traffic_bytes, self.counted or (None, None))
-        return b / a if a and b is not None else math.nan
+        a, b = map(traffic_bytes, self.counted)
+        return b / a if a and b else math.nan
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -108,8 +106,8 @@ class AB(Result):
         """One row for each mode, times in ms; on the simulator one row for each counter."""
         if not self.modes:
             counted = {
-                side: {"traffic_bytes": traffic_bytes(counters), **(counters or {})}
-                for side, counters in zip("ab", self.counted or (None, None), strict=True)
+                side: {"traffic_bytes": traffic_bytes(counters), **counters}
+                for side, counters in zip("ab", self.counted, strict=True)
             }
             rows = pd.DataFrame(counted, index=list(_COUNTERS)).dropna()
             rows = rows[(rows != 0).any(axis=1)].astype(int).rename_axis("counter").reset_index()
@@ -140,14 +138,11 @@ class AB(Result):
 
     @property
     def costs(self) -> list[dict[str, Any]]:
-        rows = []
-        sources = self.made.get("kernels", ({}, {}))
-        sides = zip((self.a, self.b), sources, self.counted or (None, None), strict=True)
-        for i, (name, source, counters) in enumerate(sides):
-            for mode in self.modes:
-                taken = 1e3 * np.array((mode.a_seconds, mode.b_seconds)[i])
-                time = 1e3 * mode.seconds[i]
-                rows.append(cost(name, self.problem, time, source, mode.mode, taken))
+        rows, sources = [], self.made.get("kernels", ({}, {}))
+        sides = zip("ab", (self.a, self.b), sources, self.counted, strict=True)
+        for side, name, source, counters in sides:
+            for mode, taken in self.samples.groupby("mode", sort=False)[f"{side}_ms"]:
+                rows.append(cost(name, self.problem, taken.median(), source, mode, taken))
             if moved := traffic_bytes(counters):
                 rows.append(cost(name, self.problem, moved / 1e6, source))
         return rows
@@ -169,17 +164,18 @@ class AB(Result):
             many = self.verdict.replace("same", "as many")
             moved = f"B moves {many} (simulated; says nothing about speed)"
             return moved if self.verdicts else "nothing to compare"
-        said = []
-        for mode, verdict in self.verdicts.items():
-            change = 100 * (self.modes[len(said)].ratio.value - 1)
+        said, below = [], []
+        for row in self.frame.itertuples():
+            change = 100 * (row.ratio - 1)
             text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
-            moved = f"B is {verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
-            said.append(f"{text.get(verdict, moved)} ({mode})")
-        # cold, when what it reads comes from memory
-        for cold in (mode.seconds for mode in self.modes if mode.mode == "cold"):
-            sides = zip("AB", cold, self.floors, strict=True)
-            said += [f"{side} is {BELOW_WORDS}" for side, s, floor in sides if s < BELOW * floor]
-        return "; ".join(said)
+            moved = (
+                f"B is {row.verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
+            )
+            said.append(f"{text.get(row.verdict, moved)} ({row.mode})")
+            if row.mode == "cold":  # when what it reads comes from memory
+                sides = {"A": row.a_x_floor, "B": row.b_x_floor}
+                below = [f"{side} is {BELOW_WORDS}" for side, x in sides.items() if x < BELOW]
+        return "; ".join(said + below)
 
     @property
     def details(self) -> Sequence[str]:
@@ -190,17 +186,16 @@ class AB(Result):
         for row in self.frame.itertuples() if not self.modes else ():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
-        for mode, verdict in zip(self.modes, self.verdicts.values(), strict=False):
-            left_out = f", {mode.discarded} left out" if mode.discarded else ""
-            lines.append(f"  {mode.mode:<5} {verdict:<9} B/A {mode.ratio}{left_out}")
-            times = []
-            for side, seconds, floor in zip("AB", mode.seconds, self.floors, strict=True):
-                over = f" ({seconds / floor:.3g}x floor)" if floor > 0 else ""
-                times.append(f"{side} {1e3 * seconds:.4g} ms{over}")
-            clock = (
-                "SM clock {} MHz ({} to {})".format(*mode.mhz) if mode.mhz else "SM clock unknown"
+        for row, mode in zip(self.frame.itertuples(), self.modes, strict=False):  # or of counters
+            left_out = f", {row.discarded} left out" if row.discarded else ""
+            lines.append(f"  {row.mode:<5} {row.verdict:<9} B/A {mode.ratio}{left_out}")
+            times = (
+                f"A {row.a_ms:.4g} ms ({row.a_x_floor:.3g}x floor), "
+                f"B {row.b_ms:.4g} ms ({row.b_x_floor:.3g}x floor)"
             )
-            told = (", ".join(times), f"{mode.method}; {clock}", *mode.notes)
+            span = "SM clock {} MHz ({} to {})"
+            clock = span.format(*mode.mhz) if mode.mhz else "SM clock unknown"
+            told = (times, f"{row.method}; {clock}", *mode.notes)
             lines += [" " * 8 + text for text in told]
         return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
 
