@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from ..words.errors import LaunchError
 from ..words.problem import Problem
 from . import reference, settings, tally
 from .reference import Reference
-from .report import COMPARED, Report, found_in, worded
+from .report import COMPARED, Report, found_in
 from .settings import ORDINARY, Setting
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
@@ -138,10 +138,10 @@ def _examine(
     failures += [dataclasses.replace(stray, error=True) for stray in strays.values()]
     known = {failure.kind for failure in failures}
     warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
-    findings = tuple(dict.fromkeys([*failures, *warnings.values()]))
-    report = _compared(
-        kernel, problem, found, findings, setting, patterns=tuple(patterns), notes=tuple(said),
-        threads=_most_threads(launch), counters=counters, host_seconds=host_seconds,
+    report = _report(
+        kernel, problem, setting, dict.fromkeys([*failures, *warnings.values()]), **found.numbers,
+        patterns=tuple(patterns), notes=tuple(said), threads=_most_threads(launch),
+        counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
@@ -173,33 +173,18 @@ def failed(
 ) -> Report:
     """Return the report of a kernel that did not run to its end."""
     outputs = math.prod(problem.y_shape)
-    return _report(
-        kernel, problem, ok=False, error=math.nan,
-        bound=reference.tolerance(kernel.precision, problem.gemm_k, outputs), worst=math.nan,
-        limit=math.nan, outputs=outputs, wrong=0, unwritten=0,
-        compared="nothing compared", failures=(str(error),), fault=error.kind,
-        findings=found_in(error), setting=setting.words,
+    bound = reference.tolerance(kernel.precision, problem.gemm_k, outputs)
+    return _report(kernel, problem, setting, found_in(error), bound=bound, outputs=outputs,
+                   fault=error.kind, ending=str(error))  # fmt: skip
+
+
+def _report(
+    kernel: Runnable, problem: Problem, setting: Setting, findings: Iterable[Finding], **found: Any
+) -> Report:
+    return Report(
+        problem=problem, kernel=kernel.name, title=kernel.title, precision=kernel.precision,
+        engine=kernel.engine, setting=setting.words, findings=tuple(findings), **found,
     )  # fmt: skip
-
-
-def _compared(
-    kernel: Runnable, problem: Problem, found: tally.Tally, findings: tuple[Finding, ...],
-    setting: Setting, **more: Any,
-) -> Report:  # fmt: skip
-    """Return the report of a run whose outputs were compared."""
-    wrong = [finding for finding in findings if finding.error]
-    return _report(
-        kernel, problem, ok=not wrong, error=found.error, bound=found.bound, worst=found.worst,
-        limit=found.limit, outputs=found.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
-        compared=found.compared, findings=findings, setting=setting.words, pixels=found.pixels,
-        failures=tuple(line for f in wrong for line in worded(f).split("\n")),
-        channels=found.channels, **more,
-    )  # fmt: skip
-
-
-def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
-    return Report(problem=problem, kernel=kernel.name, title=kernel.title,
-                  precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
 
 
 def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
@@ -231,7 +216,7 @@ def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     found = tally.Tally(Reference(problem, (x, w, None), 0, seed), y, bound, poisoned=False)
-    return _compared(kernel, problem, found, tuple(found.failures()), settings.SPARSE)
+    return _report(kernel, problem, settings.SPARSE, found.failures(), **found.numbers)
 
 
 def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
@@ -304,7 +289,7 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
     text = ("right when all of it runs on the default stream: it launches on another stream than "
             "the one it is given (conv2d's last argument)")  # fmt: skip
     findings = tally.wrong("wrong stream", text), *report.findings
-    return dataclasses.replace(report, failures=(text, *report.failures), findings=findings)
+    return dataclasses.replace(report, findings=findings)
 
 
 class Guards:

@@ -95,8 +95,8 @@ class Report(Result):
 
     Attributes
     ----------
-    ok
-        Whether nothing was wrong.
+    findings
+        What is wrong, with places where they are known, and the simulator's warnings.
     error, bound
         The normwise relative error ||y - truth|| / ||truth||, and the most that the kernel's
         precision class allows on this problem.
@@ -107,14 +107,13 @@ class Report(Result):
         Numbers of outputs: in all, wrong among those compared, never written.
     compared
         In words, what was compared with what.
-    failures, patterns, notes
-        Lines: what is wrong; what the wrong outputs have in common; what was left out and why.
-    findings
-        The failures as data, with places where they are known, and the simulator's warnings.
+    patterns, notes
+        Lines: what the wrong outputs have in common; what was left out and why.
     setting
         What was unusual of the run: the data, what came before it; in words, empty if nothing was.
-    fault
-        The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None.
+    fault, ending
+        The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None;
+        and all that the error said, for people.
     pixels, channels
         Errors over what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as (N, K),
         each pooled to at most 256 x 256.
@@ -123,26 +122,25 @@ class Report(Result):
         by kernel.
     """
 
-    ok: bool
     problem: Problem
     kernel: str
     title: str
     precision: str
     engine: str
-    error: float
+    findings: tuple[Finding, ...]
     bound: float
-    worst: float
-    limit: float
     outputs: int
-    wrong: int
-    unwritten: int
-    compared: str
-    failures: tuple[str, ...] = ()
+    error: float = math.nan
+    worst: float = math.nan
+    limit: float = math.nan
+    wrong: int = 0
+    unwritten: int = 0
+    compared: str = "nothing compared"
     patterns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
     setting: str = ""
     fault: str | None = None
+    ending: str = ""
     pixels: np.ndarray | None = field(default=None, compare=False)
     channels: np.ndarray | None = field(default=None, compare=False)
     counters: dict[str, Any] | None = field(default=None, compare=False)
@@ -154,10 +152,20 @@ class Report(Result):
         wrong = [f for f in findings if f.error]
         warned = [f for f in findings if not f.error]
         return replace(
-            self, ok=self.ok and not wrong, findings=(*wrong, *self.findings, *warned),
-            fault=wrong[0].kind if wrong else self.fault, notes=(*self.notes, *([note] * bool(note))),
-            failures=(*map(worded, wrong), *self.failures),
+            self, findings=(*wrong, *self.findings, *warned), notes=(*self.notes, *filter(None, [note])),
+            fault=wrong[0].kind if wrong else self.fault,
         )  # fmt: skip
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was wrong."""
+        return not any(finding.error for finding in self.findings)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Lines: what is wrong."""
+        wrong = [self.ending] if self.ending else [worded(f) for f in self.findings if f.error]
+        return tuple(line for text in wrong for line in text.split("\n"))
 
     @property
     def traffic_bytes(self) -> int | None:
