@@ -33,7 +33,6 @@ from .settings import IN_CHUNKS, ONCE, ORDINARY, SETTINGS, SPARSE, Setting, with
 
 _RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
-TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
@@ -47,9 +46,8 @@ _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 def check(
     kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] | None = None,
-    *, seed: int = 0, sample: int = 100_000, count: int | None = None, scale: str | None = "auto",
-    isolate: bool = True, time_limit: float = TIME_LIMIT, progress: bool = True,
-    raises: bool = False, setting: str | None = None,
+    *, seed: int = 0, count: int | None = None, scale: str | None = "auto", isolate: bool = True,
+    progress: bool = True, raises: bool = False, setting: str | None = None,
 ) -> Report | Reports:  # fmt: skip
     """Run a kernel on fresh normal data and compare all it did with what it should have done.
 
@@ -71,8 +69,6 @@ def check(
         fails, the smallest that does.
     seed
         Seed of the inputs, and of the generated problems.
-    sample
-        The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
         How many problems are generated where none is given (40); where the kernel declines some of
         them, more are, until a quarter of so many are for it, and each two unusual options that
@@ -82,9 +78,8 @@ def check(
         memory for (GPU), and notes that; None never does.
     isolate
         Run a kernel on a GPU in the worker process (`worker.call`), unless it does not pickle;
-        what it breaks is a LaunchError then, and the caller's GPU context lives on.
-    time_limit
-        Seconds that one problem may take there.
+        what it breaks is a LaunchError then, and the caller's GPU context lives on. A problem may
+        take the kernel's ``time_limit`` there, see `convlab.load`.
     progress
         Show a progress bar over a set of problems.
     raises
@@ -122,11 +117,8 @@ def check(
         if problem is None:
             raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
         special = next(each for each in settings.ALL if each.name == setting)
-    run = _Run(
-        kernel, arguments.whole(seed, "seed"), arguments.whole(sample, "sample", 0),
-        isolate and not kernel.simulated and not kernel.library,
-        arguments.real(time_limit, "time_limit", above=0),
-    )  # fmt: skip
+    isolate = isolate and not kernel.simulated and not kernel.library
+    run = _Run(kernel, arguments.whole(seed, "seed"), isolate)
 
     def fitted(problem: Problem) -> Report:
         if special is SPARSE:
@@ -156,12 +148,9 @@ def check(
 class _Run:
     """A kernel on one problem: in the worker process, if it is to be `isolate`d there."""
 
-    def __init__(
-        self, kernel: Runnable, seed: int, sample: int, isolate: bool, time_limit: float
-    ) -> None:  # fmt: skip
+    def __init__(self, kernel: Runnable, seed: int, isolate: bool) -> None:
         kernel.must_run_whole()
-        self.kernel, self.seed, self._sample = kernel, seed, sample
-        self._isolate, self._time_limit = isolate, time_limit
+        self.kernel, self.seed, self._isolate = kernel, seed, isolate
         self.built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
         beside = ThreadPoolExecutor(1)
         self.nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
@@ -173,10 +162,10 @@ class _Run:
     ) -> Report:  # fmt: skip
         kernel = kernel or self.kernel
         kernel = kernel.limited(setting.workspace) if setting.workspace else kernel
-        given = (kernel, problem, self.seed, self._sample, notes, setting)
+        given = (kernel, problem, self.seed, notes, setting)
         try:
             if self._isolate and worker.can_cross(*given):
-                return worker.call(examine, *given, time_limit=self._time_limit)
+                return worker.call(examine, *given, time_limit=kernel.time_limit)
             with explained(kernel.name):
                 if setting is SPARSE:
                     return examine_sparse(kernel, problem, self.seed)

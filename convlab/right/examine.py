@@ -39,11 +39,11 @@ _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
 def examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = (),
+    kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...] = (),
     setting: Setting = ORDINARY,
 ) -> Report:  # fmt: skip
     """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
-    given = (kernel, problem, seed, sample, notes, setting)
+    given = (kernel, problem, seed, notes, setting)
     if kernel.device.type != "cuda":
         return _examine(*given)
     with torch.cuda.device(kernel.device):
@@ -67,17 +67,16 @@ def _side_stream(index: int) -> torch.cuda.Stream:
 
 
 def _examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...],
-    setting: Setting,
-) -> Report:  # fmt: skip
+    kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...], setting: Setting
+) -> Report:
     guards, said = Guards(setting.offset if setting.offset == settings.Y_OFFSET else 0), list(notes)
     bound = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
     if setting.data == "normal":
-        right = reference.known(problem, sample, seed, kernel.device, kernel.format)
+        right = reference.known(problem, seed, kernel.device, kernel.format)
     else:
         kinds = kernel.device, kernel.format, kernel.mixes
         given = settings.inputs(setting.data, problem, seed, *kinds)
-        right = Reference(problem, given, sample, seed)
+        right = Reference(problem, given, seed)
         bound = setting.bound(bound, kernel, right.rms)
     inputs = [guards.place(n, t, setting.offset)
               for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]  # fmt: skip
@@ -215,7 +214,7 @@ def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
         error.kind = "" if error.kind in ("endless loop", "too little workspace") else error.kind
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
-    found = tally.Tally(Reference(problem, (x, w, None), 0, seed), y, bound, poisoned=False)
+    found = tally.Tally(Reference(problem, (x, w, None), seed), y, bound, poisoned=False)
     return _report(kernel, problem, settings.SPARSE, found.failures(), **found.numbers)
 
 
