@@ -297,8 +297,8 @@ class Guards:
     def __init__(self, offset: int = 0) -> None:
         """Numbers that are not `place`d, y's, begin `offset` bytes past an aligned address."""
         self._offset = offset
-        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
-        self._names: dict[int, str] = {}  # by the middle's address
+        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the tensor
+        self._names: dict[int, str] = {}  # by the tensor's address
 
     def place(self, name: str, tensor: Tensor | None, offset: int = 0) -> Tensor | None:
         """Return a copy of a tensor without gaps (of None: None) between two zones.
@@ -307,11 +307,9 @@ class Guards:
         """
         if tensor is None:
             return None
-        skipped = offset // tensor.element_size()
-        middle = self._between((skipped + tensor.numel(),), tensor.dtype, tensor.device)
-        self._names[middle.data_ptr()] = name
-        middle[:skipped] = math.nan
-        return middle[skipped:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+        flat = self._between(tensor.numel(), tensor.dtype, tensor.device, offset)
+        self._names[flat.data_ptr()] = name
+        return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
     def name(self, launch: Launch) -> None:
         """Learn which of what was allocated is the launch's y, its workspace, its filter."""
@@ -322,39 +320,38 @@ class Guards:
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
-        skipped = 0 if dtype == torch.uint8 else self._offset // dtype.itemsize
-        y = self._between((skipped + math.prod(shape),), dtype, device)[skipped:].view(shape)
-        self._kept[-1] = self._kept[-1][0], y
-        return y
+        offset = 0 if dtype == torch.uint8 else self._offset
+        return self._between(math.prod(shape), dtype, device, offset).view(shape)
 
-    def _between(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        zone, size = ZONE[device.type], math.prod(shape) * dtype.itemsize
-        whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
+    def _between(self, size: int, dtype: torch.dtype, device: torch.device, offset: int) -> Tensor:
+        zone, end = ZONE[device.type], offset + size * dtype.itemsize
+        whole = torch.empty(zone + end + zone, dtype=torch.uint8, device=device)
         for place, canary in _zones(whole):
             whole[place] = canary
-        middle = whole[zone : zone + size].view(dtype).view(shape)
-        self._kept.append((whole, middle))
-        return middle
+        whole[zone : zone + offset] = 0xFF  # NaN
+        flat = whole[zone + offset : zone + end].view(dtype)
+        self._kept.append((whole, flat))
+        return flat
 
     def violations(self) -> list[Finding]:
         """Say of each buffer that was written around: on which side, how far away."""
         found = []
-        for whole, middle in self._kept:
-            name = self._names.get(middle.data_ptr(), "memory that it was given")
-            unit = "byte" if middle.dtype == torch.uint8 else "element"
+        for whole, tensor in self._kept:
+            name = self._names.get(tensor.data_ptr(), "memory that it was given")
+            unit = "byte" if tensor.dtype == torch.uint8 else "element"
             before, after = (whole[place] != canary for place, canary in _zones(whole))
             for changed, side, beyond in (
                 (before.flip(0), "before its start", "ahead of the first"),
                 (after, "after its end", "past the last"),
             ):
-                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique().tolist()
+                away = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
                 if away:
                     span = f"{away[0]:,} to {away[-1]:,}" if len(away) > 1 else f"{away[0]:,}"
                     text = (
                         f"the kernel wrote outside of {name}: {len(away):,} {unit}"
                         f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
                     )
-                    at = -away[0] if changed is not after else middle.numel() - 1 + away[0]
+                    at = -away[0] if changed is not after else tensor.numel() - 1 + away[0]
                     found.append(tally.wrong("global out of bounds", text, name, at))
         return found
 

@@ -236,9 +236,7 @@ class Reference:
 
 
 @functools.lru_cache(maxsize=1)
-def known(
-    problem: Problem, seed: int, device: torch.device, format: Format = FLOAT32
-) -> Reference:
+def known(problem: Problem, seed: int, device: torch.device, format: Format = FLOAT32) -> Reference:
     """Return the reference of a problem on fresh data; the last one is kept for the next kernel."""
     return Reference(problem, inputs(problem, seed, device, format=format), seed)
 
