@@ -126,11 +126,8 @@ void Worker::settle(Mbarrier& barrier) {
 
 void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
     if (parity & ~1) fault("mbarrier", pc, "parity %d: it is 0 or 1", parity);
-    while (mbarrier_at(address, pc).phase % 2 == unsigned(parity)) {
-        fibers[current].state = State::at_mbarrier;
-        fibers[current].waits_at = pc;
-        yield();
-    }
+    while (mbarrier_at(address, pc).phase % 2 == unsigned(parity))
+        wait_as(State::at_mbarrier, pc);
     join_clocks(async.clocks[current], async.barriers[address].known);
 }
 
@@ -300,11 +297,8 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
         chain = &group.chains.back();
         for (int lane = 0; lane < 32; ++lane) {
             chain->d[lane] = call(lane)->d;
-            for (int i = 0; i < first.n / 2; ++i) {
-                int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                chain->sums[size_t(row * first.n + column)] = chain->d[lane][i];
-                chain->d[lane][i] = NAN;  // who reads it before the wait has that
-            }
+            for (int i = 0; i < first.n / 2; ++i)  // who reads it before the wait has NaN
+                chain->sum(lane, i) = std::exchange(chain->d[lane][i], NAN);
         }
     }
     auto& [a, b, transposed] = *operands;
@@ -346,10 +340,7 @@ void Worker::wgmma_done(unsigned newest) {
     if (!group.groups.empty() || !group.reading.empty()) return;
     for (auto& chain : group.chains)
         for (int lane = 0; lane < 32; ++lane)
-            for (int i = 0; i < chain.n / 2; ++i) {
-                int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                chain.d[lane][i] = chain.sums[size_t(row * chain.n + column)];
-            }
+            for (int i = 0; i < chain.n / 2; ++i) chain.d[lane][i] = chain.sum(lane, i);
     if (!group.chains.empty()) group.fenced = false;
     group.chains.clear();
 }
