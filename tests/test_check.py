@@ -290,11 +290,9 @@ def test_what_the_class_or_the_header_allows_passes():
     assert [f.kind for f in report.findings] == ["not repeatable"] and report.findings[0].index
 
 
-def test_outputs_that_say_little_are_noted():
+def test_no_outputs_are_right_outputs():
     report = check(Fake(), Problem(N=0, C=3, H=8, W=8, K=4, R=3, S=3))
     assert report.ok and report.compared == "no outputs, none compared"
-    report = check(Fake(), Problem(N=1, C=1, H=1, W=1, K=1, R=2, S=2, padding=3, stride=4))
-    assert report.ok and "every output of this problem is the same number" in str(report)
 
 
 def test_crash_is_a_launch_error():

@@ -175,7 +175,6 @@ class Reference:
         self.whole = problem.macs <= TRUTH_MACS[kind] and outputs <= TRUTH_OUTPUTS[kind]
         self.pieces: list[tuple[int, Tensor]] = []  # of a whole one: the first image, all outputs
         self.rms = 0.0  # of what is known
-        self.constant = False  # whether all of it, of more than one output, is one number
         if not outputs:
             return
         # The error is that of the sum, which ReLU lets through or not, so it is judged by the sum's
@@ -196,8 +195,6 @@ class Reference:
             self.rms = max(self.rms, math.sqrt(float(energy[torch.isfinite(energy)].mean())))
         for piece in known if problem.relu else ():
             piece.relu_()
-        first = known[0].flatten()[0]
-        self.constant = outputs > 1 and all(bool((piece == first).all()) for piece in known)
 
     @functools.cached_property
     def where(self) -> Tensor:
