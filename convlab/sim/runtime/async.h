@@ -5,6 +5,8 @@
 #include "shadow.h"
 
 #include <cmath>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <utility>
 
 namespace {
@@ -241,16 +243,6 @@ bool Worker::warp_met(void* argument, uintptr_t pc) {
     return std::exchange(async.warps[current / 32].met, false);
 }
 
-uint32_t widened(uint16_t half) {  // from fp16 to a float's bits
-    uint32_t bits = (half & 0x7fffu) << 13;
-    float value;
-    std::memcpy(&value, &bits, 4);
-    value *= 0x1p112f;
-    if (bits < 0x7c00u << 13) std::memcpy(&bits, &value, 4);
-    else bits |= 0x7f800000;
-    return bits | (half & 0x8000u) << 16;
-}
-
 // Rows of an operand: twice 16 bytes, of 8 numbers in TF32 ('t') or of 16 in bf16 or fp16.
 void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
@@ -262,11 +254,12 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
             examine_proxy(core, 128, pc, "wgmma");
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
-            for (int i = 0, half = type == 't' ? 4 : 8; i < 8 * half; ++i) {
-                uint32_t bits = type == 'b' ? halves[i] << 16 : type == 'f' ? widened(halves[i])
-                                : reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000;
-                std::memcpy(&to[row - first + i / half][quad * half + i % half], &bits, 4);
-            }
+            const auto* words = reinterpret_cast<const uint32_t*>(core);
+            for (int i = 0, half = type == 't' ? 4 : 8; i < 8 * half; ++i)
+                to[row - first + i / half][quad * half + i % half] =
+                    type == 'b' ? sim::Bfloat16::widen(halves[i])
+                    : type == 'f' ? sim::Half::widen(halves[i])
+                    : sim::bits<float>(words[i] & 0xffffe000);
             if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
                 reading.back().to += 128;
             else
