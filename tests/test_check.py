@@ -537,12 +537,12 @@ NAN, WHAT = math.nan, {"problem": PLAIN}
 HOSTILE = {
     "check": ({"kernel": "01"} | WHAT, (
         {"count": -1}, {"count": "2"}, {"seed": None}, {"seed": 2.5}, {"raises": "no"},
-        {"isolate": None}, {"problem": 3}, {"problem": [None]}, {"scale": 1})),
+        {"problem": 3}, {"problem": [None]}, {"scale": 1})),
     "compare": ({"kernels": "01"} | WHAT, (
         {"limit_seconds": math.inf}, {"limit_seconds": "3"}, {"engine": "gpu"}, {"seed": "0"},
         {"progress": 2}, {"baselines": 3}, {"problem": 2.0})),
     "ab": ({"a": "01", "b": "01"} | WHAT, (
-        {"threshold": NAN}, {"threshold": True}, {"threshold": 0}, {"target": -1}, {"mode": 3},
+        {"threshold": NAN}, {"threshold": True}, {"threshold": 0}, {"mode": 3},
         {"mode": []}, {"mode": "warm"}, {"limit_seconds": None}, {"seed": []}, {"check": 1},
         {"engine": None})),
     "sweep": ({"kernel": "01", "tunables": {"THREADS": [64]}, "problems": PLAIN}, (
@@ -583,9 +583,10 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
     assert check(kernel, PLAIN).ok and calls[0][2] == 7.0
     assert calls[0][0] is examine.examine and calls[0][1][1] == PLAIN
     kernel.engine = "cuda"
-    assert check(kernel, PLAIN, isolate=False).ok and len(calls) == 1
+    kernel.isolate = False
+    assert check(kernel, PLAIN).ok and len(calls) == 1
     assert check("torch:cpu", PLAIN).ok and len(calls) == 1
-    crosses = False
+    kernel.isolate, crosses = True, False
     assert check(kernel, PLAIN).ok and len(calls) == 1
 
 
@@ -616,7 +617,7 @@ def made(name, *, engine="sim", missing=0, after="", before="", stream="stream")
         ("0, stream>>>", f"0, {stream}>>>"),
     ):
         text = planted.replace(text, old, new, 1, name)
-    return convlab.compile(text, name=name, engine=engine)
+    return convlab.compile(text, name=name, engine=engine, isolate=False)
 
 
 def test_command_line(tmp_path, capfd, monkeypatch):
@@ -662,11 +663,11 @@ def gpu() -> torch.device:
 @pytest.mark.gpu
 def test_on_a_gpu(gpu):
     kernel = Fake(device=gpu)
-    kernel.engine = "cuda"
+    kernel.engine, kernel.isolate = "cuda", False
     with reference.full_precision():
-        assert check(kernel, FULL, isolate=False).ok
+        assert check(kernel, FULL).ok
         big = Problem(N=4, C=16, H=512, W=512, K=64, R=3, S=3)
-        report = check(kernel, big, scale=None, isolate=False)
+        report = check(kernel, big, scale=None)
     assert report.ok, report
     run(kernel.prepare(FULL, *reference.inputs(FULL, 0, kernel.device)))
 
@@ -696,7 +697,7 @@ ON_GPU = {
 @pytest.mark.parametrize(("how", "text"), ON_GPU.values(), ids=ON_GPU)
 def test_planted_mistake_is_caught_on_a_gpu(how, text):
     how = how if isinstance(how, dict) else {"after": how}
-    report = check(made("planted", engine="cuda", **how), FULL, isolate=False)
+    report = check(made("planted", engine="cuda", **how), FULL)
     assert report.ok == (not text) and text in " ".join(str(report).split()), report
 
 
@@ -705,7 +706,7 @@ def test_race_is_suspected_on_a_gpu():
     """Each run writes another number to one output: what differs is 1e-7 of it."""
     text = "if (!i) g_y[i] = r_acc * (1 + 1e-6f * (clock64() % 7));"
     kernel = made("race", engine="cuda", after=text)
-    reports = [check(kernel, FULL, isolate=False) for _ in range(4)]
+    reports = [check(kernel, FULL) for _ in range(4)]
     assert any("changed when it ran again" in str(report) for report in reports)
 
 
@@ -713,7 +714,7 @@ def test_race_is_suspected_on_a_gpu():
 @pytest.mark.parametrize("long", [1 << 14, 1 << 22], ids=["microseconds", "longer_than_the_sleep"])
 def test_wrong_stream_is_caught_however_long_the_kernel_takes(long):
     after = f"for (long long t = clock64(); clock64() - t < {long};);"
-    report = check(made("slow", engine="cuda", after=after, stream="0"), FULL, isolate=False)
+    report = check(made("slow", engine="cuda", after=after, stream="0"), FULL)
     assert not report.ok, report
 
 
@@ -723,7 +724,8 @@ def test_memory_stays_within_what_is_stated(gpu):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    assert check(convlab.load("01_direct", engine="cuda"), problem, scale=None, isolate=False).ok
+    kernel = convlab.load("01_direct", engine="cuda", isolate=False)
+    assert check(kernel, problem, scale=None).ok
     x, w, y = (4 * np.prod(s) for s in (problem.x_shape, problem.w_shape, problem.y_shape))
     image = y / problem.N
     # the second run's copy of y is taken where memory is free, and is not counted in the limit

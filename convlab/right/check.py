@@ -47,8 +47,8 @@ _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 def check(
     kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] | None = None,
-    *, seed: int = 0, count: int | None = None, scale: str | None = "auto", isolate: bool = True,
-    progress: bool = True, raises: bool = False, setting: str | None = None,
+    *, seed: int = 0, count: int | None = None, scale: str | None = "auto", progress: bool = True,
+    raises: bool = False, setting: str | None = None,
 ) -> Report | Reports:  # fmt: skip
     """Run a kernel on fresh normal data and compare all it did with what it should have done.
 
@@ -56,9 +56,12 @@ def check(
     that, a stratified sample of the outputs is (borders, corners, tile seams and the last ones
     included), and every output with a pinned fp32 convolution: cuDNN's on a GPU, torch's on the
     CPU. The memory it takes, beside x, w, y and the workspace: x and w once more, and at most
-    4 GiB, or three times the outputs of one image where that is more. Beside a simulated run nvcc,
-    where it is there, compiles the kernel too: what it refuses, or a GPU would by what it says, is
-    wrong; what it warns of is a warning.
+    4 GiB, or three times the outputs of one image where that is more.
+
+    A kernel on a GPU runs in the worker process, unless it does not pickle or was loaded with
+    ``isolate=False``: what it breaks is a LaunchError then, and the caller's GPU context lives on.
+    Beside a simulated run nvcc, where it is there, compiles the kernel too: what it refuses, or a
+    GPU would by what it says, is wrong; what it warns of is a warning.
 
     Parameters
     ----------
@@ -77,10 +80,6 @@ def check(
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
-    isolate
-        Run a kernel on a GPU in the worker process (`worker.call`), unless it does not pickle;
-        what it breaks is a LaunchError then, and the caller's GPU context lives on. A problem may
-        take the kernel's ``time_limit`` there, see `convlab.load`.
     progress
         Show a progress bar over a set of problems.
     raises
@@ -107,8 +106,8 @@ def check(
     ProblemError
         No such problem; arguments that make no sense.
     """
-    for name, value in (("isolate", isolate), ("progress", progress), ("raises", raises)):
-        arguments.flag(value, name)
+    arguments.flag(progress, "progress")
+    arguments.flag(raises, "raises")
     if count is not None and problem is not None:
         raise ProblemError("count is of generated problems: leave it out, or the problem")
     count = arguments.whole(COUNT if count is None else count, "count", 0)
@@ -118,8 +117,7 @@ def check(
         if problem is None:
             raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
         special = next(each for each in settings.ALL if each.name == setting)
-    isolate = isolate and not kernel.simulated and not kernel.library
-    run = _Run(kernel, arguments.whole(seed, "seed"), isolate)
+    run = _Run(kernel, arguments.whole(seed, "seed"))
 
     def fitted(problem: Problem) -> Report:
         if special is SPARSE:
@@ -147,11 +145,12 @@ def check(
 
 
 class _Run:
-    """A kernel on one problem: in the worker process, if it is to be `isolate`d there."""
+    """A kernel on one problem: on a GPU in the worker process."""
 
-    def __init__(self, kernel: Runnable, seed: int, isolate: bool) -> None:
+    def __init__(self, kernel: Runnable, seed: int) -> None:
         kernel.must_run_whole()
-        self.kernel, self.seed, self._isolate = kernel, seed, isolate
+        self.kernel, self.seed = kernel, seed
+        self._isolate = kernel.isolate and not kernel.simulated and not kernel.library
         self.lost = 0.0  # seconds that faults took
         self.built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
         beside = ThreadPoolExecutor(1)
@@ -293,7 +292,7 @@ def _check_set(
 def _shrunk(
     run: _Run, one: Callable[[Problem], Report], least: Report
 ) -> tuple[Report, dict[Problem, Report]]:
-    """Return the report of the smallest problem found that fails as this one; all that were tried."""
+    """Return the report of the smallest problem that fails as this one; all that were tried."""
     tried, until = {}, time.perf_counter() + _SHRINK_SECONDS
 
     def fails(problem: Problem) -> bool:  # in the same way: a worker that died is no race

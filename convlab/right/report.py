@@ -149,7 +149,8 @@ class Report(Result):
         wrong = [f for f in findings if f.error]
         warned = [f for f in findings if not f.error]
         return replace(
-            self, findings=(*wrong, *self.findings, *warned), notes=(*self.notes, *filter(None, [note])),
+            self, findings=(*wrong, *self.findings, *warned),
+            notes=(*self.notes, note) if note else self.notes,
             fault=wrong[0].kind if wrong else self.fault,
         )  # fmt: skip
 
