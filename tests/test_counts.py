@@ -12,7 +12,7 @@ import convlab
 from convlab.machine import toolchain
 from convlab.right import reference
 from convlab.run.runnable import Launch
-from convlab.sim import operations
+from convlab.sim import Trace, operations
 from convlab.why import counting, sass
 from tests.instruments import merging, ncu_agreement
 from tests.suites import Suite
@@ -112,37 +112,31 @@ def test_flops_are_not_known_without_objdump_or_counts(monkeypatch):
 # --- what nvcc joins ------------------------------------------------------------------------------
 
 
-def counted_joined(name: str, problem, first, widths: dict[tuple, int]):
-    """The same, with accesses of some (line, space, kind) counted as one of so many bytes."""
-    offsets = [(offset, size) for place, size in widths.items()
-               for offset in first.offsets_of(*place)]  # fmt: skip
-    return counting.simulate(convlab.load(name, engine="sim"), problem, seed=0, joined=offsets)
+def counted_joined(name: str, spec: str, array: str) -> tuple[Trace, dict, list[dict]]:
+    """A run; its counters where loads of an array are joined to 16 bytes; the rows of those."""
+    kernel, problem = convlab.load(name, engine="sim"), convlab.problem(spec)
+    trace = counting.simulate(kernel, problem, seed=0)
+    block = counting.simulate(kernel, problem, seed=0, record=merging.BLOCK)
+    rows = [r for r in trace.lines if r["array"] == array and r["kind"] == "load"]
+    merges = [merging.Merge(r["line"], r["space"], r["kind"], 4, 16, "LD.128") for r in rows]
+    return trace, merging.joined(trace, block, merges), rows
 
 
 def test_accesses_are_counted_as_joined():
     """02's reads of the filter's tile: eight neighbouring floats for each thread."""
-    spec = "N=1,C=8,H=18,W=18,K=64,R=3,S=3"
-    name, problem = "02_im2col_gemm", convlab.problem(spec)
-    first = counted_joined(name, problem, None, {})
-    (row,) = [r for r in first.lines if r["array"] == "s_w" and r["kind"] == "load"]
-    before = first.counters
-    second = counted_joined(name, problem, first, {(row["line"], "shared", "load"): 16})
-    (joined,) = [r for r in second.lines if r["array"] == "s_w" and r["kind"] == "load"]
-    assert joined["requests"] == row["requests"] / 4
+    trace, found, (row,) = counted_joined("02_im2col_gemm", "N=1,C=8,H=18,W=18,K=64,R=3,S=3", "s_w")
+    left = row["requests"] / 4
+    assert found["shared_requests"] == trace.counters["shared_requests"] - row["requests"] + left
     # of the two halves of a warp each reads one float4, and they are served one after the other
-    assert joined["units"] == 2 * joined["requests"]
-    saved = row["requests"] - joined["requests"]
-    assert second.counters["shared_requests"] == before["shared_requests"] - saved
-    assert second.counters["global_load_sectors"] == before["global_load_sectors"]
+    assert (
+        found["shared_wavefronts"] == trace.counters["shared_wavefronts"] - row["units"] + 2 * left
+    )
 
 
 def test_what_is_not_aligned_is_not_joined():
     """01 reads neighbours along a row too, from wherever its pixel is."""
-    name, problem = "01_direct", convlab.problem("N=1,C=2,H=18,W=18,K=2,R=3,S=3")
-    first = counted_joined(name, problem, None, {})
-    rows = {(r["line"], r["space"], r["kind"]) for r in first.lines if r["array"] == "x"}
-    second = counted_joined(name, problem, first, dict.fromkeys(rows, 16))
-    assert second.counters["global_load_requests"] == first.counters["global_load_requests"]
+    trace, found, _ = counted_joined("01_direct", "N=1,C=2,H=18,W=18,K=2,R=3,S=3", "x")
+    assert found["global_load_requests"] == trace.counters["global_load_requests"]
 
 
 def test_merges_are_told_from_the_machine_code():

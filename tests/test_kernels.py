@@ -410,7 +410,7 @@ def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
         quick = kernel.simulated and not (setting.offset or DEEP)  # only a trace sees addresses
         try:
             chosen = untraced(kernel.path) if quick else kernel
-            report = examine(chosen, problem, 0, 100_000, (), setting)
+            report = examine(chosen, problem, 0, (), setting)
         except LaunchError as error:  # it says that it cannot, which a user can act on
             assert setting.offset and "does not begin at a multiple of 16 bytes" in str(error)
             continue
@@ -546,7 +546,7 @@ LARGE = [
 @pytest.mark.parametrize("problem", problems("headline"), ids=lambda p: p.label)
 @unless_declined
 def test_headline_problems_at_full_size(kernel: Kernel, problem: Problem) -> None:
-    report = convlab.check(kernel, problem, scale=None, sample=100_000)
+    report = convlab.check(kernel, problem, scale=None)
     assert report.ok, str(report)
     assert report.problem == problem and report.outputs == torch.Size(problem.y_shape).numel()
 

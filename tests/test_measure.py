@@ -116,7 +116,7 @@ def test_library_calls_count_as_traffic():
 
 
 def test_traffic_is_32_bytes_a_sector():
-    report = check(convlab.load("01_direct", engine="sim"), PLAIN, isolate=False)
+    report = check(convlab.load("01_direct", engine="sim"), PLAIN)
     counters = report.counters
     sectors = counters["global_load_sectors"] + counters["global_store_sectors"]
     assert report.traffic_bytes == 32 * sectors > PLAIN.min_bytes

@@ -15,7 +15,7 @@ import convlab
 from convlab import sim
 from convlab.right import reference
 from convlab.sim import any_kernel, findings
-from convlab.sim.findings import Array, index
+from convlab.sim.findings import Array
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 from tests.instruments.examples import BUGS, EXAMPLES, whole
 from tests.suites import FOLDER, Suite
@@ -218,8 +218,8 @@ def test_outputs_that_nobody_writes_are_told():
     ],
 )
 def test_address_as_an_index(name, byte, expected):
-    arrays = {"x": Array((3, 3, 4, 5), 4, "nchw"), "a": Array((4, 6), 8)}
-    assert index(name, byte, arrays) == expected
+    arrays = {"x": Array((3, 3, 4, 5), 4, "nchw"), "a": Array((4, 6), 8), "workspace": Array((1,))}
+    assert arrays[name].words(name, byte) == expected
 
 
 def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):

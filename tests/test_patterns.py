@@ -34,7 +34,8 @@ def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
     with pytest.MonkeyPatch.context() as patch:
         if sampled:  # as if there were too many outputs to look at all of them
             patch.setattr(tally, "LOOKED_AT", 0)
-        right = Reference(problem, inputs, sampled or 10**6, seed)
+            patch.setattr(reference, "SAMPLED", sampled)
+        right = Reference(problem, inputs, seed)
         return Tally(right, y, bound, poisoned=True).words(precision)
 
 
@@ -120,9 +121,9 @@ PLANTED = {
     "nan": (put((0, 3), value=float("nan")), "NaN or inf, as made of memory that nobody wrote"),
     "inf": (put((0, 3), value=float("inf")), "inf, as past the largest number, or by a division"),
     "tf32": (rounded(13), "operands or sums were rounded to TF32 or fp16, where fp32 is declared"),
-    "fp16_sums": (lambda y, *_: y.half().float(), "as if sums were rounded to TF32 or fp16"),
+    "fp16_sums": (lambda y, *_: y.half().float(), "operands or sums were rounded to TF32 or fp16"),
     "fp16_sums_and_bias": (lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),
-                           "as if sums were rounded to TF32 or fp16"),
+                           "operands or sums were rounded to TF32 or fp16"),
     "bf16": (rounded(16), "rounded to bf16, where fp32 is declared"),
 }  # fmt: skip
 

@@ -14,7 +14,6 @@ import torch
 import convlab
 from convlab import sim
 from convlab.machine import toolchain
-from convlab.sim.findings import index
 from convlab.words.errors import BuildError, LaunchError
 from convlab.words.format import parse_format
 from convlab.words.problem import Problem
@@ -174,8 +173,8 @@ def test_tensors_lie_as_their_format_says() -> None:
     assert x.dtype == torch.float16 and x.stride() == (60, 1, 15, 3) and y.shape == (2, 6, 4, 5)
     assert arena.buffers["x"][1] == 240 and arena.tensors["w"].is_contiguous()
     place = 2 * ((1 * 4 + 2) * 5 + 3) * 3 + 2
-    assert index("x", place, arena.arrays) == "x[n=1, h=2, w=3, c=1]"
-    assert index("y", 4 * 6, arena.arrays) == "y[n=0, p=0, q=1, k=0]"
+    assert arena.arrays["x"].words("x", place) == "x[n=1, h=2, w=3, c=1]"
+    assert arena.arrays["y"].words("y", 4 * 6) == "y[n=0, p=0, q=1, k=0]"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..machine.progress import bar as progress_bar
@@ -33,7 +34,6 @@ from .settings import IN_CHUNKS, ONCE, ORDINARY, SETTINGS, SPARSE, Setting, with
 
 _RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
 _DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
-TIME_LIMIT = 20.0  # seconds for one problem in the worker process
 _IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
 _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
@@ -47,8 +47,7 @@ _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
 
 def check(
     kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] | None = None,
-    *, seed: int = 0, sample: int = 100_000, count: int | None = None, scale: str | None = "auto",
-    isolate: bool = True, time_limit: float = TIME_LIMIT, progress: bool = True,
+    *, seed: int = 0, count: int | None = None, scale: str | None = "auto", progress: bool = True,
     raises: bool = False, setting: str | None = None,
 ) -> Report | Reports:  # fmt: skip
     """Run a kernel on fresh normal data and compare all it did with what it should have done.
@@ -57,9 +56,12 @@ def check(
     that, a stratified sample of the outputs is (borders, corners, tile seams and the last ones
     included), and every output with a pinned fp32 convolution: cuDNN's on a GPU, torch's on the
     CPU. The memory it takes, beside x, w, y and the workspace: x and w once more, and at most
-    4 GiB, or three times the outputs of one image where that is more. Beside a simulated run nvcc,
-    where it is there, compiles the kernel too: what it refuses, or a GPU would by what it says, is
-    wrong; what it warns of is a warning.
+    4 GiB, or three times the outputs of one image where that is more.
+
+    A kernel on a GPU runs in the worker process, unless it does not pickle or was loaded with
+    ``isolate=False``: what it breaks is a LaunchError then, and the caller's GPU context lives on.
+    Beside a simulated run nvcc, where it is there, compiles the kernel too: what it refuses, or a
+    GPU would by what it says, is wrong; what it warns of is a warning.
 
     Parameters
     ----------
@@ -71,8 +73,6 @@ def check(
         fails, the smallest that does.
     seed
         Seed of the inputs, and of the generated problems.
-    sample
-        The least number of outputs sampled on a problem too large for a whole float64 truth.
     count
         How many problems are generated where none is given (40); where the kernel declines some of
         them, more are, until a quarter of so many are for it, and each two unusual options that
@@ -80,11 +80,6 @@ def check(
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
-    isolate
-        Run a kernel on a GPU in the worker process (`worker.call`), unless it does not pickle;
-        what it breaks is a LaunchError then, and the caller's GPU context lives on.
-    time_limit
-        Seconds that one problem may take there.
     progress
         Show a progress bar over a set of problems.
     raises
@@ -111,8 +106,8 @@ def check(
     ProblemError
         No such problem; arguments that make no sense.
     """
-    for name, value in (("isolate", isolate), ("progress", progress), ("raises", raises)):
-        arguments.flag(value, name)
+    arguments.flag(progress, "progress")
+    arguments.flag(raises, "raises")
     if count is not None and problem is not None:
         raise ProblemError("count is of generated problems: leave it out, or the problem")
     count = arguments.whole(COUNT if count is None else count, "count", 0)
@@ -122,11 +117,7 @@ def check(
         if problem is None:
             raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
         special = next(each for each in settings.ALL if each.name == setting)
-    run = _Run(
-        kernel, arguments.whole(seed, "seed"), arguments.whole(sample, "sample", 0),
-        isolate and not kernel.simulated and not kernel.library,
-        arguments.real(time_limit, "time_limit", above=0),
-    )  # fmt: skip
+    run = _Run(kernel, arguments.whole(seed, "seed"))
 
     def fitted(problem: Problem) -> Report:
         if special is SPARSE:
@@ -134,9 +125,9 @@ def check(
             if problem not in able:
                 offer = " or ".join(map(str, able)) or "none that it does"
                 raise ProblemError(f'setting="sparse" is of problems of its own: {offer}')
-            return run(problem, setting=special)
+            return run(problem, special)
         problem, note = fit(problem, [kernel], scale)
-        return run(problem, notes=(note,) if note else (), setting=special)
+        return run(problem, special, notes=(note,) if note else ())
 
     asked, of_set = ([], False) if problem is None else members(problem)
     if problem is None:
@@ -145,7 +136,7 @@ def check(
         found = fitted(asked[0])
     else:
         what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
-        found = _check_set(kernel, fitted, asked, what, progress)
+        found = _check_set(run, fitted, asked, what, progress)
     if said := run.nvcc.result():
         found = found.joined(said.findings, said.note)
     if raises and not found.ok:
@@ -154,29 +145,28 @@ def check(
 
 
 class _Run:
-    """A kernel on one problem: in the worker process, if it is to be `isolate`d there."""
+    """A kernel on one problem: on a GPU in the worker process."""
 
-    def __init__(
-        self, kernel: Runnable, seed: int, sample: int, isolate: bool, time_limit: float
-    ) -> None:  # fmt: skip
+    def __init__(self, kernel: Runnable, seed: int) -> None:
         kernel.must_run_whole()
-        self.kernel, self.seed, self._sample = kernel, seed, sample
-        self._isolate, self._time_limit = isolate, time_limit
+        self.kernel, self.seed = kernel, seed
+        self._isolate = kernel.isolate and not kernel.simulated and not kernel.library
+        self.lost = 0.0  # seconds that faults took
         self.built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
         beside = ThreadPoolExecutor(1)
         self.nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
         beside.shutdown(wait=False)
 
     def __call__(
-        self, problem: Problem, kernel: Runnable | None = None, notes: tuple[str, ...] = (),
-        setting: Setting = ORDINARY,
+        self, problem: Problem, setting: Setting = ORDINARY, kernel: Runnable | None = None,
+        notes: tuple[str, ...] = (),
     ) -> Report:  # fmt: skip
         kernel = kernel or self.kernel
         kernel = kernel.limited(setting.workspace) if setting.workspace else kernel
-        given = (kernel, problem, self.seed, self._sample, notes, setting)
+        given = (kernel, problem, self.seed, notes, setting)
         try:
             if self._isolate and worker.can_cross(*given):
-                return worker.call(examine, *given, time_limit=self._time_limit)
+                return worker.call(examine, *given, time_limit=kernel.time_limit)
             with explained(kernel.name):
                 if setting is SPARSE:
                     return examine_sparse(kernel, problem, self.seed)
@@ -194,8 +184,25 @@ class _Run:
     def short(self, problem: Problem) -> Report:
         """Run one of the default check: a long one once, where it is simulated."""
         if self.kernel.simulated and _is_long(problem):
-            return self(problem, self.kernel.untraced(), (_ONCE.format(_LONG, _MANY),), ONCE)
+            return self(problem, ONCE, self.kernel.untraced(), (_ONCE.format(_LONG, _MANY),))
         return self(problem)
+
+    def attempt(
+        self, one: Callable[[Problem], Report], problem: Problem, setting: Setting = ORDINARY
+    ) -> Report:
+        """Return what `one` does, and a report, too, where the kernel fails to run.
+
+        Raises UnsupportedError where it says that it does not do the problem, which is no mistake.
+        """
+        started = time.perf_counter()
+        try:
+            return one(problem)
+        except LaunchError as error:
+            declines = not error.kind and (setting.offset or setting is SPARSE)
+            if declines or error.kind == "too little workspace":
+                raise UnsupportedError(error.args[0].split(": load(")[0]) from None
+            self.lost += time.perf_counter() - started
+            return failed(self.kernel, problem, error, setting)
 
 
 def _by_default(run: _Run, count: int, progress: bool) -> Reports:
@@ -205,7 +212,7 @@ def _by_default(run: _Run, count: int, progress: bool) -> Reports:
               if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS]  # fmt: skip
     drawn = _drawn(kernel, count, run.seed)
     what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {run.seed}"
-    found = _check_set(kernel, run.short, chosen + drawn, (what,), progress)
+    found = _check_set(run, run.short, chosen + drawn, (what,), progress)
     special: list[tuple[Problem, Sequence[Setting]]] = []
     if "conv2d_workspace" in source:
         several = map(named_problem, _IN_CHUNKS)
@@ -252,84 +259,64 @@ def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
 
 
 def _check_set(
-    kernel: Runnable, one: Callable[[Problem], Report], problems: list[Problem],
-    notes: tuple[str, ...], progress: bool,
+    run: _Run, one: Callable[[Problem], Report], problems: list[Problem], notes: tuple[str, ...],
+    progress: bool,
 ) -> Reports:  # fmt: skip
     """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
-    reports: list[Report] = []
+    name, reports, tried = run.kernel.name, [], {}
     skipped: list[tuple[Problem, str]] = []
-    smallest, searched = None, {}
-    lost = 0.0  # seconds that faults took
-
-    def attempt(problem: Problem) -> Report:
-        nonlocal lost
-        started = time.perf_counter()
-        try:
-            return one(problem)
-        except LaunchError as error:
-            if error.kind == "too little workspace":  # it says so, and that is no mistake
-                raise UnsupportedError(error.args[0].split(": load")[0]) from None
-            lost += time.perf_counter() - started
-            return failed(kernel, problem, error)
-
-    def shrunk(least: Report) -> Report:
-        tried, until = {least.problem: least}, time.perf_counter() + _SHRINK_SECONDS
-
-        def fails(problem: Problem) -> bool:  # in the same way: a worker that died is no race
-            if lost > _FAULT_SECONDS or time.perf_counter() > until:
-                return False
-            try:
-                tried[problem] = attempt(problem)
-            except UnsupportedError:
-                return False
-            found = tried[problem]
-            told = least.fault is None and any(f.error and f.line for f in found.findings)
-            return not found.ok and (found.fault == least.fault or told)  # or tells where
-
-        smallest = shapes.shrink(least.problem, fails)
-        searched.update((problem, report.ok) for problem, report in tried.items())
-        if len(tried) > 1:
-            nonlocal notes
-            notes += (f"shrunk from {least.problem.label} in {len(tried) - 1} tries",)
-        return tried[smallest]
-
-    with progress_bar(problems, desc=kernel.name, disable=not progress, leave=False) as bar:
+    smallest = None
+    with progress_bar(problems, desc=name, disable=not progress, leave=False) as bar:
         for done, problem in enumerate(bar, 1):
             try:
-                reports.append(attempt(problem))
+                reports.append(run.attempt(one, problem))
             except UnsupportedError as error:
                 skipped.append((problem, str(error)))
                 continue
             if not reports[-1].ok:
                 bar.set_postfix_str(f"{sum(not report.ok for report in reports)} wrong")
-            if lost > _FAULT_SECONDS:
+            if run.lost > _FAULT_SECONDS:
                 left = len(problems) - done
-                notes += (f"{left} problems left out: faults took {lost:.0f} s",)
+                notes += (f"{left} problems left out: faults took {run.lost:.0f} s",)
                 break
         if wrong := [report for report in reports if not report.ok]:
-            bar.set_description(f"{kernel.name}: shrinking")
-            smallest = shrunk(min(wrong, key=_rank))
-    also = tuple((p, ok) for p, ok in searched.items() if p not in problems)
-    return Reports(kernel.name, tuple(reports), tuple(skipped), smallest, notes, also)
+            bar.set_description(f"{name}: shrinking")
+            least = min(wrong, key=_rank)
+            smallest, tried = _shrunk(run, one, least)
+            if tried:
+                notes += (f"shrunk from {least.problem.label} in {len(tried)} tries",)
+    also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
+    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also)
 
 
-def _in_settings(
-    run: _Run, problem: Problem, found: Reports, chosen: Sequence[Setting]
-) -> Reports:  # fmt: skip
+def _shrunk(
+    run: _Run, one: Callable[[Problem], Report], least: Report
+) -> tuple[Report, dict[Problem, Report]]:
+    """Return the report of the smallest problem that fails as this one; all that were tried."""
+    tried, until = {}, time.perf_counter() + _SHRINK_SECONDS
+
+    def fails(problem: Problem) -> bool:  # in the same way: a worker that died is no race
+        if run.lost > _FAULT_SECONDS or time.perf_counter() > until:
+            return False
+        try:
+            found = tried[problem] = run.attempt(one, problem)
+        except UnsupportedError:
+            return False
+        told = least.fault is None and any(f.error and f.line for f in found.findings)
+        return not found.ok and (found.fault == least.fault or told)  # or tells where
+
+    smallest = shapes.shrink(least.problem, fails)
+    return tried.get(smallest, least), tried
+
+
+def _in_settings(run: _Run, problem: Problem, found: Reports, chosen: Sequence[Setting]) -> Reports:
     """Add the reports of a kernel that is right so far in some settings, on one problem."""
-    reports: list[Report] = []
-    declined: list[tuple[Problem, str]] = []
+    reports, declined = [], []
     for setting in chosen:
         try:
-            reports.append(run(problem, setting=setting))
-        except LaunchError as error:
-            declines = not error.kind and (setting.offset or setting is SPARSE)
-            if declines or error.kind == "too little workspace":  # it says that it can't
-                declined.append((error.problem, str(error).split(": load(")[0]))
-            else:
-                reports.append(failed(run.kernel, error.problem, error, setting))
+            reports.append(run.attempt(partial(run, setting=setting), problem, setting))
+        except UnsupportedError as error:
+            declined.append((problem, str(error)))
     wrong = next((report for report in reports if not report.ok), None)
-    return replace(
-        found, reports=found.reports + tuple(reports), smallest=wrong,
-        skipped=found.skipped + tuple(declined),
-    )  # fmt: skip
+    return replace(found, reports=(*found.reports, *reports), smallest=wrong,
+                   skipped=(*found.skipped, *declined))  # fmt: skip

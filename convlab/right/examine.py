@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from ..words.errors import LaunchError
 from ..words.problem import Problem
 from . import reference, settings, tally
 from .reference import Reference
-from .report import COMPARED, Report, found_in, worded
+from .report import COMPARED, Report, found_in
 from .settings import ORDINARY, Setting
 
 # Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
@@ -39,11 +39,11 @@ _SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
 
 
 def examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...] = (),
+    kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...] = (),
     setting: Setting = ORDINARY,
 ) -> Report:  # fmt: skip
     """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
-    given = (kernel, problem, seed, sample, notes, setting)
+    given = (kernel, problem, seed, notes, setting)
     if kernel.device.type != "cuda":
         return _examine(*given)
     with torch.cuda.device(kernel.device):
@@ -67,17 +67,16 @@ def _side_stream(index: int) -> torch.cuda.Stream:
 
 
 def _examine(
-    kernel: Runnable, problem: Problem, seed: int, sample: int, notes: tuple[str, ...],
-    setting: Setting,
-) -> Report:  # fmt: skip
+    kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...], setting: Setting
+) -> Report:
     guards, said = Guards(setting.offset if setting.offset == settings.Y_OFFSET else 0), list(notes)
     bound = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
     if setting.data == "normal":
-        right = reference.known(problem, sample, seed, kernel.device, kernel.format)
+        right = reference.known(problem, seed, kernel.device, kernel.format)
     else:
         kinds = kernel.device, kernel.format, kernel.mixes
         given = settings.inputs(setting.data, problem, seed, *kinds)
-        right = Reference(problem, given, sample, seed)
+        right = Reference(problem, given, seed)
         bound = setting.bound(bound, kernel, right.rms)
     inputs = [guards.place(n, t, setting.offset)
               for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)]  # fmt: skip
@@ -122,8 +121,6 @@ def _examine(
             "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`; one "
             "that makes NaN of inf, `mixes: 1x1`"
         )
-    if right.constant and not setting.words:
-        said.append("every output of this problem is the same number: passing it says little")
     patterns = found.words(kernel.precision) if failures else []
     try:
         moving = _moving(launch, found, host_seconds, said) if setting.twice else []
@@ -138,10 +135,10 @@ def _examine(
     failures += [dataclasses.replace(stray, error=True) for stray in strays.values()]
     known = {failure.kind for failure in failures}
     warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
-    findings = tuple(dict.fromkeys([*failures, *warnings.values()]))
-    report = _compared(
-        kernel, problem, found, findings, setting, patterns=tuple(patterns), notes=tuple(said),
-        threads=_most_threads(launch), counters=counters, host_seconds=host_seconds,
+    report = _report(
+        kernel, problem, setting, dict.fromkeys([*failures, *warnings.values()]), **found.numbers,
+        patterns=tuple(patterns), notes=tuple(said), threads=_most_threads(launch),
+        counters=counters, host_seconds=host_seconds,
     )  # fmt: skip
     if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
@@ -173,33 +170,18 @@ def failed(
 ) -> Report:
     """Return the report of a kernel that did not run to its end."""
     outputs = math.prod(problem.y_shape)
-    return _report(
-        kernel, problem, ok=False, error=math.nan,
-        bound=reference.tolerance(kernel.precision, problem.gemm_k, outputs), worst=math.nan,
-        limit=math.nan, outputs=outputs, wrong=0, unwritten=0,
-        compared="nothing compared", failures=(str(error),), fault=error.kind,
-        findings=found_in(error), setting=setting.words,
+    bound = reference.tolerance(kernel.precision, problem.gemm_k, outputs)
+    return _report(kernel, problem, setting, found_in(error), bound=bound, outputs=outputs,
+                   fault=error.kind, ending=str(error))  # fmt: skip
+
+
+def _report(
+    kernel: Runnable, problem: Problem, setting: Setting, findings: Iterable[Finding], **found: Any
+) -> Report:
+    return Report(
+        problem=problem, kernel=kernel.name, title=kernel.title, precision=kernel.precision,
+        engine=kernel.engine, setting=setting.words, findings=tuple(findings), **found,
     )  # fmt: skip
-
-
-def _compared(
-    kernel: Runnable, problem: Problem, found: tally.Tally, findings: tuple[Finding, ...],
-    setting: Setting, **more: Any,
-) -> Report:  # fmt: skip
-    """Return the report of a run whose outputs were compared."""
-    wrong = [finding for finding in findings if finding.error]
-    return _report(
-        kernel, problem, ok=not wrong, error=found.error, bound=found.bound, worst=found.worst,
-        limit=found.limit, outputs=found.y.numel(), wrong=found.wrong, unwritten=found.unwritten,
-        compared=found.compared, findings=findings, setting=setting.words, pixels=found.pixels,
-        failures=tuple(line for f in wrong for line in worded(f).split("\n")),
-        channels=found.channels, **more,
-    )  # fmt: skip
-
-
-def _report(kernel: Runnable, problem: Problem, **found: Any) -> Report:
-    return Report(problem=problem, kernel=kernel.name, title=kernel.title,
-                  precision=kernel.precision, engine=kernel.engine, **found)  # fmt: skip
 
 
 def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
@@ -230,8 +212,8 @@ def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
         error.kind = "" if error.kind in ("endless loop", "too little workspace") else error.kind
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
-    found = tally.Tally(Reference(problem, (x, w, None), 0, seed), y, bound, poisoned=False)
-    return _compared(kernel, problem, found, tuple(found.failures()), settings.SPARSE)
+    found = tally.Tally(Reference(problem, (x, w, None), seed), y, bound, poisoned=False)
+    return _report(kernel, problem, settings.SPARSE, found.failures(), **found.numbers)
 
 
 def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
@@ -304,7 +286,7 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
     text = ("right when all of it runs on the default stream: it launches on another stream than "
             "the one it is given (conv2d's last argument)")  # fmt: skip
     findings = tally.wrong("wrong stream", text), *report.findings
-    return dataclasses.replace(report, failures=(text, *report.failures), findings=findings)
+    return dataclasses.replace(report, findings=findings)
 
 
 class Guards:
@@ -313,8 +295,8 @@ class Guards:
     def __init__(self, offset: int = 0) -> None:
         """Numbers that are not `place`d, y's, begin `offset` bytes past an aligned address."""
         self._offset = offset
-        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the middle
-        self._names: dict[int, str] = {}  # by the middle's address
+        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the tensor
+        self._names: dict[int, str] = {}  # by the tensor's address
 
     def place(self, name: str, tensor: Tensor | None, offset: int = 0) -> Tensor | None:
         """Return a copy of a tensor without gaps (of None: None) between two zones.
@@ -323,11 +305,9 @@ class Guards:
         """
         if tensor is None:
             return None
-        skipped = offset // tensor.element_size()
-        middle = self._between((skipped + tensor.numel(),), tensor.dtype, tensor.device)
-        self._names[middle.data_ptr()] = name
-        middle[:skipped] = math.nan
-        return middle[skipped:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+        flat = self._between(tensor.numel(), tensor.dtype, tensor.device, offset)
+        self._names[flat.data_ptr()] = name
+        return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
     def name(self, launch: Launch) -> None:
         """Learn which of what was allocated is the launch's y, its workspace, its filter."""
@@ -338,39 +318,38 @@ class Guards:
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
-        skipped = 0 if dtype == torch.uint8 else self._offset // dtype.itemsize
-        y = self._between((skipped + math.prod(shape),), dtype, device)[skipped:].view(shape)
-        self._kept[-1] = self._kept[-1][0], y
-        return y
+        offset = 0 if dtype == torch.uint8 else self._offset
+        return self._between(math.prod(shape), dtype, device, offset).view(shape)
 
-    def _between(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        zone, size = ZONE[device.type], math.prod(shape) * dtype.itemsize
-        whole = torch.empty(zone + size + zone, dtype=torch.uint8, device=device)
+    def _between(self, size: int, dtype: torch.dtype, device: torch.device, offset: int) -> Tensor:
+        zone, end = ZONE[device.type], offset + size * dtype.itemsize
+        whole = torch.empty(zone + end + zone, dtype=torch.uint8, device=device)
         for place, canary in _zones(whole):
             whole[place] = canary
-        middle = whole[zone : zone + size].view(dtype).view(shape)
-        self._kept.append((whole, middle))
-        return middle
+        whole[zone : zone + offset] = 0xFF  # NaN
+        flat = whole[zone + offset : zone + end].view(dtype)
+        self._kept.append((whole, flat))
+        return flat
 
     def violations(self) -> list[Finding]:
         """Say of each buffer that was written around: on which side, how far away."""
         found = []
-        for whole, middle in self._kept:
-            name = self._names.get(middle.data_ptr(), "memory that it was given")
-            unit = "byte" if middle.dtype == torch.uint8 else "element"
+        for whole, tensor in self._kept:
+            name = self._names.get(tensor.data_ptr(), "memory that it was given")
+            unit = "byte" if tensor.dtype == torch.uint8 else "element"
             before, after = (whole[place] != canary for place, canary in _zones(whole))
             for changed, side, beyond in (
                 (before.flip(0), "before its start", "ahead of the first"),
                 (after, "after its end", "past the last"),
             ):
-                away = (changed.nonzero().flatten() // middle.element_size() + 1).unique().tolist()
+                away = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
                 if away:
                     span = f"{away[0]:,} to {away[-1]:,}" if len(away) > 1 else f"{away[0]:,}"
                     text = (
                         f"the kernel wrote outside of {name}: {len(away):,} {unit}"
                         f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
                     )
-                    at = -away[0] if changed is not after else middle.numel() - 1 + away[0]
+                    at = -away[0] if changed is not after else tensor.numel() - 1 + away[0]
                     found.append(tally.wrong("global out of bounds", text, name, at))
         return found
 

@@ -22,9 +22,8 @@ _MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is comp
 _LONGEST = 1 << 16  # indices along which tiles are looked for
 # Normwise errors of products of rounded operands on normal data: 2.9e-4 where TF32 or fp16 is
 # rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project),
-# less where only sums are rounded, and a bias is added to them;
-# and the significant bits that each keeps.
-_ROUNDINGS = ((1.2e-4, 1.1e-3, "TF32 or fp16", 11), (1.7e-3, 4e-3, "bf16", 8))
+# less where only sums are rounded, and a bias is added to them.
+_ROUNDINGS = ((1.2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
 
 
 @dataclass(frozen=True)
@@ -185,24 +184,12 @@ def _rounded(e: Evidence) -> Iterator[str]:
     spread = math.sqrt(float(np.mean(np.square(errors))))
     if np.abs(errors).max() > 12 * spread:
         return
-    for low, high, name, bits in _ROUNDINGS:
+    for low, high, name in _ROUNDINGS:
         if low <= spread / e.rms <= high:
-            which = "sums" if _of_few_bits(e, bits) else "operands or sums"
             yield (
-                f"as if {which} were rounded to {name}, where {e.precision} is declared: errors "
-                f"of {spread / e.rms:.1e} of the outputs' size, alike everywhere"
+                f"as if operands or sums were rounded to {name}, where {e.precision} is declared: "
+                f"errors of {spread / e.rms:.1e} of the outputs' size, alike everywhere"
             )
-
-
-def _of_few_bits(e: Evidence, bits: int) -> bool:
-    """Whether the outputs, with the bias or before it was added, have so many significant bits."""
-    bias = 0.0 if e.bias is None else e.bias[e.where[:, 1]]
-    for sums, lost in ((e.got, 0.0), (e.got - bias, 2.0**-23 * (np.abs(e.got) + np.abs(bias)))):
-        mantissa, exponent = np.frexp(sums)
-        kept = np.ldexp(np.round(np.ldexp(mantissa, bits)), exponent - bits)
-        if (np.abs(kept - sums) <= lost).all():
-            return True
-    return False
 
 
 # Where they are -------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ..words.problem import Problem
 # What a whole float64 truth may cost: multiply-adds (about a second's) and outputs kept.
 TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
 TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
+SAMPLED = 100_000  # outputs, at least, of those that are too many
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}  # outputs compared at once
 _MANY = 1 << 31  # elements of x that are not gone through
 _KEPT_BYTES = 2 << 30  # of the last reference
@@ -164,18 +165,16 @@ class Reference:
     """A problem's data, and what is right on it.
 
     All outputs in float64 where that takes about a second (`whole`); beyond that a stratified
-    sample of at least `count` of them, and all in fp32, by cuDNN on a GPU and by torch on the CPU
+    sample of at least `SAMPLED` of them, and all in fp32, by cuDNN on a GPU and by torch on the CPU
     (`approximate`).
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs, count: int, seed: int) -> None:
-        self.problem, self.inputs = problem, inputs
-        self._count, self._seed = count, seed
+    def __init__(self, problem: Problem, inputs: Inputs, seed: int) -> None:
+        self.problem, self.inputs, self._seed = problem, inputs, seed
         kind, outputs = inputs[0].device.type, math.prod(problem.y_shape)
         self.whole = problem.macs <= TRUTH_MACS[kind] and outputs <= TRUTH_OUTPUTS[kind]
         self.pieces: list[tuple[int, Tensor]] = []  # of a whole one: the first image, all outputs
         self.rms = 0.0  # of what is known
-        self.constant = False  # whether all of it, of more than one output, is one number
         if not outputs:
             return
         # The error is that of the sum, which ReLU lets through or not, so it is judged by the sum's
@@ -196,13 +195,11 @@ class Reference:
             self.rms = max(self.rms, math.sqrt(float(energy[torch.isfinite(energy)].mean())))
         for piece in known if problem.relu else ():
             piece.relu_()
-        first = known[0].flatten()[0]
-        self.constant = outputs > 1 and all(bool((piece == first).all()) for piece in known)
 
     @functools.cached_property
     def where(self) -> Tensor:
         """Positions of a sample of the outputs."""
-        return sample(self.problem, self._count, self._seed, self.inputs[0].device)
+        return sample(self.problem, SAMPLED, self._seed, self.inputs[0].device)
 
     @functools.cached_property
     def values(self) -> Tensor:
@@ -236,11 +233,9 @@ class Reference:
 
 
 @functools.lru_cache(maxsize=1)
-def known(
-    problem: Problem, count: int, seed: int, device: torch.device, format: Format = FLOAT32
-) -> Reference:
+def known(problem: Problem, seed: int, device: torch.device, format: Format = FLOAT32) -> Reference:
     """Return the reference of a problem on fresh data; the last one is kept for the next kernel."""
-    return Reference(problem, inputs(problem, seed, device, format=format), count, seed)
+    return Reference(problem, inputs(problem, seed, device, format=format), seed)
 
 
 forget = known.cache_clear

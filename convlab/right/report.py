@@ -54,25 +54,22 @@ def found_in(error: ConvlabError) -> tuple[Finding, ...]:
 def unrun(kernel: str, error: BuildError | LaunchError | UnsupportedError) -> dict[str, Any]:
     """Return, as JSON has it, what stands for a kernel's report where an error ended the check."""
     verdict = "failed" if isinstance(error, LaunchError) else error.kind
-    outcome = _outcome(verdict, error.problem, [str(error)], found_in(error))
-    label = error.problem and error.problem.label
-    return plain({"kernel": kernel, "right": False, "problem": label, **outcome})
+    return plain(_outcome(kernel, verdict, error.problem, [str(error)], found_in(error)))
 
 
 def _outcome(
-    verdict: str, problem: Problem | None, failures: Sequence[str], findings: Sequence[Finding]
-) -> dict[str, Any]:
+    kernel: str, verdict: str, problem: Problem | None, failures: Sequence[str],
+    findings: Sequence[Finding],
+) -> dict[str, Any]:  # fmt: skip
     """What a program wants to know first, of a report as of what stands for one."""
-    fault = next((finding.kind for finding in findings if finding.error), None)
+    right = verdict == "right"
     return {
-        "ok": verdict == "right", "verdict": verdict, "fault": fault, "failures": failures,
-        "findings": _told(findings), "dimensions": problem and str(problem),
+        "kernel": kernel, "ok": right, "right": right, "verdict": verdict,
+        "fault": next((finding.kind for finding in findings if finding.error), None),
+        "problem": problem and problem.label, "dimensions": problem and str(problem),
+        "failures": failures,
+        "findings": [plain(found) | {"try": on_page(found.kind)[1]} for found in findings],
     }  # fmt: skip
-
-
-def _told(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Findings as JSON has them, each with what to do next."""
-    return [plain(finding) | {"try": on_page(finding.kind)[1]} for finding in findings]
 
 
 def worded(found: Finding) -> str:
@@ -95,8 +92,8 @@ class Report(Result):
 
     Attributes
     ----------
-    ok
-        Whether nothing was wrong.
+    findings
+        What is wrong, with places where they are known, and the simulator's warnings.
     error, bound
         The normwise relative error ||y - truth|| / ||truth||, and the most that the kernel's
         precision class allows on this problem.
@@ -107,14 +104,13 @@ class Report(Result):
         Numbers of outputs: in all, wrong among those compared, never written.
     compared
         In words, what was compared with what.
-    failures, patterns, notes
-        Lines: what is wrong; what the wrong outputs have in common; what was left out and why.
-    findings
-        The failures as data, with places where they are known, and the simulator's warnings.
+    patterns, notes
+        Lines: what the wrong outputs have in common; what was left out and why.
     setting
         What was unusual of the run: the data, what came before it; in words, empty if nothing was.
-    fault
-        The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None.
+    fault, ending
+        The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None;
+        and all that the error said, for people.
     pixels, channels
         Errors over what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as (N, K),
         each pooled to at most 256 x 256.
@@ -123,26 +119,25 @@ class Report(Result):
         by kernel.
     """
 
-    ok: bool
     problem: Problem
     kernel: str
     title: str
     precision: str
     engine: str
-    error: float
+    findings: tuple[Finding, ...]
     bound: float
-    worst: float
-    limit: float
     outputs: int
-    wrong: int
-    unwritten: int
-    compared: str
-    failures: tuple[str, ...] = ()
+    error: float = math.nan
+    worst: float = math.nan
+    limit: float = math.nan
+    wrong: int = 0
+    unwritten: int = 0
+    compared: str = "nothing compared"
     patterns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
     setting: str = ""
     fault: str | None = None
+    ending: str = ""
     pixels: np.ndarray | None = field(default=None, compare=False)
     channels: np.ndarray | None = field(default=None, compare=False)
     counters: dict[str, Any] | None = field(default=None, compare=False)
@@ -154,10 +149,21 @@ class Report(Result):
         wrong = [f for f in findings if f.error]
         warned = [f for f in findings if not f.error]
         return replace(
-            self, ok=self.ok and not wrong, findings=(*wrong, *self.findings, *warned),
-            fault=wrong[0].kind if wrong else self.fault, notes=(*self.notes, *([note] * bool(note))),
-            failures=(*map(worded, wrong), *self.failures),
+            self, findings=(*wrong, *self.findings, *warned),
+            notes=(*self.notes, note) if note else self.notes,
+            fault=wrong[0].kind if wrong else self.fault,
         )  # fmt: skip
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was wrong."""
+        return not any(finding.error for finding in self.findings)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Lines: what is wrong."""
+        wrong = [self.ending] if self.ending else [worded(f) for f in self.findings if f.error]
+        return tuple(line for text in wrong for line in text.split("\n"))
 
     @property
     def traffic_bytes(self) -> int | None:
@@ -226,8 +232,8 @@ class Report(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return the report as ``report.schema.json`` has it; a number not known is None."""
         found = {name: getattr(self, name) for name in ("sentence", "patterns", "notes")}
-        outcome = _outcome(self.verdict, self.problem, self.failures, self.findings)
-        return plain(self.cells | outcome | found)
+        known = self.kernel, self.verdict, self.problem, self.failures, self.findings
+        return plain(self.cells | _outcome(*known) | found)
 
     def figure(self) -> Chart:
         """Draw where the error is, over (p, q) and over (n, k).
@@ -340,22 +346,23 @@ class Reports(Result):
     def about(self) -> dict[str, Any]:
         """The reports themselves, and what they have in common."""
         declined = [{"problem": p.label, "reason": reason} for p, reason in self.skipped]
-        least = next((each for each in (self.smallest, *self.wrong) if each is not None), None)
-        problem = None if least is None else least.problem
-        found = [*self.errors, *(least.findings if least is not None else ())]
-        found += [finding for finding in self.findings if not finding.error]
-        failures = [*map(worded, self.errors), *(least.failures if least is not None else ())]
-        verdict = "right" if self.ok else BuildError.kind if self.errors else "declined"
-        if verdict == "declined" and least is not None:
-            verdict = least.verdict
-        elif verdict == "declined":
-            reasons = [reason for _, reason in self.skipped] or ["no problem was asked for"]
-            failures, found = reasons, [Finding(verdict, reason) for reason in reasons]
+        worst = self.wrong[:1] if self.smallest is None else [self.smallest]
+        failures = [text for report in worst for text in report.failures]
+        found = [finding for report in worst for finding in report.findings]
+        if self.errors:
+            verdict, failures = BuildError.kind, [*map(worded, self.errors), *failures]
+        elif worst or self.ok:
+            verdict = worst[0].verdict if worst else "right"
+        else:
+            verdict = "declined"
+            failures = [reason for _, reason in self.skipped] or ["no problem was asked for"]
+            found = [Finding(verdict, reason) for reason in failures]
+        problem, least = (worst[0].problem, worst[0]) if worst else (None, None)
+        warned = [finding for finding in self.findings if not finding.error]
         return {
-            "kernel": self.kernel, "right": self.ok, "problem": problem and problem.label,
             "reports": self.reports, "skipped": declined, "smallest": least,
             "patterns": self.patterns,
-            **_outcome(verdict, problem, failures, found),
+            **_outcome(self.kernel, verdict, problem, failures, [*self.errors, *found, *warned]),
         }  # fmt: skip
 
     def figure(self) -> Chart:

@@ -6,6 +6,7 @@ problem which fills a GPU can still be checked on it.
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,7 @@ def _count(masks: Iterable[Tensor]) -> tuple[int, int]:
 
 
 class Tally:
-    """Compares one output with its truth, piece by piece, and keeps count: `Report`'s numbers.
+    """Compares one output with its truth, piece by piece, and keeps count.
 
     An output fails by itself beyond `ELEMENTWISE * bound * (rms of the truth + its own size)`,
     `bound` being the normwise one of the kernel's class.
@@ -119,6 +120,13 @@ class Tally:
     def right(self) -> bool:
         """Whether every output was written and none is wrong, nor all of them as a whole."""
         return not self.wrong and not self.unwritten and self.error <= self.bound
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What a `Report` has of it, by the same names."""
+        names = ("error", "bound", "worst", "limit", "wrong", "unwritten", "compared", "pixels",
+                 "channels")  # fmt: skip
+        return {name: getattr(self, name) for name in names} | {"outputs": self.y.numel()}
 
     @property
     def first_wrong(self) -> int:

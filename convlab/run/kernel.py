@@ -279,7 +279,7 @@ def load(
         the trial of a first call on a GPU (20).
     isolate : on a GPU, run a build that is not known to be good in the worker process first, on
         other data of the same shape, whenever a call brings a new problem. Good builds are those
-        that passed the whole default check.
+        that passed the whole default check, which runs there, too.
     trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
         several times as fast.
     sample : on the simulator, run only so many whole blocks of each launch (2 or more), which must

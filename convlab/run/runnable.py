@@ -133,6 +133,8 @@ class Runnable:
     atomics: bool = False  # two runs may differ in bits, by its own word
     library: bool = False  # none of a learner's CUDA code runs: it is never isolated
     workspace_limit: int | None = None  # bytes that a call may take; None: cannot be limited
+    time_limit: float = 20.0  # seconds that a problem may take in the worker process
+    isolate: bool = True  # whether it runs there first, or where it is checked
 
     @property
     def simulated(self) -> bool:

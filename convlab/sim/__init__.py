@@ -121,8 +121,6 @@ def simulate(
 
     - earlier: problems, as `problem` is one, each with its tensors' bytes by name, for which it is
       called first in the same process, with other numbers at the same addresses where they fit;
-    - joined: (code offset, bytes) of instructions whose successive accesses to neighbouring
-      addresses are counted as one of so many bytes, see `Trace.offsets_of`;
     - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All counts
       are scaled to those of all blocks, and ``Trace.sampling`` tells the standard error of that. y
       is of no use then, nor is the workspace;

@@ -67,6 +67,35 @@ class Array:
     bytes: int = 4  # of an element
     names: str = ""  # of the indices, a letter each
 
+    def at(self, byte: int) -> tuple[tuple[int, ...], int]:
+        """An element's indices, in the order of the dimensions, and the bytes that are over.
+
+        What lies outside of a buffer is given a row that is: of the first image and channel, or of
+        the last.
+        """
+        shape = self.shape or (1,)
+        element, rest = divmod(byte, self.bytes)
+        row = 2 if self.names and len(shape) == 4 else 0  # the index that takes what is over
+        near = math.prod(shape[row:])
+        if not -near <= element < math.prod(shape) + near:
+            row = 0
+        plane = min(max(element // near, 0), math.prod(shape[:row]) - 1) if row else 0
+        at, inner = divmod(element - plane * near, math.prod(shape[row + 1 :]))
+        of_plane = np.unravel_index(plane, shape[:row])
+        indices = *of_plane, at, *np.unravel_index(inner, shape[row + 1 :])
+        return tuple(map(int, indices)), rest
+
+    def words(self, name: str, byte: int) -> str:
+        """An address as an index: ``x[n=0, c=3, h=-1, w=5]``, ``workspace[64]``."""
+        indices, rest = self.at(byte)
+        if not self.shape and not any(indices):
+            return name
+        if len(self.names) == len(indices):
+            inside = ", ".join(f"{n}={i}" for n, i in zip(self.names, indices, strict=True))
+        else:
+            inside = "][".join(map(str, indices))
+        return f"{name}[{inside}]" + (f" + {rest} bytes" if rest else "")
+
 
 def findings(
     reports: Sequence[tuple[bool, list[str]]], counts: Sequence[int], tried: Collection[int],
@@ -88,20 +117,19 @@ def findings(
             continue  # one line that the compiler has made two of
         if kind == "race" and "atomic" in text and {pc, other_pc} & set(tried):
             continue
-        address = _ADDRESS.search(text)
-        text = _ADDRESS.sub(lambda address: index(*_named(address, arrays)), text)
-        finding = Finding(kind, text, error, *(here or _NOWHERE), count=count)
-        if address:
-            named = _named(address, arrays)
-            finding = replace(finding, array=named[0], index=_indices(*named)[0])
-        elif byte := _BYTE.search(text):
-            finding = replace(finding, array=byte[2], index=(int(byte[1]),))
+        of: dict[str, object] = {}
+        while address := _ADDRESS.search(text):
+            array, name, at = _named(address, arrays)
+            of = of or {"array": name, "index": array.at(at)[0]}
+            text = text.replace(address[0], array.words(name, at))
+        if not of and (byte := _BYTE.search(text)):
+            of = {"array": byte[2], "index": (int(byte[1]),)}
         if in_kernel == "1":
-            finding = replace(finding, block=_triple(block), thread=_triple(thread))
+            of |= {"block": _triple(block), "thread": _triple(thread)}
         if other_pc:
-            second = (*(other or _NOWHERE), _triple(other_block), _triple(other_thread))
-            names = ("other_file", "other_line", "other_block", "other_thread")
-            finding = replace(finding, **dict(zip(names, second, strict=True)))
+            of |= dict(zip(("other_file", "other_line"), other or _NOWHERE, strict=True))
+            of |= {"other_block": _triple(other_block), "other_thread": _triple(other_thread)}
+        finding = Finding(kind, text, error, *(here or _NOWHERE), count=count, **of)
         # a race is one, whichever of its two lines came second
         lines = frozenset([here, other]) if kind == "race" else here
         key = (kind, lines if here else pc)
@@ -118,50 +146,13 @@ def _triple(text: str) -> Triple:
     return tuple(map(int, text.split(",")))
 
 
-def _named(found: re.Match[str], arrays: Mapping[str, Array]) -> tuple[str, int, Mapping]:
-    """An address in the runtime's words: array and byte; how to name the elements of such arrays."""
+def _named(found: re.Match[str], arrays: Mapping[str, Array]) -> tuple[Array, str, int]:
+    """An address in the runtime's words: the array, its name, the byte."""
     name, byte, shape = found.groups()
-    if shape is not None:
-        unit, *extents = map(int, shape.split(","))
-        arrays = {name: Array(tuple(extents), unit)}
-    return name, int(byte), arrays
-
-
-def index(name: str, byte: int, arrays: Mapping[str, Array]) -> str:
-    """An address in a buffer as an index: ``x[n=0, c=3, h=-1, w=5]``, ``workspace[64]``.
-
-    What lies outside of a buffer is given a row that is: of the first image and channel, or of
-    the last.
-    """
-    array = arrays.get(name, Array((1,)))
-    indices, rest = _indices(name, byte, arrays)
-    if not array.shape and not any(indices):
-        return name
-    if len(array.names) == len(indices):
-        inside = ", ".join(f"{n}={i}" for n, i in zip(array.names, indices, strict=True))
-    else:
-        inside = "][".join(map(str, indices))
-    return f"{name}[{inside}]" + (f" + {rest} bytes" if rest else "")
-
-
-def _indices(name: str, byte: int, arrays: Mapping[str, Array]) -> tuple[tuple[int, ...], int]:
-    """Those of an element, in the order of its array's dimensions, and the bytes that are over."""
-    array = arrays.get(name, Array((1,)))
-    shape = array.shape or (1,)
-    element, rest = divmod(byte, array.bytes)
-    row = 2 if array.names and len(shape) == 4 else 0  # the index that takes what is over
-    near = math.prod(shape[row:])
-    if not -near <= element < math.prod(shape) + near:
-        row = 0
-    planes = math.prod(shape[:row])
-    plane = min(max(element // near, 0), planes - 1) if row else 0
-    at, inner = divmod(element - plane * near, math.prod(shape[row + 1 :]))
-    indices = *_unravel(plane, shape[:row]), at, *_unravel(inner, shape[row + 1 :])
-    return tuple(map(int, indices)), rest
-
-
-def _unravel(element: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(np.unravel_index(element, shape)) if shape else ()
+    if shape is None:
+        return arrays.get(name, Array((1,))), name, int(byte)
+    unit, *extents = map(int, shape.split(","))
+    return Array(tuple(extents), unit), name, int(byte)
 
 
 _known: dict[tuple[str, int], Place | None] = {}

@@ -70,8 +70,6 @@ def _run(request: dict, report: int, tell) -> None:
     runtime.sim_begin(request["threads"], int(request["trace"]), report)
     runtime.sim_schedule(request["schedule"])
     runtime.sim_time_limit(c_double(request["time_limit"]), c_double(request["stall_limit"]))
-    for offset, width in request.get("joined", []):
-        runtime.sim_joined(c_size_t(offset), width)
     if request.get("sample"):
         runtime.sim_sample(*map(c_uint64, request["sample"]))
     if request.get("record"):

@@ -126,13 +126,6 @@ class Trace:
             row |= {name: row[name] + n for name, n in zip(_OF_A_LINE, more, strict=True)}
         return [rows[key] for key in sorted(rows)]
 
-    def offsets_of(self, line: int, space: str, kind: str) -> list[int]:
-        """The code offsets of the instructions that are one row of `lines`."""
-        sites = [row.split("\t", 3) for row in self._rows["site"]]
-        chosen = [pc for pc, *where, _ in sites if where == [space, kind]]
-        places = self._places(chosen)
-        return [int(pc, 16) - self._base for pc in chosen if places[pc][1] == line]
-
     @cached_property
     def reaches(self) -> list[dict[str, object]]:
         """What each block of a sampled run touched of each array: nothing where all blocks ran.

@@ -55,7 +55,7 @@ def simulate(
     """Run a kernel once on the simulator: on data of a seed, or else on zeros.
 
     Of each launch `sample` blocks run, all of them unless told; `options` are those of
-    `convlab.sim.simulate`: record, joined, and the kernel's own time_limit unless told.
+    `convlab.sim.simulate`: record, and the kernel's own time_limit unless told.
     """
     options = {"time_limit": kernel.time_limit} | options
     shapes = {"x": problem.x_shape, "w": problem.w_shape}

@@ -6,10 +6,15 @@ The simulator counts the source's accesses. nvcc may read four neighbouring floa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from convlab.sim import Trace
 from convlab.why.sass import Function
+
+BLOCK = (0, 0, 0, -1, 1 << 20)  # what `record` is to be for `joined`: all warps of the first block
+Lanes = Mapping[int, int]  # from the lane to its byte
 
 
 class Merge(NamedTuple):
@@ -44,3 +49,58 @@ def merges(functions: Sequence[Function], lines: Sequence[Mapping[str, Any]]) ->
             opcode = f"{widest.opcode.split('.')[0]}.{widest.width}"
             found.append(Merge(line, *access, source, widest.width // 8, opcode))
     return found
+
+
+def joined(trace: Trace, block: Trace | None, merges: Sequence[Merge]) -> dict[str, float]:
+    """Return the counters of a run that merges change, as they are with those made.
+
+    In a recorded block, successive requests whose addresses follow each other in each lane are one.
+    What is left there of a line's requests, and of its sectors or wavefronts, is left in all.
+    """
+    counters: dict[str, float] = {}
+    for merge in merges:
+        place = (merge.line, merge.space, merge.kind)
+        (row,) = (r for r in trace.lines if (r["line"], r["space"], r["kind"]) == place)
+        shared = merge.space == "shared"
+        requests, units = (
+            ("shared_requests", "shared_wavefronts") if shared
+            else (f"global_{merge.kind}_requests", f"global_{merge.kind}_sectors")
+        )  # fmt: skip
+        turns = _wavefronts if shared else _sectors
+        source = [(a["lanes"], a["bytes"]) for a in block.accesses
+                  if (a["line"], a["space"], a["kind"]) == place]  # fmt: skip
+        made = _made(source, merge.made)
+        left = {
+            requests: row["requests"] * (1 - len(made) / len(source)),
+            units: row["units"]
+            * (1 - sum(turns(*m) for m in made) / sum(turns(*s) for s in source)),
+        }
+        for name, fewer in left.items():
+            counters[name] = counters.get(name, trace.counters[name]) - fewer
+    return counters
+
+
+def _made(source: Sequence[tuple[Lanes, int]], width: int) -> list[tuple[Lanes, int]]:
+    """Requests with those joined, to so many bytes at most, that the machine code joins."""
+    made: list[tuple[Lanes, int]] = []
+    for lanes, size in source:
+        first, so_far = made[-1] if made else ({}, width)
+        follows = lanes == {lane: byte + so_far for lane, byte in first.items()}
+        if so_far < width and follows and not any(byte % width for byte in first.values()):
+            made[-1] = first, so_far + size
+        else:
+            made.append((lanes, size))
+    return made
+
+
+def _sectors(lanes: Lanes, size: int) -> int:
+    return len({at // 32 for byte in lanes.values() for at in (byte, byte + size - 1)})
+
+
+def _wavefronts(lanes: Lanes, size: int) -> int:
+    """Turns of the banks; of 16 bytes a half warp goes at a time."""
+    bytes_, step, turns = [*lanes.values()], 16 if size > 8 else 32, 0
+    for start in range(0, len(bytes_), step):
+        words = {byte // 4 + i for byte in bytes_[start : start + step] for i in range(size // 4)}
+        turns += max(Counter(word % 32 for word in words).values())
+    return turns

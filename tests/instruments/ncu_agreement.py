@@ -6,8 +6,8 @@ Prints a Markdown table: simulated against ncu's counters on three small problem
 marked "ok" up to 5% (wavefronts: 15%); --write puts it into a file.
 
 The simulator counts the source's accesses. Where nvcc joined some (a float4 for four floats, which
-the widths in its machine code tell), the launch is counted once more with these joined; a
-difference that is then within its limit is "explained", and the column "why" says by what.
+the widths in its machine code tell), a block's requests tell what is left of them once these are
+joined; a difference that is then within its limit is "explained", and "why" says by what.
 """
 
 from __future__ import annotations
@@ -64,14 +64,12 @@ def only(counters: pd.DataFrame, functions: Sequence[str]) -> pd.DataFrame:
 def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     kernel = load(name, engine="sim")
-    first = second = counting.simulate(kernel, small, seed=0)
-    pairs = flow.launched(explain.compiled(kernel, device.find_gpu()), first.lines, first.launches)
-    joined = merging.merges([function for function, _ in pairs], first.lines)
-    if joined:
-        offsets = [(offset, m.made) for m in joined
-                   for offset in first.offsets_of(m.line, m.space, m.kind)]  # fmt: skip
-        second = counting.simulate(kernel, small, seed=0, joined=offsets)
-    return counted(first), counted(second), joined
+    trace = counting.simulate(kernel, small, seed=0)
+    pairs = flow.launched(explain.compiled(kernel, device.find_gpu()), trace.lines, trace.launches)
+    merges = merging.merges([function for function, _ in pairs], trace.lines)
+    block = counting.simulate(kernel, small, seed=0, record=merging.BLOCK) if merges else None
+    source = counted(trace)
+    return source, source | merging.joined(trace, block, merges), merges
 
 
 def counted(trace: Trace) -> dict[str, float]:

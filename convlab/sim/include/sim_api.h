@@ -27,21 +27,11 @@ enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDe
                       cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
                          cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
-enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxSharedMemoryPerBlock = 8,
-                      cudaDevAttrWarpSize = 10, cudaDevAttrClockRate = 13,
-                      cudaDevAttrMultiProcessorCount = 16, cudaDevAttrIntegrated = 18,
-                      cudaDevAttrComputeMode = 20,
-                      cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39,
-                      cudaDevAttrComputeCapabilityMajor = 75,
-                      cudaDevAttrComputeCapabilityMinor = 76,
-                      cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-                      cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 extern "C" {
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorString(cudaError_t);
 const char* cudaGetErrorName(cudaError_t);
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device);
 cudaError_t sim_error(cudaError_t);  // is the last error from now on
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access);
@@ -134,6 +124,26 @@ struct cudaDeviceProp {
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     if (device) return sim_error(cudaErrorInvalidDevice);
     return *of = {}, cudaSuccess;
+}
+// Those that may be asked for one by one: CUDA's number, and which property it is.
+#define SIM_ATTRIBUTES(USE)                                                                     \
+    USE(MaxThreadsPerBlock, 1, maxThreadsPerBlock)                                              \
+    USE(MaxSharedMemoryPerBlock, 8, sharedMemPerBlock)                                          \
+    USE(WarpSize, 10, warpSize) USE(ClockRate, 13, clockRate)                                   \
+    USE(MultiProcessorCount, 16, multiProcessorCount) USE(Integrated, 18, integrated)           \
+    USE(ComputeMode, 20, computeMode) USE(L2CacheSize, 38, l2CacheSize)                         \
+    USE(MaxThreadsPerMultiProcessor, 39, maxThreadsPerMultiProcessor)                           \
+    USE(ComputeCapabilityMajor, 75, major) USE(ComputeCapabilityMinor, 76, minor)               \
+    USE(MaxSharedMemoryPerMultiprocessor, 81, sharedMemPerMultiprocessor)                       \
+    USE(MaxSharedMemoryPerBlockOptin, 97, sharedMemPerBlockOptin)
+#define SIM_NUMBER(name, number, property) cudaDevAttr##name = number,
+enum cudaDeviceAttr { SIM_ATTRIBUTES(SIM_NUMBER) };
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    const cudaDeviceProp has;
+#define SIM_GIVEN(name, number, property) \
+    if (attribute == number) return *value = int(has.property), cudaSuccess;
+    SIM_ATTRIBUTES(SIM_GIVEN)
+    return sim_error(cudaErrorNotSupported);
 }
 template <typename F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int threads,

@@ -72,7 +72,6 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
     if (sites.size() <= index) sites.resize(index + 1);
     Site& s = sites[index];
     s.pc = pc, s.bytes = uint16_t(bytes), s.kind = kind;
-    if (auto wide = g_joined.find(pc - code); wide != g_joined.end()) s.joined = wide->second;
     return s;
 }
 

@@ -5,6 +5,8 @@
 #include "shadow.h"
 
 #include <cmath>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <utility>
 
 namespace {
@@ -126,11 +128,8 @@ void Worker::settle(Mbarrier& barrier) {
 
 void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
     if (parity & ~1) fault("mbarrier", pc, "parity %d: it is 0 or 1", parity);
-    while (mbarrier_at(address, pc).phase % 2 == unsigned(parity)) {
-        fibers[current].state = State::at_mbarrier;
-        fibers[current].waits_at = pc;
-        yield();
-    }
+    while (mbarrier_at(address, pc).phase % 2 == unsigned(parity))
+        wait_as(State::at_mbarrier, pc);
     join_clocks(async.clocks[current], async.barriers[address].known);
 }
 
@@ -244,16 +243,6 @@ bool Worker::warp_met(void* argument, uintptr_t pc) {
     return std::exchange(async.warps[current / 32].met, false);
 }
 
-uint32_t widened(uint16_t half) {  // from fp16 to a float's bits
-    uint32_t bits = (half & 0x7fffu) << 13;
-    float value;
-    std::memcpy(&value, &bits, 4);
-    value *= 0x1p112f;
-    if (bits < 0x7c00u << 13) std::memcpy(&bits, &value, 4);
-    else bits |= 0x7f800000;
-    return bits | (half & 0x8000u) << 16;
-}
-
 // Rows of an operand: twice 16 bytes, of 8 numbers in TF32 ('t') or of 16 in bf16 or fp16.
 void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
@@ -265,11 +254,12 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
             examine_proxy(core, 128, pc, "wgmma");
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
-            for (int i = 0, half = type == 't' ? 4 : 8; i < 8 * half; ++i) {
-                uint32_t bits = type == 'b' ? halves[i] << 16 : type == 'f' ? widened(halves[i])
-                                : reinterpret_cast<const uint32_t*>(core)[i] & 0xffffe000;
-                std::memcpy(&to[row - first + i / half][quad * half + i % half], &bits, 4);
-            }
+            const auto* words = reinterpret_cast<const uint32_t*>(core);
+            for (int i = 0, half = type == 't' ? 4 : 8; i < 8 * half; ++i)
+                to[row - first + i / half][quad * half + i % half] =
+                    type == 'b' ? sim::Bfloat16::widen(halves[i])
+                    : type == 'f' ? sim::Half::widen(halves[i])
+                    : sim::bits<float>(words[i] & 0xffffe000);
             if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
                 reading.back().to += 128;
             else
@@ -300,11 +290,8 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
         chain = &group.chains.back();
         for (int lane = 0; lane < 32; ++lane) {
             chain->d[lane] = call(lane)->d;
-            for (int i = 0; i < first.n / 2; ++i) {
-                int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                chain->sums[size_t(row * first.n + column)] = chain->d[lane][i];
-                chain->d[lane][i] = NAN;  // who reads it before the wait has that
-            }
+            for (int i = 0; i < first.n / 2; ++i)  // who reads it before the wait has NaN
+                chain->sum(lane, i) = std::exchange(chain->d[lane][i], NAN);
         }
     }
     auto& [a, b, transposed] = *operands;
@@ -346,10 +333,7 @@ void Worker::wgmma_done(unsigned newest) {
     if (!group.groups.empty() || !group.reading.empty()) return;
     for (auto& chain : group.chains)
         for (int lane = 0; lane < 32; ++lane)
-            for (int i = 0; i < chain.n / 2; ++i) {
-                int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                chain.d[lane][i] = chain.sums[size_t(row * chain.n + column)];
-            }
+            for (int i = 0; i < chain.n / 2; ++i) chain.d[lane][i] = chain.sum(lane, i);
     if (!group.chains.empty()) group.fenced = false;
     group.chains.clear();
 }

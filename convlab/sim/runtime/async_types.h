@@ -27,6 +27,10 @@ struct Wgmma {  // a chain of products on one set of accumulators, as one warp s
     float* d[32];
     std::vector<float> sums;  // (16 rows, n)
     int n;
+    float& sum(int lane, int i) {  // what a lane has as d[i]
+        int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        return sums[size_t(row * n + column)];
+    }
 };
 struct Reads {  // by a thread's bulk stores, or by a warp's wgmmas
     std::vector<Span> reading;              // since the last commit

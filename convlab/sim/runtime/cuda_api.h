@@ -132,24 +132,6 @@ const char* cudaGetErrorString(cudaError_t error) {
         default: return "operation not supported on the simulator";
     }
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    switch (attribute) {
-        case cudaDevAttrMaxThreadsPerBlock: *value = kMaxThreads; break;
-        case cudaDevAttrMaxSharedMemoryPerBlock: *value = kSharedDefault; break;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kSharedOptIn; break;
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;
-        case cudaDevAttrWarpSize: *value = 32; break;
-        case cudaDevAttrMultiProcessorCount: *value = 132; break;
-        case cudaDevAttrL2CacheSize: *value = 60 << 20; break;
-        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
-        case cudaDevAttrClockRate: *value = 1980000; break;
-        case cudaDevAttrIntegrated: case cudaDevAttrComputeMode: *value = 0; break;
-        case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-        case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-        default: return g_error = cudaErrorNotSupported;
-    }
-    return cudaSuccess;
-}
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > kSharedOptIn) {

@@ -27,8 +27,6 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
     g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
 }
 
-void sim_joined(size_t offset, unsigned bytes) { g_joined[offset] = uint16_t(bytes); }
-
 // Ends the process after so many seconds, or after so many without a block that comes to its end.
 void sim_time_limit(double seconds, double stall) {
     timespec now{};

@@ -27,11 +27,8 @@ void Worker::flush(int w) {
             continue;
         }
         for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
-        uint16_t site = rows[0][i].site();
-        if (sites[site].joined) join(site, addresses, lanes, all);
-        else request(sites[site], addresses, lanes, all, sites[site].bytes);
+        request(sites[rows[0][i].site()], addresses, lanes, all);
     }
-    for (auto& [site, so_far] : joined) part(site, so_far);
     for (int l = 0; l < lanes; ++l) fibers[first + l].logged = 0;
     warps[w].held = 0;
 }
@@ -82,10 +79,8 @@ void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
             else follow(fibers[first + l], a);
             find(l);
         }
-        if (site && sites[site].joined) join(site, addresses, n, mask);
-        else if (site) request(sites[site], addresses, n, mask, sites[site].bytes);
+        if (site) request(sites[site], addresses, n, mask);
     }
-    for (auto& [site, so_far] : joined) part(site, so_far);
     bool stuck = false;
     for (int l = 0; l < lanes; ++l) {
         Fiber& f = fibers[first + l];
@@ -95,30 +90,5 @@ void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
     }
     warps[w].held = stuck ? warps[w].held + 1 : 0;
     if (warps[w].held > kHeld) match(w, rows, lanes, false);  // who is behind may wait for them
-}
-
-// nvcc makes one 128-bit access of four whose addresses follow each other, where it can prove
-// that the first is a multiple of 16. Whether it did, the caller tells (sim_joined), from SASS.
-void Worker::join(uint16_t site, const uint64_t* addresses, int lanes, unsigned mask) {
-    Site& s = sites[site];
-    Joined& so_far = joined[site];
-    bool follows = so_far.mask == mask, aligned = true;
-    for (int l = 0; l < lanes; ++l) {
-        follows = follows && addresses[l] == so_far.addresses[l] + so_far.bytes;
-        aligned &= addresses[l] % s.joined == 0;
-    }
-    if (!follows) {
-        part(site, so_far);
-        if (!aligned) return request(s, addresses, lanes, mask, s.bytes);
-        so_far.mask = mask, so_far.lanes = lanes, so_far.bytes = 0;
-        std::copy(addresses, addresses + lanes, so_far.addresses);
-    }
-    if ((so_far.bytes += s.bytes) >= s.joined) part(site, so_far);
-}
-
-void Worker::part(uint16_t site, Joined& so_far) {
-    if (so_far.mask)
-        request(sites[site], so_far.addresses, so_far.lanes, so_far.mask, so_far.bytes);
-    so_far.mask = 0;
 }
 }  // namespace

@@ -3,11 +3,11 @@
 #include "memory.h"
 
 namespace {
-// One access of some lanes of a warp, those of `mask` in their order; each of so many bytes.
-inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask,
-                            unsigned bytes) {
+// One access of some lanes of a warp, those of `mask` in their order.
+inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask) {
+    const unsigned bytes = s.bytes;
     bool global = addresses[0] - g_region < kRegion;
-    if (__builtin_expect(recorded, 0)) record(s, addresses, mask, bytes, global);
+    if (__builtin_expect(recorded, 0)) record(s, addresses, mask, global);
     Stats& stats = s.stats[!global];
     ++stats.requests;
     stats.lanes += unsigned(lanes);
@@ -72,8 +72,7 @@ inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsig
 
 // One line to the report: launch, code address, space, kind, array, bytes of its elements (0:
 // unknown), bytes of the access, lanes (a mask), and each one's byte in the array.
-void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask,
-                                      unsigned bytes, bool global) {
+void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask, bool global) {
     if (!g_record.left) return;
     --g_record.left;
     const Buffer* b = global ? buffer_near(addresses[0]) : nullptr;
@@ -82,7 +81,7 @@ void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask,
     g_record.text += text("access\t%u\t%lx\t%s\t%s\t%.200s\t%u\t%u\t%u\t", launch->number, s.pc,
                           global ? "global" : "shared", verb(s.kind),
                           global ? b->name.c_str() : a->name,
-                          a && a->shape ? a->shape[0] : 0, bytes, mask);
+                          a && a->shape ? a->shape[0] : 0, s.bytes, mask);
     for (int l = 0; l < __builtin_popcount(mask); ++l)
         g_record.text += std::to_string(addresses[l] - base) + " ";
     g_record.text += "\n";

@@ -124,7 +124,6 @@ struct Site {  // one load or store instruction of the kernel
     bool fresh = false, output = false;  // that began uninitialised; that is y
     bool before_atomic = false;  // a load of what the thread then does an atomic on, as for a CAS
     uint16_t bytes = 0, buffer = 0;
-    uint16_t joined = 0;  // bytes that nvcc makes one access of, see join()
     Kind kind = Kind::load;
     Stats stats[2] = {};  // global, shared
 };
@@ -274,7 +273,6 @@ std::set<std::string> g_names;       // of arrays
 uintptr_t g_code = 0;                // where the kernel's library was loaded, and up to
 size_t g_code_bytes = 0;             // where its code goes
 std::vector<uint64_t> g_steps;       // how often threads came to each basic block: see steps
-std::unordered_map<uintptr_t, uint16_t> g_joined;  // by code address from g_code: Site::joined
 std::atomic<uint64_t> g_blocks_ended{0};  // of all launches
 std::atomic<const Launch*> g_running{nullptr};
 struct {                             // see time_is_up

@@ -35,12 +35,6 @@ struct Worker {
     const size_t code_bytes = g_code_bytes;
     uint64_t* steps;  // by code address (from g_code) / 4: how often threads came to that block
     bool aside = false;  // the code that runs is a warp operation's, not a thread's
-    struct Joined {  // successive accesses at one instruction, so far
-        unsigned mask = 0, bytes = 0;
-        int lanes = 0;
-        uint64_t addresses[32];
-    };
-    std::unordered_map<uint16_t, Joined> joined;  // by site
     static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
     uint32_t seen_words[32][kMaxDepth];
     std::vector<Array> arrays;
@@ -148,13 +142,11 @@ struct Worker {
     void flush(int w);
     static void follow(Fiber& f, Access way);
     void match(int w, Access* const* rows, int lanes, bool patient = true);
-    void join(uint16_t site, const uint64_t* addresses, int lanes, unsigned mask);
-    void part(uint16_t site, Joined& so_far);
 
     // requests.h
-    void request(Site& s, const uint64_t* addresses, int lanes, unsigned mask, unsigned bytes);
+    void request(Site& s, const uint64_t* addresses, int lanes, unsigned mask);
     [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
-                                  unsigned bytes, bool global);
+                                  bool global);
     void footprint(Site& s, const uint64_t* sectors, int n);
     void tell_reach(std::string& to, uint64_t number);
 
