@@ -50,8 +50,7 @@ def inspect(
     Parameters
     ----------
     kernel : a `Kernel`, or its name or path. Of a large problem the simulator runs some blocks of
-        each launch, which stand for all: as many as ``load(..., sample=)`` says, or as it does in
-        a moment.
+        each launch, which stand for all: as many as it does in a moment.
     problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
         or a list.
     gpu : the GPU that occupancy and prediction are for, one of `machine.device.GPUS` by name; the
@@ -152,8 +151,6 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
     """What the simulator counted, or None, and what it found."""
     try:
         counted = count(kernel, problem, seed)
-    except ProblemError:  # of the sample that was asked for
-        raise
     except ConvlabError as error:
         notes.append(f"not simulated: {reason(error, kernel.name)}")
         return None, error.findings if isinstance(error, LaunchError) else ()
