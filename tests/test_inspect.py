@@ -419,7 +419,7 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
         raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
 
     with monkeypatch.context() as patch:
-        patch.setattr(explain, "_functions", none)
+        patch.setattr(explain, "compiled", none)
         found = convlab.inspect("01_direct", SMALL)
     assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)
     assert any(note.startswith("no prediction") for note in found.notes)
@@ -508,7 +508,7 @@ def test_nvcc_runs_once_for_a_kernel(monkeypatch, tmp_path) -> None:
     mine = kernel.compile(text, name="mine", engine="sim")
     first = explain.compiled(mine, GPUS["L4"])
     convlab.inspect(mine, SMALL, gpu="L4", engine="sim")
-    explain._functions.cache_clear()  # as in another process
+    sass.functions.cache_clear()  # as in another process
     assert explain.compiled(mine, GPUS["L4"]) == first and first[0].instructions
     assert nvcc.call_count == 1
     explain.compiled(mine.tuned("THREADS=128"), GPUS["L4"])

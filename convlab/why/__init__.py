@@ -5,9 +5,7 @@ registers, occupancy and machine instructions from nvcc (no GPU needed), the har
 and a time where there is a GPU, and a rough prediction of the time. What is missing is a line.
 """
 
-import functools
 import math
-import pickle
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +15,7 @@ import pandas as pd
 
 from ..fast.compare import reason
 from ..fast.measure import measure
-from ..machine import cache, toolchain
-from ..machine.cache import Made
-from ..machine.compile import compile_error, name_of
+from ..machine.compile import compile_error
 from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..run import build as builds
 from ..run import nvcc
@@ -27,7 +23,6 @@ from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..run.runnable import Runnable
 from ..words import arguments
-from ..words.catalog import KERNEL_DIR
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from . import ncu, sass
@@ -171,31 +166,10 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
 def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
     """Return what nvcc makes of a kernel for a GPU. Raises BuildError without nvcc or nvdisasm."""
     source = builds.Source(kernel.source, kernel.name.partition("@")[0], kernel.path)
-    headers = tuple(source.headers().items())
-    return _functions(source, gpu.arch, tuple(kernel.defines.items()), headers)
-
-
-@functools.lru_cache(maxsize=64)  # nvcc runs once for a kernel, not once for each problem
-def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int], ...],
-               headers: tuple[tuple[Path, str], ...]) -> tuple[sass.Function, ...]:  # fmt: skip
-    """Read what nvcc made, or what it made in an earlier process."""
-
-    def make(folder: Path) -> Made:
-        made, cubin = nvcc.compiled(source, arch, dict(defines)), folder / "kernel.cubin"
-        if made.status:
-            raise compile_error(source, made.log)
-        cubin.write_bytes(made.cubin)
-        functions = tuple(sass.resources(made.log).values())
-        sass.disassemble(cubin, source.for_nvcc.label, functions)
-        kept = folder / "functions"
-        kept.write_bytes(pickle.dumps(functions))
-        return Made(kept, tuple(path for path, _ in headers), (source.folder, KERNEL_DIR))
-
-    tools = map(toolchain.find, ("nvcc", "nvdisasm"))
-    parts = [repr(defines), *(toolchain.identity(tool) for tool in tools if tool)]
-    parts.append(Path(sass.__file__).read_text())  # decides what is kept
-    found = cache.build(name_of(source, f"sass_{arch}", parts), make)
-    return pickle.loads(found.library.read_bytes())
+    made = nvcc.compiled(source, gpu.arch, kernel.defines)
+    if made.status:
+        raise compile_error(source, made.log)
+    return sass.functions(made.cubin, made.log, source.for_nvcc.label)
 
 
 def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
