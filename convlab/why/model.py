@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..machine.device import Ceilings, Gpu
 from ..show.result import short
@@ -42,17 +42,17 @@ class Constants(NamedTuple):
 
 
 FITTED = Constants(sustained=0.82, overlap=2.5)
-# Resources in words: what limits, and in short.
+# Resources in words.
 WORDS = {
-    "issue": ("the schedulers, which issue one instruction a cycle", "issue slots"),
-    "fp32": ("the fp32 units", "the fp32 units"),
-    "integer": ("integer arithmetic: indices and borders", "integer arithmetic"),
-    "shared": ("shared-memory wavefronts", "shared-memory wavefronts"),
-    "L1": ("requests to L1", "requests to L1"),
-    "L2": ("bytes between L2 and the SMs", "L2"),
-    "DRAM": ("bytes of DRAM", "DRAM"),
-    "tensor": ("the tensor cores", "the tensor cores"),
-    "waiting": ("waits that too few warps hide: latencies and barriers", "waits"),
+    "issue": "the schedulers, which issue one instruction a cycle",
+    "fp32": "the fp32 units",
+    "integer": "integer arithmetic: indices and borders",
+    "shared": "shared-memory wavefronts",
+    "L1": "requests to L1",
+    "L2": "bytes between L2 and the SMs",
+    "DRAM": "bytes of DRAM",
+    "tensor": "the tensor cores",
+    "waiting": "waits that too few warps hide: latencies and barriers",
 }
 
 
@@ -73,6 +73,10 @@ class Part:
     issued: Mapping[int, float] = field(default_factory=dict)
     looped: float = 0.0
     file: str = ""
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in self.longest[:4] if t)
+        return f"{self.name}, {short(1e3 * self.seconds)} ms; busy with {shown}"
 
     @property
     def ffma(self) -> float:
@@ -146,41 +150,15 @@ class Prediction:
         return shares
 
     @property
-    def limit(self) -> str:
-        """What limits the slowest part, in short."""
-        return WORDS[self.slowest.limited_by][1]
-
-    @property
     def verdict(self) -> str:
         """What limits the kernel, in a sentence."""
         slowest = self.slowest
         (first, most), *others = [(name, t / slowest.seconds) for name, t in slowest.longest]
-        text = f"{WORDS[first][0]} ({most:.0%} of its time)"
-        text += "".join(f", then {WORDS[name][1]} ({share:.0%})" for name, share in others[:1]
+        text = f"{WORDS[first]} ({most:.0%} of its time)"
+        text += "".join(f", then {WORDS[name]} ({share:.0%})" for name, share in others[:1]
                         if share > 0.2)  # fmt: skip
         share = 1e3 * slowest.seconds / self.ms
         return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {text}"
-
-    def __str__(self) -> str:
-        lines = [f"about {short(self.ms)} ms on {self.gpu} for {self.problem.label} (a model's)"]
-        for part in self.parts:
-            shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in part.longest[:4] if t)
-            lines.append(f"  {part.name}: {short(1e3 * part.seconds)} ms; busy with {shown}")
-        return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
-        return {
-            "model": True, "verdict": self.verdict, "ms": self.ms,
-            "gpu": self.gpu, "problem": str(self.problem), "dram_bytes": self.dram_bytes,
-            "dram_bytes_between": [self.dram.low, self.dram.high],
-            "parts": [
-                {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
-                 "terms_ms": {name: 1e3 * value for name, value in part.terms.items()},
-                 "executed": dict(part.mix)}
-                for part in self.parts
-            ],
-        }  # fmt: skip
 
 
 def predict(
