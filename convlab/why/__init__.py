@@ -118,8 +118,6 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
         lines["share"] = lines["units"] / whole.where(whole > 0, 1)
     pairs = launched(functions, lines.to_dict("records"), launches)
     called = [function for function, _ in pairs] or functions
-    if functions and not launches:
-        notes.append("no occupancy: nothing was simulated, so that the launch is not known")
     floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
     least = kernel.format.min_bytes(problem)
     file, text = kernel.code

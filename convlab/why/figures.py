@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -212,23 +211,29 @@ def footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: str = "
     From rows of n, c, h, w, times: how often each element that was touched at all was.
     """
     chart = Chart(8, 4.2)
-    left, right = chart.subplots(1, 2)
-    left.set(xlabel="w (column)", ylabel="h (row)")
-    right.set(xlabel="q (column)", ylabel="p (row)")
     words = []
-    for axes, part, name, what, shape, pad in (
-        (left, x, "x", "read", problem.x_shape, problem.padding),
-        (right, y, "y", "written", problem.y_shape, (0, 0)),
-    ):
+    for axes, part, name, what, shape, labels in zip(
+        chart.subplots(1, 2), (x, y), "xy", ("read", "written"),
+        (problem.x_shape, problem.y_shape), (("h", "w"), ("p", "q")), strict=True,
+    ):  # fmt: skip
+        axes.set(xlabel=f"{labels[1]} (column)", ylabel=f"{labels[0]} (row)")
         if part.empty:
             axes.set(title=f"nothing of {name} is {what}", xticks=[], yticks=[])
             continue
-        images, channels = part["n"].nunique(), part["c"].nunique()
-        first = part[part["n"] == part["n"].min()]
+        channels, first = part["c"].nunique(), part[part["n"] == part["n"].min()]
         (top, start), (low, end) = (first[["h", "w"]].agg(of) for of in ("min", "max"))
         grid = np.zeros((low - top + 1, end - start + 1))
         np.add.at(grid, (first["h"] - top, first["w"] - start), first["times"])
-        drawn = _draw_image(axes, grid, (top, start), shape[2:], pad)
+        drawn = axes.imshow(
+            grid, cmap=colormaps["cividis"].with_extremes(under="white"), vmin=0.5,
+            vmax=max(grid.max(), 1.5), aspect="auto", interpolation="nearest",
+            extent=(start, end + 1, low + 1, top),
+        )  # fmt: skip
+        _frame(axes, 0, 0, shape[3], shape[2], INK)
+        margin = max(2, max(grid.shape) // 8)
+        axes.set(xlim=(start - margin, end + 1 + margin), ylim=(low + 1 + margin, top - margin))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
         label = f"times {what}, all channels"
         chart.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, label=label)
         where = f"{name}: rows {top} to {low}, columns {start} to {end}"
@@ -236,26 +241,6 @@ def footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: str = "
         axes.set_title(f"{where}\nof {what_of}")
         times = part["times"].mean()
         often = f", each {'once' if times == 1 else f'{times:.3g} times'}" if name == "x" else ""
-        several = f", of {images} images" if images > 1 else ""
-        words.append(f"{len(part):,} elements of {name} {what}{often}{several}")
+        words.append(f"{len(part):,} elements of {name} {what}{often}")
     chart.suptitle("\n".join(filter(None, (title, "; ".join(words)))), fontsize=10)
     return chart
-
-
-def _draw_image(axes: Axes, grid: np.ndarray, corner: tuple[int, int], size: tuple[int, int],
-                pad: tuple[int, int]) -> AxesImage:  # fmt: skip
-    """One image, around what was touched of it."""
-    (top, start), (height, width), margin = corner, size, max(2, max(grid.shape) // 8)
-    low, end = top + grid.shape[0], start + grid.shape[1]
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    drawn = axes.imshow(
-        grid, cmap=colormaps["cividis"].with_extremes(under="white"), vmin=0.5,
-        vmax=max(grid.max(), 1.5), aspect="auto", interpolation="nearest", origin="upper",
-        extent=(start, end, low, top),
-    )  # fmt: skip
-    _frame(axes, 0, 0, width, height, INK)
-    across = max(start - margin, -pad[1] - 1), min(end + margin, width + pad[1] + 1)
-    down = min(low + margin, height + pad[0] + 1), max(top - margin, -pad[0] - 1)
-    axes.set(xlim=across, ylim=down)
-    return drawn
