@@ -25,7 +25,7 @@ from convlab.machine import toolchain
 from convlab.machine.device import GPUS, Gpu, find_gpu
 from convlab.run import data, kernel
 from convlab.show.plot import Chart
-from convlab.why import counting, dram, figures, model, ncu, sass
+from convlab.why import counting, dram, figures, flow, model, ncu, sass
 from convlab.why.listing import Listing
 from convlab.why.order import learn
 from convlab.why.work import occupancy
@@ -231,7 +231,9 @@ def predicted(problem, registers: int = 32, scale: float = 1) -> model.Predictio
         sass.Instruction(0x30, "BRA", "", 3, target=0x10), sass.Instruction(0x40, "STG.E", "", 5),
     ]  # fmt: skip
     function = sass.Function("f", registers=registers, instructions=body)
-    return model.predict(problem, GPUS["H200"], [function], counted(problem, scale))
+    counts = counted(problem, scale)
+    called = flow.calls([function], counts.lines, counts.launches)
+    return model.predict(problem, GPUS["H200"], called, counts)
 
 
 def test_the_model_counts_what_warps_execute() -> None:

@@ -28,7 +28,7 @@ from ..words.problem import Problem, members
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint
 from .counting import count
-from .flow import launched
+from .flow import Call, calls
 from .inspection import Inspection, Inspections
 from .model import predict
 from .table import quantities, sass_table, static_table
@@ -99,7 +99,8 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
         measured = _measured(kernel.on("cuda"), problem, seed, notes)
     elif measures and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
-    launches, counts = (counted.launches, counted.lines) if counted else ((), ())
+    counts = counted.lines if counted else ()
+    called = calls(functions, counts, counted.launches) if counted else []
     lines = pd.DataFrame(row | {"file": Path(row["file"]).name} for row in counts if row["line"])
     best, known = _ceilings(gpu)
     needs = {
@@ -110,23 +111,22 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
     }
     lacks = [name for name, there in needs.items() if not there]
     if not lacks:
-        model = predict(problem, gpu, functions, counted, best if known else None, kernel.format)
+        model = predict(problem, gpu, called, counted, best if known else None, kernel.format)
         lacks = [] if model else ["a function that was launched and compiled"]
     notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else model.dram_note)
     if len(lines):
         whole = lines.groupby("space")["units"].transform("sum")
         lines["share"] = lines["units"] / whole.where(whole > 0, 1)
-    pairs = launched(functions, lines.to_dict("records"), launches)
-    called = [function for function, _ in pairs] or functions
+    called = called or [Call(function) for function in functions]
     floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
     least = kernel.format.min_bytes(problem)
     file, text = kernel.code
-    made = Counter(i.line for f in called if f.file == file for i in f.instructions if i.line)
+    own = [call.function for call in called if call.function.file == file]
+    made = Counter(i.line for function in own for i in function.instructions if i.line)
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
         frame=quantities(problem, least, counted, model, measured, floor),
-        static=static_table(pairs or [(f, []) for f in functions], gpu),
-        sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
+        static=static_table(called, gpu), sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
         source=tuple(text.splitlines()), made=made, ceilings=best, file=file,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ from ..machine.device import Gpu
 from ..sim import Trace
 from ..words.format import Format
 from ..words.problem import Problem
-from .flow import Rows
+from .flow import Call, Rows, asked
 from .order import Order, learn
 
 AIM = 1.5  # a number is given if it is within this factor of both ends
@@ -80,26 +80,24 @@ class _Touched(NamedTuple):
 
 
 def traffic(
-    problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: Rows, launches: Rows,
-    once: Mapping[tuple[str, str], float], held: int,
+    problem: Problem, format: Format, gpu: Gpu, counted: Trace, call: Call,
+    once: Mapping[tuple[str, str], float],
 ) -> Traffic:  # fmt: skip
     """Return what a function's launches move, each with a cold cache, as ncu has it.
 
-    `lines` were counted on its own lines; `once` has the bytes of each (kind, array) if all that
-    is asked for moves once; `held` is how many blocks an SM holds.
+    `once` has the bytes of each (kind, array) if all that is asked for moves once.
     """
+    launches = call.launches
     loads = sum(size for (kind, _), size in once.items() if kind != "store") / len(launches)
     stores = sum(size for (kind, _), size in once.items() if kind == "store") / len(launches)
     cache = gpu.l2_bytes
     if any(kind == "atomic" for kind, _ in once):
-        most = 64.0 * sum(row["units"] for row in lines if row["space"] == "global")
+        most = 64.0 * sum(row["units"] for row in call.lines if row["space"] == "global")
         reads, why = loads * len(launches), "it does atomics on global memory"
         return Traffic(reads, most, "", why, reads + stores * len(launches))
     fetched, order, unknown = (loads, loads), None, ""
     if loads + stores > min(SHARES) * cache:
-        fetched, order, unknown = _fetched(
-            problem, format, gpu, counted, lines, launches, once, held, loads
-        )
+        fetched, order, unknown = _fetched(problem, format, gpu, counted, call, once, loads)
     kept = min(stores, cache * stores / (fetched[0] + stores)) if stores else 0.0
     ends = fetched[0] + stores - kept, fetched[1] + (stores if stores > _STAYS * cache else 0.0)
     low, high = (len(launches) * end for end in ends)
@@ -108,17 +106,17 @@ def traffic(
     return Traffic(low, high, str(order or ""), unknown, len(launches) * (loads + stores))
 
 
-def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: Rows,
-             launches: Rows, once: Mapping[tuple[str, str], float], held: int, loads: float
-             ) -> tuple[tuple[float, float], Order | None, str]:  # fmt: skip
+def _fetched(
+    problem: Problem, format: Format, gpu: Gpu, counted: Trace, call: Call,
+    once: Mapping[tuple[str, str], float], loads: float,
+) -> tuple[tuple[float, float], Order | None, str]:  # fmt: skip
     """Both ends of what a launch reads where not all fits, the order, and why they are apart."""
+    launches = call.launches
     mine = {id(entry) for entry in launches}
     numbers = {n for n, entry in enumerate(counted.launches) if id(entry) in mine}
     reaches = [row for row in counted.reaches if row["launch"] in numbers]
-    asked = sum(32.0 * row["units"] for row in lines
-                if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    blocks = sum(math.prod(entry["grid"]) for entry in launches) / len(launches)
-    most = max(loads, asked / len(launches))
+    blocks = call.blocks / len(launches)
+    most = max(loads, asked(call.lines, "load") / len(launches))
     read = {array for kind, array in once if kind != "store"} - {"several", "code"}
     arrays = {row["array"] for row in reaches}
     if not reaches or not read <= arrays:
@@ -137,7 +135,8 @@ def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: 
     if not a_block.agrees(reaches):
         unknown = "its blocks read other parts of x than those that their outputs need"
         return (loads, most), order, unknown
-    missed = a_block.missed([share * gpu.l2_bytes for share in SHARES], held * gpu.sms)
+    wave = call.occupancy(gpu).blocks * gpu.sms
+    missed = a_block.missed([share * gpu.l2_bytes for share in SHARES], wave)
     if missed is None:
         return (loads, most), order, "its blocks touch too many parts of x"
     low, high = (min(max(size, loads), most) for size in missed)

@@ -10,8 +10,10 @@ error, also on what the two constants (`FITTED`) were not fitted to.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from ..machine.device import Ceilings, Gpu
 from ..show.result import short
@@ -19,9 +21,9 @@ from ..sim import Trace
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
 from .dram import Traffic, traffic
-from .flow import Rows, executions, launched, lines_of
-from .sass import Function, in_order
-from .work import FP32, SCHEDULERS, Work, missed, occupancy
+from .flow import Call, asked, executions
+from .sass import in_order
+from .work import FP32, SCHEDULERS, Work, missed
 
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s
@@ -100,19 +102,13 @@ class Part:
     def time(self, constants: Constants) -> float:
         sm = self.sm_seconds / (constants.sustained if self.mix else 1)
         together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
-        p = constants.overlap
-        longest = max(together)
-        if not longest:
-            return LAUNCH_SECONDS
-        return longest * sum((t / longest) ** p for t in together) ** (1 / p) + LAUNCH_SECONDS
+        return float(np.linalg.norm(together, constants.overlap)) + LAUNCH_SECONDS
 
 
 @dataclass(frozen=True)
 class Prediction:
     """A predicted time: a model's, not a measurement. It has at least one part."""
 
-    problem: Problem
-    gpu: str
     parts: tuple[Part, ...]
     dram: Traffic
 
@@ -162,10 +158,10 @@ class Prediction:
 
 
 def predict(
-    problem: Problem, gpu: Gpu, functions: Sequence[Function], counted: Trace,
+    problem: Problem, gpu: Gpu, called: Sequence[Call], counted: Trace,
     ceilings: Ceilings | None = None, format: Format = FLOAT32,
 ) -> Prediction | None:  # fmt: skip
-    """Predict a kernel's time, from what was compiled for a GPU and counted on the problem.
+    """Predict a kernel's time, from what was compiled for a GPU, launched and counted.
 
     Without measured ceilings shares of the datasheet's are used. None if nothing of what was
     compiled is what was launched.
@@ -174,80 +170,62 @@ def predict(
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays: dict[str, float] = format.bytes(problem)
-    arrays["workspace"] = _asked(counted.lines, "store", "workspace")
+    arrays["workspace"] = asked(counted.lines, "store", "workspace")
     # filters laid out by the kernel, of which some blocks tell how far they reach
     planned = [row["high"] for row in counted.reaches if row["array"] == "plan"]
     arrays["plan"] = max(planned, default=arrays["w"])
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
-    called = []
-    for function, launches in launched(functions, counted.lines, counted.launches):
-        shared = function.static_shared + launches[0]["shared_bytes"]
-        threads = math.prod(launches[0]["block"])
-        held = occupancy(gpu, threads, function.registers, shared).blocks
-        if lines := lines_of(function, counted.lines):
-            called.append((function, launches, lines, held))
+    called = [call for call in called if call.lines]
     # of a header's lines that are inlined, as asynchronous copies are, one function's are known
-    strays = [row for row in counted.lines if not any(f.holds(row) for f, *_ in called)]
-    moved = [
-        traffic(problem, format, gpu, counted, rows, launches,
-                _once(rows, arrays | {"code": function.bytes * len(launches)}), held)
-        for function, launches, lines, held in called
-        if (rows := [*lines, *strays * (len(called) == 1)])
-    ]  # fmt: skip
-    if len(called) > 1 and (shared := _asked(strays, "load") + _asked(strays, "store")):
+    strays = [row for row in counted.lines if not any(c.function.holds(row) for c in called)]
+    moving = called
+    if len(called) == 1:
+        moving = [replace(called[0], lines=[*called[0].lines, *strays])]
+    moved = [traffic(problem, format, gpu, counted, call, _once(call, arrays)) for call in moving]
+    if len(called) > 1 and (shared := asked(strays, "load") + asked(strays, "store")):
         moved.append(Traffic(0.0, shared, "", "several functions share the lines of a header"))
     misses, of_load = missed(counted.counters, sum(each.assumed for each in moved))
     parts = [
-        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), misses,
-              of_load, dram.assumed / bandwidth, held)
-        for (function, launches, lines, held), dram in zip(called, moved, strict=False)
+        _part(gpu, call, counted.executed.get(call.function.file, {}), misses, of_load,
+              dram.assumed / bandwidth)
+        for call, dram in zip(called, moved, strict=False)
     ]  # fmt: skip
     if library := counted.counters.get("library_bytes"):
         busy = problem.flops / rate  # tiles of 128x128, at a large product's rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
         moved.append(Traffic(library, library, once=library))
-    return Prediction(problem, gpu.name, tuple(parts), Traffic.of(moved)) if parts else None
+    return Prediction(tuple(parts), Traffic.of(moved)) if parts else None
 
 
-def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
-    """The bytes of all sectors that were asked for, of an array or of all."""
-    return 32.0 * sum(
-        row["units"] for row in lines
-        if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"])
-    )  # fmt: skip
-
-
-def _once(lines: Rows, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
+def _once(call: Call, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """The bytes of each kind and array, and of the code, that a function accesses once, or asks."""
-    asked: Counter[tuple[str, str]] = Counter()
-    for row in lines:
+    sectors: Counter[tuple[str, str]] = Counter()
+    for row in call.lines:
         if row["space"] == "global":
-            asked[row["kind"], row["array"]] += 32.0 * row["units"]
-    found = {key: min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked}
-    return found | {("load", "code"): arrays["code"]}
+            sectors[row["kind"], row["array"]] += 32.0 * row["units"]
+    found = {key: min(size, arrays.get(key[1]) or size) for key, size in sectors.items()}
+    return found | {("load", "code"): call.function.bytes * len(call.launches)}
 
 
-def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
-          executed: Mapping[int, float], misses: float, of_load: float,
-          dram_seconds: float, held: int) -> Part:  # fmt: skip
+def _part(gpu: Gpu, call: Call, executed: Mapping[int, float], misses: float, of_load: float,
+          dram_seconds: float) -> Part:  # fmt: skip
     """One function's part; a few blocks of an SM are whole ones, many even out."""
-    threads = math.prod(launches[0]["block"])
-    warps_each = -(-threads // 32)
-    blocks = sum(math.prod(entry["grid"]) for entry in launches)
-    warps = blocks * warps_each
+    function, lines, blocks = call.function, call.lines, call.blocks
+    warps = blocks * call.warps
     times = executions(function, lines, executed, warps)
     work = Work.of(function, times, lines, gpu, of_load, warps)
     per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
     hertz = gpu.ghz * 1e9
-    seconds = work.cycles(warps_each, per_sm, min(held, per_sm) or 1) / hertz
-    of_a_scheduler = per_sm * warps_each / SCHEDULERS / (FITTED.sustained * hertz)
+    held = call.occupancy(gpu).blocks
+    seconds = work.cycles(call.warps, per_sm, min(held, per_sm) or 1) / hertz
+    of_a_scheduler = per_sm * call.warps / SCHEDULERS / (FITTED.sustained * hertz)
     terms = {name: of_a_scheduler * cycles for name, cycles in work.busy.items()}
     waits = seconds / FITTED.sustained - max(terms.values(), default=0.0)
     tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
     # what misses L1, and all stores
     requests = sum(row["requests"] for row in lines
                    if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    through_l2 = min(_asked(lines, "load"), 32 * requests * misses) + _asked(lines, "store")
+    through_l2 = min(asked(lines, "load"), 32 * requests * misses) + asked(lines, "store")
     terms |= {
         "waiting": max(0.0, waits), "tensor": work.tensor_flops * warps / tensor_rate,
         "L2": through_l2 / (L2_BYTES * gpu.sms * hertz), "DRAM": dram_seconds,

@@ -9,10 +9,8 @@ import pandas as pd
 from ..machine.device import Gpu
 from ..sim import Trace
 from ..words.problem import Problem
-from .flow import Rows
+from .flow import Call
 from .model import Prediction
-from .sass import Function
-from .work import occupancy
 
 # Each quantity, its unit, a counter of a side, and what that is over: a number, another counter.
 _ROWS = (
@@ -95,29 +93,29 @@ def quantities(
     return frame.astype(dict.fromkeys(numbers, float))
 
 
-def static_table(launched: Sequence[tuple[Function, Rows]], gpu: Gpu) -> pd.DataFrame:
+def static_table(called: Sequence[Call], gpu: Gpu) -> pd.DataFrame:
     """Return one row for each function, with the launch that it had."""
     columns = ["function", "registers", "static_shared", "dynamic_shared", "spill_bytes", "stack",
                "block", "blocks_per_sm", "occupancy", "limited_by"]  # fmt: skip
     rows = []
-    for f, launches in launched:
-        shape, dynamic, held = (), math.nan, (math.nan, math.nan, "")
-        if launches:
-            shape, dynamic = launches[0]["block"], launches[0]["shared_bytes"]
-            held = occupancy(gpu, math.prod(shape), f.registers, f.static_shared + dynamic)
+    for call in called:
+        f, shape, dynamic, held = call.function, (), math.nan, (math.nan, math.nan, "")
+        if call.launches:
+            shape, dynamic = (call.launches[0][key] for key in ("block", "shared_bytes"))
+            held = call.occupancy(gpu)
         own = f.name, f.registers, f.static_shared, dynamic, f.spill_bytes, f.stack
         rows.append((*own, "x".join(map(str, shape)), *held))
     return pd.DataFrame(rows, columns=columns)
 
 
-def sass_table(functions: Sequence[Function], model: Prediction | None) -> pd.DataFrame:
+def sass_table(called: Sequence[Call], model: Prediction | None) -> pd.DataFrame:
     """Return how many instructions of each kind the functions and their hot loops have.
 
     And, where the model tells, how many of each kind warps execute ("executed").
     """
     rows = []
     executed = {part.name: part.mix for part in model.parts} if model else {}
-    for f in functions:
+    for f in [call.function for call in called]:
         mixes = {"all": f.mix()} | ({"hot loop": f.mix(f.hot_loop)} if f.hot_loop else {})
         mixes |= {"executed": executed[f.name]} if f.name in executed else {}
         rows += [

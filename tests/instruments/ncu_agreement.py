@@ -65,8 +65,8 @@ def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     kernel = load(name, engine="sim")
     first = second = counting.simulate(kernel, small, seed=0)
-    pairs = flow.launched(explain.compiled(kernel, device.find_gpu()), first.lines, first.launches)
-    joined = merging.merges([function for function, _ in pairs], first.lines)
+    called = flow.calls(explain.compiled(kernel, device.find_gpu()), first.lines, first.launches)
+    joined = merging.merges([call.function for call in called], first.lines)
     if joined:
         offsets = [(offset, m.made) for m in joined
                    for offset in first.offsets_of(m.line, m.space, m.kind)]  # fmt: skip
