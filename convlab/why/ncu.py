@@ -28,8 +28,8 @@ from .sass import demangled
 
 TIME_LIMIT = 300.0  # seconds for all passes
 _MARK = "spin_kernel"  # torch's, which stands behind each of several calls
-# Short name: what ncu calls it. These are added over the functions of a call.
-SUMS: dict[str, str] = {
+# Short name: what ncu calls it.
+METRICS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
@@ -47,8 +47,6 @@ SUMS: dict[str, str] = {
     "l2_bytes": "lts__t_bytes.sum",
     "nanoseconds": "gpu__time_duration.sum",
 }
-# This is each function's own.
-METRICS = SUMS | {"active_warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active"}
 _FORBIDDEN = (
     "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or let the machine's "
     "owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a container, start it "
@@ -137,7 +135,7 @@ def read_csv(output: str) -> pd.DataFrame | None:
 
 def totals(frame: pd.DataFrame) -> dict[str, float]:
     """Add up a call's launches, under the names of the simulator's counters where it has them."""
-    found = {name: float(frame[name].sum()) for name in SUMS if name in frame}
+    found = {name: float(frame[name].sum()) for name in METRICS if name in frame}
     for side in ("requests", "wavefronts"):
         pair = [found.get(f"shared_{kind}_{side}") for kind in ("load", "store")]
         if None not in pair:

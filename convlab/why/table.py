@@ -17,7 +17,6 @@ _ROWS = (
     ("time", "ms", "ms", 1),
     ("rate", "TFLOP/s", "rate", 1),
     ("DRAM traffic", "MB", "dram_bytes", 1e6),
-    ("DRAM bandwidth", "GB/s", "bandwidth", 1),
     ("global loads", "requests", "global_load_requests", 1),
     ("sectors per load", "", "global_load_sectors", "global_load_requests"),
     ("global stores", "requests", "global_store_requests", 1),
@@ -31,9 +30,8 @@ _ROWS = (
     ("operations", "GFLOP", "flops", 1e9),
     ("active lanes per request", "of 32", "lanes", "requests"),
     ("barriers", "of blocks", "barriers", 1),
-    ("achieved occupancy", "%", "active_warps_pct", 1),
 )
-_IF_ANY = ("library_bytes", "shared_requests", "shared_wavefronts", "conflicts", "active_warps_pct")
+_IF_ANY = ("library_bytes", "shared_requests", "shared_wavefronts", "conflicts")
 
 
 def quantities(
@@ -63,10 +61,6 @@ def quantities(
             side["rate"] = problem.flops / (side["ms"] * 1e9)
         if "global_load_sectors" in side:
             side["traffic"] = 32 * (side["global_load_sectors"] + side["global_store_sectors"])
-    if theirs.get("dram_bytes") and theirs["ms"]:
-        theirs["bandwidth"] = theirs["dram_bytes"] / (theirs["ms"] * 1e6)
-    if "active_warps_pct" in seen.get("functions", ()):
-        theirs["active_warps_pct"] = seen["functions"]["active_warps_pct"].mean()
     if ours.get("traffic"):
         ours["reuse"] = problem.flops / ours["traffic"]
     lines = pd.DataFrame(counted.lines if counted else ())
