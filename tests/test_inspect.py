@@ -562,13 +562,13 @@ SOURCE = ["void f() {", "    s[i] = x[i];", "    // quiet", "    y[i] = s[0] < 1
 
 @pytest.fixture
 def listing() -> Listing:
-    return Listing("f", SOURCE, ROWS, {2: ["bank conflict: 8 lanes meet"]}, {2: 12, 4: 3})
+    return Listing("f", SOURCE, ROWS, {2: ["bank conflict: 8 lanes meet"]}, {2: 0.12})
 
 
 def test_the_listing_in_a_terminal(listing: Listing) -> None:
     lines = str(listing).splitlines()
     at = next(i for i, line in enumerate(lines) if line.endswith("s[i] = x[i];"))
-    assert "5.00 sectors" in lines[at] and "50%" in lines[at] and " 12 " in lines[at]
+    assert "5.00 sectors" in lines[at] and "50%" in lines[at] and " 12.0% " in lines[at]
     assert "8.00 wavefronts" in lines[at + 1] and "100%" in lines[at + 1]
     assert "bank conflict: 8 lanes meet" in lines[at + 2]
     assert not any("// quiet" in line for line in lines)

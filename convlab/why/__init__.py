@@ -6,7 +6,6 @@ and a time where there is a GPU, and a rough prediction of the time. What is mis
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -121,13 +120,11 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
     floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
     least = kernel.format.min_bytes(problem)
     file, text = kernel.code
-    own = [call.function for call in called if call.function.file == file]
-    made = Counter(i.line for function in own for i in function.instructions if i.line)
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
         frame=quantities(problem, least, counted, model, measured, floor),
         static=static_table(called, gpu), sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
-        source=tuple(text.splitlines()), made=made, ceilings=best, file=file,
+        source=tuple(text.splitlines()), ceilings=best, file=file,
     )  # fmt: skip
 
 

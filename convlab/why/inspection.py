@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -38,8 +38,8 @@ class Inspection(Result):
     predicted : a `model.Prediction`, or None.
     findings : what the simulator found wrong.
     notes : lines: what is missing and what to do about it; what was assumed.
-    source, made, ceilings, file : the kernel's lines; machine instructions by line; what the
-        roofline is drawn from; the name of the kernel's own file: functions may be a header's.
+    source, ceilings, file : the kernel's lines; what the roofline is drawn from; the name of the
+        kernel's own file: functions may be a header's.
     """
 
     kernel: str
@@ -54,7 +54,6 @@ class Inspection(Result):
     findings: tuple[Any, ...]
     notes: tuple[str, ...]
     source: tuple[str, ...] = ()
-    made: Mapping[int, int] = field(default_factory=dict)
     ceilings: Ceilings | None = None
     file: str = ""
 
@@ -122,7 +121,7 @@ class Inspection(Result):
         for finding in self.findings:
             found.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
         rows = [row for row in self.lines.to_dict("records") if row["file"] == self.file]
-        return Listing(self.kernel, self.source, rows, found, self.made, self.issued)
+        return Listing(self.kernel, self.source, rows, found, self.issued)
 
     @property
     def issued(self) -> dict[int, float]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _SPACES = {"global": ("sectors", "0,114,178"), "shared": ("wavefronts", "230,159,0")}
-_HEADS = ("SASS", "issued", "access", "requests", "each takes", "least", "share")
-_FORM = "{:>4} {:>5} {:>6} {:>12} {:>16} {:>6} {:>6}  {}"  # without the access
+_HEADS = ("issued", "access", "requests", "each takes", "least", "share")
+_FORM = "{:>4} {:>6} {:>12} {:>16} {:>6} {:>6}  {}"  # without the access
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,7 +24,6 @@ class Listing:
         of global memory, wavefronts of shared memory), ideal_units, share (of all units of that
         space, 0 to 1), lanes.
     findings : by line, what is wrong or wasteful there.
-    instructions : by line, how many machine instructions nvcc made of it.
     issued : by line, its share of the instructions that warps issue, as the model counts them.
     """
 
@@ -32,23 +31,22 @@ class Listing:
     source: Sequence[str]
     rows: Sequence[Mapping[str, Any]]
     findings: Mapping[int, Sequence[str]]
-    instructions: Mapping[int, int]
     issued: Mapping[int, float] = field(default_factory=dict)
 
     def _rows(self) -> Iterator[tuple[str, str, list[str], str]]:
         """Each row: number, text, a cell for each of `_HEADS`, and a bar's style."""
         for number, text in enumerate(self.source, 1):
-            made, share = self.instructions.get(number, ""), self.issued.get(number, 0.0)
-            front = f"{number}", text, [f"{made}", f"{share:.1%}" if share >= 0.0005 else ""]
+            share = self.issued.get(number, 0.0)
+            front = f"{number}", text, f"{share:.1%}" if share >= 0.0005 else ""
             for row in [r for r in self.rows if r["line"] == number] or [None]:
                 cells, bar = _costs(row) if row else ([""] * 5, "")
-                yield *front[:2], [*front[2], *cells], bar
-                front = "", "", ["", ""]
+                yield *front[:2], [front[2], *cells], bar
+                front = "", "", ""
             for finding in self.findings.get(number, ()):
-                yield "", f"^ {finding}", [""] * 7, ""
+                yield "", f"^ {finding}", [""] * len(_HEADS), ""
 
     def __str__(self) -> str:
-        lines = [self.name, _FORM.format("line", *_HEADS[:2], *_HEADS[3:], "").rstrip()]
+        lines = [self.name, _FORM.format("line", _HEADS[0], *_HEADS[2:], "").rstrip()]
         quiet = 0
         for number, text, cells, _ in self._rows():
             if number and not any(cells) and int(number) not in self.findings:
@@ -57,7 +55,7 @@ class Listing:
             if quiet:
                 lines.append(f"{'':>4}  ({quiet} line{'s' * (quiet > 1)} that cost nothing)")
                 quiet = 0
-            lines.append(_FORM.format(number, *cells[:2], *cells[3:], text).rstrip())
+            lines.append(_FORM.format(number, cells[0], *cells[2:], text).rstrip())
         return "\n".join(lines)
 
     __repr__ = __str__
