@@ -5,7 +5,6 @@ registers, occupancy and machine instructions from nvcc (no GPU needed), the har
 and a time where there is a GPU, and a rough prediction of the time. What is missing is a line.
 """
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -102,29 +101,23 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
     called = calls(functions, counts, counted.launches) if counted else []
     lines = pd.DataFrame(row | {"file": Path(row["file"]).name} for row in counts if row["line"])
     best, known = _ceilings(gpu)
-    needs = {
-        "a simulated run": counted is not None,
-        "counts by source line": counted is None or len(lines),
-        "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
-        f"the datasheet of {gpu.name}": best,
-    }
-    lacks = [name for name, there in needs.items() if not there]
-    if not lacks:
+    if called and len(lines):
         model = predict(problem, gpu, called, counted, best if known else None, kernel.format)
-        lacks = [] if model else ["a function that was launched and compiled"]
-    notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else model.dram_note)
+    lacks = "no prediction: it needs counts by source line, and machine code of what was launched"
+    notes.append(model.dram_note if model else lacks)
     if len(lines):
         whole = lines.groupby("space")["units"].transform("sum")
         lines["share"] = lines["units"] / whole.where(whole > 0, 1)
     called = called or [Call(function) for function in functions]
-    floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
+    floor = floor_seconds(problem, kernel.precision, best, kernel.format)
     least = kernel.format.min_bytes(problem)
     file, text = kernel.code
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
         frame=quantities(problem, least, counted, model, measured, floor),
-        static=static_table(called, gpu), sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
-        source=tuple(text.splitlines()), ceilings=best, file=file,
+        static=static_table(called, gpu), sass=sass_table(called, model), lines=lines,
+        findings=tuple(findings), notes=tuple(notes), source=tuple(text.splitlines()),
+        ceilings=best, file=file,
     )  # fmt: skip
 
 
@@ -167,13 +160,11 @@ def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
     return sass.functions(made.cubin, made.log, source.for_nvcc.label)
 
 
-def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
+def _ceilings(gpu: Gpu) -> tuple[Ceilings, bool]:
     """What a GPU can do, and whether that was measured: nothing reaches a datasheet's rates."""
     here, sheet = describe(), gpu.datasheet
     if here is not None and here.driver_name == gpu.driver_name:
         return ceilings(), True
-    if sheet is None:
-        return None, False
     tf32 = sheet.tf32_tflops or sheet.fp32_tflops
     flops = [1e12 * rate for rate in (sheet.fp32_tflops, tf32, 2 * tf32)]  # bf16: twice TF32's
     return Ceilings(1e9 * sheet.memory_gb_per_s, *flops), False

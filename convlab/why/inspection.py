@@ -53,16 +53,14 @@ class Inspection(Result):
     predicted: Prediction | None
     findings: tuple[Any, ...]
     notes: tuple[str, ...]
-    source: tuple[str, ...] = ()
-    ceilings: Ceilings | None = None
-    file: str = ""
+    source: tuple[str, ...]
+    ceilings: Ceilings
+    file: str
 
     @property
-    def peaks(self) -> tuple[float, dict[str, float]] | None:
+    def peaks(self) -> tuple[float, dict[str, float]]:
         """Bytes a second, and flops a second of each unit."""
         best = self.ceilings
-        if best is None:
-            return None
         units = {"fp32": best.fp32_flops}
         if best.tf32_flops > best.fp32_flops:  # it has tensor cores
             units["TF32"] = best.tf32_flops
@@ -199,11 +197,8 @@ class Inspection(Result):
         """Draw the roofline."""
         chart = Chart(8, 4.4)
         axes = chart.subplots()
-        if self.peaks is None:
-            axes.text(0.5, 0.5, f"no ceilings are known for {self.gpu.name}", ha="center")
-        else:
-            axes.set_title(f"roofline, {self.gpu.name}")
-            figures.roofline(axes, self._points(), *self.peaks)
+        axes.set_title(f"roofline, {self.gpu.name}")
+        figures.roofline(axes, self._points(), *self.peaks)
         notes = [self.predicted.dram_note] if self.predicted else []
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
