@@ -23,7 +23,7 @@ from ..words.problem import Problem
 from .dram import Traffic, traffic
 from .flow import Call, asked, executions
 from .sass import in_order
-from .work import FP32, SCHEDULERS, Work, missed
+from .work import SCHEDULERS, Work, missed
 
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s
@@ -79,11 +79,6 @@ class Part:
     def __str__(self) -> str:
         shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in self.longest[:4] if t)
         return f"{self.name}, {short(1e3 * self.seconds)} ms; busy with {shown}"
-
-    @property
-    def ffma(self) -> float:
-        """The additions, products and multiply-adds that warps execute."""
-        return sum(self.mix.get(kind, 0.0) for kind in FP32)
 
     @property
     def limited_by(self) -> str:

@@ -41,7 +41,6 @@ METRICS: dict[str, str] = {
     "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
     "fadd": "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
     "fmul": "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
-    "instructions": "smsp__inst_executed.sum",
     "dram_read_bytes": "dram__bytes_read.sum",
     "dram_write_bytes": "dram__bytes_write.sum",
     "l2_bytes": "lts__t_bytes.sum",
@@ -90,7 +89,7 @@ def profile_each(
                 f"ncu did not finish within {time_limit:g} s; give a smaller problem"
             ) from None
     counters, refused = read_csv(done.stdout), refusal(done.stdout + done.stderr)
-    if counters is None or refused:
+    if counters.empty or refused:
         last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
         raise LaunchError(refused or f"ncu counted nothing: {(last or ['no output'])[0].strip()}")
     return split(counters, len(calls))
@@ -113,24 +112,23 @@ def refusal(output: str) -> str | None:
     return f"ncu failed: {errors[0].removeprefix('==ERROR==').strip()}" if errors else None
 
 
-def read_csv(output: str) -> pd.DataFrame | None:
-    """Read what ``ncu --csv --page raw --print-units base`` printed; None if there is no table.
+def read_csv(output: str) -> pd.DataFrame:
+    """Read what ``ncu --csv --page raw --print-units base`` printed; empty if there is no table.
 
     The table is a header, perhaps a row of units, and a row for each launch; other lines may stand
     around it. Returned are function, grid, block and each metric by its short name, NaN for "n/a".
     """
     text = "\n".join(line for line in output.splitlines() if line.startswith('"'))
     if not text.startswith('"ID"'):
-        return None
+        return pd.DataFrame()
     table = pd.read_csv(io.StringIO(text), dtype=str)
     table = table[table["ID"].notna()].reset_index(drop=True)
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {"function": table["Kernel Name"].map(demangled), "grid": table["Grid Size"],
          "block": table["Block Size"]}
         | {name: pd.to_numeric(table[metric].str.replace(",", ""), errors="coerce")
            for name, metric in METRICS.items() if metric in table}
     )  # fmt: skip
-    return frame if len(frame) else None
 
 
 def totals(frame: pd.DataFrame) -> dict[str, float]:

@@ -54,8 +54,6 @@ def quantities(
     }  # fmt: skip
     if counted and counted.flops is not None:
         ours["flops"] = counted.flops
-    if model and not ours.get("library_bytes"):
-        models["flops"] = 64 * sum(part.ffma for part in model.parts)
     for side in (ours, models, theirs):
         if side.get("ms"):
             side["rate"] = problem.flops / (side["ms"] * 1e9)
