@@ -153,7 +153,7 @@ class _Blocks:
         self.of_group = problem.C // problem.groups
         self.together = problem.C if format.x.layout == "NHWC" else 1  # neighbours of one pixel
         self.filter = self.of_group * problem.R * problem.S * self.items["w"]  # bytes of one k
-        of_y = [axis.tiles for axis in order.axes]
+        of_y = [axis.tiles for axis in order.values()]
         self.y_bytes = math.prod(problem.y_shape) * self.items["y"] / math.prod(of_y)
         self.workspace = once.get(("load", "workspace"), 0.0)
 
@@ -218,9 +218,9 @@ class _Blocks:
             groups = order["g"].tile if "g" in order else 1
             yield _Touched("x", part[there], block[there], run * item * self.of_group * groups)
         if "workspace" in self.arrays and self.workspace:  # columns of its pixels, of its group
-            tiles, axes = order.tiles(blocks), [axis for axis in order.axes if axis.name != "k"]
-            sizes = [axis.tiles for axis in axes]
-            number = np.ravel_multi_index([tiles[axis.name] for axis in axes], sizes)
+            tiles, names = order.tiles(blocks), [name for name in order if name != "k"]
+            sizes = [order[name].tiles for name in names]
+            number = np.ravel_multi_index([tiles[name] for name in names], sizes)
             yield _Touched("workspace", number, blocks, self.workspace / math.prod(sizes))
         yield _Touched("y", blocks, blocks, self.y_bytes)
 
