@@ -242,8 +242,8 @@ def test_the_model_counts_what_warps_execute() -> None:
     assert part.mix["LDG.32"] == part.mix["branch"] == part.mix["FFMA"]
     assert part.looped == pytest.approx(1, abs=0.01)
     stated = sum(FLOAT32.bytes(wide)[name] for name in ("x", "y"))
-    assert found.dram.low == pytest.approx(stated, rel=0.02) and found.dram_bytes is None
-    assert "not all of it was sampled" in found.dram_note
+    assert found.dram.low == pytest.approx(stated, rel=0.02) and found.dram.bytes is None
+    assert "not all of it was sampled" in found.dram.note
     assert part.limited_by in part.terms and "ms; busy with" in str(part)
     # fewer warps hide less, and more instructions take longer
     assert predicted(wide, registers=255).ms > 1.5 * found.ms
@@ -356,8 +356,8 @@ def test_bytes_of_dram_that_the_model_cannot_know_are_not_told(monkeypatch) -> N
     mixed = convlab.compile(source, name="mixed", engine="sim")
     found, plain = (convlab.inspect(k, BLOCKS["01"][0], gpu=tiny, engine="sim")
                     for k in (mixed, "01_direct"))  # fmt: skip
-    assert found.predicted.dram_bytes is found.dram_bytes is None and plain.predicted.dram_bytes
-    assert "no order that the model knows" in found.predicted.dram_note
+    assert found.predicted.dram.bytes is found.dram_bytes is None and plain.predicted.dram.bytes
+    assert "no order that the model knows" in found.predicted.dram.note
     assert "order 256 ngkpq" in " ".join(str(plain).split())
     assert found.to_dict()["predicted"]["dram"]["low"] > 0
     assert found.plot() and math.isnan(
@@ -663,5 +663,5 @@ def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
         pytest.skip(str(refused))
     for (rung, _), frame in zip(calls, frames, strict=True):
         counted = frame["dram_read_bytes"].sum() + frame["dram_write_bytes"].sum()
-        told = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram_bytes
+        told = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram.bytes
         assert told is None or 1 / 1.5 < told / counted < 1.5, (rung.name, told, frame.to_dict())

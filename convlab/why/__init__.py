@@ -104,7 +104,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
     if called and len(lines):
         model = predict(problem, gpu, called, counted, best if known else None, kernel.format)
     lacks = "no prediction: it needs counts by source line, and machine code of what was launched"
-    notes.append(model.dram_note if model else lacks)
+    notes.append(model.dram.note if model else lacks)
     if len(lines):
         whole = lines.groupby("space")["units"].transform("sum")
         lines["share"] = lines["units"] / whole.where(whole > 0, 1)

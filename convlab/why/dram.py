@@ -48,25 +48,30 @@ class Traffic:
     once: float = 0.0  # if each array moved once
 
     @property
-    def known(self) -> bool:
-        return self.high <= AIM**2 * self.low
+    def bytes(self) -> float | None:
+        """Within `AIM` of both ends; None where that cannot be."""
+        return math.sqrt(self.low * self.high) if self.high <= AIM**2 * self.low else None
 
     @property
-    def bytes(self) -> float:
-        """Within `AIM` of both ends, if it is known."""
-        return math.sqrt(self.low * self.high)
+    def note(self) -> str:
+        """What the bytes rest on, or why they are not told, in a line."""
+        if self.bytes is not None:
+            text = "the bytes of DRAM are a model's of what the L2 keeps"
+            return text + f", of blocks in the order {self.order}" * bool(self.order)
+        low, high = (f"{size / 1e6:,.4g}" for size in (self.low, self.high))
+        return f"the bytes of DRAM are not predicted ({low} to {high} MB): {self.unknown}"
 
     @property
     def assumed(self) -> float:
         """What a prediction of the time goes by: where it is not known, each array once."""
-        return self.bytes if self.known else max(self.low, self.once)
+        return max(self.low, self.once) if self.bytes is None else self.bytes
 
     @classmethod
     def of(cls, parts: Sequence[Traffic]) -> Traffic:
         """Return the sum of several functions'."""
         low, high, once = (sum(getattr(p, end) for p in parts) for end in ("low", "high", "once"))
         orders = dict.fromkeys(part.order for part in parts if part.order)
-        reasons = dict.fromkeys(part.unknown for part in parts if not part.known)
+        reasons = dict.fromkeys(part.unknown for part in parts if part.bytes is None)
         return cls(low, high, "; ".join(orders), "; ".join(reasons), once)
 
 

@@ -81,7 +81,7 @@ class Inspection(Result):
         moved = (self.measured or {}).get("counters", {}).get("dram_bytes")
         if moved:
             return moved, "measured"
-        told = self.predicted.dram_bytes if self.predicted else None
+        told = self.predicted.dram.bytes if self.predicted else None
         return (told, "predicted") if told else None
 
     @property
@@ -199,16 +199,16 @@ class Inspection(Result):
         axes = chart.subplots()
         axes.set_title(f"roofline, {self.gpu.name}")
         figures.roofline(axes, self._points(), *self.peaks)
-        notes = [self.predicted.dram_note] if self.predicted else []
+        notes = [self.predicted.dram.note] if self.predicted else []
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""
         flops, least = self.problem.flops, 1e6 * self._least("DRAM traffic")
         points = [figures.Point("each byte once", flops / max(least, 1), 0, "floor")]
-        if self.predicted and self.predicted.dram_bytes:
-            moved = self.predicted.dram_bytes
-            rate = flops / (self.predicted.ms / 1e3)
+        model = self.predicted
+        if model and (moved := model.dram.bytes):
+            rate = flops / model.ms * 1e3
             points.append(figures.Point(self.kernel, flops / moved, rate, "predicted"))
         if self.ms and self.dram_bytes:
             moved, kind = self.dram_bytes

@@ -108,21 +108,6 @@ class Prediction:
     dram: Traffic
 
     @property
-    def dram_bytes(self) -> float | None:
-        """The bytes through DRAM; None where the model cannot tell."""
-        return self.dram.bytes if self.dram.known else None
-
-    @property
-    def dram_note(self) -> str:
-        """What the bytes through DRAM rest on, or why they are not told, in a line."""
-        found = self.dram
-        if found.known:
-            text = "the bytes of DRAM are a model's of what the L2 keeps"
-            return text + f", of blocks in the order {found.order}" * bool(found.order)
-        low, high = (f"{size / 1e6:,.4g}" for size in (found.low, found.high))
-        return f"the bytes of DRAM are not predicted ({low} to {high} MB): {found.unknown}"
-
-    @property
     def ms(self) -> float:
         return 1e3 * sum(part.seconds for part in self.parts)
 

@@ -46,7 +46,7 @@ def quantities(
     seen = measured or {}
     ours = dict(counted.counters) if counted else {}
     theirs = {"ms": seen.get("ms"), **seen.get("counters", {})}
-    models = {"ms": model.ms, "dram_bytes": model.dram_bytes} if model else {}
+    models = {"ms": model.ms, "dram_bytes": model.dram.bytes} if model else {}
     least = {
         "time": 1e3 * floor_seconds, "operations": problem.flops / 1e9,
         "DRAM traffic": least_bytes / 1e6, "global traffic, in sectors": least_bytes / 1e6,
