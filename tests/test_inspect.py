@@ -175,16 +175,16 @@ def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> N
     kernel, problem = convlab.load("03@TILE=8", engine="sim"), convlab.problem(SMALL)
 
     def run(command, limit, environment) -> subprocess.CompletedProcess:
-        ((handed, on),), seed, _ = pickle.loads(Path(command[-1]).read_bytes())
+        ((handed, on),), _ = pickle.loads(Path(command[-1]).read_bytes())
         assert (handed.name, handed.source, handed.defines) == (
             kernel.name, kernel.source, {"TILE": 8},
         )  # fmt: skip
-        assert (on, seed) == (problem, 5) and command[-3:-1] == ["-m", "convlab.why.ncu"]
+        assert on == problem and command[-3:-1] == ["-m", "convlab.why.ncu"]
         return subprocess.CompletedProcess(command, 0, NCU, "")
 
     monkeypatch.setattr(toolchain, "find", lambda name: Path(name))
     monkeypatch.setattr(ncu.child, "run", run)
-    (counted,) = ncu.profile_each([(kernel, problem)], seed=5)
+    (counted,) = ncu.profile_each([(kernel, problem)])
     assert len(counted) == 2
 
 

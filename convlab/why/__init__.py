@@ -36,7 +36,7 @@ __all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 def inspect(
     kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] = "square", *,
-    gpu: Gpu | str | None = None, engine: str = "auto", seed: int = 0,
+    gpu: Gpu | str | None = None, engine: str = "auto",
 ) -> Inspection | Inspections:  # fmt: skip
     """Gather why a kernel takes as long as it does, from whatever this machine can tell.
 
@@ -49,7 +49,6 @@ def inspect(
     gpu : the GPU that occupancy and prediction are for, one of `machine.device.GPUS` by name; the
         one that is there unless told, without one the last of them.
     engine : "auto": simulated, and measured where there is a GPU; "sim" or "cuda": only that.
-    seed : of the data.
 
     Returns
     -------
@@ -63,7 +62,6 @@ def inspect(
         The kernel cannot do the problem, or none of them.
     """
     arguments.choice(engine, "engine", ENGINES)
-    seed = arguments.whole(seed, "seed")
     gpu = find_gpu(gpu)
     kernel = _kernel(kernel, engine)
     chosen, of_set = members(problem)
@@ -71,7 +69,7 @@ def inspect(
     for asked in chosen:
         reason = kernel.unsupported(asked)
         if reason is None:
-            found.append(_inspect(kernel, asked, gpu, engine, seed))
+            found.append(_inspect(kernel, asked, gpu, engine))
         else:
             refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
     if not found:
@@ -79,7 +77,7 @@ def inspect(
     return Inspections(tuple(found), tuple(refused)) if of_set else found[0]
 
 
-def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int) -> Inspection:
+def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspection:
     notes: list[str] = []
     simulates, measures = engine in ("auto", "sim"), engine in ("auto", "cuda")
     here = measures and describe() is not None
@@ -88,13 +86,13 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
         notes += [f"the GPU's memory is too small for more: {scaled}"] if scaled else []
     counted, findings, functions, measured, model = None, (), (), None, None
     if simulates:
-        counted, findings = _simulated(kernel.on("sim"), problem, seed, notes)
+        counted, findings = _simulated(kernel.on("sim"), problem, notes)
     try:
         functions = compiled(kernel, gpu)
     except ConvlabError as error:
         notes.append(f"no registers or instructions: {reason(error, kernel.name)}")
     if here and (counted or not simulates):  # never what failed on the simulator
-        measured = _measured(kernel.on("cuda"), problem, seed, notes)
+        measured = _measured(kernel.on("cuda"), problem, notes)
     elif measures and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
     counts = counted.lines if counted else ()
@@ -130,10 +128,10 @@ def _kernel(thing: Runnable | str | Path, engine: str) -> Kernel:
     return load(thing, engine=engine)
 
 
-def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
+def _simulated(kernel: Kernel, problem: Problem, notes: list[str]):
     """What the simulator counted, or None, and what it found."""
     try:
-        counted = count(kernel, problem, seed)
+        counted = count(kernel, problem)
     except ConvlabError as error:
         notes.append(f"not simulated: {reason(error, kernel.name)}")
         return None, error.findings if isinstance(error, LaunchError) else ()
@@ -170,11 +168,11 @@ def _ceilings(gpu: Gpu) -> tuple[Ceilings, bool]:
     return Ceilings(1e9 * sheet.memory_gb_per_s, *flops), False
 
 
-def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
+def _measured(kernel: Kernel, problem: Problem, notes: list[str]):
     seen: dict[str, Any] = {}
     try:
-        seen["ms"] = 1e3 * measure(kernel, problem, seed=seed).seconds
-        (seen["functions"],) = ncu.profile_each([(kernel, problem)], seed=seed)
+        seen["ms"] = 1e3 * measure(kernel, problem).seconds
+        (seen["functions"],) = ncu.profile_each([(kernel, problem)])
         if seen["functions"].empty:
             raise LaunchError("ncu counted nothing: no kernel was launched")
         seen["counters"] = ncu.totals(seen["functions"])

@@ -19,14 +19,13 @@ _PROBE, _LEAST = 2, 8  # blocks: of each launch, to see how many there are; of a
 _PROBE_SECONDS = 6.0  # that two blocks of a grid that shares its work out take at most
 
 
-def count(kernel: Kernel, problem: Problem, seed: int = 0) -> sim.Trace:
+def count(kernel: Kernel, problem: Problem) -> sim.Trace:
     """Return what the simulator counts, of as many blocks as it does in a moment.
 
-    A problem of at most `MACS` runs whole, on data of the seed. Raises LaunchError, as when the
-    kernel is called.
+    A problem of at most `MACS` runs whole, on data. Raises LaunchError, as when the kernel is called.
     """
     if problem.macs <= MACS:
-        return simulate(kernel, problem, seed=seed)
+        return simulate(kernel, problem, seed=0)
     limit = min(kernel.time_limit, _PROBE_SECONDS)
     probe = simulate(kernel, problem, sample=_PROBE, time_limit=limit)
     # of launches that are alike each does its share; those of many small blocks are cheap

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -54,8 +54,8 @@ _FORBIDDEN = (
 
 
 def profile_each(
-    calls: Sequence[tuple[Kernel, Problem]], metrics: Sequence[str] = tuple(METRICS),
-    seed: int = 0, time_limit: float = TIME_LIMIT,
+    calls: Sequence[tuple[Kernel, Problem]], metrics: Iterable[str] = METRICS,
+    time_limit: float = TIME_LIMIT,
 ) -> list[pd.DataFrame]:  # fmt: skip
     """Count several calls in one process: few metrics take one pass. See `read_csv`.
 
@@ -72,7 +72,7 @@ def profile_each(
     torch.cuda.empty_cache()  # the other process needs the memory, too
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
         asked = Path(folder) / "asked"
-        asked.write_bytes(pickle.dumps((list(calls), seed, time_limit * 2 / 3)))
+        asked.write_bytes(pickle.dumps((list(calls), time_limit * 2 / 3)))
         command = [
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
@@ -147,13 +147,13 @@ def totals(frame: pd.DataFrame) -> dict[str, float]:
 
 def main(asked: str) -> None:
     """Run launches between the profiler's start and stop: what ncu is put around."""
-    calls, seed, seconds = pickle.loads(Path(asked).read_bytes())
+    calls, seconds = pickle.loads(Path(asked).read_bytes())
     end = time.monotonic() + seconds
     for kernel, problem in calls:
         if time.monotonic() > end:
             break
         try:
-            _call(kernel, problem, seed)
+            _call(kernel, problem)
         except ConvlabError as error:
             print(f"{kernel.name} on {problem.label}: {error}", file=sys.stderr)
         torch.cuda.profiler.start()
@@ -163,8 +163,8 @@ def main(asked: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _call(kernel: Kernel, problem: Problem, seed: int) -> None:
-    launch = kernel.prepare(problem, *inputs(problem, seed, "cuda", format=kernel.format))
+def _call(kernel: Kernel, problem: Problem) -> None:
+    launch = kernel.prepare(problem, *inputs(problem, 0, "cuda", format=kernel.format))
     if launch.workspace is not None:
         launch.workspace.zero_()
     launch()  # a library makes its handle in the first call; it is not counted
