@@ -58,7 +58,7 @@ def images() -> dict[str, Any]:
 
 def options(**more: Any) -> dict[str, Any]:
     return {"engine": "sim", "defines": {}, "workspace_limit": 1 << 20, "time_limit": 20.0,
-            "trace": True, "sample": None, **more}  # fmt: skip
+            "trace": True, **more}  # fmt: skip
 
 
 def layer() -> dict[str, Any]:
@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
     "compile": (convlab.compile, lambda: options(source=SOURCE, name="inline")),
     "kernel": (kernel().__call__, images),
     "tuned": (kernel().tuned, lambda: {"tunables": "THREADS=64"}),
-    "on": (kernel().on, lambda: {"engine": "sim", "time_limit": None, "sample": None}),
+    "on": (kernel().on, lambda: {"engine": "sim", "time_limit": None}),
     "limited": (kernel().limited, lambda: {"workspace_limit": 1}),
     "show": (kernel().show, lambda: {"first": 1, "last": 2}),
     "unsupported": (kernel().unsupported, lambda: {"problem": TINY}),
@@ -97,8 +97,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
                                           problems=TINY, engine="sim", progress=False)),
     "access_map": (convlab.access_map, lambda: dict(kernel=kernel(), problem=TINY, line="r_acc",
                                                     block=(0, 0, 0), warp=0, execution=0)),
-    "inspect": (convlab.inspect, lambda: dict(kernel=kernel(), problem=TINY, gpu=None, engine="sim",
-                                              seed=0)),
+    "inspect": (convlab.inspect, lambda: dict(kernel=kernel(), problem=TINY, gpu=None, engine="sim")),
     "conv2d": (convlab.nn.conv2d, lambda: images() | {"kernel": kernel()}),
     "Conv2d": (convlab.nn.Conv2d, layer),
     "replace": (convlab.nn.replace, lambda: {"model": torch.nn.Conv2d(1, 1, 1),

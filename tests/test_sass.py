@@ -22,9 +22,7 @@ LOG = (FOLDER / "mul.log").read_text()  # after ptxas -v
 @pytest.fixture
 def mul() -> sass.Function:
     """The sample's first function."""
-    function = sass.resources(LOG)["_Z3mulILi4EEvPKfPf"]
-    function.instructions = sass.parse(SAMPLE, "kernels/mul.cu")[function.symbol]
-    return function
+    return sass.resources(LOG, sass.parse(SAMPLE, "kernels/mul.cu"))[0]
 
 
 def function(*rows: tuple, symbol: str = "f", **options) -> sass.Function:
@@ -61,7 +59,7 @@ def test_names_are_readable(symbol: str, name: str) -> None:
 
 
 def test_registers_spills_and_shared_memory_of_each_function() -> None:
-    mul, empty = sass.resources(LOG).values()
+    mul, empty = sass.resources(LOG, {})
     assert (mul.registers, mul.static_shared, mul.stack, mul.spill_bytes) == (73, 6272, 24, 16 + 20)
     assert (empty.registers, empty.static_shared, empty.spill_bytes) == (4, 0, 0)
 
@@ -232,10 +230,10 @@ def test_throughput_of_one_and_of_very_many() -> None:
 # ---- with nvcc ------------------------------------------------------------------------------
 
 
-def test_without_nvdisasm_it_says_what_to_do(monkeypatch, tmp_path: Path) -> None:
+def test_without_nvdisasm_it_says_what_to_do(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(BuildError, match="pip install -r requirements.txt"):
-        sass.disassemble(tmp_path / "none.cubin", "x.cu", [])
+        sass.functions(b"", "", "x.cu")
 
 
 @pytest.mark.skipif(
@@ -247,8 +245,7 @@ def test_real_disassembly_of_the_first_rung(arch: str, there: bool, tmp_path: Pa
     path = catalog.find("01_direct")
     source = build.Source(path.read_text(), path.stem, path if there else None)
     cubin, log = build.cubin(source, arch, tmp_path)
-    (f,) = sass.resources(log).values()
-    sass.disassemble(cubin, source.label, [f])
+    (f,) = sass.functions(cubin.read_bytes(), log, source.label)
     assert f.name == "conv2d_direct" and 16 <= f.registers <= 64
     mix = f.mix(f.hot_loop)
     assert mix["FFMA"] >= 1 and mix["LDG.32"] == 2 * mix["FFMA"]

@@ -148,7 +148,6 @@ class _Run:
     """A kernel on one problem: on a GPU in the worker process."""
 
     def __init__(self, kernel: Runnable, seed: int) -> None:
-        kernel.must_run_whole()
         self.kernel, self.seed = kernel, seed
         self._isolate = kernel.isolate and not kernel.simulated and not kernel.library
         self.lost = 0.0  # seconds that faults took

@@ -31,7 +31,7 @@ from . import nvcc, op, worker
 from .baselines import baseline
 from .data import match, require
 from .launch import CudaLaunch, SimLaunch
-from .options import ENGINES, WORKSPACE_LIMIT, Options, engine_of, parse_tunables, tunables
+from .options import ENGINES, WORKSPACE_LIMIT, Options, parse_tunables, tunables
 from .runnable import Allocate, Launch, Runnable, empty
 
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
@@ -48,7 +48,7 @@ class Kernel(op.Called):
         The file's name without ending, and its tunables: "03_smem_tile@C_TILE=4".
     path : Path or None
         The file; None when made from a string.
-    engine, defines, workspace_limit, time_limit, isolate, trace, sample
+    engine, defines, workspace_limit, time_limit, isolate, trace
         As `load` was told; "auto" and no time limit are resolved.
     """
 
@@ -147,12 +147,10 @@ class Kernel(op.Called):
         more = parse_tunables(tunables) if isinstance(tunables, str) else valid.tunables(tunables)
         return self._with(self.source, defines={**self.defines, **more})
 
-    def on(self, engine: str, time_limit: float | None = None, sample: int | None = None) -> Kernel:
-        """This kernel for another engine; on the simulator perhaps sampled, as by `load`."""
-        if sample is None and engine_of(engine) == "sim":  # a GPU runs all blocks
-            sample = self.sample
+    def on(self, engine: str, time_limit: float | None = None) -> Kernel:
+        """This kernel for another engine."""
         limit = self._options.time_limit if time_limit is None else time_limit
-        return self._with(self._text, engine=engine, time_limit=limit, sample=sample)
+        return self._with(self._text, engine=engine, time_limit=limit)
 
     def limited(self, workspace_limit: int) -> Kernel:
         """This kernel with another limit of workspace, in bytes."""
@@ -187,15 +185,6 @@ class Kernel(op.Called):
         """The first of the header's requirements that a problem does not meet, or None."""
         return self.header.unsupported(named_problem(problem), *self.target)
 
-    def must_run_whole(self) -> None:
-        """Raise ProblemError if only some of the blocks run: then y is not a result."""
-        if self.sample is not None:
-            raise ProblemError(
-                f"{self.name} was loaded with sample={self.sample}, and {self.sample} blocks do "
-                "not compute all of y: load it without sample= for results; sampled counters are "
-                "those of kernel.prepare(problem, x, w)"
-            )
-
     def prepare(
         self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,
         allocate: Allocate = empty,
@@ -219,7 +208,6 @@ class Kernel(op.Called):
         return CudaLaunch(self, problem, inputs, allocate)
 
     def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
-        self.must_run_whole()
         worker.run_first(self, problem, *tensors)
         with worker.shown() if self._prints() else contextlib.nullcontext():
             y = super()._compute(problem, *tensors)
@@ -264,7 +252,7 @@ def _has_printf(source: str) -> bool:
 def load(
     name_or_path: str | Path, *, engine: str = "auto", defines: Mapping[str, int] | None = None,
     workspace_limit: int = WORKSPACE_LIMIT, time_limit: float | None = None, isolate: bool = True,
-    trace: bool = True, sample: int | None = None,
+    trace: bool = True,
 ) -> Kernel:  # fmt: skip
     """Return the kernel of a ``.cu`` file.
 
@@ -282,24 +270,20 @@ def load(
         that passed the whole default check, which runs there, too.
     trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
         several times as fast.
-    sample : on the simulator, run only so many whole blocks of each launch (2 or more), which must
-        not wait for each other, and scale the counts to all: for problems too large to run whole.
-        `SimLaunch` tells the standard error. y is then no result: the kernel can be neither
-        called nor checked, findings that need all blocks are off, and cuBLAS only counts.
 
     Raises
     ------
     CatalogError
         If there is no such kernel, or two of that name.
     ProblemError
-        If the engine or a tunable is not known, or `sample` cannot be had.
+        If the engine or a tunable is not known.
     """
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
     path = catalog.find(tuned[1] if tuned else given).resolve()
     more = valid.tunables({} if defines is None else defines)
     defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
-    options = Options(engine, defines, workspace_limit, time_limit, isolate, trace, sample)
+    options = Options(engine, defines, workspace_limit, time_limit, isolate, trace)
     return Kernel(path.stem, path, None, options)
 
 

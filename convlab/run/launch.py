@@ -98,13 +98,6 @@ class SimLaunch(Launch):
     ----------
     launches : list of dict
         ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
-    sampling : dict or None
-        Of a kernel loaded with ``sample=``: ``blocks`` of the last call's launches, how many of
-        them were ``sampled``, and ``errors``: of each counter the relative standard error
-        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)), for n of N blocks with the mean m and the
-        variance s^2 between them (W. G. Cochran, Sampling Techniques, 1977, section 2.5); 1 / n
-        stands for the blocks unlike all others that a sample can miss, as at a border. The
-        operations in `flops` are scaled too; their error is not told.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs) -> None:
@@ -115,24 +108,21 @@ class SimLaunch(Launch):
         given = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
         shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
         shapes["y"] = problem.y_shape
-        # most pages of a sampled y are never touched, and it may exceed the memory
-        sparse = ["y"] if kernel.sample is not None else []
         # each misses 32 bytes' address as the tensor does that was given; y may by 16 bytes
         shifts = {name: tensor.data_ptr() % 32 // 4 * 4 for name, tensor in given.items()}
         shifts["y"] = 16 if 16 in shifts.values() else 0
-        self._arena = sim.Arena(shapes, sparse, kernel.format, shifts)
+        self._arena = sim.Arena(shapes, format=kernel.format, shifts=shifts)
         placed = self._arena.tensors
         for name, tensor in given.items():
             placed[name].copy_(tensor)
         super().__init__(kernel, problem, tuple(map(placed.get, names)))
         self.y = placed["y"]
-        if not sparse:
-            self.y.fill_(math.nan)
+        self.y.fill_(math.nan)
 
     def __call__(self) -> None:
         if self.problem.N == 0:
             return
-        self.counters = self._trace = self.sampling = None
+        self.counters = self._trace = None
         self.launches = []
         kernel, schedule = self.runnable, self._runs
         self._runs += 1
@@ -141,14 +131,13 @@ class SimLaunch(Launch):
                 self._build.library, sim.runtime(), integers(self.problem), self._arena,
                 label=kernel.name, source=kernel.path or kernel.source,
                 workspace_limit=kernel.workspace_limit, trace=kernel.trace,
-                time_limit=kernel.time_limit, schedule=schedule,
-                sample=kernel.sample and (kernel.sample, 0), earlier=self._earlier,
+                time_limit=kernel.time_limit, schedule=schedule, earlier=self._earlier,
             )  # fmt: skip
         except LaunchError as error:
             self.findings = error.findings
             raise
         self._trace, self.findings, self.launches = trace, trace.findings, trace.launches
-        self.counters, self.sampling = trace.counters, trace.sampling
+        self.counters = trace.counters
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
         stored = self.runnable.format

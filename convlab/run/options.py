@@ -27,10 +27,9 @@ class Options:
     time_limit: float | None = None
     isolate: bool = True
     trace: bool = True
-    sample: int | None = None
 
     def __post_init__(self) -> None:
-        engine, seconds, sample = engine_of(self.engine), self.time_limit, self.sample
+        engine, seconds = engine_of(self.engine), self.time_limit
         if seconds is None:
             seconds = sim.TIME_LIMIT if engine == "sim" else worker.TIME_LIMIT
         vars(self).update(  # the way round `frozen`, while it is being made
@@ -41,22 +40,6 @@ class Options:
             isolate=valid.flag(self.isolate, "isolate"),
             trace=valid.flag(self.trace, "trace"),
         )
-        if sample is None:
-            return
-        if isinstance(sample, bool) or not isinstance(sample, int) or not 2 <= sample < 2**31:
-            raise ProblemError(
-                f"sample={valid.shown(sample)}: give a number of blocks, 2 or more (from one, no "
-                "error can be told)"
-            )
-        if engine != "sim":
-            raise ProblemError(
-                f'sample={sample} is of the simulator, and the engine is "{engine}": a GPU runs '
-                'all blocks; give engine="sim"'
-            )
-        if not self.trace:
-            raise ProblemError(
-                f"sample={sample} with trace=False would count nothing: leave one of them out"
-            )
 
 
 def engine_of(engine: str) -> str:

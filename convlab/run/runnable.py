@@ -46,7 +46,6 @@ class Launch:
     # Of a simulated call: kernel, grid and block of each launch; memory traffic by line.
     launches: Sequence[Mapping[str, Any]] = ()
     lines: Sequence[Mapping[str, Any]] = ()
-    sampling: dict[str, object] | None = None  # how many blocks ran, where only some did; errors
 
     def __init__(self, runnable: Runnable, problem: Problem, inputs: Inputs) -> None:
         self.runnable, self.problem, self.inputs = runnable, problem, inputs
@@ -156,9 +155,6 @@ class Runnable:
     def untraced(self) -> Runnable:
         """Itself, without what the simulator counts and looks for: several times as fast there."""
         return self
-
-    def must_run_whole(self) -> None:
-        """Raise ProblemError if its y would be no result, as only some of the blocks run."""
 
     def prepare(
         self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None,

@@ -34,8 +34,13 @@ class Trace:
         2mnk of each of cuBLAS's products. Empty where the run did not end.
     launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
     findings : list of `Finding`: errors first, then warnings.
-    sampling : dict or None, see `convlab.run.launch.SimLaunch`. In a sampled run
-        ``launch_sectors`` is NaN: what blocks have in common cannot be told from some of them.
+    sampling : dict or None: of a sampled run the ``blocks`` of all launches, how many of them were
+        ``sampled``, and ``errors``: of each counter the relative standard error
+        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)), for n of N blocks with the mean m and the
+        variance s^2 between them (W. G. Cochran, Sampling Techniques, 1977, section 2.5); 1 / n
+        stands for the blocks unlike all others that a sample can miss, as at a border. The
+        operations in `flops` are scaled too; their error is not told. ``launch_sectors`` is NaN
+        there: what blocks have in common cannot be told from some of them.
     error, note : what the entry point returned, and why the runtime had refused a call.
     progress : of a run that was stopped in a launch: its number, blocks done, blocks, kernel.
     stalled : whether it was stopped since no block came to its end.

@@ -68,8 +68,6 @@ def answers(asked: Namespace) -> Iterator[Any]:
                 again = _again(word if isinstance(word, str) else kernel.name, kernel, asked, found)
                 yield replace(found, notes=(*again, *found.notes)) if again else found
             else:
-                if asked.sample is not None:
-                    kernel = kernel.on("sim", sample=asked.sample)
                 yield inspect(kernel, asked.problem, gpu=asked.gpu, engine=asked.engine)
         except (BuildError, LaunchError, UnsupportedError) as error:
             yield Told(f"convlab: {error}", unrun(kernel.name, error), False, failure=error)

@@ -152,8 +152,6 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
                  kernels=True)  # fmt: skip
     option("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
     option("--listing", action="store_true", help="the source, line by line")
-    option("--sample", **number,
-           help="simulate N blocks of the problem itself, not a small one; scaled")  # fmt: skip
     option = add("history", "Results that were saved, beside one another.")
     option("paths", nargs="*", type=Path, metavar="JSON",
            help="files and folders; default: what --save kept")  # fmt: skip

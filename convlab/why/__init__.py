@@ -5,10 +5,6 @@ registers, occupancy and machine instructions from nvcc (no GPU needed), the har
 and a time where there is a GPU, and a rough prediction of the time. What is missing is a line.
 """
 
-import functools
-import math
-import pickle
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,9 +13,7 @@ import pandas as pd
 
 from ..fast.compare import reason
 from ..fast.measure import measure
-from ..machine import cache, toolchain
-from ..machine.cache import Made
-from ..machine.compile import compile_error, name_of
+from ..machine.compile import compile_error
 from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..run import build as builds
 from ..run import nvcc
@@ -27,13 +21,12 @@ from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
 from ..run.runnable import Runnable
 from ..words import arguments
-from ..words.catalog import KERNEL_DIR
 from ..words.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..words.problem import Problem, members
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint
 from .counting import count
-from .flow import launched
+from .flow import Call, calls
 from .inspection import Inspection, Inspections
 from .model import predict
 from .table import quantities, sass_table, static_table
@@ -43,21 +36,19 @@ __all__ = ["access_map", "accesses", "footprint", "inspect"]
 
 def inspect(
     kernel: Runnable | str | Path, problem: Problem | str | Iterable[Problem | str] = "square", *,
-    gpu: Gpu | str | None = None, engine: str = "auto", seed: int = 0,
+    gpu: Gpu | str | None = None, engine: str = "auto",
 ) -> Inspection | Inspections:  # fmt: skip
     """Gather why a kernel takes as long as it does, from whatever this machine can tell.
 
     Parameters
     ----------
     kernel : a `Kernel`, or its name or path. Of a large problem the simulator runs some blocks of
-        each launch, which stand for all: as many as ``load(..., sample=)`` says, or as it does in
-        a moment.
+        each launch, which stand for all: as many as it does in a moment.
     problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
         or a list.
     gpu : the GPU that occupancy and prediction are for, one of `machine.device.GPUS` by name; the
         one that is there unless told, without one the last of them.
     engine : "auto": simulated, and measured where there is a GPU; "sim" or "cuda": only that.
-    seed : of the data.
 
     Returns
     -------
@@ -71,7 +62,6 @@ def inspect(
         The kernel cannot do the problem, or none of them.
     """
     arguments.choice(engine, "engine", ENGINES)
-    seed = arguments.whole(seed, "seed")
     gpu = find_gpu(gpu)
     kernel = _kernel(kernel, engine)
     chosen, of_set = members(problem)
@@ -79,7 +69,7 @@ def inspect(
     for asked in chosen:
         reason = kernel.unsupported(asked)
         if reason is None:
-            found.append(_inspect(kernel, asked, gpu, engine, seed))
+            found.append(_inspect(kernel, asked, gpu, engine))
         else:
             refused.append(f"{kernel.name} cannot do {asked.label}: {reason}")
     if not found:
@@ -87,7 +77,7 @@ def inspect(
     return Inspections(tuple(found), tuple(refused)) if of_set else found[0]
 
 
-def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int) -> Inspection:
+def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspection:
     notes: list[str] = []
     simulates, measures = engine in ("auto", "sim"), engine in ("auto", "cuda")
     here = measures and describe() is not None
@@ -96,46 +86,36 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str, seed: int)
         notes += [f"the GPU's memory is too small for more: {scaled}"] if scaled else []
     counted, findings, functions, measured, model = None, (), (), None, None
     if simulates:
-        counted, findings = _simulated(kernel.on("sim"), problem, seed, notes)
+        counted, findings = _simulated(kernel.on("sim"), problem, notes)
     try:
         functions = compiled(kernel, gpu)
     except ConvlabError as error:
         notes.append(f"no registers or instructions: {reason(error, kernel.name)}")
     if here and (counted or not simulates):  # never what failed on the simulator
-        measured = _measured(kernel.on("cuda"), problem, seed, notes)
+        measured = _measured(kernel.on("cuda"), problem, notes)
     elif measures and not here:
         notes.append("not measured: no GPU here; all above is simulated, compiled or a model's")
-    launches, counts = (counted.launches, counted.lines) if counted else ((), ())
+    counts = counted.lines if counted else ()
+    called = calls(functions, counts, counted.launches) if counted else []
     lines = pd.DataFrame(row | {"file": Path(row["file"]).name} for row in counts if row["line"])
     best, known = _ceilings(gpu)
-    needs = {
-        "a simulated run": counted is not None,
-        "counts by source line": counted is None or len(lines),
-        "machine instructions (nvcc and nvdisasm)": any(f.instructions for f in functions),
-        f"the datasheet of {gpu.name}": best,
-    }
-    lacks = [name for name, there in needs.items() if not there]
-    if not lacks:
-        model = predict(problem, gpu, functions, counted, best if known else None, kernel.format)
-        lacks = [] if model else ["a function that was launched and compiled"]
-    notes.append(f"no prediction: it needs {', '.join(lacks)}" if lacks else model.dram_note)
+    if called and len(lines):
+        model = predict(problem, gpu, called, counted, best if known else None, kernel.format)
+    lacks = "no prediction: it needs counts by source line, and machine code of what was launched"
+    notes.append(model.dram.note if model else lacks)
     if len(lines):
         whole = lines.groupby("space")["units"].transform("sum")
         lines["share"] = lines["units"] / whole.where(whole > 0, 1)
-    pairs = launched(functions, lines.to_dict("records"), launches)
-    called = [function for function, _ in pairs] or functions
-    if functions and not launches:
-        notes.append("no occupancy: nothing was simulated, so that the launch is not known")
-    floor = floor_seconds(problem, kernel.precision, best, kernel.format) if best else math.nan
+    called = called or [Call(function) for function in functions]
+    floor = floor_seconds(problem, kernel.precision, best, kernel.format)
     least = kernel.format.min_bytes(problem)
     file, text = kernel.code
-    made = Counter(i.line for f in called if f.file == file for i in f.instructions if i.line)
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
         frame=quantities(problem, least, counted, model, measured, floor),
-        static=static_table(pairs or [(f, []) for f in functions], gpu),
-        sass=sass_table(called, model), lines=lines, findings=tuple(findings), notes=tuple(notes),
-        source=tuple(text.splitlines()), made=made, ceilings=best, file=file,
+        static=static_table(called, gpu), sass=sass_table(called, model), lines=lines,
+        findings=tuple(findings), notes=tuple(notes), source=tuple(text.splitlines()),
+        ceilings=best, file=file,
     )  # fmt: skip
 
 
@@ -148,12 +128,10 @@ def _kernel(thing: Runnable | str | Path, engine: str) -> Kernel:
     return load(thing, engine=engine)
 
 
-def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
+def _simulated(kernel: Kernel, problem: Problem, notes: list[str]):
     """What the simulator counted, or None, and what it found."""
     try:
-        counted = count(kernel, problem, seed)
-    except ProblemError:  # of the sample that was asked for
-        raise
+        counted = count(kernel, problem)
     except ConvlabError as error:
         notes.append(f"not simulated: {reason(error, kernel.name)}")
         return None, error.findings if isinstance(error, LaunchError) else ()
@@ -174,50 +152,27 @@ def _simulated(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
 def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
     """Return what nvcc makes of a kernel for a GPU. Raises BuildError without nvcc or nvdisasm."""
     source = builds.Source(kernel.source, kernel.name.partition("@")[0], kernel.path)
-    headers = tuple(source.headers().items())
-    return _functions(source, gpu.arch, tuple(kernel.defines.items()), headers)
+    made = nvcc.compiled(source, gpu.arch, kernel.defines)
+    if made.status:
+        raise compile_error(source, made.log)
+    return sass.functions(made.cubin, made.log, source.for_nvcc.label)
 
 
-@functools.lru_cache(maxsize=64)  # nvcc runs once for a kernel, not once for each problem
-def _functions(source: builds.Source, arch: str, defines: tuple[tuple[str, int], ...],
-               headers: tuple[tuple[Path, str], ...]) -> tuple[sass.Function, ...]:  # fmt: skip
-    """Read what nvcc made, or what it made in an earlier process."""
-
-    def make(folder: Path) -> Made:
-        made, cubin = nvcc.compiled(source, arch, dict(defines)), folder / "kernel.cubin"
-        if made.status:
-            raise compile_error(source, made.log)
-        cubin.write_bytes(made.cubin)
-        functions = tuple(sass.resources(made.log).values())
-        sass.disassemble(cubin, source.for_nvcc.label, functions)
-        kept = folder / "functions"
-        kept.write_bytes(pickle.dumps(functions))
-        return Made(kept, tuple(path for path, _ in headers), (source.folder, KERNEL_DIR))
-
-    tools = map(toolchain.find, ("nvcc", "nvdisasm"))
-    parts = [repr(defines), *(toolchain.identity(tool) for tool in tools if tool)]
-    parts.append(Path(sass.__file__).read_text())  # decides what is kept
-    found = cache.build(name_of(source, f"sass_{arch}", parts), make)
-    return pickle.loads(found.library.read_bytes())
-
-
-def _ceilings(gpu: Gpu) -> tuple[Ceilings | None, bool]:
+def _ceilings(gpu: Gpu) -> tuple[Ceilings, bool]:
     """What a GPU can do, and whether that was measured: nothing reaches a datasheet's rates."""
     here, sheet = describe(), gpu.datasheet
     if here is not None and here.driver_name == gpu.driver_name:
         return ceilings(), True
-    if sheet is None:
-        return None, False
     tf32 = sheet.tf32_tflops or sheet.fp32_tflops
     flops = [1e12 * rate for rate in (sheet.fp32_tflops, tf32, 2 * tf32)]  # bf16: twice TF32's
     return Ceilings(1e9 * sheet.memory_gb_per_s, *flops), False
 
 
-def _measured(kernel: Kernel, problem: Problem, seed: int, notes: list[str]):
+def _measured(kernel: Kernel, problem: Problem, notes: list[str]):
     seen: dict[str, Any] = {}
     try:
-        seen["ms"] = 1e3 * measure(kernel, problem, seed=seed).seconds
-        (seen["functions"],) = ncu.profile_each([(kernel, problem)], seed=seed)
+        seen["ms"] = 1e3 * measure(kernel, problem).seconds
+        (seen["functions"],) = ncu.profile_each([(kernel, problem)])
         if seen["functions"].empty:
             raise LaunchError("ncu counted nothing: no kernel was launched")
         seen["counters"] = ncu.totals(seen["functions"])

@@ -11,41 +11,27 @@ from .. import sim
 from ..run import data
 from ..run.kernel import Kernel
 from ..run.launch import integers
-from ..words.errors import LaunchError, ProblemError
+from ..words.errors import LaunchError
 from ..words.problem import Problem
 
 MACS = 25_000_000  # multiply-adds that are simulated in a moment
 _PROBE, _LEAST = 2, 8  # blocks: of each launch, to see how many there are; of all, that are to run
-_QUICK = 256  # blocks of a sample that is just tried
 _PROBE_SECONDS = 6.0  # that two blocks of a grid that shares its work out take at most
 
 
-def count(kernel: Kernel, problem: Problem, seed: int = 0) -> sim.Trace:
+def count(kernel: Kernel, problem: Problem) -> sim.Trace:
     """Return what the simulator counts, of as many blocks as it does in a moment.
 
-    A kernel loaded with ``sample=`` says itself how many blocks run. A problem of at most `MACS`
-    runs whole, on data of the seed. Raises LaunchError, as when the kernel is called.
+    A problem of at most `MACS` runs whole, on data. Raises LaunchError, as when the kernel is called.
     """
-    asked = kernel.sample
-    if asked is not None and asked <= _QUICK:
-        return simulate(kernel, problem, sample=asked)
-    if asked is None and problem.macs <= MACS:
-        return simulate(kernel, problem, seed=seed)
+    if problem.macs <= MACS:
+        return simulate(kernel, problem, seed=0)
     limit = min(kernel.time_limit, _PROBE_SECONDS)
     probe = simulate(kernel, problem, sample=_PROBE, time_limit=limit)
     # of launches that are alike each does its share; those of many small blocks are cheap
     fewest = min((math.prod(launch["grid"]) for launch in probe.launches), default=0)
     blocks = max(_LEAST // max(1, len(probe.launches)), MACS * fewest // problem.macs)
-    found = simulate(kernel, problem, sample=blocks) if blocks > _PROBE else probe
-    if asked is None:
-        return found
-    most = int(kernel.time_limit * max(blocks, _PROBE) / found.counters["seconds"])
-    if min(asked, fewest) > most:
-        raise ProblemError(
-            f"sample={asked:,}: the simulator does about {most:,} blocks of {kernel.name} within "
-            f"{kernel.time_limit:g} s; ask for less, or load(..., time_limit=SECONDS)"
-        )
-    return simulate(kernel, problem, sample=asked)
+    return simulate(kernel, problem, sample=blocks) if blocks > _PROBE else probe
 
 
 def simulate(

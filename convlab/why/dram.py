@@ -26,7 +26,7 @@ from ..machine.device import Gpu
 from ..sim import Trace
 from ..words.format import Format
 from ..words.problem import Problem
-from .flow import Rows
+from .flow import Call, Rows, asked
 from .order import Order, learn
 
 AIM = 1.5  # a number is given if it is within this factor of both ends
@@ -48,25 +48,30 @@ class Traffic:
     once: float = 0.0  # if each array moved once
 
     @property
-    def known(self) -> bool:
-        return self.high <= AIM**2 * self.low
+    def bytes(self) -> float | None:
+        """Within `AIM` of both ends; None where that cannot be."""
+        return math.sqrt(self.low * self.high) if self.high <= AIM**2 * self.low else None
 
     @property
-    def bytes(self) -> float:
-        """Within `AIM` of both ends, if it is known."""
-        return math.sqrt(self.low * self.high)
+    def note(self) -> str:
+        """What the bytes rest on, or why they are not told, in a line."""
+        if self.bytes is not None:
+            text = "the bytes of DRAM are a model's of what the L2 keeps"
+            return text + f", of blocks in the order {self.order}" * bool(self.order)
+        low, high = (f"{size / 1e6:,.4g}" for size in (self.low, self.high))
+        return f"the bytes of DRAM are not predicted ({low} to {high} MB): {self.unknown}"
 
     @property
     def assumed(self) -> float:
         """What a prediction of the time goes by: where it is not known, each array once."""
-        return self.bytes if self.known else max(self.low, self.once)
+        return max(self.low, self.once) if self.bytes is None else self.bytes
 
     @classmethod
     def of(cls, parts: Sequence[Traffic]) -> Traffic:
         """Return the sum of several functions'."""
         low, high, once = (sum(getattr(p, end) for p in parts) for end in ("low", "high", "once"))
         orders = dict.fromkeys(part.order for part in parts if part.order)
-        reasons = dict.fromkeys(part.unknown for part in parts if not part.known)
+        reasons = dict.fromkeys(part.unknown for part in parts if part.bytes is None)
         return cls(low, high, "; ".join(orders), "; ".join(reasons), once)
 
 
@@ -80,26 +85,24 @@ class _Touched(NamedTuple):
 
 
 def traffic(
-    problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: Rows, launches: Rows,
-    once: Mapping[tuple[str, str], float], held: int,
+    problem: Problem, format: Format, gpu: Gpu, counted: Trace, call: Call,
+    once: Mapping[tuple[str, str], float],
 ) -> Traffic:  # fmt: skip
     """Return what a function's launches move, each with a cold cache, as ncu has it.
 
-    `lines` were counted on its own lines; `once` has the bytes of each (kind, array) if all that
-    is asked for moves once; `held` is how many blocks an SM holds.
+    `once` has the bytes of each (kind, array) if all that is asked for moves once.
     """
+    launches = call.launches
     loads = sum(size for (kind, _), size in once.items() if kind != "store") / len(launches)
     stores = sum(size for (kind, _), size in once.items() if kind == "store") / len(launches)
     cache = gpu.l2_bytes
     if any(kind == "atomic" for kind, _ in once):
-        most = 64.0 * sum(row["units"] for row in lines if row["space"] == "global")
+        most = 64.0 * sum(row["units"] for row in call.lines if row["space"] == "global")
         reads, why = loads * len(launches), "it does atomics on global memory"
         return Traffic(reads, most, "", why, reads + stores * len(launches))
     fetched, order, unknown = (loads, loads), None, ""
     if loads + stores > min(SHARES) * cache:
-        fetched, order, unknown = _fetched(
-            problem, format, gpu, counted, lines, launches, once, held, loads
-        )
+        fetched, order, unknown = _fetched(problem, format, gpu, counted, call, once, loads)
     kept = min(stores, cache * stores / (fetched[0] + stores)) if stores else 0.0
     ends = fetched[0] + stores - kept, fetched[1] + (stores if stores > _STAYS * cache else 0.0)
     low, high = (len(launches) * end for end in ends)
@@ -108,17 +111,17 @@ def traffic(
     return Traffic(low, high, str(order or ""), unknown, len(launches) * (loads + stores))
 
 
-def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: Rows,
-             launches: Rows, once: Mapping[tuple[str, str], float], held: int, loads: float
-             ) -> tuple[tuple[float, float], Order | None, str]:  # fmt: skip
+def _fetched(
+    problem: Problem, format: Format, gpu: Gpu, counted: Trace, call: Call,
+    once: Mapping[tuple[str, str], float], loads: float,
+) -> tuple[tuple[float, float], Order | None, str]:  # fmt: skip
     """Both ends of what a launch reads where not all fits, the order, and why they are apart."""
+    launches = call.launches
     mine = {id(entry) for entry in launches}
     numbers = {n for n, entry in enumerate(counted.launches) if id(entry) in mine}
     reaches = [row for row in counted.reaches if row["launch"] in numbers]
-    asked = sum(32.0 * row["units"] for row in lines
-                if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    blocks = sum(math.prod(entry["grid"]) for entry in launches) / len(launches)
-    most = max(loads, asked / len(launches))
+    blocks = call.blocks / len(launches)
+    most = max(loads, asked(call.lines, "load") / len(launches))
     read = {array for kind, array in once if kind != "store"} - {"several", "code"}
     arrays = {row["array"] for row in reaches}
     if not reaches or not read <= arrays:
@@ -137,7 +140,8 @@ def _fetched(problem: Problem, format: Format, gpu: Gpu, counted: Trace, lines: 
     if not a_block.agrees(reaches):
         unknown = "its blocks read other parts of x than those that their outputs need"
         return (loads, most), order, unknown
-    missed = a_block.missed([share * gpu.l2_bytes for share in SHARES], held * gpu.sms)
+    wave = call.occupancy(gpu).blocks * gpu.sms
+    missed = a_block.missed([share * gpu.l2_bytes for share in SHARES], wave)
     if missed is None:
         return (loads, most), order, "its blocks touch too many parts of x"
     low, high = (min(max(size, loads), most) for size in missed)
@@ -154,7 +158,7 @@ class _Blocks:
         self.of_group = problem.C // problem.groups
         self.together = problem.C if format.x.layout == "NHWC" else 1  # neighbours of one pixel
         self.filter = self.of_group * problem.R * problem.S * self.items["w"]  # bytes of one k
-        of_y = [axis.tiles for axis in order.axes]
+        of_y = [axis.tiles for axis in order.values()]
         self.y_bytes = math.prod(problem.y_shape) * self.items["y"] / math.prod(of_y)
         self.workspace = once.get(("load", "workspace"), 0.0)
 
@@ -219,9 +223,9 @@ class _Blocks:
             groups = order["g"].tile if "g" in order else 1
             yield _Touched("x", part[there], block[there], run * item * self.of_group * groups)
         if "workspace" in self.arrays and self.workspace:  # columns of its pixels, of its group
-            tiles, axes = order.tiles(blocks), [axis for axis in order.axes if axis.name != "k"]
-            sizes = [axis.tiles for axis in axes]
-            number = np.ravel_multi_index([tiles[axis.name] for axis in axes], sizes)
+            tiles, names = order.tiles(blocks), [name for name in order if name != "k"]
+            sizes = [order[name].tiles for name in names]
+            number = np.ravel_multi_index([tiles[name] for name in names], sizes)
             yield _Touched("workspace", number, blocks, self.workspace / math.prod(sizes))
         yield _Touched("y", blocks, blocks, self.y_bytes)
 

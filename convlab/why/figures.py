@@ -1,4 +1,4 @@
-"""Figures of plain data: the roofline, what lines cost, which addresses a warp touches."""
+"""Figures of plain data: the roofline, and which addresses a warp touches."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from ..show.plot import INK, PALETTE, Chart, colors, styled
 from ..words.problem import Problem
 
-_BLUE, _ORANGE, *_, _RED = PALETTE[:6]
+_BLUE, *_, _RED = PALETTE[:6]
 _FRAMED = "the 32-byte sectors that move; number: lane, +: and others"
 _BESIDE = {"textcoords": "offset points", "fontsize": 8}
 
@@ -72,34 +71,6 @@ def roofline(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,g}")
     axes.grid()
-
-
-def line_costs(axes: Axes, lines: pd.DataFrame, most: int = 8) -> None:
-    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least.
-
-    Of each line: name, space, units, ideal_units, share.
-    """
-    if lines.empty:
-        axes.text(0.5, 0.5, "no counts by line", ha="center")
-        return
-    lines = lines.sort_values("units", ascending=False, kind="stable", ignore_index=True)[:most]
-    for space, name, color in (("global", "sectors (global)", _BLUE),
-                               ("shared", "wavefronts (shared)", _ORANGE)):  # fmt: skip
-        rows = lines[lines["space"] == space]
-        if len(rows):
-            axes.barh(rows.index, rows["units"], color=color, edgecolor=INK, lw=0.6, label=name)
-    axes.vlines(lines["ideal_units"], lines.index - 0.45, lines.index + 0.45, colors="black", lw=2)
-    past = lines[["units", "ideal_units"]].max(axis=1)
-    for y, share in lines["share"].items():
-        axes.annotate(f"{share:.0%}", (past[y], y), (4, 0), va="center", **_BESIDE)
-    labels = [text if len(text) <= 40 else text[:39] + "…" for text in lines["name"]]
-    labels = [text.replace("$", r"\$") for text in labels]
-    axes.set_yticks(lines.index, labels, fontsize=7.5, family="monospace")
-    axes.set(ylim=(len(lines) - 0.4, -0.6), xlabel="sectors or wavefronts; black: the least",
-             xlim=(0, 1.15 * lines["units"].max()))  # fmt: skip
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(axis="x")
-    axes.legend(loc="lower right")
 
 
 class Request(NamedTuple):
@@ -240,23 +211,29 @@ def footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: str = "
     From rows of n, c, h, w, times: how often each element that was touched at all was.
     """
     chart = Chart(8, 4.2)
-    left, right = chart.subplots(1, 2)
-    left.set(xlabel="w (column)", ylabel="h (row)")
-    right.set(xlabel="q (column)", ylabel="p (row)")
     words = []
-    for axes, part, name, what, shape, pad in (
-        (left, x, "x", "read", problem.x_shape, problem.padding),
-        (right, y, "y", "written", problem.y_shape, (0, 0)),
-    ):
+    for axes, part, name, what, shape, labels in zip(
+        chart.subplots(1, 2), (x, y), "xy", ("read", "written"),
+        (problem.x_shape, problem.y_shape), (("h", "w"), ("p", "q")), strict=True,
+    ):  # fmt: skip
+        axes.set(xlabel=f"{labels[1]} (column)", ylabel=f"{labels[0]} (row)")
         if part.empty:
             axes.set(title=f"nothing of {name} is {what}", xticks=[], yticks=[])
             continue
-        images, channels = part["n"].nunique(), part["c"].nunique()
-        first = part[part["n"] == part["n"].min()]
+        channels, first = part["c"].nunique(), part[part["n"] == part["n"].min()]
         (top, start), (low, end) = (first[["h", "w"]].agg(of) for of in ("min", "max"))
         grid = np.zeros((low - top + 1, end - start + 1))
         np.add.at(grid, (first["h"] - top, first["w"] - start), first["times"])
-        drawn = _draw_image(axes, grid, (top, start), shape[2:], pad)
+        drawn = axes.imshow(
+            grid, cmap=colormaps["cividis"].with_extremes(under="white"), vmin=0.5,
+            vmax=max(grid.max(), 1.5), aspect="auto", interpolation="nearest",
+            extent=(start, end + 1, low + 1, top),
+        )  # fmt: skip
+        _frame(axes, 0, 0, shape[3], shape[2], INK)
+        margin = max(2, max(grid.shape) // 8)
+        axes.set(xlim=(start - margin, end + 1 + margin), ylim=(low + 1 + margin, top - margin))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
         label = f"times {what}, all channels"
         chart.colorbar(drawn, ax=axes, fraction=0.05, pad=0.02, label=label)
         where = f"{name}: rows {top} to {low}, columns {start} to {end}"
@@ -264,26 +241,6 @@ def footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: str = "
         axes.set_title(f"{where}\nof {what_of}")
         times = part["times"].mean()
         often = f", each {'once' if times == 1 else f'{times:.3g} times'}" if name == "x" else ""
-        several = f", of {images} images" if images > 1 else ""
-        words.append(f"{len(part):,} elements of {name} {what}{often}{several}")
+        words.append(f"{len(part):,} elements of {name} {what}{often}")
     chart.suptitle("\n".join(filter(None, (title, "; ".join(words)))), fontsize=10)
     return chart
-
-
-def _draw_image(axes: Axes, grid: np.ndarray, corner: tuple[int, int], size: tuple[int, int],
-                pad: tuple[int, int]) -> AxesImage:  # fmt: skip
-    """One image, around what was touched of it."""
-    (top, start), (height, width), margin = corner, size, max(2, max(grid.shape) // 8)
-    low, end = top + grid.shape[0], start + grid.shape[1]
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    drawn = axes.imshow(
-        grid, cmap=colormaps["cividis"].with_extremes(under="white"), vmin=0.5,
-        vmax=max(grid.max(), 1.5), aspect="auto", interpolation="nearest", origin="upper",
-        extent=(start, end, low, top),
-    )  # fmt: skip
-    _frame(axes, 0, 0, width, height, INK)
-    across = max(start - margin, -pad[1] - 1), min(end + margin, width + pad[1] + 1)
-    down = min(low + margin, height + pad[0] + 1), max(top - margin, -pad[0] - 1)
-    axes.set(xlim=across, ylim=down)
-    return drawn

@@ -9,9 +9,12 @@ the first runs T // U times and the copies run where T % U reaches them.
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from ..machine.device import Gpu
 from .sass import Function, Instruction, Loop, demangled
+from .work import Occupancy, occupancy
 
 Rows = Sequence[Mapping[str, Any]]
 Block = list[Instruction]  # or the part of one that lies in one loop and outside the loops in it
@@ -152,23 +155,52 @@ def _division(function: Function) -> set[int]:
     return calls | {i.address for i in function.instructions if i.address > max(leaves)}
 
 
-def launched(
-    functions: Sequence[Function], lines: Rows, launches: Rows
-) -> list[tuple[Function, list]]:
-    """Return the functions that some launches mean, each once, with its launches."""
+@dataclass(frozen=True)
+class Call:
+    """A function, its launches, if they are known, and what was counted on its own lines."""
+
+    function: Function
+    launches: Rows = ()
+    lines: Rows = ()
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return -(-math.prod(self.launches[0]["block"]) // 32)
+
+    @property
+    def blocks(self) -> int:
+        """Of all launches."""
+        return sum(math.prod(entry["grid"]) for entry in self.launches)
+
+    def occupancy(self, gpu: Gpu) -> Occupancy:
+        first = self.launches[0]
+        shared = self.function.static_shared + first["shared_bytes"]
+        return occupancy(gpu, math.prod(first["block"]), self.function.registers, shared)
+
+
+def calls(functions: Sequence[Function], lines: Rows, launches: Rows) -> list[Call]:
+    """Return the functions that some launches mean, each once."""
     found: dict[str, tuple[Function, list]] = {}
     meant = functools.cache(lambda name: find_function(functions, name, lines))
     for entry in launches:
         if function := meant(entry["kernel"]):
             found.setdefault(function.symbol, (function, []))[1].append(entry)
-    return list(found.values())
+    return [Call(f, entries, _lines_of(f, lines)) for f, entries in found.values()]
 
 
-def lines_of(function: Function, lines: Rows) -> list[Mapping[str, Any]]:
-    """Return what was counted on a function's own lines."""
+def _lines_of(function: Function, lines: Rows) -> Rows:
     own = {i.line for i in function.instructions if i.access and i.line}
     return [row for row in lines if function.holds(row)
             and any(abs(row["line"] - line) <= 1 for line in own)]  # fmt: skip
+
+
+def asked(lines: Rows, kind: str, array: str | None = None) -> float:
+    """Return the bytes of all sectors that were asked for, of an array or of all."""
+    return 32.0 * sum(
+        row["units"] for row in lines
+        if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"])
+    )  # fmt: skip
 
 
 def find_function(functions: Sequence[Function], name: str, lines: Rows = ()) -> Function | None:

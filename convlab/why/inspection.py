@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -38,8 +38,8 @@ class Inspection(Result):
     predicted : a `model.Prediction`, or None.
     findings : what the simulator found wrong.
     notes : lines: what is missing and what to do about it; what was assumed.
-    source, made, ceilings, file : the kernel's lines; machine instructions by line; what the
-        roofline is drawn from; the name of the kernel's own file: functions may be a header's.
+    source, ceilings, file : the kernel's lines; what the roofline is drawn from; the name of the
+        kernel's own file: functions may be a header's.
     """
 
     kernel: str
@@ -53,17 +53,14 @@ class Inspection(Result):
     predicted: Prediction | None
     findings: tuple[Any, ...]
     notes: tuple[str, ...]
-    source: tuple[str, ...] = ()
-    made: Mapping[int, int] = field(default_factory=dict)
-    ceilings: Ceilings | None = None
-    file: str = ""
+    source: tuple[str, ...]
+    ceilings: Ceilings
+    file: str
 
     @property
-    def peaks(self) -> tuple[float, dict[str, float]] | None:
+    def peaks(self) -> tuple[float, dict[str, float]]:
         """Bytes a second, and flops a second of each unit."""
         best = self.ceilings
-        if best is None:
-            return None
         units = {"fp32": best.fp32_flops}
         if best.tf32_flops > best.fp32_flops:  # it has tensor cores
             units["TF32"] = best.tf32_flops
@@ -84,29 +81,22 @@ class Inspection(Result):
         moved = (self.measured or {}).get("counters", {}).get("dram_bytes")
         if moved:
             return moved, "measured"
-        told = self.predicted.dram_bytes if self.predicted else None
+        told = self.predicted.dram.bytes if self.predicted else None
         return (told, "predicted") if told else None
 
     @property
     def sentence(self) -> str:
-        """What limits the kernel, in short."""
-        what = f"{self.kernel} on {self.problem.label}"
-        if self.predicted is None:
-            return f"{what}, {self.gpu.name}: no verdict, see the notes"
-        model = f"says a model of {self.gpu.name} ({self._times})"
-        return f"{what}: limited by {self.predicted.limit}, {model}"
+        """What limits the kernel."""
+        return f"{self.kernel} on {self.problem.label}, {self.gpu.name}: {self.verdict}"
 
     @property
     def verdict(self) -> str:
         """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
-        if self.predicted is None:
+        model = self.predicted
+        if model is None:
             return "no verdict: see the notes"
-        return f"the model's verdict: {self.predicted.verdict}; it predicts {self._times}"
-
-    @property
-    def _times(self) -> str:
         seen = f", measured: {short(self.ms)} ms" if self.ms else ""
-        return f"{short(self.predicted.ms)} ms{seen}"
+        return f"the model's verdict: {model.verdict}; it predicts {short(model.ms)} ms{seen}"
 
     @property
     def row(self) -> dict[str, Any]:
@@ -117,7 +107,7 @@ class Inspection(Result):
             "floor, ms": self._least("time"),
             "model, ms": model.ms if model else None,
             "measured, ms": self.ms,
-            "limited by": model.limit if model else "-",
+            "limited by": model.slowest.limited_by if model else "-",
         }
 
     def _least(self, quantity: str) -> float:
@@ -129,7 +119,7 @@ class Inspection(Result):
         for finding in self.findings:
             found.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
         rows = [row for row in self.lines.to_dict("records") if row["file"] == self.file]
-        return Listing(self.kernel, self.source, rows, found, self.made, self.issued)
+        return Listing(self.kernel, self.source, rows, found, self.issued)
 
     @property
     def issued(self) -> dict[int, float]:
@@ -139,19 +129,20 @@ class Inspection(Result):
 
     def costly(self, most: int = 5) -> pd.DataFrame:
         """Return the source lines that cost most: of instructions issued, sectors, wavefronts."""
-        shares = {"issued": self.predicted.issued if self.predicted else {}}
-        shares |= {"sectors": Counter(), "wavefronts": Counter()}
-        for row in self.lines.to_dict("records"):
-            of = shares["sectors" if row["space"] == "global" else "wavefronts"]
-            of[row["file"], row["line"]] += row["share"]
-        rows = [
-            dict(zip(("line", "source"), self._told(*place)))
-            | {name: of.get(place, 0.0) for name, of in shares.items()}
-            for place in dict.fromkeys(place for of in shares.values() for place in of)
+        issued = self.predicted.issued if self.predicted else {}
+        rows = [(*place, "issued", share) for place, share in issued.items()]
+        rows += [
+            (row["file"], row["line"], _COSTS[1 + (row["space"] == "shared")], row["share"])
+            for row in self.lines.to_dict("records")
         ]
-        frame = pd.DataFrame(rows, columns=["line", *_COSTS, "source"])
-        cost = frame[_COSTS].max(axis=1)
-        return frame.loc[cost.sort_values(ascending=False, kind="stable").index[:most]]
+        long = pd.DataFrame(rows, columns=["file", "number", "cost", "share"])
+        frame = long.pivot_table("share", ["file", "number"], "cost", "sum", fill_value=0.0)
+        frame = frame.reindex(columns=_COSTS, fill_value=0.0)
+        dearest = frame.max(axis=1).sort_values(ascending=False, kind="stable").index[:most]
+        told = [self._told(*place) for place in dearest]
+        frame = frame.loc[dearest].assign(source=[text for _, text in told])
+        frame.insert(0, "line", [line for line, _ in told])
+        return frame.reset_index(drop=True)
 
     def _told(self, file: str, line: int) -> tuple[str, str]:
         """A line's number, with the file if it is another, and its text."""
@@ -184,8 +175,8 @@ class Inspection(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """The verdict, what warps execute, the prediction's parts, and the findings."""
-        lines = [self.verdict]
+        """What warps execute, the prediction's parts, and the findings."""
+        lines = []
         looped = {p.name: p.looped for p in self.predicted.parts} if self.predicted else {}
         for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
             mix = rows.set_index("kind")
@@ -197,34 +188,27 @@ class Inspection(Result):
                 each = mix["count"].drop(of[0]) / mix["count"][of[0]]
                 mix = ", ".join(f"{per:.2g} {kind}" for kind, per in each[each >= 0.005].items())
                 lines.append(f"{name} executes with each {of[0]}: {mix}")
-        lines += str(self.predicted).splitlines() if self.predicted else []
+        lines += [f"predicted: {part}" for part in self.predicted.parts] if self.predicted else []
         lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
         return lines
 
     @styled
     def figure(self) -> Chart:
-        """Draw the roofline and the lines that cost most."""
-        chart = Chart(11, 4.4)
-        left, right = chart.subplots(1, 2, width_ratios=(5, 4))
-        if self.peaks is None:
-            left.text(0.5, 0.5, f"no ceilings are known for {self.gpu.name}", ha="center")
-        else:
-            left.set_title(f"roofline, {self.gpu.name}")
-            figures.roofline(left, self._points(), *self.peaks)
-        places = self.lines[["file", "line", "kind"]].values if len(self.lines) else ()
-        told = [(*self._told(file, line), kind) for file, line, kind in places]
-        names = [f"{line} {kind}  {text}" for line, text, kind in told]
-        figures.line_costs(right, self.lines.assign(name=names))
-        notes = [self.predicted.dram_note] if self.predicted else []
+        """Draw the roofline."""
+        chart = Chart(8, 4.4)
+        axes = chart.subplots()
+        axes.set_title(f"roofline, {self.gpu.name}")
+        figures.roofline(axes, self._points(), *self.peaks)
+        notes = [self.predicted.dram.note] if self.predicted else []
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
     def _points(self) -> list[figures.Point]:
         """The problem's own intensity, the model's point, and the measured one."""
         flops, least = self.problem.flops, 1e6 * self._least("DRAM traffic")
         points = [figures.Point("each byte once", flops / max(least, 1), 0, "floor")]
-        if self.predicted and self.predicted.dram_bytes:
-            moved = self.predicted.dram_bytes
-            rate = flops / (self.predicted.ms / 1e3)
+        model = self.predicted
+        if model and (moved := model.dram.bytes):
+            rate = flops / model.ms * 1e3
             points.append(figures.Point(self.kernel, flops / moved, rate, "predicted"))
         if self.ms and self.dram_bytes:
             moved, kind = self.dram_bytes
@@ -235,13 +219,11 @@ class Inspection(Result):
     @property
     def about(self) -> dict[str, Any]:
         """What JSON has beside the quantities."""
-        measured = {k: v for k, v in (self.measured or {}).items() if k != "functions"}
         return {
             "kernel": self.kernel, "problem": str(self.problem), "gpu": self.gpu.name,
             "functions": self.static, "sass": self.sass, "lines": self.lines,
-            "issued": self.issued, "verdict": self.verdict, "measured": measured or None,
-            "predicted": self.predicted.to_dict() if self.predicted else None,
-            "findings": [{"line": f.line, "kind": f.kind, "text": f.text} for f in self.findings],
+            "issued": self.issued, "verdict": self.verdict, "measured": self.measured,
+            "predicted": self.predicted and vars(self.predicted), "findings": self.findings,
         }  # fmt: skip
 
 

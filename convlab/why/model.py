@@ -10,8 +10,10 @@ error, also on what the two constants (`FITTED`) were not fitted to.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from ..machine.device import Ceilings, Gpu
 from ..show.result import short
@@ -19,9 +21,9 @@ from ..sim import Trace
 from ..words.format import FLOAT32, Format
 from ..words.problem import Problem
 from .dram import Traffic, traffic
-from .flow import Rows, executions, launched, lines_of
-from .sass import Function, in_order
-from .work import FP32, SCHEDULERS, Work, missed, occupancy
+from .flow import Call, asked, executions
+from .sass import in_order
+from .work import SCHEDULERS, Work, missed
 
 DRAM_SHARE = 0.9  # of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s
 LIBRARY_SHARE = 0.75  # of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s
@@ -42,17 +44,17 @@ class Constants(NamedTuple):
 
 
 FITTED = Constants(sustained=0.82, overlap=2.5)
-# Resources in words: what limits, and in short.
+# Resources in words.
 WORDS = {
-    "issue": ("the schedulers, which issue one instruction a cycle", "issue slots"),
-    "fp32": ("the fp32 units", "the fp32 units"),
-    "integer": ("integer arithmetic: indices and borders", "integer arithmetic"),
-    "shared": ("shared-memory wavefronts", "shared-memory wavefronts"),
-    "L1": ("requests to L1", "requests to L1"),
-    "L2": ("bytes between L2 and the SMs", "L2"),
-    "DRAM": ("bytes of DRAM", "DRAM"),
-    "tensor": ("the tensor cores", "the tensor cores"),
-    "waiting": ("waits that too few warps hide: latencies and barriers", "waits"),
+    "issue": "the schedulers, which issue one instruction a cycle",
+    "fp32": "the fp32 units",
+    "integer": "integer arithmetic: indices and borders",
+    "shared": "shared-memory wavefronts",
+    "L1": "requests to L1",
+    "L2": "bytes between L2 and the SMs",
+    "DRAM": "bytes of DRAM",
+    "tensor": "the tensor cores",
+    "waiting": "waits that too few warps hide: latencies and barriers",
 }
 
 
@@ -74,10 +76,9 @@ class Part:
     looped: float = 0.0
     file: str = ""
 
-    @property
-    def ffma(self) -> float:
-        """The additions, products and multiply-adds that warps execute."""
-        return sum(self.mix.get(kind, 0.0) for kind in FP32)
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in self.longest[:4] if t)
+        return f"{self.name}, {short(1e3 * self.seconds)} ms; busy with {shown}"
 
     @property
     def limited_by(self) -> str:
@@ -96,36 +97,15 @@ class Part:
     def time(self, constants: Constants) -> float:
         sm = self.sm_seconds / (constants.sustained if self.mix else 1)
         together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
-        p = constants.overlap
-        longest = max(together)
-        if not longest:
-            return LAUNCH_SECONDS
-        return longest * sum((t / longest) ** p for t in together) ** (1 / p) + LAUNCH_SECONDS
+        return float(np.linalg.norm(together, constants.overlap)) + LAUNCH_SECONDS
 
 
 @dataclass(frozen=True)
 class Prediction:
     """A predicted time: a model's, not a measurement. It has at least one part."""
 
-    problem: Problem
-    gpu: str
     parts: tuple[Part, ...]
     dram: Traffic
-
-    @property
-    def dram_bytes(self) -> float | None:
-        """The bytes through DRAM; None where the model cannot tell."""
-        return self.dram.bytes if self.dram.known else None
-
-    @property
-    def dram_note(self) -> str:
-        """What the bytes through DRAM rest on, or why they are not told, in a line."""
-        found = self.dram
-        if found.known:
-            text = "the bytes of DRAM are a model's of what the L2 keeps"
-            return text + f", of blocks in the order {found.order}" * bool(found.order)
-        low, high = (f"{size / 1e6:,.4g}" for size in (found.low, found.high))
-        return f"the bytes of DRAM are not predicted ({low} to {high} MB): {found.unknown}"
 
     @property
     def ms(self) -> float:
@@ -146,48 +126,22 @@ class Prediction:
         return shares
 
     @property
-    def limit(self) -> str:
-        """What limits the slowest part, in short."""
-        return WORDS[self.slowest.limited_by][1]
-
-    @property
     def verdict(self) -> str:
         """What limits the kernel, in a sentence."""
         slowest = self.slowest
         (first, most), *others = [(name, t / slowest.seconds) for name, t in slowest.longest]
-        text = f"{WORDS[first][0]} ({most:.0%} of its time)"
-        text += "".join(f", then {WORDS[name][1]} ({share:.0%})" for name, share in others[:1]
+        text = f"{WORDS[first]} ({most:.0%} of its time)"
+        text += "".join(f", then {WORDS[name]} ({share:.0%})" for name, share in others[:1]
                         if share > 0.2)  # fmt: skip
         share = 1e3 * slowest.seconds / self.ms
         return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {text}"
 
-    def __str__(self) -> str:
-        lines = [f"about {short(self.ms)} ms on {self.gpu} for {self.problem.label} (a model's)"]
-        for part in self.parts:
-            shown = ", ".join(f"{name} {short(1e3 * t)}" for name, t in part.longest[:4] if t)
-            lines.append(f"  {part.name}: {short(1e3 * part.seconds)} ms; busy with {shown}")
-        return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
-        return {
-            "model": True, "verdict": self.verdict, "ms": self.ms,
-            "gpu": self.gpu, "problem": str(self.problem), "dram_bytes": self.dram_bytes,
-            "dram_bytes_between": [self.dram.low, self.dram.high],
-            "parts": [
-                {"name": part.name, "ms": 1e3 * part.seconds, "limited_by": part.limited_by,
-                 "terms_ms": {name: 1e3 * value for name, value in part.terms.items()},
-                 "executed": dict(part.mix)}
-                for part in self.parts
-            ],
-        }  # fmt: skip
-
 
 def predict(
-    problem: Problem, gpu: Gpu, functions: Sequence[Function], counted: Trace,
+    problem: Problem, gpu: Gpu, called: Sequence[Call], counted: Trace,
     ceilings: Ceilings | None = None, format: Format = FLOAT32,
 ) -> Prediction | None:  # fmt: skip
-    """Predict a kernel's time, from what was compiled for a GPU and counted on the problem.
+    """Predict a kernel's time, from what was compiled for a GPU, launched and counted.
 
     Without measured ceilings shares of the datasheet's are used. None if nothing of what was
     compiled is what was launched.
@@ -196,80 +150,62 @@ def predict(
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
     rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
     arrays: dict[str, float] = format.bytes(problem)
-    arrays["workspace"] = _asked(counted.lines, "store", "workspace")
+    arrays["workspace"] = asked(counted.lines, "store", "workspace")
     # filters laid out by the kernel, of which some blocks tell how far they reach
     planned = [row["high"] for row in counted.reaches if row["array"] == "plan"]
     arrays["plan"] = max(planned, default=arrays["w"])
     arrays["several"] = sum(arrays[name] for name in ("x", "w", "bias", "workspace"))
-    called = []
-    for function, launches in launched(functions, counted.lines, counted.launches):
-        shared = function.static_shared + launches[0]["shared_bytes"]
-        threads = math.prod(launches[0]["block"])
-        held = occupancy(gpu, threads, function.registers, shared).blocks
-        if lines := lines_of(function, counted.lines):
-            called.append((function, launches, lines, held))
+    called = [call for call in called if call.lines]
     # of a header's lines that are inlined, as asynchronous copies are, one function's are known
-    strays = [row for row in counted.lines if not any(f.holds(row) for f, *_ in called)]
-    moved = [
-        traffic(problem, format, gpu, counted, rows, launches,
-                _once(rows, arrays | {"code": function.bytes * len(launches)}), held)
-        for function, launches, lines, held in called
-        if (rows := [*lines, *strays * (len(called) == 1)])
-    ]  # fmt: skip
-    if len(called) > 1 and (shared := _asked(strays, "load") + _asked(strays, "store")):
+    strays = [row for row in counted.lines if not any(c.function.holds(row) for c in called)]
+    moving = called
+    if len(called) == 1:
+        moving = [replace(called[0], lines=[*called[0].lines, *strays])]
+    moved = [traffic(problem, format, gpu, counted, call, _once(call, arrays)) for call in moving]
+    if len(called) > 1 and (shared := asked(strays, "load") + asked(strays, "store")):
         moved.append(Traffic(0.0, shared, "", "several functions share the lines of a header"))
     misses, of_load = missed(counted.counters, sum(each.assumed for each in moved))
     parts = [
-        _part(gpu, function, launches, lines, counted.executed.get(function.file, {}), misses,
-              of_load, dram.assumed / bandwidth, held)
-        for (function, launches, lines, held), dram in zip(called, moved, strict=False)
+        _part(gpu, call, counted.executed.get(call.function.file, {}), misses, of_load,
+              dram.assumed / bandwidth)
+        for call, dram in zip(called, moved, strict=False)
     ]  # fmt: skip
     if library := counted.counters.get("library_bytes"):
         busy = problem.flops / rate  # tiles of 128x128, at a large product's rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
         moved.append(Traffic(library, library, once=library))
-    return Prediction(problem, gpu.name, tuple(parts), Traffic.of(moved)) if parts else None
+    return Prediction(tuple(parts), Traffic.of(moved)) if parts else None
 
 
-def _asked(lines: Rows, kind: str, array: str | None = None) -> float:
-    """The bytes of all sectors that were asked for, of an array or of all."""
-    return 32.0 * sum(
-        row["units"] for row in lines
-        if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"])
-    )  # fmt: skip
-
-
-def _once(lines: Rows, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
+def _once(call: Call, arrays: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """The bytes of each kind and array, and of the code, that a function accesses once, or asks."""
-    asked: Counter[tuple[str, str]] = Counter()
-    for row in lines:
+    sectors: Counter[tuple[str, str]] = Counter()
+    for row in call.lines:
         if row["space"] == "global":
-            asked[row["kind"], row["array"]] += 32.0 * row["units"]
-    found = {key: min(asked[key], arrays.get(key[1]) or asked[key]) for key in asked}
-    return found | {("load", "code"): arrays["code"]}
+            sectors[row["kind"], row["array"]] += 32.0 * row["units"]
+    found = {key: min(size, arrays.get(key[1]) or size) for key, size in sectors.items()}
+    return found | {("load", "code"): call.function.bytes * len(call.launches)}
 
 
-def _part(gpu: Gpu, function: Function, launches: Rows, lines: Rows,
-          executed: Mapping[int, float], misses: float, of_load: float,
-          dram_seconds: float, held: int) -> Part:  # fmt: skip
+def _part(gpu: Gpu, call: Call, executed: Mapping[int, float], misses: float, of_load: float,
+          dram_seconds: float) -> Part:  # fmt: skip
     """One function's part; a few blocks of an SM are whole ones, many even out."""
-    threads = math.prod(launches[0]["block"])
-    warps_each = -(-threads // 32)
-    blocks = sum(math.prod(entry["grid"]) for entry in launches)
-    warps = blocks * warps_each
+    function, lines, blocks = call.function, call.lines, call.blocks
+    warps = blocks * call.warps
     times = executions(function, lines, executed, warps)
     work = Work.of(function, times, lines, gpu, of_load, warps)
     per_sm = max(1.0, math.ceil(blocks / gpu.sms) if blocks < 20 * gpu.sms else blocks / gpu.sms)
     hertz = gpu.ghz * 1e9
-    seconds = work.cycles(warps_each, per_sm, min(held, per_sm) or 1) / hertz
-    of_a_scheduler = per_sm * warps_each / SCHEDULERS / (FITTED.sustained * hertz)
+    held = call.occupancy(gpu).blocks
+    seconds = work.cycles(call.warps, per_sm, min(held, per_sm) or 1) / hertz
+    of_a_scheduler = per_sm * call.warps / SCHEDULERS / (FITTED.sustained * hertz)
     terms = {name: of_a_scheduler * cycles for name, cycles in work.busy.items()}
     waits = seconds / FITTED.sustained - max(terms.values(), default=0.0)
     tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
     # what misses L1, and all stores
     requests = sum(row["requests"] for row in lines
                    if row["space"] == "global" and row["kind"] == "load")  # fmt: skip
-    through_l2 = min(_asked(lines, "load"), 32 * requests * misses) + _asked(lines, "store")
+    through_l2 = min(asked(lines, "load"), 32 * requests * misses) + asked(lines, "store")
     terms |= {
         "waiting": max(0.0, waits), "tensor": work.tensor_flops * warps / tensor_rate,
         "L2": through_l2 / (L2_BYTES * gpu.sms * hertz), "DRAM": dram_seconds,

@@ -9,12 +9,11 @@ flushes the caches before each pass and leaves the clock alone. Metric names: "N
 import io
 import os
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -29,8 +28,8 @@ from .sass import demangled
 
 TIME_LIMIT = 300.0  # seconds for all passes
 _MARK = "spin_kernel"  # torch's, which stands behind each of several calls
-# Short name: what ncu calls it. These are added over the functions of a call.
-SUMS: dict[str, str] = {
+# Short name: what ncu calls it.
+METRICS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
@@ -42,31 +41,21 @@ SUMS: dict[str, str] = {
     "ffma": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
     "fadd": "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
     "fmul": "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
-    "instructions": "smsp__inst_executed.sum",
     "dram_read_bytes": "dram__bytes_read.sum",
     "dram_write_bytes": "dram__bytes_write.sum",
     "l2_bytes": "lts__t_bytes.sum",
     "nanoseconds": "gpu__time_duration.sum",
 }
-METRICS = SUMS | {  # these are each function's own
-    "registers": "launch__registers_per_thread",
-    "active_warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
-}
-_REFUSALS = {
-    "ERR_NVGPUCTRPERM": "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or "
-    "let the machine's owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a "
-    "container, start it with --cap-add=SYS_ADMIN; most rented machines allow neither",
-    "already in use|ERR_NVGPUCTRUNAVAIL|driver resource": "another profiler (DCGM, a second ncu) "
-    "holds this GPU's counters: stop it, or `dcgmi profile --pause`",
-    "Failed to find metric|metrics? .* (not found|could not be found)": "this ncu does not know a "
-    "metric that is asked for: use the ncu of CUDA 12 or later",
-    "not supported|unsupported gpu": "this ncu does not support this GPU: use a newer one",
-}
+_FORBIDDEN = (
+    "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or let the machine's "
+    "owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a container, start it "
+    "with --cap-add=SYS_ADMIN; most rented machines allow neither"
+)
 
 
 def profile_each(
-    calls: Sequence[tuple[Kernel, Problem]], metrics: Sequence[str] = tuple(METRICS),
-    seed: int = 0, time_limit: float = TIME_LIMIT,
+    calls: Sequence[tuple[Kernel, Problem]], metrics: Iterable[str] = METRICS,
+    time_limit: float = TIME_LIMIT,
 ) -> list[pd.DataFrame]:  # fmt: skip
     """Count several calls in one process: few metrics take one pass. See `read_csv`.
 
@@ -83,7 +72,7 @@ def profile_each(
     torch.cuda.empty_cache()  # the other process needs the memory, too
     with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
         asked = Path(folder) / "asked"
-        asked.write_bytes(pickle.dumps((list(calls), seed, time_limit * 2 / 3)))
+        asked.write_bytes(pickle.dumps((list(calls), time_limit * 2 / 3)))
         command = [
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
@@ -100,7 +89,7 @@ def profile_each(
                 f"ncu did not finish within {time_limit:g} s; give a smaller problem"
             ) from None
     counters, refused = read_csv(done.stdout), refusal(done.stdout + done.stderr)
-    if counters is None or refused:
+    if counters.empty or refused:
         last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
         raise LaunchError(refused or f"ncu counted nothing: {(last or ['no output'])[0].strip()}")
     return split(counters, len(calls))
@@ -118,35 +107,33 @@ def split(counters: pd.DataFrame, calls: int) -> list[pd.DataFrame]:
 def refusal(output: str) -> str | None:
     """Explain in one line why ncu refused, or return None if it did not."""
     errors = [line for line in output.splitlines() if line.startswith("==ERROR==")]
-    for pattern, advice in _REFUSALS.items():
-        if any(re.search(pattern, line, re.IGNORECASE) for line in errors):
-            return advice
+    if any("ERR_NVGPUCTRPERM" in line for line in errors):
+        return _FORBIDDEN
     return f"ncu failed: {errors[0].removeprefix('==ERROR==').strip()}" if errors else None
 
 
-def read_csv(output: str) -> pd.DataFrame | None:
-    """Read what ``ncu --csv --page raw --print-units base`` printed; None if there is no table.
+def read_csv(output: str) -> pd.DataFrame:
+    """Read what ``ncu --csv --page raw --print-units base`` printed; empty if there is no table.
 
     The table is a header, perhaps a row of units, and a row for each launch; other lines may stand
     around it. Returned are function, grid, block and each metric by its short name, NaN for "n/a".
     """
     text = "\n".join(line for line in output.splitlines() if line.startswith('"'))
     if not text.startswith('"ID"'):
-        return None
+        return pd.DataFrame()
     table = pd.read_csv(io.StringIO(text), dtype=str)
     table = table[table["ID"].notna()].reset_index(drop=True)
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {"function": table["Kernel Name"].map(demangled), "grid": table["Grid Size"],
          "block": table["Block Size"]}
         | {name: pd.to_numeric(table[metric].str.replace(",", ""), errors="coerce")
            for name, metric in METRICS.items() if metric in table}
     )  # fmt: skip
-    return frame if len(frame) else None
 
 
 def totals(frame: pd.DataFrame) -> dict[str, float]:
     """Add up a call's launches, under the names of the simulator's counters where it has them."""
-    found = {name: float(frame[name].sum()) for name in SUMS if name in frame}
+    found = {name: float(frame[name].sum()) for name in METRICS if name in frame}
     for side in ("requests", "wavefronts"):
         pair = [found.get(f"shared_{kind}_{side}") for kind in ("load", "store")]
         if None not in pair:
@@ -160,13 +147,13 @@ def totals(frame: pd.DataFrame) -> dict[str, float]:
 
 def main(asked: str) -> None:
     """Run launches between the profiler's start and stop: what ncu is put around."""
-    calls, seed, seconds = pickle.loads(Path(asked).read_bytes())
+    calls, seconds = pickle.loads(Path(asked).read_bytes())
     end = time.monotonic() + seconds
     for kernel, problem in calls:
         if time.monotonic() > end:
             break
         try:
-            _call(kernel, problem, seed)
+            _call(kernel, problem)
         except ConvlabError as error:
             print(f"{kernel.name} on {problem.label}: {error}", file=sys.stderr)
         torch.cuda.profiler.start()
@@ -176,8 +163,8 @@ def main(asked: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _call(kernel: Kernel, problem: Problem, seed: int) -> None:
-    launch = kernel.prepare(problem, *inputs(problem, seed, "cuda", format=kernel.format))
+def _call(kernel: Kernel, problem: Problem) -> None:
+    launch = kernel.prepare(problem, *inputs(problem, 0, "cuda", format=kernel.format))
     if launch.workspace is not None:
         launch.workspace.zero_()
     launch()  # a library makes its handle in the first call; it is not counted

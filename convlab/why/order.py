@@ -9,7 +9,7 @@ work in another way (persistent ones, swizzled grids) have none.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ _WAYS = (("n", "g", "k", "p", "q"), ("n", "g", "k", "pq"), ("g", "k", "npq"), ("
 class Axis:
     """One digit of a block's number: it counts tiles of so many of `size`, end to end."""
 
-    name: str
     tile: int
     size: int
     stride: int = 1  # how many blocks further its next tile is
@@ -35,24 +34,15 @@ class Axis:
         return -(-self.size // self.tile)
 
 
-@dataclass(frozen=True)
-class Order:
-    """The axes of a launch's blocks, the fastest first; those of one tile have no digit."""
-
-    axes: tuple[Axis, ...]
+class Order(dict[str, Axis]):
+    """The axes of a launch's blocks by name, the fastest first; those of one tile have no digit."""
 
     def tiles(self, blocks: np.ndarray) -> dict[str, np.ndarray]:
         """Return each block's tile along each axis."""
-        return {axis.name: blocks // axis.stride % axis.tiles for axis in self.axes}
-
-    def __getitem__(self, name: str) -> Axis:
-        return next(axis for axis in self.axes if axis.name == name)
-
-    def __contains__(self, name: str) -> bool:
-        return any(axis.name == name for axis in self.axes)
+        return {name: blocks // axis.stride % axis.tiles for name, axis in self.items()}
 
     def __str__(self) -> str:
-        digits = [f"{axis.tile} {axis.name}" for axis in self.axes if axis.tiles > 1]
+        digits = [f"{axis.tile} {name}" for name, axis in self.items() if axis.tiles > 1]
         return ", then ".join(digits) or "one block"
 
 
@@ -73,40 +63,37 @@ def learn(reaches: Sequence[Mapping[str, Any]], problem: Problem, stored: Storag
     blocks = np.array([row["block"] for row in reaches])
     _, launches = np.unique([row["launch"] for row in reaches], return_inverse=True)
     for way in _WAYS:
-        axes, starts = [], {}
+        axes, starts = {}, {}
         for name in way:
             size = np.prod([sizes[axis] for axis in name]).item()
             both = np.ravel_multi_index([at[axis] for axis in name], [sizes[a] for a in name])
             starts[name] = both[:, 0]
             tile = min(size, int((both[:, 1] - both[:, 0]).max()) + 1)
-            axes.append(Axis(name, tile, size))
+            axes[name] = Axis(tile, size)
         if (order := _sorted(axes, starts, blocks, launches)) is not None:
             return order
     return None
 
 
-def _sorted(axes: Sequence[Axis], starts: Mapping[str, np.ndarray], blocks: np.ndarray,
+def _sorted(axes: Mapping[str, Axis], starts: Mapping[str, np.ndarray], blocks: np.ndarray,
             launches: np.ndarray) -> Order | None:  # fmt: skip
     """The axes in the one order in which the blocks' numbers are their tiles', or None."""
-    whole = [axis for axis in axes if axis.tiles == 1]
-    if any(starts[axis.name].any() for axis in whole):
+    whole = {name: axis for name, axis in axes.items() if axis.tiles == 1}
+    if any(starts[name].any() for name in whole):
         return None
-    for digits in itertools.permutations(axis for axis in axes if axis.tiles > 1):
-        stride, left, found = 1, blocks, []
-        for axis in digits[:-1]:
-            if (starts[axis.name] % axis.tile).any():
-                break
-            found.append(Axis(axis.name, axis.tile, axis.size, stride))
-            if (left % axis.tiles != starts[axis.name] // axis.tile).any():
+    if len(whole) == len(axes):
+        return Order(whole) if not blocks.any() else None
+    for *digits, last in itertools.permutations(name for name in axes if name not in whole):
+        stride, left, found = 1, blocks, {}
+        for name in digits:
+            axis = found[name] = replace(axes[name], stride=stride)
+            aligned = starts[name] % axis.tile == 0
+            if not (aligned & (left % axis.tiles == starts[name] // axis.tile)).all():
                 break
             left, stride = left // axis.tiles, stride * axis.tiles
         else:
-            if not digits:
-                return Order(tuple(whole)) if not blocks.any() else None
-            last = digits[-1]
-            begins = starts[last.name] - left * last.tile  # where the launch does
+            begins = starts[last] - left * axes[last].tile  # where the launch does
             first = begins[launches == 0]
             if not first.any() and all(np.ptp(begins[launches == i]) == 0 for i in set(launches)):
-                found.append(Axis(last.name, last.tile, last.size, stride))
-                return Order((*found, *whole))
+                return Order({**found, last: replace(axes[last], stride=stride), **whole})
     return None

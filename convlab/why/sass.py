@@ -10,8 +10,9 @@ import ctypes
 import functools
 import re
 import subprocess
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,32 +209,37 @@ def demangled(symbol: str) -> str:
     return f"{head[1]}<{', '.join(part.strip() for part in head[2].split(','))}>"
 
 
-def resources(log: str) -> dict[str, Function]:
-    """Read what ``ptxas -v`` said of each function: registers, shared memory, stack, spills."""
-    said = (r"Used (\d+) registers", r"(\d+) bytes smem", r"(\d+) bytes stack frame",
-            r"(\d+) bytes spill stores", r"(\d+) bytes spill loads")  # fmt: skip
-    found = {}
-    for part in log.split("Compiling entry function '")[1:]:
-        symbol = part.partition("'")[0]
-        *own, stores, loads = (int((re.findall(what, part) or [0])[-1]) for what in said)
-        found[symbol] = Function(symbol, *own, spill_bytes=stores + loads)
-    return found
+@functools.lru_cache(maxsize=64)  # a cubin is read once for a kernel, not once for each problem
+def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
+    """Return the functions of a cubin, by what ``ptxas -v`` said; for `label` see `parse`.
 
-
-def disassemble(cubin: Path, label: str, functions: Iterable[Function]) -> None:
-    """Fill in the instructions of a cubin's functions; for `label` see `parse`."""
+    Raises BuildError without nvdisasm.
+    """
     nvdisasm = toolchain.find("nvdisasm")
     if nvdisasm is None:
         raise BuildError(
             "no nvdisasm: `pip install -r requirements.txt` brings it, as does a CUDA toolkit"
         )
-    command = [str(nvdisasm), "-gi", str(cubin)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(nvdisasm), "-gi", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"nvdisasm cannot read {cubin.name}: {done.stderr.strip()[:200]}")
-    code = parse(done.stdout, label)
-    for function in functions:
-        function.instructions = code.get(function.symbol, [])
+        raise BuildError(f"nvdisasm cannot read a cubin: {done.stderr.strip()[:200]}")
+    return resources(log, parse(done.stdout, label))
+
+
+def resources(log: str, code: Mapping[str, list[Instruction]]) -> tuple[Function, ...]:
+    """Read what ``ptxas -v`` said of each function: registers, shared memory, stack, spills."""
+    said = (r"Used (\d+) registers", r"(\d+) bytes smem", r"(\d+) bytes stack frame",
+            r"(\d+) bytes spill stores", r"(\d+) bytes spill loads")  # fmt: skip
+    found = []
+    for part in log.split("Compiling entry function '")[1:]:
+        symbol = part.partition("'")[0]
+        *own, stores, loads = (int((re.findall(what, part) or [0])[-1]) for what in said)
+        found.append(Function(symbol, *own, stores + loads, code.get(symbol, [])))
+    return tuple(found)
 
 
 def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:

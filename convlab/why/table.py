@@ -9,17 +9,14 @@ import pandas as pd
 from ..machine.device import Gpu
 from ..sim import Trace
 from ..words.problem import Problem
-from .flow import Rows
+from .flow import Call
 from .model import Prediction
-from .sass import Function
-from .work import occupancy
 
 # Each quantity, its unit, a counter of a side, and what that is over: a number, another counter.
 _ROWS = (
     ("time", "ms", "ms", 1),
     ("rate", "TFLOP/s", "rate", 1),
     ("DRAM traffic", "MB", "dram_bytes", 1e6),
-    ("DRAM bandwidth", "GB/s", "bandwidth", 1),
     ("global loads", "requests", "global_load_requests", 1),
     ("sectors per load", "", "global_load_sectors", "global_load_requests"),
     ("global stores", "requests", "global_store_requests", 1),
@@ -33,9 +30,8 @@ _ROWS = (
     ("operations", "GFLOP", "flops", 1e9),
     ("active lanes per request", "of 32", "lanes", "requests"),
     ("barriers", "of blocks", "barriers", 1),
-    ("achieved occupancy", "%", "active_warps_pct", 1),
 )
-_IF_ANY = ("library_bytes", "shared_requests", "shared_wavefronts", "conflicts", "active_warps_pct")
+_IF_ANY = ("library_bytes", "shared_requests", "shared_wavefronts", "conflicts")
 
 
 def quantities(
@@ -50,7 +46,7 @@ def quantities(
     seen = measured or {}
     ours = dict(counted.counters) if counted else {}
     theirs = {"ms": seen.get("ms"), **seen.get("counters", {})}
-    models = {"ms": model.ms, "dram_bytes": model.dram_bytes} if model else {}
+    models = {"ms": model.ms, "dram_bytes": model.dram.bytes} if model else {}
     least = {
         "time": 1e3 * floor_seconds, "operations": problem.flops / 1e9,
         "DRAM traffic": least_bytes / 1e6, "global traffic, in sectors": least_bytes / 1e6,
@@ -58,17 +54,11 @@ def quantities(
     }  # fmt: skip
     if counted and counted.flops is not None:
         ours["flops"] = counted.flops
-    if model and not ours.get("library_bytes"):
-        models["flops"] = 64 * sum(part.ffma for part in model.parts)
     for side in (ours, models, theirs):
         if side.get("ms"):
             side["rate"] = problem.flops / (side["ms"] * 1e9)
         if "global_load_sectors" in side:
             side["traffic"] = 32 * (side["global_load_sectors"] + side["global_store_sectors"])
-    if theirs.get("dram_bytes") and theirs["ms"]:
-        theirs["bandwidth"] = theirs["dram_bytes"] / (theirs["ms"] * 1e6)
-    if "active_warps_pct" in seen.get("functions", ()):
-        theirs["active_warps_pct"] = seen["functions"]["active_warps_pct"].mean()
     if ours.get("traffic"):
         ours["reuse"] = problem.flops / ours["traffic"]
     lines = pd.DataFrame(counted.lines if counted else ())
@@ -95,29 +85,29 @@ def quantities(
     return frame.astype(dict.fromkeys(numbers, float))
 
 
-def static_table(launched: Sequence[tuple[Function, Rows]], gpu: Gpu) -> pd.DataFrame:
+def static_table(called: Sequence[Call], gpu: Gpu) -> pd.DataFrame:
     """Return one row for each function, with the launch that it had."""
     columns = ["function", "registers", "static_shared", "dynamic_shared", "spill_bytes", "stack",
                "block", "blocks_per_sm", "occupancy", "limited_by"]  # fmt: skip
     rows = []
-    for f, launches in launched:
-        shape, dynamic, held = (), math.nan, (math.nan, math.nan, "")
-        if launches:
-            shape, dynamic = launches[0]["block"], launches[0]["shared_bytes"]
-            held = occupancy(gpu, math.prod(shape), f.registers, f.static_shared + dynamic)
+    for call in called:
+        f, shape, dynamic, held = call.function, (), math.nan, (math.nan, math.nan, "")
+        if call.launches:
+            shape, dynamic = (call.launches[0][key] for key in ("block", "shared_bytes"))
+            held = call.occupancy(gpu)
         own = f.name, f.registers, f.static_shared, dynamic, f.spill_bytes, f.stack
         rows.append((*own, "x".join(map(str, shape)), *held))
     return pd.DataFrame(rows, columns=columns)
 
 
-def sass_table(functions: Sequence[Function], model: Prediction | None) -> pd.DataFrame:
+def sass_table(called: Sequence[Call], model: Prediction | None) -> pd.DataFrame:
     """Return how many instructions of each kind the functions and their hot loops have.
 
     And, where the model tells, how many of each kind warps execute ("executed").
     """
     rows = []
     executed = {part.name: part.mix for part in model.parts} if model else {}
-    for f in functions:
+    for f in [call.function for call in called]:
         mixes = {"all": f.mix()} | ({"hot loop": f.mix(f.hot_loop)} if f.hot_loop else {})
         mixes |= {"executed": executed[f.name]} if f.name in executed else {}
         rows += [

@@ -188,9 +188,9 @@ def dram_rows(document: dict) -> list[dict]:
     for row in document["counters"]:
         seen = convlab.inspect(load(row["kernel"], "sim"), row["problem"], gpu=document["gpu"],
                                engine="sim")  # fmt: skip
-        told = seen.predicted and seen.predicted.dram_bytes
+        told = seen.predicted and seen.predicted.dram.bytes
         bytes = row.get("dram_bytes") or row["dram_read_bytes"] + row["dram_write_bytes"]
-        why = seen.predicted.dram_note if seen.predicted else "; ".join(seen.notes)
+        why = seen.predicted.dram.note if seen.predicted else "; ".join(seen.notes)
         rows.append(row | {"dram_bytes": bytes, "predicted": told or None, "why": why})
     return rows
 

@@ -65,8 +65,8 @@ def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     kernel = load(name, engine="sim")
     trace = counting.simulate(kernel, small, seed=0)
-    pairs = flow.launched(explain.compiled(kernel, device.find_gpu()), trace.lines, trace.launches)
-    merges = merging.merges([function for function, _ in pairs], trace.lines)
+    called = flow.calls(explain.compiled(kernel, device.find_gpu()), trace.lines, trace.launches)
+    merges = merging.merges([call.function for call in called], trace.lines)
     block = counting.simulate(kernel, small, seed=0, record=merging.BLOCK) if merges else None
     source = counted(trace)
     return source, source | merging.joined(trace, block, merges), merges
