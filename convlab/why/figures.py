@@ -1,4 +1,4 @@
-"""Figures of plain data: the roofline, and which addresses a warp touches."""
+"""Figures of plain data: the roofline, what lines cost, which addresses a warp touches."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from ..show.plot import INK, PALETTE, Chart, colors, styled
 from ..words.problem import Problem
 
-_BLUE, *_, _RED = PALETTE[:6]
+_BLUE, _ORANGE, *_, _RED = PALETTE[:6]
 _FRAMED = "the 32-byte sectors that move; number: lane, +: and others"
 _BESIDE = {"textcoords": "offset points", "fontsize": 8}
 
@@ -71,6 +71,34 @@ def roofline(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,g}")
     axes.grid()
+
+
+def line_costs(axes: Axes, lines: pd.DataFrame, most: int = 8) -> None:
+    """Draw the dearest source lines: what they take of all sectors or wavefronts, and the least.
+
+    Of each line: name, space, units, ideal_units, share.
+    """
+    if lines.empty:
+        axes.text(0.5, 0.5, "no counts by line", ha="center")
+        return
+    lines = lines.sort_values("units", ascending=False, kind="stable", ignore_index=True)[:most]
+    for space, name, color in (("global", "sectors (global)", _BLUE),
+                               ("shared", "wavefronts (shared)", _ORANGE)):  # fmt: skip
+        rows = lines[lines["space"] == space]
+        if len(rows):
+            axes.barh(rows.index, rows["units"], color=color, edgecolor=INK, lw=0.6, label=name)
+    axes.vlines(lines["ideal_units"], lines.index - 0.45, lines.index + 0.45, colors="black", lw=2)
+    past = lines[["units", "ideal_units"]].max(axis=1)
+    for y, share in lines["share"].items():
+        axes.annotate(f"{share:.0%}", (past[y], y), (4, 0), va="center", **_BESIDE)
+    labels = [text if len(text) <= 40 else text[:39] + "…" for text in lines["name"]]
+    labels = [text.replace("$", r"\$") for text in labels]
+    axes.set_yticks(lines.index, labels, fontsize=7.5, family="monospace")
+    axes.set(ylim=(len(lines) - 0.4, -0.6), xlabel="sectors or wavefronts; black: the least",
+             xlim=(0, 1.15 * lines["units"].max()))  # fmt: skip
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(axis="x")
+    axes.legend(loc="lower right")
 
 
 class Request(NamedTuple):

@@ -194,11 +194,15 @@ class Inspection(Result):
 
     @styled
     def figure(self) -> Chart:
-        """Draw the roofline."""
-        chart = Chart(8, 4.4)
-        axes = chart.subplots()
-        axes.set_title(f"roofline, {self.gpu.name}")
-        figures.roofline(axes, self._points(), *self.peaks)
+        """Draw the roofline and the lines that cost most."""
+        chart = Chart(11, 4.4)
+        left, right = chart.subplots(1, 2, width_ratios=(5, 4))
+        left.set_title(f"roofline, {self.gpu.name}")
+        figures.roofline(left, self._points(), *self.peaks)
+        places = self.lines[["file", "line", "kind"]].values if len(self.lines) else ()
+        told = [(*self._told(file, line), kind) for file, line, kind in places]
+        names = [f"{line} {kind}  {text}" for line, text, kind in told]
+        figures.line_costs(right, self.lines.assign(name=names))
         notes = [self.predicted.dram.note] if self.predicted else []
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
