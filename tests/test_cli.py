@@ -144,11 +144,10 @@ def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
     assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
 
 
-def test_check_by_position_option_and_path_with_tunables(run, tmp_path):
+def test_check_by_name_number_and_path_with_tunables(run, tmp_path):
     copied = tmp_path / "mine.cu"
     copied.write_text((REPOSITORY / "kernels" / "01_direct.cu").read_text())
-    done = run("check", "01_direct@THREADS=64", "--kernel", "03", "--kernel", "./mine.cu",
-               "--problem", SMALL)  # fmt: skip
+    done = run("check", "01_direct@THREADS=64", "03", "--problem", SMALL, "./mine.cu")
     assert done.status == 0, done.err
     lines = done.out.splitlines()
     for name in ("01_direct@THREADS=64", "03_smem_tile", "mine"):
@@ -168,7 +167,7 @@ def test_the_problem_may_stand_after_options(words):
 @pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
 def test_dimensions_need_no_quotes(words):
     for spec in ("N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias", "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1",
-                 "wide bias relu"):  # fmt: skip
+                 "wide bias relu", "headline relu"):  # fmt: skip
         assert understood(parser().parse_args(words.format(spec).split())).problem == spec
 
 
@@ -402,6 +401,8 @@ USAGE = {
     "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),
     "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
     "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
+    "small letters": (["check", "01", "n1", "c3"], "did you mean N?"),
+    "kind of receipt": (["compare", "01", "--save", "out.txt"], "name must end in .json"),
     "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
     "a command's beginning": (["comp"], "did you mean compare?"),
     "an option's case": (["check", "01", "--Problem", SMALL], "did you mean --problem?"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import convlab
 from convlab.words.errors import ProblemError
-from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
+from convlab.words.problem import PROBLEM_SETS, Problem, members, problem, problems, same_padding
 
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
@@ -206,3 +206,9 @@ def test_import_needs_the_standard_library_only(module):
         if isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module]
         assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names}
+
+
+def test_options_of_a_set_are_its_problems():
+    found, of_set = members("headline bias relu")
+    assert of_set and [p.name for p in found] == [f"{n} bias relu" for n in ("square", "rect", "wide")]
+    assert all(p.bias and p.relu for p in found)

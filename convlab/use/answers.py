@@ -104,10 +104,10 @@ def _answer(asked: Namespace) -> Any:
         case "compare":
             return compare(asked.kernels or None, asked.problem, engine=asked.engine)
         case "sweep":
-            return sweep(asked.kernel, asked.tunables, asked.problem, engine=asked.engine)
+            return sweep(*asked.kernels, asked.tunables, asked.problem, engine=asked.engine)
         case "ab":
             return ab(
-                asked.a, asked.b, asked.problem, engine=asked.engine, seed=asked.seed,
+                *asked.kernels, asked.problem, engine=asked.engine, seed=asked.seed,
                 mode=MODES if asked.mode == "both" else asked.mode,
                 threshold=asked.threshold / 100, limit_seconds=asked.limit, careful=asked.careful,
             )  # fmt: skip
@@ -116,7 +116,7 @@ def _answer(asked: Namespace) -> Any:
         case "list":
             return _listed()
         case "diff":
-            return _differing(asked.kernel, asked.other)
+            return _differing(*asked.kernels)
         case "cache":
             return _cached(asked.action == "clear")
     return _examined()
@@ -147,7 +147,7 @@ def _listed() -> Told:
     return Told("\n".join(lines), plain({"kernels": rows, "problems": sets}))
 
 
-def _differing(kernel: Kernel | str, other: Kernel | str | None) -> Told:
+def _differing(kernel: Kernel | str, other: Kernel | str | None = None) -> Told:
     """The lines that a kernel changes, and the share of its own that they are."""
     kernel = kernel if isinstance(kernel, Kernel) else load(kernel, engine="sim")
     other = kernel.header.parent if other is None else other

@@ -236,11 +236,10 @@ def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[
     }
     problems = [*own[Problem], *grammar.problem_names()]
     kernels = [*own[Kernel], *(path.stem for path in catalog.catalog())]
-    swept = _tunables(known[1], values) if len(known) > 1 else []
+    swept = _tunables(known[1], values) if known[0] == "sweep" and len(known) > 1 else []
     return _words(commands[known[0]], known[1:], word, {
-        "problem": problems, "on": problems, "kernel": kernels, "other": kernels,
-        "kernels": [*kernels, *problems], "a": [*kernels, *BASELINES], "b": [*kernels, *BASELINES],
-        "setting": NAMES, "tunables": [*(f"{tunable}=" for tunable in swept), *problems],
+        "problem": problems, "setting": NAMES,
+        "words": [*(f"{tunable}=" for tunable in swept), *kernels, *BASELINES, *problems],
     })  # fmt: skip
 
 

@@ -289,7 +289,7 @@ def problem(name_or_spec: str | Problem) -> Problem:
     if name in named and all(word in EPILOGUE for word in added):
         more = {"name": " ".join([name, *added])} | dict.fromkeys(added, True)
         return replace(named[name], **more) if added else named[name]
-    if "=" in given or re.match(r"\s*N\d", given):
+    if "=" in given or re.match(r"\s*[Nn]\d", given):
         return _parse(given)
     there = f"; there are {', '.join([*(p.name for p in problems('headline')), *PROBLEM_SETS])}."
     near = hint(given, named if given in PROBLEM_SETS else [*named, *PROBLEM_SETS])
@@ -311,9 +311,10 @@ def problems(set_name: str) -> list[Problem]:
 
 
 def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
-    """Return the problems that are meant, and whether as a set: by its name, or as an iterable."""
-    if isinstance(asked, str) and asked in PROBLEM_SETS:
-        return problems(asked), True
+    """Return the problems that are meant, and whether as a set: by its name, which `bias` and `relu` may follow, or iterable."""
+    name, *added = asked.split() or [""] if isinstance(asked, str) else [""]
+    if name in PROBLEM_SETS:
+        return [problem(" ".join((each.name, *added))) for each in problems(name)], True
     if isinstance(asked, (str, Problem)) or not isinstance(asked, Iterable):
         return [problem(asked)], False
     return [problem(each) for each in several(asked, "problem")], True
