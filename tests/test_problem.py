@@ -210,5 +210,7 @@ def test_import_needs_the_standard_library_only(module):
 
 def test_options_of_a_set_are_its_problems():
     found, of_set = members("headline bias relu")
-    assert of_set and [p.name for p in found] == [f"{n} bias relu" for n in ("square", "rect", "wide")]
+    assert of_set and [p.name for p in found] == [
+        f"{n} bias relu" for n in ("square", "rect", "wide")
+    ]
     assert all(p.bias and p.relu for p in found)
