@@ -216,10 +216,10 @@ def test_results_come_before_the_picture(run, monkeypatch):
     monkeypatch.setattr("convlab.show.plot.Chart.save", full)
     words = ("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
     done = run(*words)
-    assert done.status == 2 and "one.png: the disk is full; free" in done.err
+    assert done.status == 2 and "one.png: No space left on device; correct" in done.err
     assert "01_direct" in done.out and "right" in done.out
     document = run(*words, "--json").document
-    assert document["ok"] is True and "the disk is full" in document["error"]
+    assert document["ok"] is True and "No space left" in document["error"]
 
 
 def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):

@@ -173,7 +173,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
 
     path = tmp_path / "square_only.cu"
     text = (ROOT / "kernels" / "01_direct.cu").read_text()
-    path.write_text(text.replace("supports: everything", "supports: groups == 1 and R == S"))
+    path.write_text(text.replace("supports: everything", "supports: groups == 1, R == S"))
     picky = load(path, engine="sim")
     with pytest.raises(
         UnsupportedError, match=r"square_only cannot do .*R == S \(here R = 3, S = 2\)"

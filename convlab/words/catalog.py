@@ -171,14 +171,11 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
     if text in ("everything", ""):
         return ()
     names = (*VARIABLES, _TF32) if key == "best" else VARIABLES
-    source, ones = f"({text},)", dict.fromkeys(names, 1)
+    ones = dict.fromkeys(names, 1)
     try:
         if unknown := _TOKEN.sub("", text):
             raise ValueError(f"{shown(unknown)} is not allowed")
-        items = ast.parse(source, mode="eval").body.elts
-        both = [isinstance(getattr(item, "op", None), ast.And) for item in items]
-        terms = [t for item, each in zip(items, both) for t in (item.values if each else [item])]
-        found = tuple(ast.get_source_segment(source, term) or "" for term in terms)
+        found = tuple(map(ast.unparse, ast.parse(f"({text},)", mode="eval").body.elts))
         for each in found:
             with contextlib.suppress(ZeroDivisionError):  # of other numbers it may be told
                 if not isinstance(_evaluate(each, ones), bool):
@@ -194,32 +191,27 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
 
 def find(name_or_path: str | Path) -> Path:
     """Return the file of a kernel, by its path, or its stem, number or beginning in `catalog`."""
-    path = valid_path(name_or_path, "kernel")
-    text = "" if path == Path() else os.fspath(name_or_path)
-    with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file; no such user
-        path = path.expanduser()
-        if path.is_file():
-            return path
+    path, text = valid_path(name_or_path, "kernel"), os.fspath(name_or_path)
+    if os.path.isfile(path):
+        return path
     paths = catalog()
-    folder = os.fspath(name_or_path) if os.path.isdir(path) else ""  # however long
-    if ("/" in text or text.endswith(".cu")) and not folder:
-        known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
-        near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
-        raise CatalogError(f"there is no file {text[:200]}{near[0] if near else _here(paths)}")
     matches = (
         [p for p in paths if p.stem == text]
         or [p for p in paths if p.stem.partition("_")[0] == text]
         or [p for p in paths if text and p.stem.startswith(text)]
     )
-    if folder and not matches:
-        raise CatalogError(f"{folder} is a folder; name a .cu file in it")
-    if not matches:
-        near = hint(text, names()) or _here(paths)
-        raise CatalogError(f"no kernel is named {shown(text)}{near}")
-    if len(matches) > 1:
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         stems = ", ".join(p.stem for p in matches)
         raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
-    return matches[0]
+    if text and os.path.isdir(path):
+        raise CatalogError(f"{text} is a folder; name a .cu file in it")
+    if "/" in text or text.endswith(".cu"):
+        known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
+        near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
+        raise CatalogError(f"there is no file {text[:200]}{near[0] if near else _here(paths)}")
+    raise CatalogError(f"no kernel is named {shown(text)}{hint(text, names()) or _here(paths)}")
 
 
 def names() -> list[str]:
