@@ -129,10 +129,16 @@ def test_doctor(run):
     done = run("doctor", "--json")
     rows = {row["what"]: row for row in done.document["rows"]}
     assert done.status == (0 if done.document["ok"] else 1)
-    assert {"GPU", "driver", "nvcc", "C++ compiler", "ninja", "torch"} <= rows.keys()
+    assert {"GPU", "nvcc", "C++ compiler", "torch", "build cache", "simulator"} <= rows.keys()
     assert rows["C++ compiler"]["ok"] and rows["torch"]["ok"]
     for row in rows.values():
         assert row["ok"] or row["advice"], f"no advice on {row['what']}"
+
+
+def test_doctor_tells_that_builds_cannot_be_kept(monkeypatch):
+    monkeypatch.setattr("convlab.machine.toolchain.lasting", lambda: False)
+    rows = {row[0]: row for row in answers.doctor._machine()}
+    assert rows["build cache"][2] is False and "CONVLAB_CACHE" in rows["build cache"][3]
 
 
 def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
