@@ -131,7 +131,7 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
         ("%%kernel a -D THREADS=many\n//", ProblemError, "'THREADS=many': write NAME=INTEGER"),
         ("%%kernel a --engin sim\n//", UsageError, "did you mean --engine?"),
         ("%%kernel 'a\n//", UsageError, "No closing quotation"),
-        ("%kernel a", UsageError, "stands on a cell's first line"),
+        ("%kernel a", UsageError, "did you mean that instead?"),
         ("%convlab chek mine", UsageError, "did you mean check?"),
         ("%convlab check --sed 1", UsageError, "did you mean --seed?"),
         ("%convlab check mien", CatalogError, "did you mean mine?"),
