@@ -36,7 +36,6 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from .fast.best import ALWAYS, AUTOS
 from .run.op import convolve, key_of, loaded, name_of, posed
@@ -169,10 +168,10 @@ def replace(
 ) -> nn.Module:
     """Make every ``torch.nn.Conv2d`` of a model run on a kernel, in place.
 
-    Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks,
-    parametrisations and every reference to it stay, so a shared layer stays shared and an optimizer
-    made before goes on working; one that is such a `Conv2d` already gets the new kernel. Subclasses
-    of ``torch.nn.Conv2d`` (lazy ones not yet run, quantised ones, ...) are left alone. A layer that
+    Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks and
+    every reference to it stay, so a shared layer stays shared and an optimizer made before goes on
+    working; one that is such a `Conv2d` already gets the new kernel. Subclasses of
+    ``torch.nn.Conv2d`` (lazy ones not yet run, parametrised, quantised, ...) are left alone. A layer that
     the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
 
     Parameters
@@ -201,8 +200,7 @@ def replace(
     layers = [
         (name, module)
         for name, module in model.named_modules()
-        if parametrize.type_before_parametrizations(module) in (nn.Conv2d, Conv2d)
-        and (where is None or where(name, module))
+        if type(module) in (nn.Conv2d, Conv2d) and (where is None or where(name, module))
     ]
     for name, layer in layers:
         patched = sorted({"forward", "_conv_forward"} & vars(layer).keys())
@@ -213,7 +211,7 @@ def replace(
             )
     for _, layer in layers:
         layer.relu = isinstance(layer, Conv2d) and layer.relu
-        layer.__class__ = _class_for(type(layer))
+        layer.__class__ = Conv2d
         layer.kernel = kernel
     return model
 
@@ -298,15 +296,3 @@ def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     numbers = layer.stride, padding, layer.dilation, layer.groups
     relu = isinstance(layer, Conv2d) and layer.relu
     return posed(x, layer.weight, layer.bias, *numbers, relu, name)[1]
-
-
-def _class_for(old: type) -> type:
-    """Conv2d; of a layer that torch parametrised, with the property of each tensor it took over."""
-    if issubclass(old, Conv2d):
-        return old
-    if old is nn.Conv2d:
-        return Conv2d
-    own = dict(vars(old))
-    for name in ("__dict__", "__weakref__", "__deepcopy__"):
-        own.pop(name, None)
-    return type(old.__name__, (Conv2d,), own)

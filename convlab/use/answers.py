@@ -30,12 +30,11 @@ PLURAL = {"check": "reports", "inspect": "inspections"}  # of each kernel that w
 
 @dataclass(frozen=True, repr=False)
 class Told:
-    """An answer that is text, and the same as what JSON can hold; a notebook may highlight it."""
+    """An answer that is text, and the same as what JSON can hold."""
 
     text: str
     document: dict[str, Any]
     ok: bool = True
-    language: str = ""
     failure: Exception | None = None  # of one kernel of several, which does not build or run
     declined = property(lambda self: isinstance(self.failure, UnsupportedError))
 
@@ -45,9 +44,6 @@ class Told:
     def to_dict(self) -> dict[str, Any]:
         """The document."""
         return self.document
-
-    def _repr_markdown_(self) -> str | None:
-        return f"```{self.language}\n{self.text}\n```" if self.language else None
 
 
 def answers(asked: Namespace) -> Iterator[Any]:
@@ -162,7 +158,7 @@ def _differing(kernel: Kernel | str, other: Kernel | str | None = None) -> Told:
     own = sum(line[0] == "+" and line[:3] != "+++" for line in changes)
     said = f"{own} of {len(new)} lines of {kernel.name} are not {other.name}'s"
     document = {"kernel": kernel.name, "parent": other.name, "lines": len(new), "own": own}
-    return Told("\n".join([*changes, "", said]), document, language="diff")
+    return Told("\n".join([*changes, "", said]), document)
 
 
 def _cached(clear: bool) -> Told:
