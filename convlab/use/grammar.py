@@ -38,15 +38,8 @@ class Parser(argparse.ArgumentParser):
     """Takes no abbreviations, and names what is nearest to a word it does not know."""
 
     def __init__(self, **options: Any) -> None:
-        self.words: list[str] = []
-        self.commands: dict[str, Parser] = {}
+        self.commands: Mapping[str, Parser] = {}
         super().__init__(allow_abbrev=False, **options)
-
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """As argparse's; remembers the words that it brings."""
-        self.words += [name for name in names if name[0] == "-"]
-        self.words += options.get("choices", ())
-        return super().add_argument(*names, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         """As argparse's, but kernels and problems may also stand after options."""
@@ -67,7 +60,8 @@ class Parser(argparse.ArgumentParser):
         """The message, with the word that is nearest to the unknown one that it names."""
         asked = re.search(r"(?:unrecognized arguments: (?=-)|invalid choice: ')([^\s=']*)", message)
         word = asked[1] if asked else ""
-        return message + hint(word, [w for w in self.words if (w[0] == "-") == (word[:1] == "-")])
+        choices = [each for action in self._actions for each in action.choices or ()]
+        return message + hint(word, self._option_string_actions if word[:1] == "-" else choices)
 
     def error(self, message: str) -> None:
         """Print the usage and the message, and exit with status 2."""
@@ -95,11 +89,11 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     notebook, about = prog.startswith("%"), "A microscope for CUDA convolution kernels."
     top = kind(prog=prog, description=about, epilog=None if notebook else STATUS)
     group = top.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
+    top.commands = group.choices
 
     def add(name: str, text: str, *, plot: bool = True) -> Callable:
-        top.words.append(name)
         about = {"help": text, "description": text, "epilog": top.epilog}
-        command = top.commands[name] = group.add_parser(name, **about)
+        command = group.add_parser(name, **about)
         command.set_defaults(command=name, prog=prog)
         option = command.add_argument
         if name in PROBLEMS or name in _KERNELS:
