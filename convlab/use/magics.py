@@ -75,38 +75,27 @@ class ConvlabMagics(Magics):
     def kernel(self, line: str, cell: str) -> None:
         """Compile the cell as a .cu file, and bind it to a name.
 
-        %%kernel [name] [-D NAME=VALUE ...] [--engine auto|cuda|sim]
+        %%kernel [NAME[@TUNABLE=VALUE,...]] [--engine auto|cuda|sim]
 
-        The name, "kernel" unless told, becomes a variable that holds a convlab.Kernel. -D sets a
-        tunable. After a cell that does not compile nothing has that name, lest the kernel that
-        was there before be taken for this one.
+        The name, "kernel" unless told, becomes a variable that holds a convlab.Kernel. After a cell
+        that does not compile nothing has that name, lest the kernel that was there before be taken
+        for this one.
         """
-        parser = _kernel_parser()
         with contextlib.suppress(SystemExit):
-            asked, rest = parser.parse_known_args(_split(line))
-            if rest:
-                tunable = re.fullmatch(r"[A-Za-z_]\w*=.*", rest[0])
-                hint = f"; a tunable is set by -D {rest[0]}" if tunable else ""
-                parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
-            name = asked.name
+            asked = _kernel_parser().parse_args(_split(line))
+            name, _, tuned = asked.name.partition("@")
             if not name.isidentifier() or keyword.iskeyword(name):
-                near = re.sub(r"\W|^(?=\d)", "_", name) + "_" * keyword.iskeyword(name)
-                raise UsageError(
-                    f"{name!r} cannot be the name of a Python variable; try `%%kernel {near}`"
-                )
-            self._compile(asked, "\n" * self._lines_above(cell) + cell)
-
-    def _compile(self, asked: Namespace, source: str) -> None:
-        self.shell.user_ns.pop(asked.name, None)
-        defines = parse_tunables(",".join(asked.defines))
-        self._failed[asked.name] = self.shell.execution_count
-        made = compile(source, name=asked.name, engine=asked.engine, defines=defines)
-        made.header  # noqa: B018  (a header that cannot be read is an error of the cell's)
-        self.shell.user_ns[asked.name] = made
-        del self._failed[asked.name]
-        seconds = made.build().seconds
-        how = f"built in {seconds:.1f} s" if seconds else "built before"
-        display(Told(f"{made.name}: {made.engine}, {how}", {}))
+                raise UsageError(f"{name!r} cannot be the name of a Python variable; give another")
+            self.shell.user_ns.pop(name, None)
+            self._failed[name] = self.shell.execution_count
+            source, defines = "\n" * self._lines_above(cell) + cell, parse_tunables(tuned)
+            made = compile(source, name=name, engine=asked.engine, defines=defines)
+            made.header  # noqa: B018  (a header that cannot be read is an error of the cell's)
+            self.shell.user_ns[name] = made
+            del self._failed[name]
+            seconds = made.build().seconds
+            how = f"built in {seconds:.1f} s" if seconds else "built before"
+            display(Told(f"{made.name}: {made.engine}, {how}", {}))
 
     def _lines_above(self, cell: str) -> int:
         """Lines of the cell above its body: the magic's own, and blank ones before that."""
@@ -171,9 +160,8 @@ _parser = functools.partial(grammar.parser, _CellParser, prog="%convlab")
 
 def _kernel_parser() -> _CellParser:
     parser = _CellParser(prog="%%kernel", description="Compile the cell as a .cu file.")
-    parser.add_argument("name", nargs="?", default="kernel", help="the variable it is bound to")
-    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE",
-                        help="set a tunable; repeatable")  # fmt: skip
+    parser.add_argument("name", nargs="?", default="kernel", help="the variable it is bound to; "
+                        "NAME@TUNABLE=VALUE sets a tunable")  # fmt: skip
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     return parser
 
