@@ -64,20 +64,16 @@ def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT
     return number
 
 
-def real(
-    value: object, name: str, least: float = -inf, most: float = inf, above: float = -inf
-) -> float:
-    """Return a finite number of a range: from `least`, above `above`, to `most`."""
+def real(value: object, name: str, above: float = -inf, most: float = inf) -> float:
+    """Return a finite number of a range, above the one and up to the other."""
     try:
         number = float(value) if isinstance(value, numbers.Real) else nan
     except OverflowError:
         number = inf
-    if isinstance(value, bool) or not isfinite(number):
-        raise ProblemError(f"{name} must be a finite number, not {shown(value)}")
-    if number < least or number <= above or number > most:
-        bounds = {"at least": least, "more than": above, "at most": most}
-        wanted = [f"{words} {bound:g}" for words, bound in bounds.items() if isfinite(bound)]
-        raise ProblemError(f"{name} is {shown(value)}; it must be {' and '.join(wanted)}")
+    if isinstance(value, bool) or not isfinite(number) or not above < number <= most:
+        bounds = {"more than": above, "at most": most}
+        wanted = [f", {words} {bound:g}" for words, bound in bounds.items() if isfinite(bound)]
+        raise ProblemError(f"{name} must be a finite number{''.join(wanted)}, not {shown(value)}")
     return number
 
 
