@@ -119,9 +119,10 @@ def readable(value: object, name: str) -> str:
     """Return the text of a file, or raise what is wrong with its path or itself."""
     given = path(value, name)
     try:
-        return given.read_text("utf-8")
+        return given.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ProblemError(f"{name} {given} is not UTF-8 (byte {error.start})") from None
+        told = f"{name} {given} is not UTF-8 (byte {error.start}); save it as UTF-8"
+        raise ProblemError(told) from None
     except OSError as error:
         raise ProblemError(f"cannot read {name} {given}: {reason(error)}") from None
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from .arguments import hint, nearest, shown
+from .arguments import hint, nearest, readable, shown
 from .arguments import path as valid_path
 from .errors import CatalogError, ProblemError
 from .format import FLOAT32, Format, parse_format
@@ -257,10 +257,6 @@ def uncommented(source: str) -> str:
 def read(path: Path) -> str:
     """Return the text of a kernel file, without a byte order mark."""
     try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CatalogError(
-            f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8: iconv -t UTF-8"
-        ) from None
-    except OSError as error:
-        raise CatalogError(f"cannot read {path}: {error.strerror}") from None
+        return readable(path, "kernel")
+    except ProblemError as error:
+        raise CatalogError(str(error)) from None
