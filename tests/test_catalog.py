@@ -201,7 +201,7 @@ def test_find_by_name_prefix_and_path(kernels, monkeypatch):
         ("01_dirct.cu", r"no file 01_dirct.cu; did you mean .*kernels/01_direct\.cu"),
         ("kernels/01_dirct.cu", r"did you mean .*01_direct\.cu"),
         ("/nowhere/zzzzzz.cu", r"no file /nowhere/zzzzzz\.cu; kernels here: 01_direct"),
-        (Path("/tmp"), "/tmp is a folder; name a .cu file"),
+        (Path("/tmp"), "there is no file /tmp; kernels here"),
         ("some/where", "there is no file some/where"),
     ],
 )

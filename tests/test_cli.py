@@ -398,7 +398,7 @@ USAGE = {
     "baseline": (["compare", "cuDNN", SMALL], "did you mean cudnn:fp32 or cudnn:tf32"),
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
-    "a folder": (["check", "."], ". is a folder; name a .cu file"),
+    "a folder": (["check", "./"], "there is no file ./; kernels here: 01_direct"),
     "a misspelt bias": (["check", "01", "wide", "bais"], "did you mean bias?"),
     "a ReLU of nothing": (["check", "01", "relu"], "stands after a problem"),
     "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),

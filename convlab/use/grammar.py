@@ -98,7 +98,7 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         option = command.add_argument
         if name in PROBLEMS or name in _KERNELS:
             *_, taken = _KERNELS.get(name, ("all kernels if none is given",))
-            option("words", nargs="*", metavar="KERNEL", help=f"{named}; {taken}")
+            option("words", nargs="*", metavar="KERNEL", help=f"{taken}; each is {named}")
         if name in PROBLEMS:
             default = PROBLEMS[name] or "awkward, and generated ones"
             option("--problem", metavar="P", help=f"a name, a set ({', '.join(PROBLEM_SETS)}), or a "
@@ -121,7 +121,7 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
     option("--setting", metavar="NAME", help="run the problem in a setting of the default check: "
            "zeros, huge, offset, ...; any other word lists them all")  # fmt: skip
-    option = add("compare", "Several kernels side by side: error, cost, floor.")
+    add("compare", "Several kernels side by side: error, cost, floor.")
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("--mode", choices=(*MODES, "both"), default="both",
            help="L2 flushed before each launch, or not at all")  # fmt: skip

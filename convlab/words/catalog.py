@@ -205,8 +205,6 @@ def find(name_or_path: str | Path) -> Path:
     if matches:
         stems = ", ".join(p.stem for p in matches)
         raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
-    if text and os.path.isdir(path):
-        raise CatalogError(f"{text} is a folder; name a .cu file in it")
     if "/" in text or text.endswith(".cu"):
         known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
         near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
