@@ -171,8 +171,8 @@ def replace(
     Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks and
     every reference to it stay, so a shared layer stays shared and an optimizer made before goes on
     working; one that is such a `Conv2d` already gets the new kernel. Subclasses of
-    ``torch.nn.Conv2d`` (lazy ones not yet run, parametrised, quantised, ...) are left alone. A layer that
-    the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
+    ``torch.nn.Conv2d`` (lazy ones not yet run, parametrised, quantised, ...) are left alone. A
+    layer that the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
 
     Parameters
     ----------

@@ -95,7 +95,7 @@ def test_history_lays_edits_days_and_gpus_beside_one_another(own_folder):
     on_gpu(1.1, "2026-11-23T10:00:00+00:00", "an L4", "cd" * 32).save(kept / "c.json")
     found = load_result(*(kept / f"{name}.json" for name in "acb"))
     assert isinstance(found, History) and [r.path.stem for r in found.receipts] == ["b", "a", "c"]
-    assert found.sentence == "3 receipts, 2 kernels, 2026-11-21 to 2026-11-23"
+    assert found.sentence == "receipts: 3, kernels: 2, 2026-11-21 to 2026-11-23"
     assert len(found.frame) == 3 * 2 * 2 and set(found.frame["mode"]) == {"cold", "hot"}
     changes = [line for line in found.changes if line.startswith("02_b on plain, cold")]
     assert "source ababab to cdcdcd" in changes[0] and "x0.93" in changes[0]
@@ -176,7 +176,7 @@ def test_commands(own_folder, capfd):
     )
     assert main(["history", "--plot", str(own_folder / "h.png")]) == 0
     told = capfd.readouterr().out
-    assert "2 receipts, 2 kernels" in told and "MB" in told and (own_folder / "h.png").exists()
+    assert "receipts: 2, kernels: 2" in told and "MB" in told and (own_folder / "h.png").exists()
     assert main(["history", document["receipt"], "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)["receipts"]) == 1
     assert main(["history", str(own_folder / "none")]) == 2

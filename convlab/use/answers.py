@@ -166,7 +166,8 @@ def _cached(clear: bool) -> Told:
     size = sum(entry.bytes for entry in entries)
     document = {"folder": str(folder), "builds": len(entries), "bytes": size}
     document |= {"removed": cache.clear()} if clear else {}
-    text = f"{folder}: {len(entries)} build{'s'[: len(entries) != 1]}, {size / 1e6:.1f} MB{', removed' if clear else ''}"
+    removed = ", removed" if clear else ""
+    text = f"{folder}, builds: {len(entries)}, {size / 1e6:.1f} MB{removed}"
     return Told(text, document)
 
 

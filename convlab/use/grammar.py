@@ -100,9 +100,9 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
             *_, taken = _KERNELS.get(name, ("all kernels if none is given",))
             option("words", nargs="*", metavar="KERNEL", help=f"{taken}; each is {named}")
         if name in PROBLEMS:
-            default = PROBLEMS[name] or "awkward, and generated ones"
-            option("--problem", metavar="P", help=f"a name, a set ({', '.join(PROBLEM_SETS)}), or a "
-                   f"spec like {_SPEC}; it may stand among the kernels; default: {default}")  # fmt: skip
+            default, sets = PROBLEMS[name] or "awkward, and generated ones", ", ".join(PROBLEM_SETS)
+            option("--problem", metavar="P", help=f"a name, a set ({sets}), or a spec like {_SPEC}; "
+                   f"it may stand among the kernels; default: {default}")  # fmt: skip
             option("--engine", choices=ENGINES, default="auto")
         if plot:
             option("--plot", metavar="PNG", type=Path, help="draw it to this file; of several "
@@ -158,8 +158,8 @@ def understood(
 
     What the `parser` returned is changed and returned: ``kernels`` is a list of texts or runnables,
     ``problem`` a text, a Problem or None, ``tunables`` (of sweep) a dict of lists. `values` are
-    variables that a word may name: kernels, baselines, callables (for ab), problems. CatalogError is
-    also raised for a word that is only near to such a name.
+    variables that a word may name: kernels, baselines, callables (for ab), problems. CatalogError
+    is also raised for a word that is only near to such a name.
     """
     values, asked, command = values or {}, vars(arguments), arguments.command
     take = functools.partial(_kernel, values=values, engine=asked.get("engine", "auto"))

@@ -304,7 +304,10 @@ def problems(set_name: str) -> list[Problem]:
 
 
 def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
-    """Return the problems that are meant, and whether as a set: by its name, which `bias` and `relu` may follow, or iterable."""
+    """Return the problems that are meant, and whether as a set: an iterable, or one's name.
+
+    The name may end with `bias` and `relu`, as a problem's may.
+    """
     name, *added = asked.split() or [""] if isinstance(asked, str) else [""]
     if name in PROBLEM_SETS:
         return [problem(" ".join((each.name, *added))) for each in problems(name)], True

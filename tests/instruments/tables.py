@@ -46,7 +46,8 @@ def markdown(results: Comparisons | Versus) -> str:
             "the same class, inputs NCHW and already channels_last. The ratio is cuDNN's time on NCHW "
             "to the kernel's, 1 by definition where that is cuDNN."
         )
-        return f"{laid(pd.DataFrame(table.cells))}\n\n{said}\n\n{note} {results.notes[-1]}; {_made(describe())}"
+        made = f"{results.notes[-1]}; {_made(describe())}"
+        return f"{laid(pd.DataFrame(table.cells))}\n\n{said}\n\n{note} {made}"
     timed = "time_ms" in results[0].frame
     unit = "Median time" if timed else "Simulated global traffic"
     where = describe() if timed else "the simulator"
