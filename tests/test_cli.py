@@ -408,6 +408,7 @@ USAGE = {
     "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
     "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
     "small letters": (["check", "01", "n1", "c3"], "did you mean N?"),
+    "a file that begins so": (["check", "n1.cu"], "there is no file n1.cu"),
     "kind of receipt": (["compare", "01", "--save", "out.txt"], "name must end in .json"),
     "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
     "a command's beginning": (["comp"], "did you mean compare?"),

@@ -30,7 +30,7 @@ kernel is wrong, or does not build or run; doctor: something is missing; 2: a wo
 is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
 _NAMES = "|".join(field.name for field in fields(Problem))
 _DIMENSION = re.compile(rf"({_NAMES}|[spdg])=?-?\d+(x\d+)?,?|{'|'.join(EPILOGUE)}", re.I)
-_FIRST = re.compile(r"N=?\d+\b", re.I)
+_FIRST = re.compile(r"N=?\d+(?=[\s,]|$)", re.I)
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
