@@ -170,6 +170,13 @@ def test_the_problem_may_stand_after_options(words):
     assert asked.problem == SMALL
 
 
+def test_what_is_saved_needs_no_file():
+    for problem in ("awkward.primes relu", "wide", "n1 c3"):
+        asked = parser().parse_args(["compare", "01", "--save", *problem.split()])
+        assert asked.save == "" and asked.words == ["01", problem]
+    assert parser().parse_args(["ab", "--save", "a.json", "01"]).save == "a.json"
+
+
 @pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
 def test_dimensions_need_no_quotes(words):
     for spec in ("N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias", "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1",

@@ -45,7 +45,8 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, but kernels and problems may also stand after options."""
         args = _joined(sys.argv[1:] if args is None else args)
         for i, (word, after) in enumerate(zip(args, [*args[1:], ""])):
-            file = Path(after).suffix not in ("", ".cu") and after not in problem_names()
+            named = after.partition(" ")[0] in problem_names()
+            file = Path(after).suffix not in ("", ".cu") and not named
             if word == "--save" and not file:  # a kernel, or the problem
                 args[i] = "--save="
         found, rest = self.parse_known_args(args, namespace)
