@@ -821,8 +821,12 @@ def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
     assert len(dumped(swept)["dropped"]) == 2
 
 
-def test_a_sweep_is_drawn(swept, tmp_path):
-    assert swept.plot().save(tmp_path / "sweep.png").stat().st_size > 5_000
+@pytest.mark.parametrize("tunables", [["TILE", "K_TILE"], ["TILE"]], ids=["map", "bars"])
+def test_a_sweep_is_drawn(swept, tunables, tmp_path):
+    frame = swept.frame.copy()
+    frame.attrs["tunables"] = tunables
+    chart = convlab.show.charts.sweep_chart(frame, "03", swept.notes)
+    assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
     assert convlab.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
 
 

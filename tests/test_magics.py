@@ -127,7 +127,7 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
         ("%%kernel 3x\n//", UsageError,
          "'3x' cannot be the name of a Python variable; give another"),
         ("%%kernel class\n//", UsageError, "'class' cannot be"),
-        ("%%kernel a THREADS=64\n//", UsageError, "unrecognized arguments: THREADS=64"),
+        ("%%kernel a THREADS=64\n//", UsageError, "write %%kernel a@THREADS=64"),
         ("%%kernel a@THREADS=many\n//", ProblemError, "'THREADS=many': write NAME=INTEGER"),
         ("%%kernel a --engin sim\n//", UsageError, "did you mean --engine?"),
         ("%%kernel 'a\n//", UsageError, "No closing quotation"),

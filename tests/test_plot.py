@@ -73,10 +73,24 @@ def test_rungs_to_come_differ():
 
 
 def test_a_colour_follows_from_the_name_alone():
+    names = [*RUNGS, "cudnn:fp32", "cudnn:tf32", "mine", "yours", "03_smem_tile@TILE=8"]
+    for some in (names, names[::2], names[::-1]):
+        shades = plot.colors(some)
+        stay = [name for name in some if name not in ("yours", "mine")]
+        assert {name: shades[name] for name in stay} == {n: plot.color_of(n) for n in stay}
     rungs = {plot.color_of(name) for name in RUNGS}
     assert plot.color_of("mine") not in rungs
     assert plot.color_of("03_smem_tile@TILE=8") != plot.color_of("03_smem_tile")
     assert plot.color_of("03_smem_tile#1a2b") == plot.color_of("03_smem_tile")
+
+
+def test_kernels_of_one_figure_differ_though_they_are_no_rungs():
+    own = ["mine", "yours", "theirs", "ours"]
+    tuned = [f"03_smem_tile@TILE={tile}" for tile in (4, 8, 12, 16)]
+    for names in (own, tuned):
+        shades = plot.colors([*names, "01_direct", "03_smem_tile"])
+        assert len(set(shades.values())) == 6
+        assert shades["01_direct"] == plot.color_of("01_direct")
 
 
 def test_every_colour_is_a_hex():
@@ -102,6 +116,7 @@ def test_charts_use_the_kernels_own_colours():
         "problem": "square", "TILE": [8, 16], "traffic_mb": [2.0, 1.0],
         "kernel": ["03_smem_tile@TILE=8", "03_smem_tile@TILE=16"],
     })  # fmt: skip
+    swept.attrs["tunables"] = ["TILE"]
     bars = charts.sweep_chart(swept).axes[0].patches
     assert {to_hex(bar.get_facecolor()).upper() for bar in bars} == {plot.color_of("03_smem_tile")}
 

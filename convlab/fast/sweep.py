@@ -238,6 +238,7 @@ def _frames(rows: list[dict[str, Any]], names: list[str]) -> tuple[pd.DataFrame,
     cost = "time_ms" if valid and "time_ms" in valid[0] else "traffic_mb"
     valid.sort(key=lambda row: (labels.index(row["problem"]), row[cost]))
     frame = pd.DataFrame(valid, columns=None if valid else keys)
+    frame.attrs["tunables"] = names
     dropped = [[*map(row.get, keys), *row["note"].split(": ", 1)] for row in rows
                if not row["right"]]  # fmt: skip
     return frame, pd.DataFrame(dropped, columns=[*keys, "kind", "reason"])

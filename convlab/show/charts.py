@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from .plot import COST_LABELS, INK, PALETTE, QUIET, Chart, color_of, styled
+from .plot import COST_LABELS, INK, PALETTE, QUIET, Chart, color_of, colors, styled
 from .result import short
 
 _WRONG = "#D55E00"
 _BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above what is allowed
 _MOST_BARS = 24  # of a sweep's panel
+_MOST_TICKS = 12
 _MOST_NOTES = 8
 
 
@@ -35,7 +37,8 @@ def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = 
     count = max(len(rows), 1)
     chart = Chart(8, 1.9 + 0.46 * count + 0.16 * len(notes))
     left, right = chart.subplots(1, 2, sharey=True, width_ratios=(2, 3))
-    rows["shade"] = rows["kernel"].map(color_of)
+    shade = colors(rows["kernel"])
+    rows["shade"] = [shade[name] for name in rows["kernel"]]
     left.set_yticks(range(len(rows)), _labels(rows))
     left.set_ylim(count - 0.4, -0.6)
     _draw_errors(left, rows)
@@ -258,21 +261,27 @@ def _draw_rounds(axes: Axes, rounds: pd.DataFrame, threshold: float) -> None:
 
 @styled
 def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
-    """Draw what a grid of tunables costs: bars of the best twenty-four points on each problem.
+    """Draw what a grid of tunables costs: a panel for each problem.
 
-    `frame` has the rows of a `Sweep`, best first.
+    `frame` has the rows of a `Sweep`, and the names of the tunables as an attribute. Two make a
+    heat map, any other number bars of the best twenty-four.
     """
+    names = list(frame.attrs.get("tunables", ()))
     timed = "time_ms" in frame and frame["time_ms"].notna().any()
     cost, unit = ("time_ms", "ms on the GPU") if timed else ("traffic_mb", "MB moved, simulated")
     rows = frame.dropna(subset=cost) if cost in frame else frame
     groups = list(rows.groupby("problem", sort=False)) if len(rows) else []
     bars = min(_MOST_BARS, max((len(group) for _, group in groups), default=1))
-    height = 1.4 + 0.24 * bars
+    height = 3.4 if len(names) == 2 else 1.4 + 0.24 * bars
     chart = Chart(max(5.0, 4.4 * len(groups)), height + 0.16 * len(notes))
     panels = chart.subplots(1, max(len(groups), 1), squeeze=False)[0]
     for axes, (problem, group) in zip(panels, groups, strict=False):
         axes.set_title(problem, fontsize=9)
-        best = group.head(_MOST_BARS)
+        if len(names) == 2:
+            table = group.pivot_table(index=names[0], columns=names[1], values=cost)
+            chart.colorbar(_draw_map(axes, table), ax=axes, label=unit)
+            continue
+        best = group.nsmallest(_MOST_BARS, cost)
         labels = [name.partition("@")[2] or name for name in best["kernel"]]
         shades = [color_of(name.partition("@")[0]) for name in best["kernel"]]
         axes.barh(labels, best[cost], color=shades, edgecolor=INK, linewidth=0.6, height=0.62)
@@ -287,6 +296,23 @@ def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ())
     return chart.headed(title, notes)
 
 
+def _draw_map(axes: Axes, table: pd.DataFrame) -> AxesImage:
+    """A heat map of a table, its least value starred, its cells told in numbers if they are few."""
+    values = table.to_numpy()
+    image = axes.imshow(values, cmap="cividis_r", aspect="auto")
+    for axis, labels in ((axes.xaxis, table.columns), (axes.yaxis, table.index)):
+        step = -(-len(labels) // _MOST_TICKS)
+        axis.set_ticks(range(0, len(labels), step), labels[::step])
+    axes.set(xlabel=table.columns.name, ylabel=table.index.name)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for (i, j), value in np.ndenumerate(values):
+        least = value == np.nanmin(values)
+        if math.isfinite(value) and (least or max(values.shape) <= _MOST_TICKS):
+            text = f"{short(value)} *" if least else short(value)
+            axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=box)
+    return image
+
+
 @styled
 def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
     """Draw a kernel's cost in each receipt, the newest at the bottom: a panel for each problem.
@@ -299,14 +325,15 @@ def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = (
     shown = list(notes[:_MOST_NOTES])
     chart = Chart(max(7.0, 4.6 * len(groups)), 1.8 + 0.55 * len(places) + 0.16 * len(shown))
     panels = chart.subplots(1, max(len(groups), 1), squeeze=False, sharey=True)[0]
+    shade = colors(frame["kernel"])
     for axes, ((problem, mode, unit), rows) in zip(panels, groups, strict=False):
         axes.set_title(f"{problem}, {mode}" if mode else problem, fontsize=9)
         axes.set_xlabel(COST_LABELS["time_ms" if unit == "ms" else "traffic_mb"])
         for i, (kernel, own) in enumerate(rows.groupby("kernel", sort=False)):
             ys = [places.index(place) for place in zip(own["when"], own["gpu"], strict=True)]
-            look = {"color": color_of(kernel), "marker": "osD^v"[i % 5], "markeredgecolor": INK}
+            look = {"color": shade[kernel], "marker": "osD^v"[i % 5], "markeredgecolor": INK}
             axes.plot(own["cost"], ys, linestyle=":", label=kernel, **look)
-            axes.hlines(ys, own["low"], own["high"], color=color_of(kernel), linewidth=2.5)
+            axes.hlines(ys, own["low"], own["high"], color=shade[kernel], linewidth=2.5)
             for y, row in zip(ys, own.itertuples(), strict=True):
                 away = -13 if i % 2 else 7  # two kernels' labels do not meet
                 axes.annotate(f"{short(row.cost)} {row.source or ''}", (row.cost, y), fontsize=7,

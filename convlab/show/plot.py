@@ -6,7 +6,7 @@ import functools
 import io
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from matplotlib import rc_context, rc_params_from_file, rcParams
@@ -81,15 +81,39 @@ def color_of(name: str) -> str:
     lighter shades of it, one with tunables ("03_smem_tile@TILE=8") a shade between. Baselines (a
     name with ":") are greys. Any other kernel has one of four colours that no rung has.
     """
+    return _wheel(name)[0]
+
+
+def colors(names: Iterable[str]) -> dict[str, str]:
+    """Return each kernel's colour: `color_of`, but where two that are no rungs meet, one moves on.
+
+    Rungs and baselines keep theirs, whatever else is in the figure.
+    """
+    chosen: dict[str, str] = {}
+    for name in sorted(set(names), key=lambda name: (len(_wheel(name)), name)):
+        wheel = _wheel(name)
+        chosen[name] = next((c for c in wheel if c not in chosen.values()), wheel[0])
+    return chosen
+
+
+def _wheel(name: str) -> list[str]:
+    """Return a kernel's own colour, then those that it may take where that one is taken."""
     name = re.sub(r"#[^@]*", "", name)  # the mark of a pinned version
+    if ":" in name.partition("@")[0]:
+        return [_BASELINES.get(name, _OTHER_BASELINE)]
     stem, _, tunables = name.partition("@")
-    if ":" in stem:
-        return _BASELINES.get(name, _OTHER_BASELINE)
     if rung := re.match(r"(\d+)([a-e]?)_", stem):
-        color = _shade(PALETTE[(int(rung[1]) - 1) % len(PALETTE)], _VARIANTS[rung[2]])
+        color = PALETTE[(int(rung[1]) - 1) % len(PALETTE)]
+        wheel = [_shade(color, _VARIANTS[rung[2]])]
     else:
-        color = _OWN[zlib.crc32(stem.encode()) % len(_OWN)]
-    return _shade(color, _TUNED[zlib.crc32(name.encode()) % len(_TUNED)]) if tunables else color
+        wheel = _turned(_OWN, stem)
+    return [_shade(wheel[0], by) for by in _turned(_TUNED, name)] if tunables else wheel
+
+
+def _turned(choices: Sequence, name: str) -> list:
+    """The choices, beginning with one that follows from the name."""
+    begin = zlib.crc32(name.encode()) % len(choices)
+    return [*choices[begin:], *choices[:begin]]
 
 
 def _shade(color: str, by: float) -> str:

@@ -82,7 +82,12 @@ class ConvlabMagics(Magics):
         for this one.
         """
         with contextlib.suppress(SystemExit):
-            asked = _kernel_parser().parse_args(_split(line))
+            parser = _kernel_parser()
+            asked, rest = parser.parse_known_args(_split(line))
+            if rest:
+                tunable = re.fullmatch(r"[A-Za-z_]\w*=.*", rest[0])
+                hint = f"; write %%kernel {asked.name}@{rest[0]}" if tunable else ""
+                parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
             name, _, tuned = asked.name.partition("@")
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise UsageError(f"{name!r} cannot be the name of a Python variable; give another")

@@ -12,7 +12,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from ..show.plot import INK, PALETTE, Chart, color_of, styled
+from ..show.plot import INK, PALETTE, Chart, colors, styled
 from ..words.problem import Problem
 
 _BLUE, _ORANGE, *_, _RED = PALETTE[:6]
@@ -49,13 +49,14 @@ def roofline(
         axes.plot(x, np.minimum(peak, bandwidth * np.array(x)), color=INK, ls="--" if i else "-")
         axes.annotate(f"{name} {peak:.3g} TFLOP/s", (high, peak), (-3, 3), ha="right", **_BESIDE)
     axes.annotate(f"{bandwidth:.3g} TB/s", (low, bandwidth * low), (14, 0), **_BESIDE)
+    shade = colors([point.label for point in points if point.kind != "floor"])
     for label, intensity, rate, kind in points:
         if kind == "floor":
             axes.axvline(intensity, color=_BLUE, linewidth=1, linestyle=":")
             axes.annotate(label, (intensity, 0.98), (3, 0), color=_BLUE, va="top",
                           xycoords=("data", "axes fraction"), **_BESIDE)  # fmt: skip
             continue
-        at, color, hollow = (intensity, rate / 1e12), color_of(label), kind == "predicted"
+        at, color, hollow = (intensity, rate / 1e12), shade[label], kind == "predicted"
         axes.plot(
             *at, "D" if hollow else "o", markersize=8, color="white" if hollow else color,
             markeredgecolor=color if hollow else INK, markeredgewidth=1.5,
