@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import convlab
 from convlab.words.errors import ProblemError
-from convlab.words.problem import PROBLEM_SETS, Problem, members, problem, problems, same_padding
+from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
 
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
@@ -209,7 +209,7 @@ def test_import_needs_the_standard_library_only(module):
 
 
 def test_options_of_a_set_are_its_problems():
-    found, of_set = members("headline bias relu")
+    found, of_set = convlab.words.problem.members("headline bias relu")
     assert of_set and [p.name for p in found] == [
         f"{n} bias relu" for n in ("square", "rect", "wide")
     ]
