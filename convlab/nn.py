@@ -36,9 +36,8 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from .fast.best import ALWAYS, AUTOS, CLASSES
+from .fast.best import ALWAYS, AUTOS
 from .run.op import convolve, key_of, loaded, name_of, posed
 from .show.result import Table
 from .words.arguments import choice, flag, shown
@@ -55,7 +54,7 @@ torch.fx.wrap("convolve")  # a traced model keeps it whole
 def conv2d(
     x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
-    *, relu: bool = False, kernel=DEFAULT_KERNEL, precision: str | None = None,
+    *, relu: bool = False, kernel=DEFAULT_KERNEL,
 ) -> Tensor:  # fmt: skip
     """``torch.nn.functional.conv2d`` on a kernel of convlab's, with gradients.
 
@@ -71,8 +70,8 @@ def conv2d(
         else the simulator. An object follows the edits of its file, and is not kept alive from
         here. Inside ``torch.compile``, give an object on torch 2.13 or later only; names always
         work. ``"auto"`` is what `convlab.best` takes for each input's shape, torch's convolution
-        perhaps, in TF32 unless ``torch.backends.cudnn.allow_tf32 = False``.
-    precision : of ``"auto"`` alone: "fp32" or "tf32", as `convlab.best` takes it.
+        perhaps, in TF32 unless ``torch.backends.cudnn.allow_tf32 = False``; ``"auto:fp32"`` and
+        ``"auto:tf32"`` name the class.
 
     Returns
     -------
@@ -91,8 +90,7 @@ def conv2d(
     UserWarning
         ``"auto"``, and there is no kernel for a problem, so that torch's convolution computes it.
     """
-    key = key_of(_classed(kernel, precision))
-    return convolve(x, w, bias, stride, padding, dilation, groups, key, relu)
+    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel), relu)
 
 
 class Conv2d(nn.Conv2d):
@@ -108,10 +106,8 @@ class Conv2d(nn.Conv2d):
         forward pass.
     relu : as in `conv2d`; assigned later, too: ``layer.relu = True``, in the place of a
         ``torch.nn.ReLU`` behind it.
-    kernel, precision : as in `conv2d`. The kernel can be assigned later too:
-        ``layer.kernel = "02_im2col_gemm"``, or "auto:fp32", with a class. A copy of the layer
-        shares the object; a pickle holds what was given here. Printed, a layer of ``"auto"`` tells
-        what was taken for inputs of each shape that such a layer has met.
+    kernel : as in `conv2d`. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A
+        copy of the layer shares the object; a pickle holds what was given here.
 
     Raises
     ------
@@ -127,14 +123,14 @@ class Conv2d(nn.Conv2d):
         self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
         padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1, bias: bool = True,
         padding_mode: str = "zeros", device=None, dtype=None, *, relu: bool = False,
-        kernel=DEFAULT_KERNEL, precision: str | None = None,
+        kernel=DEFAULT_KERNEL,
     ) -> None:  # fmt: skip
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             padding_mode, device, dtype,
         )  # fmt: skip
         self.relu = flag(relu, "relu")
-        self.kernel = _classed(kernel, precision)
+        self.kernel = kernel
 
     @property
     def kernel(self):
@@ -154,20 +150,7 @@ class Conv2d(nn.Conv2d):
 
     def extra_repr(self) -> str:
         relu = ", relu=True" if self.relu else ""
-        return f"{super().extra_repr()}{relu}, kernel={name_of(self._kernel)}{self._taken()}"
-
-    def _taken(self) -> str:
-        """What ``"auto"`` stands for, by the shape of the images."""
-        own = tuple(self.weight.shape), self.groups, self.stride, self.dilation, self.relu
-        around = None if isinstance(self.padding, str) else _padding(self)
-        taken = {
-            "x".join(map(str, p.x_shape)): name
-            for engine in ("cuda", "sim") if self._kernel_key in AUTOS
-            for p, name in loaded(self._kernel_key, engine).taken.items()
-            if (p.w_shape, p.groups, p.stride, p.dilation, p.relu) == own and around in (None, p.padding)
-        }  # fmt: skip
-        told = "; ".join(f"{shape}: {name}" for shape, name in taken.items())
-        return f" ({told})" if told else ""
+        return f"{super().extra_repr()}{relu}, kernel={name_of(self._kernel)}"
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
@@ -181,22 +164,20 @@ class Conv2d(nn.Conv2d):
 
 
 def replace(
-    model: nn.Module, kernel, *, where: Callable[[str, nn.Module], bool] | None = None,
-    precision: str | None = None,
-) -> nn.Module:  # fmt: skip
+    model: nn.Module, kernel, *, where: Callable[[str, nn.Module], bool] | None = None
+) -> nn.Module:
     """Make every ``torch.nn.Conv2d`` of a model run on a kernel, in place.
 
-    Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks,
-    parametrisations and every reference to it stay, so a shared layer stays shared and an optimizer
-    made before goes on working; one that is such a `Conv2d` already gets the new kernel. Subclasses
-    of ``torch.nn.Conv2d`` (lazy ones not yet run, quantised ones, ...) are left alone. A layer that
-    the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
+    Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks and
+    every reference to it stay, so a shared layer stays shared and an optimizer made before goes on
+    working; one that is such a `Conv2d` already gets the new kernel. Subclasses of
+    ``torch.nn.Conv2d`` (lazy ones not yet run, parametrised, quantised, ...) are left alone. A
+    layer that the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
 
     Parameters
     ----------
     model : any module, itself a ``torch.nn.Conv2d`` perhaps.
-    kernel, precision : as in `conv2d`: with ``"auto"`` each layer gets its own, which `choices`
-        tells beforehand, and the printed model afterwards.
+    kernel : as in `conv2d`: with ``"auto"`` each layer gets its own, which `choices` tells.
     where : called with a layer's name (as in ``named_modules``; of a shared layer, its first) and
         the layer; only those it says True to are replaced.
 
@@ -210,7 +191,6 @@ def replace(
         ``kernel`` is no kernel, none has that name, or a layer has a forward of its own, which
         would go on running. Nothing is replaced then.
     """
-    kernel = _classed(kernel, precision)
     key = key_of(kernel)  # raises before anything is changed, as does a name that none has
     if isinstance(kernel, (str, os.PathLike)) and key not in AUTOS:
         find(key.partition("@")[0])
@@ -220,8 +200,7 @@ def replace(
     layers = [
         (name, module)
         for name, module in model.named_modules()
-        if parametrize.type_before_parametrizations(module) in (nn.Conv2d, Conv2d)
-        and (where is None or where(name, module))
+        if type(module) in (nn.Conv2d, Conv2d) and (where is None or where(name, module))
     ]
     for name, layer in layers:
         patched = sorted({"forward", "_conv_forward"} & vars(layer).keys())
@@ -232,7 +211,7 @@ def replace(
             )
     for _, layer in layers:
         layer.relu = isinstance(layer, Conv2d) and layer.relu
-        layer.__class__ = _class_for(type(layer))
+        layer.__class__ = Conv2d
         layer.kernel = kernel
     return model
 
@@ -276,16 +255,16 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 
 
 def choices(
-    model: nn.Module, *inputs, precision: str | None = None, **keywords
+    model: nn.Module, *inputs, kernel: str = "auto", **keywords
 ) -> list[tuple[str, Problem, Callable]]:
     """Tell what ``kernel="auto"`` takes for each convolution of a model, replaced or not.
 
-    The arguments are `problems`'s, which runs the model once, and `conv2d`'s ``precision``; so is
-    what it returns, with the Kernel or Baseline as a third of each.
+    The arguments are `problems`'s, which runs the model once, and ``kernel``, "auto:fp32" perhaps;
+    so is what it returns, with the Kernel or Baseline as a third of each.
     """
     _require_module(model)
     on_gpu = any(tensor.is_cuda for tensor in model.parameters())
-    auto = loaded(_classed("auto", precision), "cuda" if on_gpu else "sim")
+    auto = loaded(choice(kernel, "rule", AUTOS), "cuda" if on_gpu else "sim")
     return Choices((name, p, auto.choice(p)) for name, p in problems(model, *inputs, **keywords))
 
 
@@ -299,18 +278,6 @@ class Choices(list):
         return "\n".join([*lines, *[f"no GPU is used: {ALWAYS}"] * simulated])
 
 
-def _classed(kernel, precision: str | None):
-    """``"auto"`` with a class of results; any other kernel has its own."""
-    if precision is None:
-        return kernel
-    choice(precision, "precision class", CLASSES)
-    if not isinstance(kernel, str) or kernel != "auto":
-        raise ProblemError(
-            f'precision={precision!r} goes with kernel="auto": {name_of(kernel)} has its own class'
-        )
-    return f"auto:{precision}"
-
-
 def _require_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise ProblemError(f"model must be a torch.nn.Module, not {shown(model)}")
@@ -318,13 +285,9 @@ def _require_module(model: object) -> None:
 
 def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
     """The image with what a ``padding_mode`` puts around it, and the padding that is left."""
-    if layer.padding_mode != "zeros":
-        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-    return x, _padding(layer)
-
-
-def _padding(layer: nn.Conv2d) -> tuple[int, int] | str:
-    return layer.padding if layer.padding_mode == "zeros" else (0, 0)
+    if layer.padding_mode == "zeros":
+        return x, layer.padding
+    return F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), (0, 0)
 
 
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
@@ -333,15 +296,3 @@ def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     numbers = layer.stride, padding, layer.dilation, layer.groups
     relu = isinstance(layer, Conv2d) and layer.relu
     return posed(x, layer.weight, layer.bias, *numbers, relu, name)[1]
-
-
-def _class_for(old: type) -> type:
-    """Conv2d; of a layer that torch parametrised, with the property of each tensor it took over."""
-    if issubclass(old, Conv2d):
-        return old
-    if old is nn.Conv2d:
-        return Conv2d
-    own = dict(vars(old))
-    for name in ("__dict__", "__weakref__", "__deepcopy__"):
-        own.pop(name, None)
-    return type(old.__name__, (Conv2d,), own)

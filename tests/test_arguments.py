@@ -42,7 +42,7 @@ def test_only_errors_of_our_own(validator) -> None:
     [
         (lambda: valid.whole(np.int64(3), "n"), 3),
         (lambda: valid.real(np.float32(0.5), "n"), 0.5),
-        (lambda: valid.real(3, "n", least=3), 3.0),
+        (lambda: valid.real(3, "n", most=3), 3.0),
         (lambda: valid.flag(np.True_, "n"), True),
         (lambda: valid.several((1, 2), "n"), [1, 2]),
         (lambda: valid.path("a/b", "n"), Path("a/b")),
@@ -62,7 +62,7 @@ def test_what_is_let_through(call, result) -> None:
         (lambda: valid.whole(-1, "count", least=0), "count is -1; it must be at least 0"),
         (lambda: valid.whole(10**5000, "count"), "count is <int>; it must be at most 9223372"),
         (lambda: valid.real(math.nan, "seconds"), "seconds must be a finite number, not nan"),
-        (lambda: valid.real(0, "seconds", above=0), "seconds is 0; it must be more than 0"),
+        (lambda: valid.real(0, "seconds", above=0), "seconds must be a finite number, more than 0, not 0"),
         (lambda: valid.flag(1, "raises"), "raises must be True or False, not 1"),
         (lambda: valid.text(b"x", "source"), "source must be a string, not b'x': decode it"),
         (lambda: valid.choice("c", "unit", "ab"), "no unit 'c': choose from a, b"),

@@ -129,10 +129,16 @@ def test_doctor(run):
     done = run("doctor", "--json")
     rows = {row["what"]: row for row in done.document["rows"]}
     assert done.status == (0 if done.document["ok"] else 1)
-    assert {"GPU", "driver", "nvcc", "C++ compiler", "ninja", "torch"} <= rows.keys()
+    assert {"GPU", "nvcc", "C++ compiler", "torch", "build cache", "simulator"} <= rows.keys()
     assert rows["C++ compiler"]["ok"] and rows["torch"]["ok"]
     for row in rows.values():
         assert row["ok"] or row["advice"], f"no advice on {row['what']}"
+
+
+def test_doctor_tells_that_builds_cannot_be_kept(monkeypatch):
+    monkeypatch.setattr("convlab.machine.toolchain.lasting", lambda: False)
+    rows = {row[0]: row for row in answers.doctor._machine()}
+    assert rows["build cache"][2] is False and "CONVLAB_CACHE" in rows["build cache"][3]
 
 
 def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
@@ -144,11 +150,10 @@ def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
     assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
 
 
-def test_check_by_position_option_and_path_with_tunables(run, tmp_path):
+def test_check_by_name_number_and_path_with_tunables(run, tmp_path):
     copied = tmp_path / "mine.cu"
     copied.write_text((REPOSITORY / "kernels" / "01_direct.cu").read_text())
-    done = run("check", "01_direct@THREADS=64", "--kernel", "03", "--kernel", "./mine.cu",
-               "--problem", SMALL)  # fmt: skip
+    done = run("check", "01_direct@THREADS=64", "03", "--problem", SMALL, "./mine.cu")
     assert done.status == 0, done.err
     lines = done.out.splitlines()
     for name in ("01_direct@THREADS=64", "03_smem_tile", "mine"):
@@ -165,10 +170,17 @@ def test_the_problem_may_stand_after_options(words):
     assert asked.problem == SMALL
 
 
+def test_what_is_saved_needs_no_file():
+    for problem in ("awkward.primes relu", "wide", "n1 c3"):
+        asked = parser().parse_args(["compare", "01", "--save", *problem.split()])
+        assert asked.save == "" and asked.words == ["01", problem]
+    assert parser().parse_args(["ab", "--save", "a.json", "01"]).save == "a.json"
+
+
 @pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
 def test_dimensions_need_no_quotes(words):
     for spec in ("N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias", "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1",
-                 "wide bias relu"):  # fmt: skip
+                 "wide bias relu", "headline relu"):  # fmt: skip
         assert understood(parser().parse_args(words.format(spec).split())).problem == spec
 
 
@@ -217,10 +229,10 @@ def test_results_come_before_the_picture(run, monkeypatch):
     monkeypatch.setattr("convlab.show.plot.Chart.save", full)
     words = ("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
     done = run(*words)
-    assert done.status == 2 and "one.png: the disk is full; free" in done.err
+    assert done.status == 2 and "one.png: No space left on device; correct" in done.err
     assert "01_direct" in done.out and "right" in done.out
     document = run(*words, "--json").document
-    assert document["ok"] is True and "the disk is full" in document["error"]
+    assert document["ok"] is True and "No space left" in document["error"]
 
 
 def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):
@@ -393,7 +405,7 @@ USAGE = {
     "baseline": (["compare", "cuDNN", SMALL], "did you mean cudnn:fp32 or cudnn:tf32"),
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
-    "a folder": (["check", "."], ". is a folder; name a .cu file"),
+    "a folder": (["check", "./"], "there is no file ./; kernels here: 01_direct"),
     "a misspelt bias": (["check", "01", "wide", "bais"], "did you mean bias?"),
     "a ReLU of nothing": (["check", "01", "relu"], "stands after a problem"),
     "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),
@@ -402,6 +414,9 @@ USAGE = {
     "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),
     "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
     "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
+    "small letters": (["check", "01", "n1", "c3"], "did you mean N?"),
+    "a file that begins so": (["check", "n1.cu"], "there is no file n1.cu"),
+    "kind of receipt": (["compare", "01", "--save", "out.txt"], "name must end in .json"),
     "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
     "a command's beginning": (["comp"], "did you mean compare?"),
     "an option's case": (["check", "01", "--Problem", SMALL], "did you mean --problem?"),

@@ -10,7 +10,7 @@ from convlab.run import data
 from convlab.run.kernel import Kernel
 from convlab.words.catalog import parse_header
 from convlab.words.errors import CatalogError, LaunchError, ProblemError
-from convlab.words.format import FLOAT32, POISON_BYTE, Format, parse_format
+from convlab.words.format import FLOAT32, Format, parse_format
 from convlab.words.problem import Problem
 from tests.suites import FOLDER
 
@@ -136,7 +136,7 @@ def test_bytes_and_places_are_torchs(text: str) -> None:
         assert storage.logical(tensor.permute(storage.order)).shape == shape
         assert format.bytes(BIASED)[name] == tensor.nbytes
         total += tensor.nbytes
-        poison = torch.full((8,), POISON_BYTE, dtype=torch.uint8).view(storage.torch_dtype)
+        poison = torch.full((8,), 0xFF, dtype=torch.uint8).view(storage.torch_dtype)
         assert poison.isnan().all()
     assert format.min_bytes(BIASED) == total
 

@@ -158,7 +158,7 @@ X, W = (2, 6, 9, 8), (4, 3, 3, 2)
     [
         (((6, 9, 8), W), {}, r"4 dimensions .*x\.unsqueeze\(0\)"),
         ((X, (4, 3, 10, 2)), {"groups": 2}, "larger than the padded input: height 10 .*pad by 1"),
-        ((X, W), {"groups": 2, "padding": "same"}, "same_padding"),
+        ((X, W), {"groups": 2, "padding": "same"}, "padding must be an integer, not 'same'"),
         (((2, 6, 0, 8), W), {"groups": 2}, "H is 0; it must be at least 1"),
         (((-1, 6, 9, 8), W), {"groups": 2}, "N is -1; it must be at least 0"),
         (((2, 6, 2**31, 8), W), {"groups": 2}, "limit is 2"),
@@ -174,7 +174,7 @@ def test_refused(shapes, options, message):
 
 
 def test_empty_batch_is_a_problem():
-    p = Problem.from_shapes((0, 6, 9, 8), W, groups=2, padding="valid")
+    p = Problem.from_shapes((0, 6, 9, 8), W, groups=2)
     assert p.y_shape == (0, 4, 7, 7) and p.macs == 0 and p.scaled(0) is p
 
 
@@ -206,3 +206,11 @@ def test_import_needs_the_standard_library_only(module):
         if isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module]
         assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names}
+
+
+def test_options_of_a_set_are_its_problems():
+    found, of_set = convlab.words.problem.members("headline bias relu")
+    assert of_set and [p.name for p in found] == [
+        f"{n} bias relu" for n in ("square", "rect", "wide")
+    ]
+    assert all(p.bias and p.relu for p in found)

@@ -95,7 +95,7 @@ def test_history_lays_edits_days_and_gpus_beside_one_another(own_folder):
     on_gpu(1.1, "2026-11-23T10:00:00+00:00", "an L4", "cd" * 32).save(kept / "c.json")
     found = load_result(*(kept / f"{name}.json" for name in "acb"))
     assert isinstance(found, History) and [r.path.stem for r in found.receipts] == ["b", "a", "c"]
-    assert found.sentence == "3 receipts, 2 kernels, 2026-11-21 to 2026-11-23"
+    assert found.sentence == "receipts: 3, kernels: 2, 2026-11-21 to 2026-11-23"
     assert len(found.frame) == 3 * 2 * 2 and set(found.frame["mode"]) == {"cold", "hot"}
     changes = [line for line in found.changes if line.startswith("02_b on plain, cold")]
     assert "source ababab to cdcdcd" in changes[0] and "x0.93" in changes[0]
@@ -134,9 +134,9 @@ def test_what_is_no_receipt_is_told(own_folder, data, told):
 
 
 PATHS = {
-    "missing": ("none/none.json", "no such file"), "a folder": (".", "it is a folder"),
-    "below a file": ("file.json/x.json", "before the last / is a file"), "none": (None, "a path"),
-    "a number": (3, "a path"), "too long": ("a" * 300, "name another"), "no user": ("~?/x", "user"),
+    "missing": ("none/none.json", "No such file"), "a folder": (".", "Is a directory"),
+    "below a file": ("file.json/x.json", "Not a directory|File exists"), "none": (None, "a path"),
+    "a number": (3, "a path"), "too long": ("a" * 300, "name another"),
 }  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_path_is_told(own_folder, monkeypatch, path, told):
     (own_folder / "file.json").write_text("{}")
     result = on_gpu()
     uses = [load_result, result.save] if path is not None else [load_result, result.figure().save]
-    for use in uses if told != "no such file" else uses[:1]:  # what is not there is made
+    for use in uses if told != "No such file" else uses[:1]:  # what is not there is made
         with pytest.raises(ProblemError, match=told):
             use(path)
     for bad in ("x", "x.txt"):
@@ -176,7 +176,7 @@ def test_commands(own_folder, capfd):
     )
     assert main(["history", "--plot", str(own_folder / "h.png")]) == 0
     told = capfd.readouterr().out
-    assert "2 receipts, 2 kernels" in told and "MB" in told and (own_folder / "h.png").exists()
+    assert "receipts: 2, kernels: 2" in told and "MB" in told and (own_folder / "h.png").exists()
     assert main(["history", document["receipt"], "--json"]) == 0
     assert len(json.loads(capfd.readouterr().out)["receipts"]) == 1
     assert main(["history", str(own_folder / "none")]) == 2

@@ -183,11 +183,6 @@ class Auto:
         self._engine, self._precision, self._files, self._seen = engine, precision, [], None
         self._chosen: dict[tuple, Kernel | Baseline] = {}
 
-    @property
-    def taken(self) -> dict[Problem, str]:
-        """The names of what it chose so far."""
-        return {problem: kernel.name for (problem, *_), kernel in self._chosen.items()}
-
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object, relu: bool = False
     ) -> Tensor:

@@ -67,7 +67,9 @@ class Receipt(Result):
     __repr__ = __str__
 
     def figure(self) -> Chart:
-        return charts.history_chart(pd.DataFrame(self.costs), self.sentence, self.notes)
+        return charts.history_chart(
+            pd.DataFrame(self.costs, columns=_COLUMNS), self.sentence, self.notes
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,7 +103,7 @@ class History(Result):
             return f"no receipts there: `save` puts them in {receipts_folder()}, or name files"
         days = sorted({receipt.made["when"][:10] for receipt in self.receipts})
         kernels, span = self.frame["kernel"].nunique(), dict.fromkeys([days[0], days[-1]])
-        return f"{len(self.receipts)} receipts, {kernels} kernels, {' to '.join(span)}"
+        return f"receipts: {len(self.receipts)}, kernels: {kernels}, {' to '.join(span)}"
 
     @property
     def tables(self) -> Sequence[Table]:

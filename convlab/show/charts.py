@@ -24,7 +24,6 @@ _BELOW, _ABOVE = 3, 5  # decades that the map of the error shows below and above
 _MOST_BARS = 24  # of a sweep's panel
 _MOST_TICKS = 12
 _MOST_NOTES = 8
-_OF_HISTORY = ["problem", "mode", "unit", "when", "gpu", "kernel"]
 
 
 @styled
@@ -321,7 +320,6 @@ def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = (
     `frame` has the rows of a `History`: a mark for the median, a bar from quartile to quartile, and
     beside it the beginning of the source's digest.
     """
-    frame = frame if len(frame) else pd.DataFrame(columns=_OF_HISTORY)
     groups = list(frame.groupby(["problem", "mode", "unit"], sort=False))
     places = list(dict.fromkeys(zip(frame["when"], frame["gpu"], strict=True)))
     shown = list(notes[:_MOST_NOTES])
@@ -348,6 +346,6 @@ def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = (
         axes.grid(axis="x")
         axes.legend(fontsize=7)
     if not groups:
-        panels[0].text(0.5, 0.5, "nothing with a cost", ha="center")
+        _nothing(panels[0])
         panels[0].set_axis_off()
     return chart.headed(title, shown)

@@ -34,9 +34,6 @@ class Excerpt:
 
     __repr__ = __str__
 
-    def _repr_markdown_(self) -> str:
-        return "\n".join(["```cpp", *self.lines, "```"])
-
     def _repr_html_(self) -> str:
         rows = self._numbered(_highlighted(self.lines), _NUMBER)
         label = _NUMBER.format(html.escape(self.label))

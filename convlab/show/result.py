@@ -1,6 +1,6 @@
 """What every answer is: rows, a sentence, notes, a figure; text, HTML and JSON follow from those.
 
-One `Table` lays rows out, in a terminal, a notebook, and Markdown.
+One `Table` lays rows out, in a terminal and a notebook.
 """
 
 from __future__ import annotations
@@ -295,12 +295,6 @@ class Table:
         shown = {cell(name, name): [cell(t, name) for t in cells[name]] for name in cells}
         title = f"<div>{html.escape(self.title)}</div>" if self.title else ""
         return title + pd.DataFrame(shown).to_html(index=False, border=0, escape=False)
-
-    def markdown(self) -> str:
-        """Lay it out as Markdown."""
-        cells = self.cells
-        rows = [f"| {' | '.join(row)} |" for row in (list(cells), *zip(*cells.values()))]
-        return "\n".join([rows[0], "|" + "---|" * len(cells), *rows[1:]])
 
 
 def short(value: float) -> str:

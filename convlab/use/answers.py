@@ -30,12 +30,11 @@ PLURAL = {"check": "reports", "inspect": "inspections"}  # of each kernel that w
 
 @dataclass(frozen=True, repr=False)
 class Told:
-    """An answer that is text, and the same as what JSON can hold; a notebook may highlight it."""
+    """An answer that is text, and the same as what JSON can hold."""
 
     text: str
     document: dict[str, Any]
     ok: bool = True
-    language: str = ""
     failure: Exception | None = None  # of one kernel of several, which does not build or run
     declined = property(lambda self: isinstance(self.failure, UnsupportedError))
 
@@ -45,9 +44,6 @@ class Told:
     def to_dict(self) -> dict[str, Any]:
         """The document."""
         return self.document
-
-    def _repr_markdown_(self) -> str | None:
-        return f"```{self.language}\n{self.text}\n```" if self.language else None
 
 
 def answers(asked: Namespace) -> Iterator[Any]:
@@ -102,10 +98,10 @@ def _answer(asked: Namespace) -> Any:
         case "compare":
             return compare(asked.kernels or None, asked.problem, engine=asked.engine)
         case "sweep":
-            return sweep(asked.kernel, asked.tunables, asked.problem, engine=asked.engine)
+            return sweep(*asked.kernels, asked.tunables, asked.problem, engine=asked.engine)
         case "ab":
             return ab(
-                asked.a, asked.b, asked.problem, engine=asked.engine, seed=asked.seed,
+                *asked.kernels, asked.problem, engine=asked.engine, seed=asked.seed,
                 mode=MODES if asked.mode == "both" else asked.mode,
                 threshold=asked.threshold / 100, limit_seconds=asked.limit, careful=asked.careful,
             )  # fmt: skip
@@ -114,7 +110,7 @@ def _answer(asked: Namespace) -> Any:
         case "list":
             return _listed()
         case "diff":
-            return _differing(asked.kernel, asked.other)
+            return _differing(*asked.kernels)
         case "cache":
             return _cached(asked.action == "clear")
     return _examined()
@@ -145,7 +141,7 @@ def _listed() -> Told:
     return Told("\n".join(lines), plain({"kernels": rows, "problems": sets}))
 
 
-def _differing(kernel: Kernel | str, other: Kernel | str | None) -> Told:
+def _differing(kernel: Kernel | str, other: Kernel | str | None = None) -> Told:
     """The lines that a kernel changes, and the share of its own that they are."""
     kernel = kernel if isinstance(kernel, Kernel) else load(kernel, engine="sim")
     other = kernel.header.parent if other is None else other
@@ -160,7 +156,7 @@ def _differing(kernel: Kernel | str, other: Kernel | str | None) -> Told:
     own = sum(line[0] == "+" and line[:3] != "+++" for line in changes)
     said = f"{own} of {len(new)} lines of {kernel.name} are not {other.name}'s"
     document = {"kernel": kernel.name, "parent": other.name, "lines": len(new), "own": own}
-    return Told("\n".join([*changes, "", said]), document, language="diff")
+    return Told("\n".join([*changes, "", said]), document)
 
 
 def _cached(clear: bool) -> Told:
@@ -168,7 +164,8 @@ def _cached(clear: bool) -> Told:
     size = sum(entry.bytes for entry in entries)
     document = {"folder": str(folder), "builds": len(entries), "bytes": size}
     document |= {"removed": cache.clear()} if clear else {}
-    text = f"{folder}: {len(entries)} builds, {size / 1e6:.1f} MB{', removed' if clear else ''}"
+    removed = ", removed" if clear else ""
+    text = f"{folder}, builds: {len(entries)}, {size / 1e6:.1f} MB{removed}"
     return Told(text, document)
 
 

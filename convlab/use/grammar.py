@@ -5,6 +5,7 @@ What is wrong with them is told before torch is imported, which takes seconds.
 
 import argparse
 import functools
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,17 @@ from ..words.choices import BASELINES, COUNT, ENDINGS, ENGINES, MODES, SECONDS, 
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
 
+# How many kernels a command takes, and what it says of them; another takes any number.
+_KERNELS = {"ab": (2, 2, "two kernels, A and B"), "sweep": (1, 1, "one kernel, then NAME=8,16"),
+            "diff": (1, 2, "a kernel, and perhaps another than its parent")}  # fmt: skip
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, **dict.fromkeys(("compare", "ab", "sweep", "inspect"), "square")}
 STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
 kernel is wrong, or does not build or run; doctor: something is missing; 2: a word, a file or a problem
 is not what the command takes; 3: nothing ran, as no kernel does the problem; 130: interrupted"""
 _NAMES = "|".join(field.name for field in fields(Problem))
-_DIMENSION = re.compile(rf"({_NAMES}|[spdg])=?-?\d+(x\d+)?,?|{'|'.join(EPILOGUE)}")
+_DIMENSION = re.compile(rf"({_NAMES}|[spdg])=?-?\d+(x\d+)?,?|{'|'.join(EPILOGUE)}", re.I)
+_FIRST = re.compile(r"N=?\d+(?=[\s,]|$)", re.I)
 _SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
 
 
@@ -33,32 +38,22 @@ class Parser(argparse.ArgumentParser):
     """Takes no abbreviations, and names what is nearest to a word it does not know."""
 
     def __init__(self, **options: Any) -> None:
-        self.words: list[str] = []
-        self.commands: dict[str, Parser] = {}
+        self.commands: Mapping[str, Parser] = {}
         super().__init__(allow_abbrev=False, **options)
-
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """As argparse's; remembers the words that it brings."""
-        self.words += [name for name in names if name[0] == "-"]
-        self.words += options.get("choices", ())
-        return super().add_argument(*names, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         """As argparse's, but kernels and problems may also stand after options."""
         args = _joined(sys.argv[1:] if args is None else args)
         for i, (word, after) in enumerate(zip(args, [*args[1:], ""])):
-            if word == "--save" and not after.endswith(".json"):  # a kernel, or the problem
+            named = after.partition(" ")[0] in problem_names()
+            file = Path(after).suffix not in ("", ".cu") and not named
+            if word == "--save" and not file:  # a kernel, or the problem
                 args[i] = "--save="
         found, rest = self.parse_known_args(args, namespace)
-        asked = vars(found)
-        if not any(word.startswith("-") for word in rest):
-            more = next((name for name in ("kernels", "tunables") if name in asked), None)
-            if more:
-                asked[more], rest = [*asked[more], *rest], []
-            elif len(rest) == 1 and asked.get("on", "") is None:
-                asked["on"] = rest.pop()
+        if "words" in found and not any(word.startswith("-") for word in rest):
+            found.words, rest = [*found.words, *rest], []
         if rest:
-            told = self.commands.get(asked.get("command"), self)
+            told = self.commands.get(getattr(found, "command", None), self)
             told.error(f"unrecognized arguments: {' '.join(rest)}")
         return found
 
@@ -66,7 +61,8 @@ class Parser(argparse.ArgumentParser):
         """The message, with the word that is nearest to the unknown one that it names."""
         asked = re.search(r"(?:unrecognized arguments: (?=-)|invalid choice: ')([^\s=']*)", message)
         word = asked[1] if asked else ""
-        return message + hint(word, [w for w in self.words if (w[0] == "-") == (word[:1] == "-")])
+        choices = [each for action in self._actions for each in action.choices or ()]
+        return message + hint(word, self._option_string_actions if word[:1] == "-" else choices)
 
     def error(self, message: str) -> None:
         """Print the usage and the message, and exit with status 2."""
@@ -78,7 +74,7 @@ def _joined(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word in words:
         last = found[-1] if found else ""
-        spelt = re.match(r"N=?\d", last) and _DIMENSION.fullmatch(word)
+        spelt = _FIRST.match(last) and _DIMENSION.fullmatch(word)
         if spelt or (word in EPILOGUE and last.split(" ")[0] in problem_names()):
             found[-1] += f" {word}"
         else:
@@ -94,21 +90,20 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     notebook, about = prog.startswith("%"), "A microscope for CUDA convolution kernels."
     top = kind(prog=prog, description=about, epilog=None if notebook else STATUS)
     group = top.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
+    top.commands = group.choices
 
-    def add(name: str, text: str, *, kernels: bool = False, plot: bool = True) -> Callable:
-        top.words.append(name)
+    def add(name: str, text: str, *, plot: bool = True) -> Callable:
         about = {"help": text, "description": text, "epilog": top.epilog}
-        command = top.commands[name] = group.add_parser(name, **about)
+        command = group.add_parser(name, **about)
         command.set_defaults(command=name, prog=prog)
         option = command.add_argument
-        if kernels:
-            option("kernels", nargs="*", metavar="KERNEL", help=f"{named}; all kernels if none is "
-                   "given; the problem may stand among them")  # fmt: skip
-            option("--kernel", action="append", default=[], metavar="KERNEL", help="repeatable")
+        if name in PROBLEMS or name in _KERNELS:
+            *_, taken = _KERNELS.get(name, ("all kernels if none is given",))
+            option("words", nargs="*", metavar="KERNEL", help=f"{taken}; each is {named}")
         if name in PROBLEMS:
-            default = PROBLEMS[name] or "awkward, and generated ones"
-            option("--problem", metavar="P", help=f"a name, a set ({', '.join(PROBLEM_SETS)}), or a "
-                   f"spec like {_SPEC}; default: {default}")  # fmt: skip
+            default, sets = PROBLEMS[name] or "awkward, and generated ones", ", ".join(PROBLEM_SETS)
+            option("--problem", metavar="P", help=f"a name, a set ({sets}), or a spec like {_SPEC}; "
+                   f"it may stand among the kernels; default: {default}")  # fmt: skip
             option("--engine", choices=ENGINES, default="auto")
         if plot:
             option("--plot", metavar="PNG", type=Path, help="draw it to this file; of several "
@@ -118,20 +113,17 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         return option
 
     named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
-    one, number = {"metavar": "KERNEL", "help": "name or path"}, {"metavar": "N", "type": int}
+    number = {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
-    option = add("check", "Is it right?", kernels=True)
+    option = add("check", "Is it right?")
     option(
         "--count", **number, help=f"how many problems to generate, where none is given ({COUNT})"
     )
     option("--seed", **number, default=0, help="of the data and of the generated problems (0)")
     option("--setting", metavar="NAME", help="run the problem in a setting of the default check: "
            "zeros, huge, offset, ...; any other word lists them all")  # fmt: skip
-    option = add("compare", "Several kernels side by side: error, cost, floor.", kernels=True)
+    add("compare", "Several kernels side by side: error, cost, floor.")
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
-    option("a", metavar="A", help=named)
-    option("b", metavar="B", help=named)
-    option("on", metavar="P", nargs="?", help="the problem, as with --problem")
     option("--mode", choices=(*MODES, "both"), default="both",
            help="L2 flushed before each launch, or not at all")  # fmt: skip
     option("--threshold", type=float, default=100 * THRESHOLD, metavar="PERCENT",
@@ -144,20 +136,14 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         top.commands[name].add_argument(
             "--save", nargs="?", const="", metavar="FILE", help="keep it as a receipt, with all samples,"
             " versions and the sources' digests, in this .json file or where `history` looks")  # fmt: skip
-    option = add("sweep", "A kernel over a grid of tunables.")
-    option("kernel", **one)
-    option("tunables", metavar="NAME=VALUE,VALUE", nargs="+",
-           help="the problem may stand among them")  # fmt: skip
-    option = add("inspect", "Why: registers, occupancy, cost by line, a model's time.",
-                 kernels=True)  # fmt: skip
+    add("sweep", "A kernel over a grid of tunables.")
+    option = add("inspect", "Why: registers, occupancy, cost by line, a model's time.")
     option("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
     option("--listing", action="store_true", help="the source, line by line")
     option = add("history", "Results that were saved, beside one another.")
     option("paths", nargs="*", type=Path, metavar="JSON",
            help="files and folders; default: what --save kept")  # fmt: skip
-    option = add("diff", "What a kernel changes of the one that it descends from.", plot=False)
-    option("kernel", **one)
-    option("other", metavar="OTHER", nargs="?", help="another than its parent")
+    add("diff", "What a kernel changes of the one that it descends from.", plot=False)
     option = add("cache", "The builds that are kept, and their size.", plot=False)
     option("action", nargs="?", choices=("show", "clear"), default="show")
     add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
@@ -169,42 +155,41 @@ def understood(
 ) -> argparse.Namespace:
     """Tell the problem from the kernels among a command's words, and words from variables.
 
-    What the `parser` returned is changed and returned: ``kernels``, ``kernel``, ``other``, ``a``,
-    ``b`` are texts or runnables, ``problem`` a text, a Problem or None, ``tunables`` (of sweep) a
-    dict of lists. `values` are variables that a word may name: kernels, baselines, callables (for
-    ab), problems. CatalogError is also raised for a word that is only near to such a name.
+    What the `parser` returned is changed and returned: ``kernels`` is a list of texts or runnables,
+    ``problem`` a text, a Problem or None, ``tunables`` (of sweep) a dict of lists. `values` are
+    variables that a word may name: kernels, baselines, callables (for ab), problems. CatalogError
+    is also raised for a word that is only near to such a name.
     """
-    values, asked = values or {}, vars(arguments)
+    values, asked, command = values or {}, vars(arguments), arguments.command
     take = functools.partial(_kernel, values=values, engine=asked.get("engine", "auto"))
-    given = [asked[name] for name in ("problem", "on") if asked.get(name) is not None]
-    if "tunables" in asked:
-        words = asked["tunables"]
-        given += [word for word in words if word.count("=") != 1 or word in values]
-        asked["tunables"] = _grid([word for word in words if word not in given])
-    if not given and arguments.command == "ab" and _is_problem(asked["b"], values):
-        raise ProblemError(f"ab takes two kernels, A and B; {asked['b']} is a problem")
-    if "kernels" in asked:
-        words = asked["kernels"] + asked["kernel"]
-        given += [word for word in words if _is_problem(word, values)]
-        asked["kernels"] = [take(word) for word in words if not _is_problem(word, values)]
-    for name in ("kernel", "other", "a", "b"):
-        if isinstance(asked.get(name), str):
-            asked[name] = take(asked[name])
+    least, most, taken = _KERNELS.get(command, (0, math.inf, ""))
+    given = [asked["problem"]] if asked.get("problem") is not None else []
+    kernels, tunables = [], []
+    for word in asked.pop("words", ()):
+        if command == "sweep" and kernels and word.count("=") == 1 and word not in values:
+            tunables.append(word)
+        elif command in PROBLEMS and (_is_problem(word, values) or len(kernels) == most):
+            given.append(word)
+        else:
+            kernels.append(word)
+    if not least <= len(kernels) <= most:
+        raise ProblemError(f"{command} takes {taken}, not {' and '.join(kernels) or 'none'}")
+    asked["kernels"], asked["tunables"] = [take(word) for word in kernels], _grid(tunables)
     if len(given) > 1:
-        more = "; a tunable is NAME=8,16" if "tunables" in asked else ""
+        more = "; a tunable is NAME=8,16" if command == "sweep" else ""
         raise ProblemError(f"one problem at a time, not {' and '.join(given)}{more}")
     if given:
         value = values.get(given[0])
         asked["problem"] = value if isinstance(value, Problem | str) else given[0]
-    elif arguments.command in PROBLEMS:
-        asked["problem"] = PROBLEMS[arguments.command]
+    elif command in PROBLEMS:
+        asked["problem"] = PROBLEMS[command]
     if asked.get("problem") is not None:
         members(asked["problem"])  # raises, before the work
         if asked.get("count") is not None:
             raise ProblemError("--count is of generated problems: leave it out, or the problem")
-    for name in ("plot", "save"):  # before the work
+    for name, endings in (("plot", ENDINGS), ("save", (".json",))):  # before the work
         if asked.get(name):
-            writable(asked[name], f"--{name}", ENDINGS if name == "plot" else ())
+            writable(asked[name], f"--{name}", endings)
     if asked.get("save") == "" and not toolchain.lasting():
         raise ProblemError(f"--save: receipts go when Python ends: {toolchain.MOVE}")
     return arguments
@@ -231,7 +216,8 @@ def _is_problem(word: str, values: Mapping[str, Any]) -> bool:
     if isinstance(held, Problem) or word.partition(" ")[0] in problem_names():
         return True
     word = held if isinstance(held, str) else word
-    return "@" not in word and "/" not in word and bool(re.match(r"N=?\d|\w+=\d+,", word))
+    spelt = _FIRST.match(word) or re.match(r"\w+=\d+,", word)
+    return "@" not in word and "/" not in word and bool(spelt)
 
 
 def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:

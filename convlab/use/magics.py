@@ -16,8 +16,8 @@ from typing import Any
 from IPython.core import completer
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
-from IPython.display import clear_output, display
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display
 
 from ..right.settings import NAMES
 from ..run.baselines import BASELINES
@@ -71,53 +71,36 @@ class ConvlabMagics(Magics):
         super().__init__(shell)
         self._failed: dict[str, int] = {}  # the number of the cell that did not compile
 
-    @line_cell_magic("kernel")
-    def kernel(self, line: str, cell: str | None = None) -> None:
+    @cell_magic("kernel")
+    def kernel(self, line: str, cell: str) -> None:
         """Compile the cell as a .cu file, and bind it to a name.
 
-        %%kernel [name] [-D NAME=VALUE ...] [--engine auto|cuda|sim]
+        %%kernel [NAME[@TUNABLE=VALUE,...]] [--engine auto|cuda|sim]
 
-        The name, "kernel" unless told, becomes a variable that holds a convlab.Kernel. -D sets a
-        tunable. After a cell that does not compile nothing has that name, lest the kernel that
-        was there before be taken for this one.
+        The name, "kernel" unless told, becomes a variable that holds a convlab.Kernel. After a cell
+        that does not compile nothing has that name, lest the kernel that was there before be taken
+        for this one.
         """
-        parser = _kernel_parser()
-        if cell is None:
-            raise UsageError(f"%%kernel stands on a cell's first line\n{parser.format_usage()}")
         with contextlib.suppress(SystemExit):
+            parser = _kernel_parser()
             asked, rest = parser.parse_known_args(_split(line))
             if rest:
                 tunable = re.fullmatch(r"[A-Za-z_]\w*=.*", rest[0])
-                hint = f"; a tunable is set by -D {rest[0]}" if tunable else ""
+                hint = f"; write %%kernel {asked.name}@{rest[0]}" if tunable else ""
                 parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
-            name = asked.name
+            name, _, tuned = asked.name.partition("@")
             if not name.isidentifier() or keyword.iskeyword(name):
-                near = re.sub(r"\W|^(?=\d)", "_", name) + "_" * keyword.iskeyword(name)
-                raise UsageError(
-                    f"{name!r} cannot be the name of a Python variable; try `%%kernel {near}`"
-                )
-            self._compile(asked, "\n" * self._lines_above(cell) + cell)
-
-    def _compile(self, asked: Namespace, source: str) -> None:
-        self.shell.user_ns.pop(asked.name, None)
-        defines = parse_tunables(",".join(asked.defines))
-        self._failed[asked.name] = self.shell.execution_count
-        note = None
-        if hasattr(self.shell, "kernel"):  # a notebook's
-            note = display(Told(f"compiling {asked.name} ...", {}), display_id=True)
-        try:
-            made = compile(source, name=asked.name, engine=asked.engine, defines=defines)
+                raise UsageError(f"{name!r} cannot be the name of a Python variable; give another")
+            self.shell.user_ns.pop(name, None)
+            self._failed[name] = self.shell.execution_count
+            source, defines = "\n" * self._lines_above(cell) + cell, parse_tunables(tuned)
+            made = compile(source, name=name, engine=asked.engine, defines=defines)
             made.header  # noqa: B018  (a header that cannot be read is an error of the cell's)
-        except BaseException:
-            if note is not None:
-                clear_output()
-            raise
-        self.shell.user_ns[asked.name] = made
-        del self._failed[asked.name]
-        seconds = made.build().seconds
-        how = f"built in {seconds:.1f} s" if seconds else "built before"
-        done = Told(f"{made.name}: {made.engine}, {how}", {})
-        note.update(done) if note is not None else display(done)
+            self.shell.user_ns[name] = made
+            del self._failed[name]
+            seconds = made.build().seconds
+            how = f"built in {seconds:.1f} s" if seconds else "built before"
+            display(Told(f"{made.name}: {made.engine}, {how}", {}))
 
     def _lines_above(self, cell: str) -> int:
         """Lines of the cell above its body: the magic's own, and blank ones before that."""
@@ -182,9 +165,8 @@ _parser = functools.partial(grammar.parser, _CellParser, prog="%convlab")
 
 def _kernel_parser() -> _CellParser:
     parser = _CellParser(prog="%%kernel", description="Compile the cell as a .cu file.")
-    parser.add_argument("name", nargs="?", default="kernel", help="the variable it is bound to")
-    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE",
-                        help="set a tunable; repeatable")  # fmt: skip
+    parser.add_argument("name", nargs="?", default="kernel", help="the variable it is bound to; "
+                        "NAME@TUNABLE=VALUE sets a tunable")  # fmt: skip
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     return parser
 
@@ -207,10 +189,7 @@ def _matcher(shell: InteractiveShell) -> Callable:
         if own is None:
             return completer.SimpleMatcherResult(completions=[], suppress=False)
         before, _, word = own[2].rpartition(" ")
-        if own[1] == "%%kernel":
-            candidates = _words(_kernel_parser(), before.split(), "-", {})
-        else:
-            candidates = _candidates(before.split(), word, shell.user_ns)
+        candidates = _candidates(own[1], before.split(), word, shell.user_ns)
         found = [each for each in candidates if each.startswith(word)]
         return completer.SimpleMatcherResult(
             completions=[completer.SimpleCompletion(text=text, type="convlab") for text in found],
@@ -220,13 +199,20 @@ def _matcher(shell: InteractiveShell) -> Callable:
     return match
 
 
-def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[str]:
+def _candidates(magic: str, known: list[str], word: str, values: Mapping[str, Any]) -> list[str]:
     """The words that may come after those that are known; the best guesses stand first."""
     commands = _parser().commands
-    if not known:
+    if magic == "%convlab" and not known:
         return list(commands)
-    if known[0] not in commands:
-        return []
+    command = commands.get(known[0]) if magic == "%convlab" else _kernel_parser()
+    actions = command._actions if command else []
+    options = {name: action for action in actions for name in action.option_strings}
+    option = options.get(known[-1]) if known else None
+    takes = option is not None and option.nargs not in (0, "?")  # a value, which is to come
+    if takes and (option.choices or option.dest == "setting"):
+        return list(option.choices or NAMES)
+    if not takes and (word.startswith("-") or all(each.dest != "words" for each in actions)):
+        return list(options)
     name, at, _ = word.partition("@")
     if at:
         return [f"{name}@{tunable}=" for tunable in _tunables(name, values)]
@@ -235,27 +221,11 @@ def _candidates(known: list[str], word: str, values: Mapping[str, Any]) -> list[
         for kind in (Kernel, Problem)
     }
     problems = [*own[Problem], *grammar.problem_names()]
-    kernels = [*own[Kernel], *(path.stem for path in catalog.catalog())]
-    swept = _tunables(known[1], values) if len(known) > 1 else []
-    return _words(commands[known[0]], known[1:], word, {
-        "problem": problems, "on": problems, "kernel": kernels, "other": kernels,
-        "kernels": [*kernels, *problems], "a": [*kernels, *BASELINES], "b": [*kernels, *BASELINES],
-        "setting": NAMES, "tunables": [*(f"{tunable}=" for tunable in swept), *problems],
-    })  # fmt: skip
-
-
-def _words(
-    command: Parser, known: list[str], word: str, by_place: Mapping[str, list[str]]
-) -> list[str]:
-    """What a command may have next: an option's value, options, or what its next place takes."""
-    options = {name: action for action in command._actions for name in action.option_strings}
-    action = options.get(known[-1]) if known else None
-    if action is None or action.nargs in (0, "?"):
-        places = [action for action in command._actions if not action.option_strings]
-        if word.startswith("-") or not places:
-            return list(options)
-        action = places[min(len(known), len(places) - 1)]
-    return by_place.get(action.dest) or list(action.choices or ())
+    if takes:
+        return problems if option.dest == "problem" else []
+    swept = _tunables(known[1], values) if known[0] == "sweep" and len(known) > 1 else []
+    kernels = [*own[Kernel], *(path.stem for path in catalog.catalog()), *BASELINES]
+    return [*(f"{tunable}=" for tunable in swept), *kernels, *problems]
 
 
 def _tunables(name: str, values: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ A message begins with the argument's name and what was given, and says what may 
 """
 
 import difflib
-import errno
 import numbers
 import operator
 import os
@@ -65,20 +64,16 @@ def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT
     return number
 
 
-def real(
-    value: object, name: str, least: float = -inf, most: float = inf, above: float = -inf
-) -> float:
-    """Return a finite number of a range: from `least`, above `above`, to `most`."""
+def real(value: object, name: str, above: float = -inf, most: float = inf) -> float:
+    """Return a finite number of a range, above the one and up to the other."""
     try:
         number = float(value) if isinstance(value, numbers.Real) else nan
     except OverflowError:
         number = inf
-    if isinstance(value, bool) or not isfinite(number):
-        raise ProblemError(f"{name} must be a finite number, not {shown(value)}")
-    if number < least or number <= above or number > most:
-        bounds = {"at least": least, "more than": above, "at most": most}
-        wanted = [f"{words} {bound:g}" for words, bound in bounds.items() if isfinite(bound)]
-        raise ProblemError(f"{name} is {shown(value)}; it must be {' and '.join(wanted)}")
+    if isinstance(value, bool) or not isfinite(number) or not above < number <= most:
+        bounds = {"more than": above, "at most": most}
+        wanted = [f", {words} {bound:g}" for words, bound in bounds.items() if isfinite(bound)]
+        raise ProblemError(f"{name} must be a finite number{''.join(wanted)}, not {shown(value)}")
     return number
 
 
@@ -110,30 +105,31 @@ def choice(value: object, name: str, allowed: Collection[str]) -> str:
 
 
 def path(value: object, name: str) -> Path:
-    """Return a path, of a string or a path-like object."""
+    """Return a path, of a string or a path-like object; ~ is the user's folder."""
     try:
         given = os.fspath(value)  # type: ignore[arg-type]
     except Exception:
         given = None
     if not isinstance(given, str) or "\0" in given:
         raise ProblemError(f"{name} must be a name or a path, not {shown(value)}")
-    return Path(given)
+    return Path(os.path.expanduser(given))
 
 
 def readable(value: object, name: str) -> str:
     """Return the text of a file, or raise what is wrong with its path or itself."""
-    given = _file(value, name)
+    given = path(value, name)
     try:
-        return given.read_text("utf-8")
+        return given.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ProblemError(f"{name} {given} is not UTF-8 (byte {error.start})") from None
+        told = f"{name} {given} is not UTF-8 (byte {error.start}); save it as UTF-8"
+        raise ProblemError(told) from None
     except OSError as error:
         raise ProblemError(f"cannot read {name} {given}: {reason(error)}") from None
 
 
 def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
     """Return the path of a file that can be written, tried out; its folders are made."""
-    given = _file(value, name)
+    given = path(value, name)
     if endings and given.suffix.lower() not in endings:
         raise ProblemError(f"{name} {given}: the file's name must end in {', '.join(endings)}")
     try:
@@ -147,24 +143,9 @@ def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
     return given
 
 
-def _file(value: object, name: str) -> Path:
-    try:
-        return path(value, name).expanduser()
-    except RuntimeError:
-        raise ProblemError(f"{name} {shown(value)}: there is no such user's folder") from None
-
-
 def reason(error: OSError) -> str:
     """Return what is wrong with a path, and what to do."""
-    return {
-        errno.ENOENT: "there is no such file or folder; correct the path",
-        errno.EISDIR: "it is a folder; name a file in it",
-        errno.ENOTDIR: "what stands before the last / is a file; correct the path",
-        errno.EEXIST: "what stands before the last / is a file; correct the path",
-        errno.EACCES: "you may not; name another, or change who may",
-        errno.EROFS: "it lies where nothing can be written; name another",
-        errno.ENOSPC: "the disk is full; free some of it, or name another",
-    }.get(error.errno, f"{error.strerror or error}; name another")
+    return f"{error.strerror or error}; correct it, or name another"
 
 
 def several(value: object, name: str) -> list:

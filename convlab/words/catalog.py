@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from .arguments import hint, nearest, shown
+from .arguments import hint, nearest, readable, shown
 from .arguments import path as valid_path
 from .errors import CatalogError, ProblemError
 from .format import FLOAT32, Format, parse_format
@@ -171,14 +171,11 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
     if text in ("everything", ""):
         return ()
     names = (*VARIABLES, _TF32) if key == "best" else VARIABLES
-    source, ones = f"({text},)", dict.fromkeys(names, 1)
+    ones = dict.fromkeys(names, 1)
     try:
         if unknown := _TOKEN.sub("", text):
             raise ValueError(f"{shown(unknown)} is not allowed")
-        items = ast.parse(source, mode="eval").body.elts
-        both = [isinstance(getattr(item, "op", None), ast.And) for item in items]
-        terms = [t for item, each in zip(items, both) for t in (item.values if each else [item])]
-        found = tuple(ast.get_source_segment(source, term) or "" for term in terms)
+        found = tuple(map(ast.unparse, ast.parse(f"({text},)", mode="eval").body.elts))
         for each in found:
             with contextlib.suppress(ZeroDivisionError):  # of other numbers it may be told
                 if not isinstance(_evaluate(each, ones), bool):
@@ -194,32 +191,25 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
 
 def find(name_or_path: str | Path) -> Path:
     """Return the file of a kernel, by its path, or its stem, number or beginning in `catalog`."""
-    path = valid_path(name_or_path, "kernel")
-    text = "" if path == Path() else os.fspath(name_or_path)
-    with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file; no such user
-        path = path.expanduser()
-        if path.is_file():
-            return path
+    path, text = valid_path(name_or_path, "kernel"), os.fspath(name_or_path)
+    if os.path.isfile(path):
+        return path
     paths = catalog()
-    folder = os.fspath(name_or_path) if os.path.isdir(path) else ""  # however long
-    if ("/" in text or text.endswith(".cu")) and not folder:
-        known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
-        near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
-        raise CatalogError(f"there is no file {text[:200]}{near[0] if near else _here(paths)}")
     matches = (
         [p for p in paths if p.stem == text]
         or [p for p in paths if p.stem.partition("_")[0] == text]
         or [p for p in paths if text and p.stem.startswith(text)]
     )
-    if folder and not matches:
-        raise CatalogError(f"{folder} is a folder; name a .cu file in it")
-    if not matches:
-        near = hint(text, names()) or _here(paths)
-        raise CatalogError(f"no kernel is named {shown(text)}{near}")
-    if len(matches) > 1:
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         stems = ", ".join(p.stem for p in matches)
         raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
-    return matches[0]
+    if "/" in text or text.endswith(".cu"):
+        known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
+        near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
+        raise CatalogError(f"there is no file {text[:200]}{near[0] if near else _here(paths)}")
+    raise CatalogError(f"no kernel is named {shown(text)}{hint(text, names()) or _here(paths)}")
 
 
 def names() -> list[str]:
@@ -265,10 +255,6 @@ def uncommented(source: str) -> str:
 def read(path: Path) -> str:
     """Return the text of a kernel file, without a byte order mark."""
     try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CatalogError(
-            f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8: iconv -t UTF-8"
-        ) from None
-    except OSError as error:
-        raise CatalogError(f"cannot read {path}: {error.strerror}") from None
+        return readable(path, "kernel")
+    except ProblemError as error:
+        raise CatalogError(str(error)) from None

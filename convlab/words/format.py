@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _DTYPES = {"f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2)}  # torch's, bytes
 # For each tensor the layouts there are, the first torch's own: the order of its dimensions' names.
 LAYOUTS = {"x": ("NCHW", "NHWC"), "w": ("KCRS", "KRSC"), "y": ("NCHW", "NHWC"), "bias": ("K",)}
-POISON_BYTE = 0xFF  # filled with it, an element of any of these dtypes is NaN
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Problem:
     def from_shapes(
         cls, x_shape: Iterable[int], w_shape: Iterable[int],
         bias_shape: Iterable[int] | None = None, stride: int | Pair = 1,
-        padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
+        padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1,
         relu: bool = False, name: str = "",
     ) -> Problem:  # fmt: skip
         """Return the problem of tensors of these shapes, with the arguments of `F.conv2d`, and `relu`.
@@ -116,8 +116,7 @@ class Problem:
         ------
         ProblemError
             A wrong rank, channels that do not fit, a bias of the wrong length, or anything that
-            `Problem` itself refuses. `padding="valid"` is 0; "same" must be resolved before
-            (see `same_padding`), because it may be unequal on the two sides.
+            `Problem` itself refuses, as padding by a word.
         """
         x_shape, w_shape = tuple(several(x_shape, "x_shape")), tuple(several(w_shape, "w_shape"))
         if len(x_shape) != 4:
@@ -125,11 +124,6 @@ class Problem:
             raise ProblemError(f"x must have 4 dimensions (N, C, H, W), not shape {x_shape}{hint}")
         if len(w_shape) != 4:
             raise ProblemError(f"w must have 4 dimensions (K, C/groups, R, S), not shape {w_shape}")
-        if isinstance(padding, str) and padding != "valid":
-            raise ProblemError(
-                f"padding is {shown(padding)} here; give numbers or 'valid' ('same' in "
-                "numbers: convlab.words.problem.same_padding, one dimension at a time)"
-            )
         N, C, H, W = (whole(size, "a size of x") for size in x_shape)
         K, per_group, R, S = (whole(size, "a size of w") for size in w_shape)
         groups = whole(groups, "groups")
@@ -143,7 +137,6 @@ class Problem:
             raise ProblemError(
                 f"bias must have shape ({K},), one number for each of w's K={K} filters, not {given}"
             )
-        padding = 0 if isinstance(padding, str) else padding
         return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, relu, name)
 
     @property
@@ -289,7 +282,7 @@ def problem(name_or_spec: str | Problem) -> Problem:
     if name in named and all(word in EPILOGUE for word in added):
         more = {"name": " ".join([name, *added])} | dict.fromkeys(added, True)
         return replace(named[name], **more) if added else named[name]
-    if "=" in given or re.match(r"\s*N\d", given):
+    if "=" in given or re.match(r"\s*[Nn]\d", given):
         return _parse(given)
     there = f"; there are {', '.join([*(p.name for p in problems('headline')), *PROBLEM_SETS])}."
     near = hint(given, named if given in PROBLEM_SETS else [*named, *PROBLEM_SETS])
@@ -311,9 +304,13 @@ def problems(set_name: str) -> list[Problem]:
 
 
 def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
-    """Return the problems that are meant, and whether as a set: by its name, or as an iterable."""
-    if isinstance(asked, str) and asked in PROBLEM_SETS:
-        return problems(asked), True
+    """Return the problems that are meant, and whether as a set: an iterable, or one's name.
+
+    The name may end with `bias` and `relu`, as a problem's may.
+    """
+    name, *added = asked.split() or [""] if isinstance(asked, str) else [""]
+    if name in PROBLEM_SETS:
+        return [problem(" ".join((each.name, *added))) for each in problems(name)], True
     if isinstance(asked, (str, Problem)) or not isinstance(asked, Iterable):
         return [problem(asked)], False
     return [problem(each) for each in several(asked, "problem")], True

@@ -37,10 +37,9 @@ from convlab.fast.paired import Until
 from convlab.machine.clock import Clock
 from convlab.run.kernel import resolve
 from convlab.run.runnable import Allocate, Launch, Runnable, empty
-from convlab.show.result import Table
 from convlab.words.choices import MODES, THRESHOLD
 from convlab.words.problem import Problem
-from tests.instruments.tables import write_between
+from tests.instruments.tables import laid, write_between
 
 CASES = (
     ("01_direct", "N=1,C=32,H=14,W=14,K=32,R=1,S=1"),
@@ -197,7 +196,7 @@ def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
             "2% seen": f"{(two.verdict == 'slower').sum()} of {len(two)}",
             "ratio at 2%, median": f"{two.ratio.median():.4f}" if len(two) else "-",
         })  # fmt: skip
-    first, second = (Table(pd.DataFrame(each)).markdown() for each in (shares, lines))
+    first, second = (laid(pd.DataFrame(each)) for each in (shares, lines))
     return [*first.split("\n"), "", *second.split("\n")], good
 
 

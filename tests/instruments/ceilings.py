@@ -22,7 +22,7 @@ from convlab.machine import toolchain
 from convlab.machine.device import describe
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import ConvlabError
-from tests.instruments.tables import write_between
+from tests.instruments.tables import laid, write_between
 
 SOURCE = Path(__file__).with_suffix(".cu")
 _SAMPLES = 7
@@ -157,18 +157,12 @@ def main() -> int:
     for measured in (products, feeding, storing, sums):
         frame = pd.DataFrame(measured())
         print(frame.to_string(index=False), end="\n\n")
-        parts += [measured.__doc__, "", markdown(frame), ""]
+        parts += [measured.__doc__, "", laid(frame), ""]
     parts.append(f"{describe('cuda')}; {datetime.date.today()}, by `python -m "
                  "tests.instruments.ceilings --write tests/instruments/ceilings.md`.")  # fmt: skip
     if given.write:
         write_between(Path(given.write), "ceilings", "\n".join(parts))
     return 0
-
-
-def markdown(frame: pd.DataFrame) -> str:
-    """Return a Markdown table."""
-    rows = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ from convlab.run.kernel import Kernel, load
 from convlab.run.runnable import Runnable
 from convlab.words.catalog import catalog
 from convlab.words.problem import EPILOGUE, Problem, problems
-from tests.instruments.ceilings import markdown
-from tests.instruments.tables import write_between
+from tests.instruments.tables import laid, write_between
 
 _SECONDS, _TURN, _LEAST = 0.5, 0.01, 12  # for a pair, for one of its turns; rounds
 
@@ -83,7 +82,7 @@ def main() -> None:
     print(frame.to_string(index=False))
     if path:
         made = f"{describe('cuda')}; torch {torch.__version__}; {datetime.date.today()}."
-        write_between(Path(path), "epilogue", f"{markdown(frame)}\n\n{made}")
+        write_between(Path(path), "epilogue", f"{laid(frame)}\n\n{made}")
 
 
 if __name__ == "__main__":

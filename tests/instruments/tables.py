@@ -15,6 +15,7 @@ import json
 import sys
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from convlab.fast.compare import compare
@@ -29,6 +30,13 @@ from tests.instruments.versus import Versus, apart, versus
 _SECONDS = 1.5  # measured of a kernel on a problem of the headline: all rungs in some three minutes
 
 
+def laid(frame: pd.DataFrame) -> str:
+    """Return a frame as a Markdown table."""
+    rows = [" | ".join(map(str, row)) for row in (frame.columns, *frame.itertuples(index=False))]
+    return "\n".join([f"| {rows[0]} |", "|---" * len(frame.columns) + "|",
+                      *(f"| {row} |" for row in rows[1:])])  # fmt: skip
+
+
 def markdown(results: Comparisons | Versus) -> str:
     """The results as a Markdown table, with what it says and where it was made below."""
     if isinstance(results, Versus):
@@ -38,11 +46,12 @@ def markdown(results: Comparisons | Versus) -> str:
             "the same class, inputs NCHW and already channels_last. The ratio is cuDNN's time on NCHW "
             "to the kernel's, 1 by definition where that is cuDNN."
         )
-        return f"{table.markdown()}\n\n{said}\n\n{note} {results.notes[-1]}; {_made(describe())}"
+        made = f"{results.notes[-1]}; {_made(describe())}"
+        return f"{laid(pd.DataFrame(table.cells))}\n\n{said}\n\n{note} {made}"
     timed = "time_ms" in results[0].frame
     unit = "Median time" if timed else "Simulated global traffic"
     where = describe() if timed else "the simulator"
-    table = results.matrix("title").markdown()
+    table = laid(pd.DataFrame(results.matrix("title").cells))
     return f"{table}\n\n{unit}, and its multiple of the floor. {_made(where)}"
 
 
