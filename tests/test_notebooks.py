@@ -24,8 +24,8 @@ LINES = 20  # a code cell's length at most
 KERNEL_LINES = 60  # of one that holds a whole .cu file
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
-# Of a problem that is too large for the simulator, `inspect` has few blocks simulated; of the awkward
-# problems a third is checked, all of which test_kernels.py has; and nvcc compiles what `inspect`
+# Of a problem that is too large for the simulator, less is left; `inspect` has few blocks simulated; of
+# the awkward problems a third is checked, all of which test_kernels.py has; and nvcc compiles what `inspect`
 # shows, not all that is checked, as in the other tests (conftest.py).
 SMALLER = """
 import sys
@@ -35,7 +35,9 @@ from convlab.run.kernel import Kernel
 from convlab.why import counting
 from convlab.words import problem
 
-counting.MACS = 1_000_000
+counting.MACS = 500_000
+scaled = problem.Problem.scaled
+problem.Problem.scaled = lambda conv, macs, *more: scaled(conv, macs // 8, *more)
 sets = problem._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::3], sets["awkward"]
 Kernel.by_nvcc = lambda kernel: None
