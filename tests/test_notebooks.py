@@ -36,8 +36,14 @@ from convlab.why import counting
 from convlab.words import problem
 
 counting.MACS = 500_000
-scaled = problem.Problem.scaled
-problem.Problem.scaled = lambda conv, macs, *more: scaled(conv, macs // 8, *more)
+usual = problem.Problem.scaled
+
+
+def scaled(conv, macs, *more, **named):
+    return usual(conv, macs if conv.macs <= macs else macs // 8, *more, **named)
+
+
+problem.Problem.scaled = scaled
 sets = problem._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::3], sets["awkward"]
 Kernel.by_nvcc = lambda kernel: None

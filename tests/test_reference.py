@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
-from test_problem import small_problems
 
 from convlab.right import reference
 from convlab.right.reference import full_precision, inputs, sample, tolerance, truth
@@ -17,6 +16,7 @@ from convlab.run import baselines
 from convlab.run.baselines import BASELINES, baseline
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problem, problems
+from tests.drawn import generated
 
 AWKWARD = problems("awkward")
 SMALL = problem("awkward.everything")
@@ -57,7 +57,7 @@ def assert_alike(y, expected, tolerance=1e-12):
     torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
 
 
-@given(small_problems())
+@given(generated(2000))
 @settings(deadline=None, max_examples=60)
 def test_truth_is_the_convolution_wherever_it_is_asked(p):
     x, w, bias = inputs(p, seed=1)
