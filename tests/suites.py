@@ -48,6 +48,23 @@ def inputs(n: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(-50, 50, (n,), generator=torch.Generator().manual_seed(seed)).float()
 
 
+def parted(name: str, kind: str) -> dict[str, tuple[str, dict[str, str]]]:
+    """What is told of each case of a kind in ``cuda/NAME.cu``, and its texts for places in another.
+
+    // ---- kind: in words
+    // case host_reads: what is told of it
+    // in host:
+    float first = y[0];
+    """
+    found = {}
+    text = (FOLDER / f"{name}.cu").read_text().split(f"\n// ---- {kind}: ")[1]
+    for case in text.partition("\n// ---- ")[0].split("\n// case ")[1:]:
+        head, *parts = case.rstrip("\n").split("\n// in ")
+        title, _, told = head.partition(": ")
+        found[title] = told.strip(), dict(part.split(":\n", 1) for part in parts)
+    return found
+
+
 class Suite:
     """The cases of a file, or of a text, by name: each a dict of its keys, "launch" and "code"."""
 

@@ -24,7 +24,7 @@ from convlab.right.check import check
 from convlab.run import build as builds
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problems
-from tests.suites import FOLDER
+from tests.suites import FOLDER, parted
 from tests.test_report_schema import VALIDATOR
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
@@ -42,17 +42,6 @@ PARTS = {
 def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
     """The textbook's kernel with some of its parts replaced."""
     return convlab.compile(SOURCE % (PARTS | parts), name=name, engine=engine)
-
-
-def strangers(kind: str) -> dict[str, tuple[str, dict[str, str]]]:
-    """What must be told of each kernel of a kind in ``cuda/strangers.cu``, and its parts."""
-    text = (FOLDER / "strangers.cu").read_text().split(f"\n// ---- {kind}: ")[1]
-    found = {}
-    for case in text.partition("\n// ---- ")[0].split("\n// case ")[1:]:
-        head, *parts = case.split("\n// in ")
-        name, _, told = head.partition(": ")
-        found[name] = told, dict(part.split(":\n", 1) for part in parts)
-    return found
 
 
 @pytest.fixture
@@ -95,7 +84,7 @@ def test_where_it_has_little_workspace_it_may_decline_by_its_header(
     assert found.ok and sum("bytes of workspace" in r.setting for r in found) == 2
 
 
-WAITING = {name: parts["first"] for name, (_, parts) in strangers("waiting").items()}
+WAITING = {name: parts["first"] for name, (_, parts) in parted("strangers", "waiting").items()}
 
 
 @pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
@@ -136,7 +125,7 @@ def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
 
 # ---- sizes -------------------------------------------------------------------------------------
 
-TOO_LONG = {name: parts for name, (_, parts) in strangers("too long").items()}
+TOO_LONG = {name: parts for name, (_, parts) in parted("strangers", "too long").items()}
 
 
 @pytest.mark.parametrize(("name", "parts"), TOO_LONG.items(), ids=TOO_LONG)
@@ -196,7 +185,7 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
 
 # ---- data --------------------------------------------------------------------------------------
 
-UNUSUAL = strangers("unusual")
+UNUSUAL = parted("strangers", "unusual")
 
 
 @pytest.mark.parametrize(("setting", "parts"), UNUSUAL.values(), ids=UNUSUAL)
@@ -233,7 +222,7 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
 
 # ---- where it lies, and what came before it ----------------------------------------------------
 
-STATEFUL = strangers("stateful")
+STATEFUL = parted("strangers", "stateful")
 
 
 @pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -254,7 +243,7 @@ def test_addresses_and_earlier_calls_show_it(
     assert bool(found.skipped) == ("x is not aligned" in str(parts))
 
 
-ONCE_ONLY = strangers("once only")
+ONCE_ONLY = parted("strangers", "once only")
 
 
 @pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -295,7 +284,7 @@ def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
 
 # ---- what only nvcc says -----------------------------------------------------------------------
 
-REFUSED = strangers("refused")
+REFUSED = parted("strangers", "refused")
 needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 
 
