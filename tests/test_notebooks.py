@@ -24,8 +24,8 @@ LINES = 20  # a code cell's length at most
 KERNEL_LINES = 60  # of one that holds a whole .cu file
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
-# Of a problem that is too large for the simulator, less is left; `inspect` has few blocks simulated; of
-# the awkward problems a third is checked, all of which test_kernels.py has; and nvcc compiles what `inspect`
+# Of a problem that is too large for the simulator, `inspect` has few blocks simulated; of the awkward
+# problems a third is checked, all of which test_kernels.py has; and nvcc compiles what `inspect`
 # shows, not all that is checked, as in the other tests (conftest.py).
 SMALLER = """
 import sys
@@ -36,14 +36,6 @@ from convlab.why import counting
 from convlab.words import problem
 
 counting.MACS = 500_000
-usual = problem.Problem.scaled
-
-
-def scaled(conv, macs, *more, **named):
-    return usual(conv, macs if conv.macs <= macs else macs // 8, *more, **named)
-
-
-problem.Problem.scaled = scaled
 sets = problem._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::3], sets["awkward"]
 Kernel.by_nvcc = lambda kernel: None
