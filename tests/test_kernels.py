@@ -241,13 +241,13 @@ def test_generated_problems_reach_every_option() -> None:
     pytest.param(each.values[0], place, id=f"{each.id}-{problem.label}")
     for each in every("sim", but=TWINS)
     for place, problem in enumerate(AWKWARD)
-    if turn(each.values[0][0], place, 3)
+    if turn(each.values[0][0], place, 4)
 ])  # fmt: skip
 @unless_declined
 def test_awkward_problems(kernel: Kernel, place: int) -> None:
-    """A rung is on every third; half of these are traced, the others are compared."""
+    """A rung is on every fourth; half of these are traced, the others are compared."""
     problem = AWKWARD[place]
-    if problem.N > 1000 or not turn(kernel.path, place, 6):  # a race is seen on fewer images
+    if problem.N > 1000 or not turn(kernel.path, place, 8):  # a race is seen on fewer images
         assert_right(untraced(kernel.path), problem)
         return
     report = convlab.check(kernel, problem, scale=None)
