@@ -24,10 +24,16 @@ import pytest
 import torch
 
 import convlab
+from convlab.machine import toolchain
 from convlab.run.runnable import Launch
 from convlab.words.problem import Problem
 
 FOLDER = Path(__file__).parent / "cuda"
+ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
+needs_tools = pytest.mark.skipif(
+    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
 ENTRY = """
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 256; }
 CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
@@ -41,6 +47,11 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     return launch_error();
 }
 """
+
+
+def line_of(text: str, part: str) -> int:
+    """The number of the first line that holds a part of it."""
+    return next(number for number, line in enumerate(text.splitlines(), 1) if part in line)
 
 
 def inputs(n: int, seed: int = 0) -> torch.Tensor:

@@ -29,12 +29,10 @@ from convlab.run import build
 from convlab.run.kernel import load
 from convlab.sim import library as simulated
 from convlab.words.errors import BuildError, LaunchError
-from tests.suites import FOLDER
+from tests.suites import ENGINES, FOLDER, needs_nvcc
 
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
-ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
-needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 
 # Fills y with VALUE.
 FILL = (FOLDER / "fill.cu").read_text()

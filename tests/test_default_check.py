@@ -24,7 +24,7 @@ from convlab.right.check import check
 from convlab.run import build as builds
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problems
-from tests.suites import FOLDER, parted
+from tests.suites import ENGINES, FOLDER, needs_nvcc, parted
 from tests.test_report_schema import VALIDATOR
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
@@ -225,7 +225,7 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
 STATEFUL = parted("strangers", "stateful")
 
 
-@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("setting", "parts"), STATEFUL.values(), ids=STATEFUL)
 def test_addresses_and_earlier_calls_show_it(
     few: None, setting: str, parts: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +246,7 @@ def test_addresses_and_earlier_calls_show_it(
 ONCE_ONLY = parted("strangers", "once only")
 
 
-@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("told", "parts"), ONCE_ONLY.values(), ids=ONCE_ONLY)
 def test_both_engines_call_it_wrong(told: str, parts: dict[str, str], engine: str) -> None:
     found = check(stranger("trusting", engine, **parts), [PLAIN], progress=False)
@@ -285,7 +285,6 @@ def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
 # ---- what only nvcc says -----------------------------------------------------------------------
 
 REFUSED = parted("strangers", "refused")
-needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 
 
 @needs_nvcc

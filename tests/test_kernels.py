@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 import convlab
 from convlab import why
-from convlab.machine import toolchain
 from convlab.machine.device import GPUS, available_bytes
 from convlab.right import reference, settings
 from convlab.right.examine import examine
@@ -32,6 +31,7 @@ from convlab.words.catalog import catalog, parse_header
 from convlab.words.errors import BuildError, LaunchError, UnsupportedError
 from convlab.words.problem import Problem, problems
 from tests.drawn import EDGES, FILTERS, generated
+from tests.suites import needs_nvcc
 
 RUNGS = catalog()
 HEADERS = {path: parse_header(path.read_text(), path) for path in RUNGS}
@@ -456,9 +456,6 @@ def test_an_illegal_tunable_says_what_is_legal(
     limits = re.findall(r'static_assert\(.*?"(.*?)"\);', path.read_text())
     assert any(limit in text for limit in limits if name in limit), text
     assert path.name in text.splitlines()[0] and len(text.splitlines()) <= 14
-
-
-needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 
 
 @needs_nvcc

@@ -22,6 +22,7 @@ from convlab.run import worker
 from convlab.use.magics import Results
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import BuildError, CatalogError, LaunchError, ProblemError
+from tests.suites import line_of
 
 DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
@@ -52,11 +53,6 @@ def run(shell: InteractiveShell, capfd: pytest.CaptureFixture) -> Run:
         return result
 
     return run
-
-
-def line_of(cell: str, text: str) -> int:
-    """The number of the first line of a cell that holds a text."""
-    return next(n for n, line in enumerate(cell.splitlines(), 1) if text in line)
 
 
 def test_kernel_binds_a_name(run: Run) -> None:

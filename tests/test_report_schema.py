@@ -36,7 +36,7 @@ def told(tmp_path_factory):
         paths[name].write_text(text % (PLACES | parts))
     words = [*map(str, paths.values()), "01", "--problem", PROBLEM, "--engine", "sim", "--json"]
     with pytest.MonkeyPatch.context() as patch:  # not the 20 s for which a loop may run
-        quick = functools.partial(convlab.load, time_limit=1)
+        quick = functools.partial(convlab.load, time_limit=2)
         patch.setattr(answers, "resolve", lambda name, engine: quick(name, engine=engine))
         found = list(answers.answers(understood(parser().parse_args(["check", *words]))))
     reports = json.loads(json.dumps([each.to_dict() for each in found], allow_nan=False))

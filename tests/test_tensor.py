@@ -19,7 +19,7 @@ from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import LaunchError
 from convlab.words.problem import Problem
 from convlab.words.problem import problem as named_problem
-from tests.suites import FOLDER
+from tests.suites import ENGINES, FOLDER
 
 # Five chunks in two stages; rows that leave by bulk copies.
 WIDE = Problem(1, 40, 4, 256, 70, 3, 3)
@@ -106,7 +106,7 @@ def test_libraries_are_of_the_class_and_layout() -> None:
 
 
 @pytest.mark.parametrize("spec", SHAPES)
-@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_channels_last(engine: str, spec: str) -> None:
     """By two blocks, so that each has many tiles."""
     blocks = "device.smem, device.sms);\n    if (tiling.st"
