@@ -1,4 +1,4 @@
-"""What the fp32 rungs and those for stems and 1x1 filters do beyond a small problem: many items a block, wide copies."""
+"""What rungs do beyond a small problem: many items a block, several stages, wide copies."""
 
 from __future__ import annotations
 
