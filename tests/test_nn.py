@@ -191,16 +191,15 @@ def channels_last(t):
 
 
 @pytest.mark.parametrize(
-    "x_shape, w_shape, options",
+    "x_shape, w_shape, options, layout",
     [
-        ((2, 3, 8, 7), (4, 3, 3, 2), ((1, 1), (0, 0), (1, 1), 1)),
-        ((2, 4, 9, 7), (6, 2, 3, 3), ((2, 1), (1, 2), (1, 2), 2)),
-        ((0, 3, 8, 7), (4, 3, 3, 2), ((1, 1), (0, 0), (1, 1), 1)),
-        ((1, 3, 5, 5), (3, 1, 1, 1), ((1, 1), (0, 0), (1, 1), 3)),
+        ((2, 3, 8, 7), (4, 3, 3, 2), ((1, 1), (0, 0), (1, 1), 1), channels_last),
+        ((2, 4, 9, 7), (6, 2, 3, 3), ((2, 1), (1, 2), (1, 2), 2), torch.Tensor.contiguous),
+        ((0, 3, 8, 7), (4, 3, 3, 2), ((1, 1), (0, 0), (1, 1), 1), torch.Tensor.contiguous),
+        ((1, 3, 5, 5), (3, 1, 1, 1), ((1, 1), (0, 0), (1, 1), 3), channels_last),
     ],
     ids=["plain", "s2x1p1x2d1x2g2", "no-images", "depthwise"],
 )
-@pytest.mark.parametrize("layout", [torch.Tensor.contiguous, channels_last])
 def test_opcheck(kernel, x_shape, w_shape, options, layout):
     bias = normal(w_shape[0]) if options[3] != 2 else None
     tensors = [layout(normal(*x_shape)), layout(normal(*w_shape)), bias]
@@ -227,8 +226,7 @@ def test_any_strides(kernel, view):
     assert on(lambda x, *rest: channels_last(kernel(x, *rest)))(x, w).is_contiguous()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("backend", "dynamic"), [("eager", False), ("aot_eager", True)])
 def test_compile(kernel, backend, dynamic):
     model = nn.Sequential(
         convlab.nn.Conv2d(3, 4, (3, 4), padding="same", kernel=kernel),
@@ -277,14 +275,6 @@ def test_compile_of_the_function_with_an_object():
     for kernel in kernels + kernels:
         torch.testing.assert_close(run(x, w, kernel), kernel.factor * F.conv2d(x, w))
     assert [kernel.calls for kernel in kernels] == [2, 2]
-
-
-def test_export(kernel):
-    layer = convlab.nn.Conv2d(2, 3, 3, kernel=kernel)
-    x = normal(2, 2, 6, 6)
-    exported = torch.export.export(layer, (x,))
-    assert OP in [node.target for node in exported.graph.nodes]
-    torch.testing.assert_close(exported.module()(x), layer(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
