@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ HEAVY = (
 
 torch.set_num_threads(1)  # truths are small here, and the simulator has use for the cores
 os.environ["OMP_NUM_THREADS"] = "1"  # of what the tests start, too: threads that wait are busy
+sys.modules["rfc3987_syntax"] = None  # a grammar: jsonschema takes a second for it, if it is there
 # Some interrupt themselves, or what they start: a script's job or nohup's is begun deaf to that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -24,10 +24,16 @@ import pytest
 import torch
 
 import convlab
+from convlab.machine import toolchain
 from convlab.run.runnable import Launch
 from convlab.words.problem import Problem
 
 FOLDER = Path(__file__).parent / "cuda"
+ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
+needs_tools = pytest.mark.skipif(
+    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
+)
 ENTRY = """
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 256; }
 CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
@@ -43,9 +49,31 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
 """
 
 
+def line_of(text: str, part: str) -> int:
+    """The number of the first line that holds a part of it."""
+    return next(number for number, line in enumerate(text.splitlines(), 1) if part in line)
+
+
 def inputs(n: int, seed: int = 0) -> torch.Tensor:
     """Whole numbers as floats: sums of them are exact in any order."""
     return torch.randint(-50, 50, (n,), generator=torch.Generator().manual_seed(seed)).float()
+
+
+def parted(name: str, kind: str) -> dict[str, tuple[str, dict[str, str]]]:
+    """What is told of each case of a kind in ``cuda/NAME.cu``, and its texts for places in another.
+
+    // ---- kind: in words
+    // case host_reads: what is told of it
+    // in host:
+    float first = y[0];
+    """
+    found = {}
+    text = (FOLDER / f"{name}.cu").read_text().split(f"\n// ---- {kind}: ")[1]
+    for case in text.partition("\n// ---- ")[0].split("\n// case ")[1:]:
+        head, *parts = case.rstrip("\n").split("\n// in ")
+        title, _, told = head.partition(": ")
+        found[title] = told.strip(), dict(part.split(":\n", 1) for part in parts)
+    return found
 
 
 class Suite:

@@ -12,7 +12,7 @@ from convlab.right.reference import inputs
 from convlab.why import figures
 from convlab.words.errors import ProblemError
 from convlab.words.problem import Problem
-from tests.suites import FOLDER
+from tests.suites import FOLDER, line_of
 
 PROBLEM = Problem(N=2, C=3, H=20, W=40, K=5, R=3, S=3, padding=1)
 
@@ -22,10 +22,6 @@ PATTERNS = (FOLDER / "patterns.cu").read_text()
 @pytest.fixture(scope="module")
 def patterns() -> convlab.Kernel:
     return convlab.compile(PATTERNS.replace("s_tile[0][i]", "s_tile[i][0]"), engine="sim")
-
-
-def line_of(kernel: convlab.Kernel, text: str) -> int:
-    return next(n for n, line in enumerate(kernel.source.splitlines(), 1) if text in line)
 
 
 def test_each_lane_has_its_index(patterns: convlab.Kernel) -> None:
@@ -38,14 +34,14 @@ def test_each_lane_has_its_index(patterns: convlab.Kernel) -> None:
         "wide": lambda lane: 4 * lane,
         "a column": lambda lane: 32 * lane,
     }.items():
-        rows = frame[frame["line"] == line_of(patterns, text)]
+        rows = frame[frame["line"] == line_of(patterns.source, text)]
         assert list(rows["lane"]) == list(range(32))
         assert list(rows["index"]) == [index(lane) for lane in range(32)], text
         assert list(rows["byte"]) == [4 * index(lane) for lane in range(32)], text
         assert set(rows["bytes"]) == {16 if text == "wide" else 4}
-    odd = frame[frame["line"] == line_of(patterns, "odd lanes")]
+    odd = frame[frame["line"] == line_of(patterns.source, "odd lanes")]
     assert list(odd["lane"]) == list(range(1, 32, 2))
-    again = frame[frame["line"] == line_of(patterns, "three times")]
+    again = frame[frame["line"] == line_of(patterns.source, "three times")]
     assert again.groupby("execution")["index"].first().to_dict() == {0: 0, 1: 32, 2: 64}
     assert set(again["space"]) == {"shared"} and set(again["array"]) == {"s_tile"}
 
@@ -66,7 +62,7 @@ def test_a_map_tells_what_moves(patterns: convlab.Kernel, line: str, says: str) 
     chart = convlab.access_map(patterns, PROBLEM, line, block=(1, 2, 0))
     assert says in [axes.get_title() for axes in chart.axes]
     heading = chart.get_suptitle()
-    assert f"inline:{line_of(patterns, line)}" in heading
+    assert f"inline:{line_of(patterns.source, line)}" in heading
     assert "block (1, 2, 0), warp 0, execution 0 of" in heading
     chart.canvas.draw()
 
@@ -87,7 +83,7 @@ def test_a_line_of_two_arrays_has_two_panels() -> None:
     kernel = convlab.load("01", engine="sim")
     merged = kernel.source.replace(" *\n", " * ")  # x and w on one line
     merged = convlab.compile(merged, engine="sim")
-    number = line_of(merged, "r_acc += x_n")
+    number = line_of(merged.source, "r_acc += x_n")
     chart = convlab.access_map(merged, PROBLEM, number, execution=2)
     assert [axes.get_title().split(":")[0] for axes in chart.axes] == ["load of x", "load of w"]
 

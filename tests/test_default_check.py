@@ -24,7 +24,7 @@ from convlab.right.check import check
 from convlab.run import build as builds
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problems
-from tests.suites import FOLDER
+from tests.suites import ENGINES, FOLDER, needs_nvcc, parted
 from tests.test_report_schema import VALIDATOR
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
@@ -33,10 +33,9 @@ PLAIN = Problem(N=2, C=4, H=11, W=12, K=6, R=3, S=3, padding=1, groups=2, bias=T
 # A thread for each output, as a textbook has it. What can be spliced in: declarations before the
 # kernel; what a thread does first, and to its sum; the host's code before the launch.
 SOURCE = (FOLDER / "textbook.cu").read_text()
-AT = "in[(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw]"
 PARTS = {
     "header": "", "before": "", "first": "", "last": "", "workspace": "", "host": "",
-    "product": f"if (ok) sum += {AT} * filt[wi];",
+    "product": "if (ok) sum += in[AT] * filt[wi];",
 }  # fmt: skip
 
 
@@ -47,7 +46,8 @@ def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One problem stands for the fixed ones."""
+    """One problem stands for the fixed ones; it is met after others in `STATEFUL` alone."""
+    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[:-1])
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
     monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
 
@@ -84,17 +84,7 @@ def test_where_it_has_little_workspace_it_may_decline_by_its_header(
     assert found.ok and sum("bytes of workspace" in r.setting for r in found) == 2
 
 
-WAITING = {  # blocks that wait for others, of which a GPU has all under way
-    "grid_barrier": (
-        "if (threadIdx.x == 0) { atomicAdd(flags, 1u); while (atomicAdd(flags, 0u) < gridDim.x); }"
-        "__syncthreads();"),
-    "volatile_grid_barrier": (
-        "if (threadIdx.x == 0) { atomicAdd(flags, 1u);"
-        "while (*(volatile unsigned*)flags < gridDim.x); } __syncthreads();"),
-    "look_back_at_the_block_before": (
-        "if (threadIdx.x == 0) { while (atomicAdd(flags, 0u) != gridDim.x - 1 - blockIdx.x);"
-        "atomicAdd(flags, 1u); } __syncthreads();"),
-}  # fmt: skip
+WAITING = {name: parts["first"] for name, (_, parts) in parted("strangers", "waiting").items()}
 
 
 @pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
@@ -135,31 +125,7 @@ def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
 
 # ---- sizes -------------------------------------------------------------------------------------
 
-# A kernel that is written for less, and the problem of the set "limits" that shows it.
-TOO_LONG = {
-    "filters_65537": {"last": "if ((unsigned short)d.K != d.K) sum = 0;"},
-    "width_65540": {"first": "d.Q = (short)d.Q < 0 ? 1 : (unsigned short)d.Q;"},
-    "filter_65x65": {"product": f"if (ok && kh * d.S + kw < 4096) sum += {AT} * filt[wi];"},
-    "channels_4099": {"product": f"if (ok && ic < 4096) sum += {AT} * filt[wi];"},
-    "channels_65537": {"product": f"if (ok) sum += {AT} * filt[wi - ic + (ic & 65535)];"},
-    "filters_4099": {"last": "if (b && oc >= 4096) sum -= b[oc];"},
-    "outputs_1M": {"last": "if (idx >= 1 << 20) sum = 0;"},
-    "planes_66000": {
-        "first": "idx = (long long)blockIdx.y * d.P * d.Q + idx; "
-                 "if (blockIdx.x * 256 + threadIdx.x >= d.P * d.Q) return;",
-        "host": "if (total) { conv_kernel<<<dim3((d.P * d.Q + 255) / 256, (unsigned)(d.N * d.K)), "
-                "256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error(); }"},
-    "padding_65x33": {"last": "if (d.pad_h > 63 && oh == 0) sum += 1;"},
-    "images_3x3": {"last": "if (d.R == 3 && img >= 4096) sum = 0;"},
-    # or a path of its own, which takes one of a pair for both
-    "3x3_s2x1": {"first": "if (d.C % 16 == 0 && d.K % 32 == 0) d.stride_w = d.stride_h;"},
-    "1x3_d2x1": {"first": "if (d.R == 1 && d.K % 16 == 0) d.dilation_w = d.dilation_h;"},
-    "3x3_odd": {"last": "if (d.K % 32 == 0 && d.Q % 2 && ow == d.Q - 1 && d.P % 2 && d.P > 1) sum = 0;"},
-    "depthwise_3_p1x3": {"first": "if (d.C == d.groups && d.W % 32 == 0) d.pad_w = 1;"},
-    "1x1_p0x2": {"product": f"ok |= d.W % 128 == 0 && iw >= d.W; if (ok) sum += {AT} * filt[wi];"},
-    "1x1_tail_3": {"first": "if (d.R * d.S == 1 && d.P * d.Q % 4 == 3 && idx % (d.P * d.Q) == d.P"
-                            " * d.Q - 1) return;"},
-}  # fmt: skip
+TOO_LONG = {name: parts for name, (_, parts) in parted("strangers", "too long").items()}
 
 
 @pytest.mark.parametrize(("name", "parts"), TOO_LONG.items(), ids=TOO_LONG)
@@ -167,10 +133,10 @@ def test_a_size_that_it_is_not_written_for_is_met(
     name: str, parts: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
-    kernel = stranger("short_sighted", **parts)
+    kernel = stranger("short_sighted", **parts).untraced()
     ordinary = check(kernel, ["awkward.everything", "awkward.primes"], progress=False)
     assert ordinary.ok, ordinary
-    assert not check(kernel.untraced(), [f"limits.{name}"], progress=False).ok
+    assert not check(kernel, [f"limits.{name}"], progress=False).ok
 
 
 @pytest.mark.parametrize("rung", ["06", "08b", "12", "16"])
@@ -187,9 +153,8 @@ def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) ->
 
 
 INT = {  # of which index an int is taken, where that is seen at once
-    "of_a_plane": AT.replace("(long long)", "(int)"),
-    "of_a_row": AT.replace("(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W",
-                           "((long long)img * d.C + g * icg + ic) * d.H * d.W + ih * d.W"),
+    "of_a_plane": "in[(((int)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw]",
+    "of_a_row": "in[((long long)img * d.C + g * icg + ic) * d.H * d.W + ih * d.W + iw]",
 }  # fmt: skip
 
 
@@ -220,44 +185,7 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
 
 # ---- data --------------------------------------------------------------------------------------
 
-FLAT = "(((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw"
-HALF_AT = AT.replace("in[", "((__half*)in)[")
-HALF = {
-    "header": "// precision: fp16\n// tensors: x f16, w f16, y f16, bias f32\n#include <cuda_fp16.h>",
-    "last": "((__half*)out)[idx] = __float2half(sum); return;",
-}  # fmt: skip
-UNUSUAL = {  # a kernel, and the setting that shows it
-    "rounded_sums": ("on small integers", {
-        "header": "// precision: tf32",
-        "last": "sum = __uint_as_float(__float_as_uint(sum) & 0xffffe000);"}),
-    "products_in_half": ("on small integers", HALF | {
-        "product": f"if (ok) sum += __half2float(__hmul({HALF_AT}, ((__half*)filt)[wi]));"}),
-    "half_that_underflows": ("on tiny", HALF | {
-        "product": f"float v = ok ? __half2float({HALF_AT}) * __half2float(((__half*)filt)[wi]) : 0;"
-                   "if (fabsf(v) > 6e-8f) sum += v;"}),
-    "scaled_by_what_may_be_0": ("on zeros", {
-        "first": "float norm = 0; for (int i = 0; i < 9; i++) norm += fabsf(in[i]);",
-        "product": f"if (ok) sum += {AT} * filt[wi] * (norm / norm);"}),
-    "squares": ("on huge", {
-        "product": f"if (ok && {AT} != 0) sum += {AT} * {AT} / {AT} * filt[wi];"}),
-    "small_is_nothing": ("on tiny", {
-        "product": f"if (ok && fabsf({AT}) > 1e-20f) sum += {AT} * filt[wi];"}),
-    "one_over_x": ("on denormals", {
-        "product": f"if (ok && {AT} != 0) sum += fabsf({AT}) > 1e-37f ? {AT} * filt[wi] : 1 / {AT};"}),
-    "zero_times_what_lies_beside": ("with inf and NaN", {
-        "product": f"long long last = (long long)d.N * d.C * d.H * d.W - 1, at = {FLAT};"
-                   "sum += in[at < 0 ? 0 : at > last ? last : at] * (ok ? filt[wi] : 0);"}),
-    "skips_what_is_0": ("with inf and NaN", {
-        "product": f"if (ok && filt[wi] != 0) sum += {AT} * filt[wi];"}),
-    "skips_where_x_is_0": ("with inf and NaN", {
-        "product": f"if (ok && {AT} != 0) sum += {AT} * filt[wi];"}),
-    "no_nan_leaves": ("with inf and NaN", {"last": "sum = fmaxf(sum, -3e38f);"}),
-    "no_nan_leaves_a_relu": ("with inf and NaN", {
-        "header": "// epilogue: bias, relu", "last": "if (d.relu) sum = fmaxf(sum, 0);"}),
-    "a_tile_is_no_excuse": ("with inf and NaN", {
-        "header": "// epilogue: bias, relu\n// mixes: 2x2",
-        "last": "if (d.relu) sum = fmaxf(sum, 0);"}),
-}  # fmt: skip
+UNUSUAL = parted("strangers", "unusual")
 
 
 @pytest.mark.parametrize(("setting", "parts"), UNUSUAL.values(), ids=UNUSUAL)
@@ -270,7 +198,7 @@ def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -
         assert found.smallest.findings[0].kind == "too imprecise"
     assert "nobody wrote" not in str(found)  # inf and NaN come of the data
     assert "not tried: an x or y of more than " in str(found)
-    told = [s.words for s in settings.SETTINGS]
+    told = [s.words for s in checking.SETTINGS]
     assert [r.setting for r in others] == told * (1 + found.smallest.problem.relu)
     good = sum(report.ok for report in others)
     assert f"WRONG, right on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
@@ -279,9 +207,9 @@ def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -
 
 def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
     """Flush denormals, and reach all of a tile with an inf where its header says that it mixes."""
-    flushed = f"float v = !ok || fabsf({AT}) < 1.2e-38f ? 0 : {AT};"
+    flushed = "float v = !ok || fabsf(in[AT]) < 1.2e-38f ? 0 : in[AT];"
     assert default(stranger("flushes", product=f"{flushed} if (ok) sum += v * filt[wi];")).ok
-    high = f"float v = ok ? {AT} : 0, high = __uint_as_float(__float_as_uint(v) & 0xffffe000);"
+    high = "float v = ok ? in[AT] : 0, high = __uint_as_float(__float_as_uint(v) & 0xffffe000);"
     split = f"{high} sum += high * filt[wi] + (v - high) * filt[wi];"
     assert default(stranger("splits", header="// mixes: 1x1", product=split)).ok
     assert not default(stranger("splits", product=split)).ok
@@ -294,78 +222,10 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
 
 # ---- where it lies, and what came before it ----------------------------------------------------
 
-W_BYTES = "sizeof(float) * d.K * (d.C / d.groups) * d.R * d.S"
-GROWN = "if (room < need) { cudaFree(kept); cudaMalloc(&kept, need); room = need; }"
-COPIED = "cudaMemcpyAsync(kept, w, need, cudaMemcpyDeviceToDevice, stream); filt = kept;"
-VECTOR = "float4 v = ((const float4*)in)[img]; sum += 0 * (v.x + v.y + v.z + v.w);"
-STATEFUL = {  # a kernel, and the beginning of the setting that shows it, if it is wrong
-    "filter_kept_by_its_address": ("after calls", {
-        "host": f"static const float* seen; static float* kept; size_t need = {W_BYTES};"
-                f"if (seen != w) {{ cudaMalloc(&kept, need); {COPIED} seen = w; }} filt = kept;"}),
-    "scratch_of_the_first_size": ("after calls", {
-        "host": f"static float* kept; size_t need = {W_BYTES};"
-                f"if (!kept) cudaMalloc(&kept, need); {COPIED}"}),
-    "scratch_that_grows": ("", {
-        "host": f"static float* kept; static size_t room; size_t need = {W_BYTES}; {GROWN} {COPIED}"}),
-    "workspace_filled_once_by_addresses": ("after calls", {
-        "workspace": f"CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t)"
-                     f"{{ const ConvProblem& d = *p; return {W_BYTES}; }}",
-        "host": "static const float* of; static void* at; if (of != w || at != workspace)"
-                f"cudaMemcpyAsync(workspace, w, {W_BYTES}, cudaMemcpyDeviceToDevice, stream);"
-                "of = w; at = workspace; filt = (const float*)workspace;"}),
-    "plan_made_once_by_addresses": ("after calls", {
-        "workspace": f"""
-            CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* p)
-            {{ const ConvProblem& d = *p; return {W_BYTES}; }}
-            CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* p, const float* w, void* plan,
-                                                     cudaStream_t stream) {{
-                static const float* of; static void* at; const ConvProblem& d = *p;
-                if (of != w || at != plan)
-                    cudaMemcpyAsync(plan, w, {W_BYTES}, cudaMemcpyDeviceToDevice, stream);
-                of = w; at = plan;
-                return nullptr;
-            }}"""}),
-    "counter_that_is_not_reset": ("after calls", {
-        "before": "__device__ unsigned calls;",
-        "last": "if (idx == 0 && atomicAdd(&calls, 1u)) sum += 1;"}),
-    "grid_of_the_first_call": ("after calls", {
-        "host": "static unsigned blocks = (total + 255) / 256; conv_kernel"
-                "<<<blocks, 256, 0, stream>>>(x, w, bias, y, d, workspace); return launch_error();"}),
-    "table_kept_by_the_sizes": ("after calls", {
-        "before": "__device__ int at[99]; __global__ void fill(int dilation) "
-                  "{ at[threadIdx.x] = int(threadIdx.x) * dilation; }",
-        "product": "iw = ow * d.stride_w - d.pad_w + at[kw]; ok = ih >= 0 && ih < d.H && iw >= 0 &&"
-                   f" iw < d.W; if (ok) sum += {AT} * filt[wi];",
-        "host": "static int seen[6]; int now[6] = {d.C, d.H, d.W, d.R, d.S, d.K}, same = 0;"
-                "for (int i = 0; i < 6; i++) { same += seen[i] == now[i]; seen[i] = now[i]; }"
-                "if (same < 6) fill<<<1, 99, 0, stream>>>(d.dilation_w);"}),
-    "filter_kept_by_its_ends": ("after calls", {
-        "before": "__device__ float kept[1 << 18]; __global__ void keep(const float* w, int n) {"
-                  "if (kept[0] != w[0] || kept[n - 1] != w[n - 1])"
-                  "    for (int i = n; i-- > 0;) kept[i] = w[i]; }",
-        "product": f"if (ok) sum += {AT} * kept[wi];",
-        "host": "keep<<<1, 1, 0, stream>>>(w, d.K * (d.C / d.groups) * d.R * d.S);"}),
-    "shared_memory_asked_for_once": ("after calls", {
-        "header": "// supports: C * R * S <= 50000 * groups",
-        "host": "static bool asked; int bytes = 4 * (d.C / d.groups) * d.R * d.S;"
-                "if (bytes > 49152 && !asked) ask_for_shared_memory(conv_kernel, bytes), asked = 1;"
-                "conv_kernel<<<(total + 255) / 256, 256, bytes, stream>>>(x, w, bias, y, d, workspace);"
-                "return launch_error();"}),
-    "float4_of_any_address": ("with x, w and bias 4 bytes", {
-        "last": VECTOR}),
-    "float4_where_the_filter_is_1x1": ("with x, w and bias 4 bytes", {
-        "last": f"if (d.R * d.S == 1) {{ {VECTOR} }}"}),
-    "float4_of_what_is_aligned": ("", {
-        "last": f"if ((size_t)in % 16 == 0) {{ {VECTOR} }}"}),
-    "counts_on_where_y_begins": ("with x, w, bias and y 16 bytes", {
-        "first": "if ((size_t)out % 32) return;"}),
-    "refuses_what_is_not": ("", {
-        "last": VECTOR,
-        "host": 'if ((size_t)x % 16) return "x is not aligned";'}),
-}  # fmt: skip
+STATEFUL = parted("strangers", "stateful")
 
 
-@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("setting", "parts"), STATEFUL.values(), ids=STATEFUL)
 def test_addresses_and_earlier_calls_show_it(
     few: None, setting: str, parts: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
@@ -383,23 +243,10 @@ def test_addresses_and_earlier_calls_show_it(
     assert bool(found.skipped) == ("x is not aligned" in str(parts))
 
 
-ONCE_ONLY = {  # a kernel that is right if all goes well, and what is told of it
-    "plan_that_is_an_address": ("gone: conv2d has its plan|outputs are wrong", {
-        "before": "__global__ void note(const float* w, const float** plan) { *plan = w; }",
-        "first": "filt = *(const float* const*)filt;", "workspace": """
-            CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem*) { return 8; }
-            CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem*, const float* w, void* plan,
-                                                     cudaStream_t stream) {
-                note<<<1, 1, 0, stream>>>(w, (const float**)plan);
-                return launch_error();
-            }"""}),
-    "default_stream": ("on the default stream|launches on another stream", {
-        "host": "cudaMemsetAsync(y, 0, 4 * total); conv_kernel<<<(total + 255) / 256, 256>>>"
-                "(x, w, bias, y, d, workspace); return launch_error();"}),
-}  # fmt: skip
+ONCE_ONLY = parted("strangers", "once only")
 
 
-@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("told", "parts"), ONCE_ONLY.values(), ids=ONCE_ONLY)
 def test_both_engines_call_it_wrong(told: str, parts: dict[str, str], engine: str) -> None:
     found = check(stranger("trusting", engine, **parts), [PLAIN], progress=False)
@@ -437,41 +284,13 @@ def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
 
 # ---- what only nvcc says -----------------------------------------------------------------------
 
-AGAIN = "const float*, const float*, const float*, float*, ConvProblem, void*"
-MANY = """
-    float v[90];
-    #pragma unroll
-    for (int i = 0; i < 90; i++) v[i] = in[(i + threadIdx.x) % d.W];
-    __syncthreads();
-    float more = 0;
-    for (int j = 0; j < d.N; j++)
-        #pragma unroll
-        for (int i = 0; i < 90; i++) more = more * v[i] + v[89 - i];
-    sum += 0 * more;"""
-REFUSED = {  # a kernel that is right on the simulator; the kind of the finding, the line it is at
-    "host_function": ("does not build", "sum = twice", {
-        "before": "float twice(float v) { return 2 * v; }", "last": "sum = twice(sum) / 2;"}),
-    "constexpr_of_the_library": ("does not build", "sum = std::max", {
-        "before": "#include <algorithm>", "last": "sum = std::max(sum, sum);"}),
-    "lambda_without_the_flag": ("does not build", "each<<<", {
-        "before": "template <class F> __global__ void each(F f, float* y) { y[0] = f(1.f); }",
-        "host": "each<<<1, 1, 0, stream>>>([=] __device__(float v) { return v; }, y);"}),
-    "constants_over_64_KB": ("does not build", "__constant__", {
-        "before": "__constant__ float table[20000];", "last": "if (idx < 0) sum = table[-idx];"}),
-    "launch_bounds": ("launch configuration", "conv_kernel(", {
-        "before": f"__global__ void __launch_bounds__(128) conv_kernel({AGAIN});"}),
-    "registers": ("launch configuration", "conv_kernel(", {
-        "last": MANY, "host": "conv_kernel<<<(total + 1023) / 1024, 1024, 0, stream>>>"
-                              "(x, w, bias, y, d, workspace); return launch_error();"}),
-}  # fmt: skip
-needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
+REFUSED = parted("strangers", "refused")
 
 
 @needs_nvcc
-@pytest.mark.parametrize(("kind", "line", "parts"), REFUSED.values(), ids=REFUSED)
-def test_what_only_nvcc_refuses_is_a_failing_report(
-    kind: str, line: str, parts: dict[str, str]
-) -> None:
+@pytest.mark.parametrize(("told", "parts"), REFUSED.values(), ids=REFUSED)
+def test_what_only_nvcc_refuses_is_a_failing_report(told: str, parts: dict[str, str]) -> None:
+    kind, line = told.split(" | ")
     kernel = stranger("refused", **parts)
     one, several = check(kernel, PLAIN), check(kernel, [PLAIN], progress=False)
     assert not one.ok and not several.ok and not one.wrong

@@ -295,28 +295,22 @@ def source(device: str = "", host: str = "") -> str:
     return FILE.replace("DEVICE", device).replace("HOST", host)
 
 
-# What a kernel does, and the message, which names its line: more of them are in cuda/faults.cu.
+# What a kernel does, and the message, which names its line: others are in cuda/faults.cu.
 DEVICE: dict[str, tuple[str, str]] = {
-    "null-pointer": ("y[i] = bias[i];", "null pointer"),
     "recursion": ("y[i] = deep(1);", "stack overflow"),
     "large-array": ("y[i] = large(i);", "stack overflow"),
     "assert-0": ("assert(0);", "assert.* failed"),
-    "barrier": ("if (i < 9) __syncthreads(); else __syncwarp();", "deadlock"),
-}  # fmt: skip
+}
 HOST: dict[str, tuple[str, str]] = {
     "host-null-pointer": ("y = nullptr; y[0] = first;", "null pointer"),
     "abort": ("abort();", r"abort\(\) was called"),
     "exit": ("exit(0);", r"ended the simulator's process \(exit status 0\)"),
     "killed": ("raise(SIGKILL);", "SIGKILL, sent from outside"),
     "exception": ("throw 1;", "abort"),
-    "threads-2048": ("block = 2048;", "invalid configuration argument"),
-    "grid-0": ("grid = 0;", "invalid configuration argument"),
-    "shared-100-KB": ("shared = 100000;", "invalid argument"),
-    "error-text": ('return "no, not today";', "failed: no, not today"),
 }
 FATAL = list(DEVICE) + list(HOST)
 NAMED = {"recursion": "float deep(int n) {", "large-array": "float large(int i) {"}  # lines
-NAMED |= dict.fromkeys([*list(HOST)[1:], "barrier"])  # there is none to name
+NAMED |= dict.fromkeys(list(HOST)[1:])  # there is none to name
 
 
 def cases(table: dict[str, tuple[str, str]], which: str) -> str:

@@ -12,9 +12,8 @@ from convlab.words.catalog import parse_header
 from convlab.words.errors import CatalogError, LaunchError, ProblemError
 from convlab.words.format import FLOAT32, Format, parse_format
 from convlab.words.problem import Problem
-from tests.suites import FOLDER
+from tests.suites import ENGINES, FOLDER
 
-ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 PROBLEM = Problem(2, 3, 5, 7, 3, 1, 1)
 
 # Copies x to y: what a 1x1 filter of ones on the diagonal does.

@@ -1,7 +1,8 @@
-"""What the fp32 rungs and those for stems do beyond a small problem: many items a block, wide copies."""
+"""What rungs do beyond a small problem: many items a block, several stages, wide copies."""
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ import convlab
 from convlab.right import reference
 from convlab.words.catalog import catalog, find
 from convlab.words.problem import problem
+from tests.suites import ENGINES
 
 # rows of an odd length; 16-byte stores, and rows past the image's last; several tiles a block; fewer
 # channels in the last stage; a stage smaller than what y passes through
@@ -18,6 +20,9 @@ STEM = [
     "N3 C66 H9 W20 K66 R2 S3 p1 g66", "N1 C14 H20 W33 K20 R7 S7 s3 p3", "N1 C1 H8 W16 K8 R1 S1",
 ]  # fmt: skip
 STEMS = ("14_stem_tf32", "14b_stem_3xtf32")
+# several chunks, more than fit; images of an odd size, read with a stride
+ONE = ["N2 C200 H6 W10 K70 R1 S1 bias", "N3 C40 H13 W15 K66 R1 S1 s2x1 p1x2 g2 bias"]
+PARTS, _ = POINTWISE = ("09_pointwise_3xtf32", "09b_pointwise_tf32")
 
 CASES = {
     # more items than blocks that stay; one stage, an even and an odd number of them
@@ -48,10 +53,13 @@ CASES = {
         "N2 C8 H28 W28 K8 R3 S3 p1 g2", "N1 C20 H12 W12 K10 R3 S3 p1 g2",
         "N1 C6 H40 W40 K12 R5 S5 p2 s2",
     ],
-} | dict.fromkeys(STEMS, STEM)  # fmt: skip
+    # more than 264 tiles of 128 pixels x 64 channels, which is what an H200 holds at a time: of one
+    # slice, whose filter stays; and of other slices
+    f"{PARTS}@DEPTH=8": ["N1 C9 H184 W184 K5 R1 S1 bias", "N2 C67 H14 W14 K67 R1 S1 g67"],
+} | dict.fromkeys(STEMS, STEM) | dict.fromkeys(POINTWISE, ONE)  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("rung", "spec"), [(rung, spec) for rung, specs in CASES.items() for spec in specs]
 )
@@ -99,14 +107,35 @@ def test_an_infinity_reaches_those_that_see_it(rung: str) -> None:
     assert torch.equal(y.isinf() * y.sign(), (truth.isinf() * truth.sign()).float())
 
 
+def inspected(rung: str, spec: str, file: str) -> pd.DataFrame:
+    """What each line of a file moves."""
+    lines = convlab.inspect(convlab.load(rung, engine="sim"), problem(spec)).lines
+    return lines[lines["file"].str.endswith(f"{file}.cu")]
+
+
 @pytest.mark.parametrize(
     "spec", ["N1 C1 H16 W131 K16 R8 S11 s4 p2", "N1 C1 H13 W70 K16 R8 S7 s2 p3"]
 )
-def test_fragments_meet_each_bank_once(spec: str) -> None:
+def test_fragments_of_stems_meet_each_bank_once(spec: str) -> None:
     """Of taps that make whole steps; in the last, two may share a bank with what is not there."""
     rung, _ = STEMS
     source = find(rung).read_text().splitlines()
     reads = [i for i, text in enumerate(source, 1) if "s_low[8 * j" in text or "= s_w[(" in text]
-    lines = convlab.inspect(convlab.load(rung, engine="sim"), problem(spec)).lines
-    mine = lines[lines["file"].str.endswith(f"{rung}.cu") & lines["line"].isin(reads)]
+    lines = inspected(rung, spec, rung)
+    mine = lines[lines["line"].isin(reads)]
     assert len(mine) == 2 and (mine["units"] == mine["ideal_units"]).all(), mine
+
+
+@pytest.mark.parametrize("rung", POINTWISE)
+def test_fragments_of_1x1_filters_meet_each_bank_once(rung: str) -> None:
+    lines = inspected(rung, "N1 C16 H8 W9 K64 R1 S1", PARTS)
+    mine = lines[lines["space"].eq("shared") & lines["kind"].eq("load")]
+    assert len(mine) == 2 and (mine["units"] == mine["ideal_units"]).all(), mine
+
+
+def test_y_is_written_in_whole_sectors() -> None:
+    """64 bytes of 8 channels at a time: as many sectors as y has, where rows are aligned."""
+    p = problem("N2 C8 H8 W16 K64 R1 S1")
+    lines = inspected(PARTS, str(p), PARTS)
+    mine = lines[lines["array"].eq("y")]
+    assert mine["units"].sum() == p.N * p.K * p.P * p.Q * 4 // 32, mine

@@ -32,12 +32,9 @@ from convlab.why.work import occupancy
 from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from convlab.words.format import FLOAT32
 from tests.instruments import calibrate_model, ncu_agreement
-from tests.suites import FOLDER
+from tests.suites import FOLDER, needs_tools
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
-needs_tools = pytest.mark.skipif(
-    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-)
 
 # ---- occupancy ------------------------------------------------------------------------------
 

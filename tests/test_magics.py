@@ -22,6 +22,7 @@ from convlab.run import worker
 from convlab.use.magics import Results
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import BuildError, CatalogError, LaunchError, ProblemError
+from tests.suites import line_of
 
 DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
@@ -52,11 +53,6 @@ def run(shell: InteractiveShell, capfd: pytest.CaptureFixture) -> Run:
         return result
 
     return run
-
-
-def line_of(cell: str, text: str) -> int:
-    """The number of the first line of a cell that holds a text."""
-    return next(n for n, line in enumerate(cell.splitlines(), 1) if text in line)
 
 
 def test_kernel_binds_a_name(run: Run) -> None:
@@ -135,11 +131,6 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
         ("%convlab chek mine", UsageError, "did you mean check?"),
         ("%convlab check --sed 1", UsageError, "did you mean --seed?"),
         ("%convlab check mien", CatalogError, "did you mean mine?"),
-        ("%convlab check mine sqare", CatalogError, "did you mean square?"),
-        ("%convlab check 01_dirct", CatalogError, "did you mean 01_direct"),
-        ("%convlab check mine --problem sqare", ProblemError, "did you mean square?"),
-        ("%convlab check mine square wide", ProblemError,
-         "one problem at a time, not square and wide"),
         ("%convlab check mine@TILE=8 square", ProblemError, "has no tunable TILE; it has: THREADS"),
         ("%convlab sweep mine THREADS=8,x", ProblemError, "write NAME=8,16, whole numbers"),
     ],

@@ -18,7 +18,7 @@ from convlab.sim import any_kernel, findings
 from convlab.sim.findings import Array
 from convlab.words.errors import BuildError, LaunchError, ProblemError
 from tests.instruments.examples import BUGS, EXAMPLES, whole
-from tests.suites import FOLDER, Suite
+from tests.suites import FOLDER, Suite, line_of
 
 
 @pytest.mark.parametrize("schedule", range(4))
@@ -57,19 +57,15 @@ def test_planted_bug_is_found_at_its_line(name, schedule):
 TOLD = (FOLDER / "told.cu").read_text()
 
 
-def line_of(text: str) -> int:
-    """The number of the line of ``told.cu`` that holds a text."""
-    return next(n for n, line in enumerate(TOLD.splitlines(), 1) if text in line)
-
-
 def test_all_findings_of_one_run_are_told():
     with pytest.raises(LaunchError) as caught:
         any_kernel.run(TOLD, "many", whole(64), whole(64), grid=1, block=32)
     told = {(f.kind, f.line, f.count) for f in caught.value.findings}
     assert told == {
-        ("global out of bounds", line_of("x[i + 100]"), 8),
-        ("global out of bounds", line_of("y[i - 20]"), 8),
-        ("shared out of bounds", line_of("s_x[i + 16]"), 8), ("null pointer", line_of("nullptr"), 1),
+        ("global out of bounds", line_of(TOLD, "x[i + 100]"), 8),
+        ("global out of bounds", line_of(TOLD, "y[i - 20]"), 8),
+        ("shared out of bounds", line_of(TOLD, "s_x[i + 16]"), 8),
+        ("null pointer", line_of(TOLD, "nullptr"), 1),
     }  # fmt: skip
     assert "s_x[32]" in str(caught.value) and ", and 7 more threads" in str(caught.value)
 
@@ -81,14 +77,14 @@ def test_warp_without_syncwarp_is_a_race_and_with_it_is_not():
     with pytest.raises(LaunchError, match="race: ") as caught:
         any_kernel.run(TOLD, "lanes", y, 0, grid=1, block=64)
     places = {caught.value.findings[0].line, caught.value.findings[0].other_line}
-    assert places == {line_of("s_y[threadIdx.x] ="), line_of("s_y[threadIdx.x ^ 1]")}
+    assert places == {line_of(TOLD, "s_y[threadIdx.x] ="), line_of(TOLD, "s_y[threadIdx.x ^ 1]")}
 
 
 def test_blocks_that_store_the_same_value_are_a_warning():
     y = np.zeros(1, np.int32)
     (finding,) = any_kernel.run(TOLD, "same", y, 1, grid=8, block=1).findings
     assert (finding.kind, finding.error, y[0]) == ("written twice", False, 7)
-    assert finding.line == line_of("v ? 7")
+    assert finding.line == line_of(TOLD, "v ? 7")
     with pytest.raises(LaunchError, match="race: store to y\\[0\\].*another thread"):
         any_kernel.run(TOLD, "same", y, 0, grid=8, block=1)
 
@@ -112,7 +108,7 @@ def test_fence_and_atomic_order_blocks():
 def test_early_exit_before_a_barrier_is_a_warning():
     (finding,) = any_kernel.run(TOLD, "leaves", whole(40), 40, grid=1, block=64).findings
     assert (finding.kind, finding.error) == ("barrier after exit", False)
-    assert finding.line == line_of("// of those that stay")
+    assert finding.line == line_of(TOLD, "// of those that stay")
     assert finding.text.startswith("24 of the block's 64 threads")
 
 

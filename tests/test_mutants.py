@@ -29,8 +29,8 @@ def caught_on(engine: str) -> pytest.MarkDecorator:
     """One test for each mutant that an engine must catch, named after it.
 
     What the simulator sees of a mistake in one rung, it sees of the same in another: of those the
-    first is tried, if it is a published kernel's, or one of each three that a rung is caught by in
-    one way. All are where CONVLAB_DEEP is set, and by `python -m tests.instruments.mutants`.
+    first is tried, if it is one of each three that a rung is caught by in one way. All are where
+    CONVLAB_DEEP is set, and by `python -m tests.instruments.mutants`.
     """
     chosen = [mutant for mutant in MUTANTS if mutants.expected(mutant, engine)]
     if engine == "sim" and not os.environ.get("CONVLAB_DEEP"):
@@ -38,9 +38,7 @@ def caught_on(engine: str) -> pytest.MarkDecorator:
         alike: dict[tuple, list[Mutant]] = {}
         for mutant in sorted(by_mistake.values(), key=chosen.index):
             alike.setdefault((mutant.rung, mutant.sim), []).append(mutant)
-        chosen = [
-            m for some in alike.values() for i, m in enumerate(some) if m.shipped or i % 3 == 0
-        ]
+        chosen = [mutant for some in alike.values() for mutant in some[::3]]
     return pytest.mark.parametrize("mutant", chosen, ids=lambda mutant: mutant.name)
 
 

@@ -35,7 +35,7 @@ from convlab.run.kernel import Kernel
 from convlab.why import counting
 from convlab.words import problem
 
-counting.MACS = 1_000_000
+counting.MACS = 500_000
 sets = problem._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::3], sets["awkward"]
 Kernel.by_nvcc = lambda kernel: None

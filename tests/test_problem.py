@@ -7,36 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convlab
 from convlab.words.errors import ProblemError
 from convlab.words.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
+from tests.drawn import generated
 
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
 
-@st.composite
-def small_problems(draw):
-    """Draw a valid Problem, small enough to run."""
-
-    def few(least: int, most: int) -> int:
-        return draw(st.integers(least, most))
-
-    groups = few(1, 3)
-    try:
-        return Problem(
-            few(0, 3), groups * few(1, 3), few(1, 12), few(1, 12), groups * few(1, 3), few(1, 5),
-            few(1, 5), (few(1, 3), few(1, 3)), (few(0, 6), few(0, 6)), (few(1, 3), few(1, 3)),
-            groups, draw(st.booleans()), draw(st.booleans()),
-        )  # fmt: skip
-    except ProblemError as error:
-        assert "larger than the padded input" in str(error)
-        reject()
-
-
-@given(small_problems())
+@given(generated(2000))
 @settings(deadline=None, max_examples=200)
 def test_output_shape_is_torchs_and_the_printed_form_reads_back(p):
     x, w = (torch.empty(shape, device="meta") for shape in (p.x_shape, p.w_shape))
@@ -45,7 +27,7 @@ def test_output_shape_is_torchs_and_the_printed_form_reads_back(p):
     assert problem(str(p)) == p
 
 
-@given(small_problems(), st.integers(0, 3000), st.one_of(st.none(), st.integers(50, 3000)))
+@given(generated(2000), st.integers(0, 3000), st.one_of(st.none(), st.integers(50, 3000)))
 @settings(deadline=None, max_examples=200)
 def test_scaled_is_valid_and_fits(p, max_macs, max_bytes):
     q = p.scaled(max_macs, max_bytes)

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
-from test_problem import small_problems
 
 from convlab.right import reference
 from convlab.right.reference import full_precision, inputs, sample, tolerance, truth
@@ -17,6 +16,7 @@ from convlab.run import baselines
 from convlab.run.baselines import BASELINES, baseline
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problem, problems
+from tests.drawn import generated
 
 AWKWARD = problems("awkward")
 SMALL = problem("awkward.everything")
@@ -56,7 +56,7 @@ def assert_alike(y, expected, tolerance=1e-12):
     torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
 
 
-@given(small_problems())
+@given(generated(2000))
 @settings(deadline=None, max_examples=60)
 def test_truth_is_the_convolution_wherever_it_is_asked(p):
     x, w, bias = inputs(p, seed=1)
@@ -224,24 +224,25 @@ ANYWHERE += [
 
 
 @pytest.mark.parametrize(("name", "device"), ANYWHERE)
-@pytest.mark.parametrize("p", AWKWARD, ids=lambda p: p.name)
-def test_baseline(name, device, p, monkeypatch):
+def test_baseline(name, device, monkeypatch):
     monkeypatch.setattr(baselines, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
-    p = dataclasses.replace(p, relu=p.K % 2 == 1)
     runnable = baseline(name, device)
-    assert runnable.unsupported(p) is None and runnable.device.type == device
-    x, w, bias = inputs(p, device=device, format=runnable.format)
-    placed = x.contiguous(memory_format=torch.channels_last) if device == "cpu" else x
-    launch = runnable.prepare(p, placed, w, bias)
-    launch.y.fill_(math.nan)
-    launch()
-    launch()
-    assert tuple(launch.y.shape) == p.y_shape and launch.counters is None
-    assert launch.y.dtype == x.dtype == runnable.format.y.torch_dtype
-    assert normwise(launch.y, truth(p, x, w, bias)) < tolerance(runnable.precision, p.gemm_k)
-    if name == "torch:im2col":
-        columns = p.C * p.R * p.S
-        assert launch.workspace.nbytes <= max(1 << 18, 4 * columns * p.Q)
+    assert runnable.device.type == device
+    for p in (dataclasses.replace(p, relu=p.K % 2 == 1) for p in AWKWARD):
+        assert runnable.unsupported(p) is None
+        x, w, bias = inputs(p, device=device, format=runnable.format)
+        placed = x.contiguous(memory_format=torch.channels_last) if device == "cpu" else x
+        launch = runnable.prepare(p, placed, w, bias)
+        launch.y.fill_(math.nan)
+        launch()
+        launch()
+        assert tuple(launch.y.shape) == p.y_shape and launch.counters is None
+        assert launch.y.dtype == x.dtype == runnable.format.y.torch_dtype
+        error = normwise(launch.y, truth(p, x, w, bias))
+        assert error < tolerance(runnable.precision, p.gemm_k), p
+        if name == "torch:im2col":
+            columns = p.C * p.R * p.S
+            assert launch.workspace.nbytes <= max(1 << 18, 4 * columns * p.Q)
 
 
 @pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])

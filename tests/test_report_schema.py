@@ -15,61 +15,15 @@ from convlab.use import answers
 from convlab.use.grammar import parser, understood
 from convlab.words.errors import on_page
 from tests.instruments import mend
+from tests.suites import FOLDER, parted
 
 RIGHT = Path(convlab.__file__).parent / "right"
 SCHEMA = json.loads((RIGHT / "report.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 pytestmark = pytest.mark.xdist_group("report schema")  # the reports are made once
 PROBLEM = "N1 C2 H5 W9 K2 R2 S3 s1x2 p0 d1 g1"  # 32 outputs, 16 of each channel
-TEXT = """\
-#include "convlab.cuh"
-__global__ void k(ConvProblem c, const float* x, const float* w, const float* bias, float* y) {
-    __shared__ float s[2][32];
-    int t = threadIdx.x, end = c.N * c.K * c.P * c.Q;
-    DEVICE
-}
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* c, const float* x, const float* w,
-                                 const float* bias, float* y, void*, size_t, cudaStream_t stream) {
-    HOST
-    k<<<1, THREADS, 0, stream>>>(*c, x, w, bias, y);
-    return launch_error();
-}
-"""
-ALL = "if (t < end) y[t] = 1;"
-STORED = f"{ALL} // here"
-# Broken kernels, the line that is told marked "// here", and what is told of them: how far they
-# came, the kind of fault, array, index, thread.
-PLANTED = {
-    "wrong": (STORED, "wrong", "wrong result", "y", [0, 0, 0, 0], None),
-    "unwritten": ("if (t < end - 3) y[t] = 1; // here", "wrong", "never written", "y", [0, 1, 3, 1], None),
-    "race": (f"s[t / 32][t % 32] = 1; // here\n y[t % 32] = s[1 - t / 32][t % 32]; {ALL}",
-             "failed", "race", "s", [1, 0], [32, 0, 0]),
-    "out of bounds": ("y[t + 1] = 1; // here",
-                      "failed", "global out of bounds", "y", [0, 1, 4, 0], [31, 0, 0]),
-    "uninitialised": ("y[t] = s[1][t]; // here",
-                      "failed", "uninitialised read", "s", [1, 0], [0, 0, 0]),
-    "dynamic": ("extern __shared__ float d[];\n y[t] = d[t + 1]; // here",
-                "failed", "uninitialised read", "extern __shared__", [4], [0, 0, 0]),
-    "barrier in a branch": (
-        f"if (t < 16)\n __syncthreads();\n else {{ {ALL}\n __syncthreads(); }} // here",
-        "failed", "divergent barrier", None, None, [16, 0, 0]),
-    "endless": ("volatile int on = 1;\n while (on) {} // here",
-                "failed", "endless loop", None, None, ...),
-    "host's crash": (ALL, "failed", "null pointer", None, None, None),
-    "host's exit": (ALL, "failed", "host crash", None, None, None),
-    "no C++": ("y[t] = undeclared; // here", "does not build", "does not build", None, None, None),
-    "not rewritten": ("__shared__ auto v = 3; // here",
-                      "does not build", "does not build", None, None, None),
-    "refused launch": (ALL, "failed", "refused launch", None, None, None),
-    "refused": (ALL, "failed", "refused", None, None, None),
-    "declined": (ALL, "declined", "declined", None, None, None),
-}  # fmt: skip
-ELSEWHERE = {
-    "race": ("THREADS", "64"), "host's crash": ("HOST", "*(volatile int*)8 = 3; // here"),
-    "host's exit": ("HOST", "exit(3);"), "refused": ("HOST", 'return "not today";'),
-    "refused launch": ("THREADS, 0, stream>>>", "2048, 0, stream>>> /* // here */ "),
-    "dynamic": ("THREADS, 0,", "THREADS, 256,"), "declined": ("#inc", "// supports: R == 7\n#inc"),
-}  # fmt: skip
+PLACES = {"header": "", "device": "if (t < end) y[t] = 1;", "host": "", "launch": "32, 0"}
+PLANTED = parted("reported", "broken")
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +31,12 @@ def told(tmp_path_factory):
     """The reports of one command on all planted kernels and a sound one; each one's file."""
     folder = tmp_path_factory.mktemp("planted")
     paths = {name: folder / f"{i:02}.cu" for i, name in enumerate(PLANTED)}
-    for name, (code, *_) in PLANTED.items():
-        text = TEXT.replace(*ELSEWHERE.get(name, ("", ""))).replace("THREADS", "32")
-        paths[name].write_text(text.replace("DEVICE", code).replace("HOST", ""))
+    text = (FOLDER / "reported.cu").read_text().partition("\n// ----")[0]
+    for name, (_, parts) in PLANTED.items():
+        paths[name].write_text(text % (PLACES | parts))
     words = [*map(str, paths.values()), "01", "--problem", PROBLEM, "--engine", "sim", "--json"]
     with pytest.MonkeyPatch.context() as patch:  # not the 20 s for which a loop may run
-        quick = functools.partial(convlab.load, time_limit=3)
+        quick = functools.partial(convlab.load, time_limit=2)
         patch.setattr(answers, "resolve", lambda name, engine: quick(name, engine=engine))
         found = list(answers.answers(understood(parser().parse_args(["check", *words]))))
     reports = json.loads(json.dumps([each.to_dict() for each in found], allow_nan=False))
@@ -93,7 +47,7 @@ def told(tmp_path_factory):
 @pytest.mark.parametrize("name", PLANTED)
 def test_fault_is_told_with_its_place(told, name):
     report, path = told[0][name], told[1][name]
-    _, verdict, kind, array, index, thread = PLANTED[name]
+    verdict, kind, array, index, thread = json.loads(f"[{PLANTED[name][0]}]")
     assert (report["verdict"], report["fault"]) == (verdict, kind)
     assert report["ok"] is report["right"] is False and report["kernel"] == path.stem
     asked = None if verdict == "does not build" else PROBLEM
@@ -105,7 +59,7 @@ def test_fault_is_told_with_its_place(told, name):
     lines = enumerate(path.read_text().splitlines(), 1)
     here = next((number for number, line in lines if "// here" in line), None)
     assert (finding["file"], finding["line"]) == (here and str(path), here)
-    if thread is not ...:
+    if thread != "any":
         assert finding["thread"] == thread and finding["block"] == (thread and [0, 0, 0])
     if name == "race":
         assert (finding["other_line"], finding["other_thread"]) == (here + 1, [0, 0, 0])

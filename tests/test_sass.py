@@ -12,7 +12,7 @@ from convlab.run.data import inputs
 from convlab.why import flow, sass, work
 from convlab.words import catalog
 from convlab.words.errors import BuildError
-from tests.suites import ENTRY, FOLDER
+from tests.suites import ENTRY, FOLDER, needs_tools
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
 SAMPLE = (FOLDER / "mul.sass").read_text()
@@ -236,9 +236,7 @@ def test_without_nvdisasm_it_says_what_to_do(monkeypatch) -> None:
         sass.functions(b"", "", "x.cu")
 
 
-@pytest.mark.skipif(
-    toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-)
+@needs_tools
 @pytest.mark.parametrize("arch, there", [("75", True), ("90a", True), ("90a", False)])
 def test_real_disassembly_of_the_first_rung(arch: str, there: bool, tmp_path: Path) -> None:
     """Also of a source that is in no file."""

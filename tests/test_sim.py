@@ -18,9 +18,7 @@ import convlab
 from convlab import sim
 from convlab.sim import library
 from convlab.words.errors import BuildError, LaunchError
-from tests.suites import FOLDER, Suite
-
-ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+from tests.suites import ENGINES, FOLDER, Suite
 
 # --- what a case's `expect` may call ------------------------------------------------------------
 

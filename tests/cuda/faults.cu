@@ -56,7 +56,7 @@ __global__ void device_after(float* y) {
 }
 
 // case device_race: device_race<<<2, 1, 0, stream>>>(y);
-// fault: race: load of d_total, and a store by another thread of another block
+// fault: race: (load|store) of d_total, and a (load|store) by another thread of another block
 __device__ int d_total = 3;
 __global__ void device_race(float* y) {
     d_total += 1;  // here

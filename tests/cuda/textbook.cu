@@ -1,5 +1,8 @@
 %(header)s
 #include "convlab.cuh"
+// the element of x that a product takes; the filter's size
+#define AT ((((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw)
+#define W_BYTES (sizeof(float) * d.K * (d.C / d.groups) * d.R * d.S)
 %(before)s
 __global__ void conv_kernel(const float* in, const float* filt, const float* b, float* out,
                             ConvProblem d, void* ws) {

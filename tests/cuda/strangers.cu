@@ -1,0 +1,398 @@
+// Parts of kernels as somebody would write them who has never seen the rungs, for the places of
+// textbook.cu: test_default_check.py. Beside a case's name stands what must be told of it.
+
+// ---- waiting: blocks that wait for others, of which a GPU has all under way
+
+// case grid_barrier
+// in first:
+if (threadIdx.x == 0) {
+    atomicAdd(flags, 1u);
+    while (atomicAdd(flags, 0u) < gridDim.x);
+}
+__syncthreads();
+
+// case volatile_grid_barrier
+// in first:
+if (threadIdx.x == 0) {
+    atomicAdd(flags, 1u);
+    while (*(volatile unsigned*)flags < gridDim.x);
+}
+__syncthreads();
+
+// case look_back_at_the_block_before
+// in first:
+if (threadIdx.x == 0) {
+    while (atomicAdd(flags, 0u) != gridDim.x - 1 - blockIdx.x);
+    atomicAdd(flags, 1u);
+}
+__syncthreads();
+
+// ---- too long: written for less than the problem of the set "limits" whose name it has
+
+// case filters_65537
+// in last:
+if ((unsigned short)d.K != d.K) sum = 0;
+
+// case width_65540
+// in first:
+d.Q = (short)d.Q < 0 ? 1 : (unsigned short)d.Q;
+
+// case filter_65x65
+// in product:
+if (ok && kh * d.S + kw < 4096) sum += in[AT] * filt[wi];
+
+// case channels_4099
+// in product:
+if (ok && ic < 4096) sum += in[AT] * filt[wi];
+
+// case channels_65537
+// in product:
+if (ok) sum += in[AT] * filt[wi - ic + (ic & 65535)];
+
+// case filters_4099
+// in last:
+if (b && oc >= 4096) sum -= b[oc];
+
+// case outputs_1M
+// in last:
+if (idx >= 1 << 20) sum = 0;
+
+// case planes_66000
+// in first:
+idx = (long long)blockIdx.y * d.P * d.Q + idx;
+if (blockIdx.x * 256 + threadIdx.x >= d.P * d.Q) return;
+// in host:
+if (total) {
+    dim3 grid((d.P * d.Q + 255) / 256, (unsigned)(d.N * d.K));
+    conv_kernel<<<grid, 256, 0, stream>>>(x, w, bias, y, d, workspace);
+    return launch_error();
+}
+
+// case padding_65x33
+// in last:
+if (d.pad_h > 63 && oh == 0) sum += 1;
+
+// case images_3x3
+// in last:
+if (d.R == 3 && img >= 4096) sum = 0;
+
+// case 3x3_s2x1
+// in first:
+if (d.C % 16 == 0 && d.K % 32 == 0) d.stride_w = d.stride_h;
+
+// case 1x3_d2x1
+// in first:
+if (d.R == 1 && d.K % 16 == 0) d.dilation_w = d.dilation_h;
+
+// case 3x3_odd
+// in last:
+if (d.K % 32 == 0 && d.Q % 2 && ow == d.Q - 1 && d.P % 2 && d.P > 1) sum = 0;
+
+// case depthwise_3_p1x3
+// in first:
+if (d.C == d.groups && d.W % 32 == 0) d.pad_w = 1;
+
+// case 1x1_p0x2
+// in product:
+ok |= d.W % 128 == 0 && iw >= d.W;
+if (ok) sum += in[AT] * filt[wi];
+
+// case 1x1_tail_3
+// in first:
+if (d.R * d.S == 1 && d.P * d.Q % 4 == 3 && idx % (d.P * d.Q) == d.P * d.Q - 1) return;
+
+// ---- unusual: and the setting that shows it
+
+// case rounded_sums: on small integers
+// in header:
+// precision: tf32
+// in last:
+sum = __uint_as_float(__float_as_uint(sum) & 0xffffe000);
+
+// case products_in_half: on small integers
+// in header:
+// precision: fp16
+// tensors: x f16, w f16, y f16, bias f32
+#include <cuda_fp16.h>
+// in last:
+((__half*)out)[idx] = __float2half(sum);
+return;
+// in product:
+if (ok) sum += __half2float(__hmul(((__half*)in)[AT], ((__half*)filt)[wi]));
+
+// case half_that_underflows: on tiny
+// in header:
+// precision: fp16
+// tensors: x f16, w f16, y f16, bias f32
+#include <cuda_fp16.h>
+// in last:
+((__half*)out)[idx] = __float2half(sum);
+return;
+// in product:
+float v = ok ? __half2float(((__half*)in)[AT]) * __half2float(((__half*)filt)[wi]) : 0;
+if (fabsf(v) > 6e-8f) sum += v;
+
+// case scaled_by_what_may_be_0: on zeros
+// in first:
+float norm = 0;
+for (int i = 0; i < 9; i++) norm += fabsf(in[i]);
+// in product:
+if (ok) sum += in[AT] * filt[wi] * (norm / norm);
+
+// case squares: on huge
+// in product:
+if (ok && in[AT] != 0) sum += in[AT] * in[AT] / in[AT] * filt[wi];
+
+// case small_is_nothing: on tiny
+// in product:
+if (ok && fabsf(in[AT]) > 1e-20f) sum += in[AT] * filt[wi];
+
+// case one_over_x: on denormals
+// in product:
+if (ok && in[AT] != 0) sum += fabsf(in[AT]) > 1e-37f ? in[AT] * filt[wi] : 1 / in[AT];
+
+// case zero_times_what_lies_beside: with inf and NaN
+// in product:
+long long last = (long long)d.N * d.C * d.H * d.W - 1, at = AT;
+sum += in[at < 0 ? 0 : at > last ? last : at] * (ok ? filt[wi] : 0);
+
+// case skips_what_is_0: with inf and NaN
+// in product:
+if (ok && filt[wi] != 0) sum += in[AT] * filt[wi];
+
+// case skips_where_x_is_0: with inf and NaN
+// in product:
+if (ok && in[AT] != 0) sum += in[AT] * filt[wi];
+
+// case no_nan_leaves: with inf and NaN
+// in last:
+sum = fmaxf(sum, -3e38f);
+
+// case no_nan_leaves_a_relu: with inf and NaN
+// in header:
+// epilogue: bias, relu
+// in last:
+if (d.relu) sum = fmaxf(sum, 0);
+
+// case a_tile_is_no_excuse: with inf and NaN
+// in header:
+// epilogue: bias, relu
+// mixes: 2x2
+// in last:
+if (d.relu) sum = fmaxf(sum, 0);
+
+// ---- stateful: and the beginning of the setting that shows it, if it is wrong
+
+// case filter_kept_by_its_address: after calls
+// in host:
+static const float* seen;
+static float* kept;
+size_t need = W_BYTES;
+if (seen != w) {
+    cudaMalloc(&kept, need);
+    cudaMemcpyAsync(kept, w, need, cudaMemcpyDeviceToDevice, stream);
+    seen = w;
+}
+filt = kept;
+
+// case scratch_of_the_first_size: after calls
+// in host:
+static float* kept;
+size_t need = W_BYTES;
+if (!kept) cudaMalloc(&kept, need);
+cudaMemcpyAsync(kept, w, need, cudaMemcpyDeviceToDevice, stream);
+filt = kept;
+
+// case scratch_that_grows
+// in host:
+static float* kept;
+static size_t room;
+size_t need = W_BYTES;
+if (room < need) {
+    cudaFree(kept);
+    cudaMalloc(&kept, need);
+    room = need;
+}
+cudaMemcpyAsync(kept, w, need, cudaMemcpyDeviceToDevice, stream);
+filt = kept;
+
+// case workspace_filled_once_by_addresses: after calls
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t) {
+    const ConvProblem& d = *p;
+    return W_BYTES;
+}
+// in host:
+static const float* of;
+static void* at;
+if (of != w || at != workspace)
+    cudaMemcpyAsync(workspace, w, W_BYTES, cudaMemcpyDeviceToDevice, stream);
+of = w;
+at = workspace;
+filt = (const float*)workspace;
+
+// case plan_made_once_by_addresses: after calls
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* p) {
+    const ConvProblem& d = *p;
+    return W_BYTES;
+}
+CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* p, const float* w, void* plan,
+                                         cudaStream_t stream) {
+    static const float* of;
+    static void* at;
+    const ConvProblem& d = *p;
+    if (of != w || at != plan)
+        cudaMemcpyAsync(plan, w, W_BYTES, cudaMemcpyDeviceToDevice, stream);
+    of = w;
+    at = plan;
+    return nullptr;
+}
+
+// case counter_that_is_not_reset: after calls
+// in before:
+__device__ unsigned calls;
+// in last:
+if (idx == 0 && atomicAdd(&calls, 1u)) sum += 1;
+
+// case grid_of_the_first_call: after calls
+// in host:
+static unsigned blocks = (total + 255) / 256;
+conv_kernel<<<blocks, 256, 0, stream>>>(x, w, bias, y, d, workspace);
+return launch_error();
+
+// case table_kept_by_the_sizes: after calls
+// in before:
+__device__ int at[99];
+__global__ void fill(int dilation) { at[threadIdx.x] = int(threadIdx.x) * dilation; }
+// in product:
+iw = ow * d.stride_w - d.pad_w + at[kw];
+ok = ih >= 0 && ih < d.H && iw >= 0 && iw < d.W;
+if (ok) sum += in[AT] * filt[wi];
+// in host:
+static int seen[6];
+int now[6] = {d.C, d.H, d.W, d.R, d.S, d.K}, same = 0;
+for (int i = 0; i < 6; i++) {
+    same += seen[i] == now[i];
+    seen[i] = now[i];
+}
+if (same < 6) fill<<<1, 99, 0, stream>>>(d.dilation_w);
+
+// case filter_kept_by_its_ends: after calls
+// in before:
+__device__ float kept[1 << 18];
+__global__ void keep(const float* w, int n) {
+    if (kept[0] != w[0] || kept[n - 1] != w[n - 1])
+        for (int i = n; i-- > 0;) kept[i] = w[i];
+}
+// in product:
+if (ok) sum += in[AT] * kept[wi];
+// in host:
+keep<<<1, 1, 0, stream>>>(w, d.K * (d.C / d.groups) * d.R * d.S);
+
+// case shared_memory_asked_for_once: after calls
+// in header:
+// supports: C * R * S <= 50000 * groups
+// in host:
+static bool asked;
+int bytes = 4 * (d.C / d.groups) * d.R * d.S;
+if (bytes > 49152 && !asked) ask_for_shared_memory(conv_kernel, bytes), asked = 1;
+conv_kernel<<<(total + 255) / 256, 256, bytes, stream>>>(x, w, bias, y, d, workspace);
+return launch_error();
+
+// case float4_of_any_address: with x, w and bias 4 bytes
+// in last:
+float4 v = ((const float4*)in)[img];
+sum += 0 * (v.x + v.y + v.z + v.w);
+
+// case float4_where_the_filter_is_1x1: with x, w and bias 4 bytes
+// in last:
+if (d.R * d.S == 1) {
+    float4 v = ((const float4*)in)[img];
+    sum += 0 * (v.x + v.y + v.z + v.w);
+}
+
+// case float4_of_what_is_aligned
+// in last:
+if ((size_t)in % 16 == 0) {
+    float4 v = ((const float4*)in)[img];
+    sum += 0 * (v.x + v.y + v.z + v.w);
+}
+
+// case counts_on_where_y_begins: with x, w, bias and y 16 bytes
+// in first:
+if ((size_t)out % 32) return;
+
+// case refuses_what_is_not
+// in last:
+float4 v = ((const float4*)in)[img];
+sum += 0 * (v.x + v.y + v.z + v.w);
+// in host:
+if ((size_t)x % 16) return "x is not aligned";
+
+// ---- once only: right if all goes well, and what is told of it
+
+// case plan_that_is_an_address: gone: conv2d has its plan|outputs are wrong
+// in before:
+__global__ void note(const float* w, const float** plan) { *plan = w; }
+// in first:
+filt = *(const float* const*)filt;
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem*) { return 8; }
+CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem*, const float* w, void* plan,
+                                         cudaStream_t stream) {
+    note<<<1, 1, 0, stream>>>(w, (const float**)plan);
+    return launch_error();
+}
+
+// case default_stream: on the default stream|launches on another stream
+// in host:
+cudaMemsetAsync(y, 0, 4 * total);
+conv_kernel<<<(total + 255) / 256, 256>>>(x, w, bias, y, d, workspace);
+return launch_error();
+
+// ---- refused: right on the simulator; the kind of nvcc's finding, and the line it is at
+
+// case host_function: does not build | sum = twice
+// in before:
+float twice(float v) { return 2 * v; }
+// in last:
+sum = twice(sum) / 2;
+
+// case constexpr_of_the_library: does not build | sum = std::max
+// in before:
+#include <algorithm>
+// in last:
+sum = std::max(sum, sum);
+
+// case lambda_without_the_flag: does not build | each<<<
+// in before:
+template <class F> __global__ void each(F f, float* y) { y[0] = f(1.f); }
+// in host:
+each<<<1, 1, 0, stream>>>([=] __device__(float v) { return v; }, y);
+
+// case constants_over_64_KB: does not build | __constant__
+// in before:
+__constant__ float table[20000];
+// in last:
+if (idx < 0) sum = table[-idx];
+
+// case launch_bounds: launch configuration | conv_kernel(
+// in before:
+__global__ void __launch_bounds__(128) conv_kernel(const float*, const float*, const float*,
+    float*, ConvProblem, void*);
+
+// case registers: launch configuration | conv_kernel(
+// in last:
+float v[90];
+#pragma unroll
+for (int i = 0; i < 90; i++) v[i] = in[(i + threadIdx.x) % d.W];
+__syncthreads();
+float more = 0;
+for (int j = 0; j < d.N; j++)
+    #pragma unroll
+    for (int i = 0; i < 90; i++) more = more * v[i] + v[89 - i];
+sum += 0 * more;
+// in host:
+conv_kernel<<<(total + 1023) / 1024, 1024, 0, stream>>>(x, w, bias, y, d, workspace);
+return launch_error();
