@@ -22,6 +22,7 @@ from convlab.machine import toolchain
 from convlab.right import reference, settings, shapes
 from convlab.right.check import check
 from convlab.run import build as builds
+from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problems
 from tests.suites import ENGINES, FOLDER, needs_nvcc, parted
@@ -280,6 +281,13 @@ def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
     with pytest.raises(LaunchError, match="misaligned access"):
         kernel(shifted, w, bias, *options)
     assert torch.equal(stranger("plain")(shifted, w, bias, *options), kernel(x, w, bias, *options))
+
+
+def test_what_to_try_is_told_once() -> None:
+    text = (KERNEL_DIR / "01_direct.cu").read_text()
+    beyond = convlab.compile(text.replace("g_y[i] =", "g_y[i + 1] ="), engine="sim")
+    told = str(check(beyond, [PLAIN], progress=False))
+    assert "out of bounds" in told and told.count("  try: ") == 1
 
 
 # ---- what only nvcc says -----------------------------------------------------------------------

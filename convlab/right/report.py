@@ -188,7 +188,7 @@ class Report(Result):
         """What is wrong in one line; empty if nothing is."""
         if self.ok:
             return ""
-        first = self.failures[0].split("\n")[0].removesuffix(", the first of them:")
+        first = self.failures[0].removesuffix(", the first of them:")
         return f"{first}; {self.patterns[0]}" if self.patterns else first
 
     @property
@@ -212,10 +212,10 @@ class Report(Result):
                 f"worst output {self.worst:.2g} of at most {self.limit:.2g}"
             )
             lines += wrapped(self.compared)
-        lines += [f"  {line}" for text in self.failures for line in text.split("\n")]
+        lines += [f"  {line}" for line in self.failures]
         lines += [f"  pattern: {line}" for line in self.patterns]
         fault = next((f.kind for f in self.findings if f.error), None)
-        if fault and not any("\n  try: " in text for text in self.failures):
+        if fault and not any(line.startswith("  try: ") for line in self.failures):
             lines.append(f"  try: {on_page(fault)[1]}")
         return lines + _warnings([self])
 
