@@ -198,7 +198,11 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
 
 @functools.cache
 def driver_version() -> str | None:
-    """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if NVML tells none."""
+    """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if nothing tells it."""
+    stated = Path("/proc/driver/nvidia/version")
+    told = stated.read_text(errors="replace") if stated.exists() else ""
+    if found := re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", told):
+        return found[1]
     try:
         import pynvml  # optional: from nvidia-ml-py
     except ImportError:
