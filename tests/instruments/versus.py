@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,5 +216,6 @@ if __name__ == "__main__":
     parser.add_argument("--compiled", action="store_true")
     asked = parser.parse_args()
     found = importlib.import_module(__spec__.name).versus([asked.problem], compiled=asked.compiled)
-    asked.file.write_bytes(pickle.dumps(found))
+    small = tuple(replace(each, reports=()) for each in found.results)  # their maps are megabytes
+    asked.file.write_bytes(pickle.dumps(replace(found, results=small)))
     print("\n".join(found.details))
