@@ -494,7 +494,8 @@ class Shared:
         seen = b""
         while len(seen) < 2 * count:
             ready, _, _ = select.select([self.started], [], [], 120)
-            assert ready, "no compiler was started"
+            ended = [p.communicate() for p in self.processes if p.poll() is not None]
+            assert ready, f"no compiler was started; of those that ended: {ended}"
             seen += os.read(self.started, 2)
 
     def result(self, process: subprocess.Popen[str]) -> str:
