@@ -463,6 +463,9 @@ print(*sorted(set(y.flatten().tolist())))
 """
 
 
+PATIENCE = 400  # seconds: each process makes the simulator first, beside what else two cores do
+
+
 class Shared:
     """A fresh cache, a compiler that can be held, and processes that use them."""
 
@@ -493,14 +496,14 @@ class Shared:
         """Return when so many compilers wait at the gate."""
         seen = b""
         while len(seen) < 2 * count:
-            ready, _, _ = select.select([self.started], [], [], 120)
+            ready, _, _ = select.select([self.started], [], [], PATIENCE)
             ended = [p.communicate() for p in self.processes if p.poll() is not None]
             assert ready, f"no compiler was started; of those that ended: {ended}"
             seen += os.read(self.started, 2)
 
     def result(self, process: subprocess.Popen[str]) -> str:
         """What a process printed; it must have ended well."""
-        out, error = process.communicate(timeout=120)
+        out, error = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, error
         return out.strip()
 
@@ -550,7 +553,7 @@ def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path)
     log = fill.with_name("log")
     fill.write_text(filling(2))
     third = shared.start(fill, BROKEN=log)
-    _, error = third.communicate(timeout=120)
+    _, error = third.communicate(timeout=PATIENCE)
     assert third.returncode == 1 and "BuildError" in error and "did not build" in error
     assert log.exists()
 
