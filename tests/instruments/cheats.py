@@ -484,14 +484,14 @@ def ends_on_another_stream():
 _LAUNCH = re.compile(r"^( *)(\w+<<<.*?;)$", re.MULTILINE | re.DOTALL)
 
 
-def kernel(before: str, condition: str, otherwise: str = "") -> str:
+def kernel(before: str, condition: str, otherwise: str = "") -> Any:
     """01_direct, which launches only if a condition holds."""
     source = convlab.load("01_direct", engine="sim").source
     launch = f"\\1{before} if ({condition}) {{ \\2 }} else {{ {otherwise} }}"
     text, count = _LAUNCH.subn(launch, source)
     if count != 1:
         raise ValueError("01_direct has no single launch any more")
-    return text
+    return convlab.compile(text, engine="cuda")
 
 
 @planted("K G", STALE, gpu=True)
