@@ -22,6 +22,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.patheffects import withStroke
 from PIL import Image
 
 import convlab
@@ -169,7 +170,8 @@ def beside_cudnn(frame: pd.DataFrame, notes: list[str]) -> Chart:
         axes.barh(range(len(rows)), rows["ratio"], color=[*map(plot.color_of, rows["choice"])])
         for y, (choice, ratio) in enumerate(zip(rows["choice"], rows["ratio"])):
             text = f" {ratio:.2f}  {choice.partition('_')[0]}" if ratio > 0 else " wrong"
-            axes.text(np.nan_to_num(ratio), y, text, va="center", fontsize=8, color=plot.INK)
+            axes.text(np.nan_to_num(ratio), y, text, va="center", fontsize=8, color=plot.INK,
+                      path_effects=[withStroke(linewidth=3, foreground="white")])  # fmt: skip
         mean = float(np.exp(np.log(rows["ratio"]).mean(skipna=False)))
         axes.axvline(1, color=plot.INK)
         if mean > 0:

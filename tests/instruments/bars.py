@@ -1,0 +1,139 @@
+"""The bars that were set for the tensor cores before the rungs were written: reached or missed, and why.
+
+    python -m tests.instruments.bars [--write tests/instruments/bars.md]
+
+On a Hopper GPU with ncu, some three minutes. A bar is a multiple of cuDNN's speed in the same class, on NCHW;
+for halves on the better of its layouts. Of the quickest right rung of each, what the hardware counted.
+"""
+
+import argparse
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from convlab.fast.compare import compare
+from convlab.machine.device import describe
+from convlab.run.kernel import load
+from convlab.show.result import short
+from convlab.why import ncu
+from convlab.words.problem import Problem, problem
+from tests.instruments import roles
+from tests.instruments.tables import laid, write_between
+
+_SECONDS = 0.5  # measured of a kernel on a problem
+_TF32, _STEM, _FP32, _BF16 = (
+    ("11_wgmma_tf32", "12_wgmma_vector_reads"), ("14_stem_tf32",), ("13_wgmma_3xtf32",),
+    ("15_wgmma_bf16",),
+)  # fmt: skip
+COUNTERS = {  # the column's name, and what ncu calls it: % of the most that the GPU can
+    "tensor cores": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "shared memory": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
+    "of it wgmma": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.avg.pct_of_peak_sustained_elapsed",
+    "issue": "smsp__issue_active.avg.pct_of_peak_sustained_elapsed",
+    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """So many times as fast as cuDNN on a problem; the rungs that it was set for."""
+
+    label: str
+    problem: str
+    precision: str
+    least: float
+    rungs: tuple[str, ...]
+
+
+BARS = (
+    Bar("square", "square", "tf32", 2.0, _TF32),
+    Bar("rect", "rect", "tf32", 1.9, _TF32),
+    Bar("wide", "wide", "tf32", 2.0, _TF32),
+    Bar("kernelbench 56", "kernelbench.56_asymmetric_input_asymmetric_filter", "tf32", 1.7, _TF32),
+    Bar("kernelbench 80", "kernelbench.80_dilated_padded", "tf32", 1.9, _TF32),
+    Bar("kernelbench 50", "kernelbench.50_alexnet", "tf32", 4.0, _STEM),
+    Bar("3x3, 56²", "N=32,C=64,H=56,W=56,K=64,R=3,S=3,padding=1", "tf32", 1.5, _TF32),
+    Bar("stem 7x7", "N=32,C=3,H=224,W=224,K=64,R=7,S=7,stride=2,padding=3", "tf32", 3.0, _STEM),
+    Bar("square", "square", "fp32", 2.7, _FP32),
+    Bar("rect", "rect", "fp32", 4.0, _FP32),
+    Bar("wide", "wide", "fp32", 2.4, _FP32),
+    Bar("square", "square", "bf16", 1.3, _BF16),
+    Bar("rect", "rect", "bf16", 1.3, _BF16),
+    Bar("wide", "wide", "bf16", 1.3, _BF16),
+)
+
+
+def measured() -> Iterator[dict[str, Any]]:
+    """Yield each bar's row: the quickest right rung, beside cuDNN in both layouts."""
+    for bar in BARS:
+        cudnn = f"cudnn:{bar.precision}"
+        found = compare(
+            bar.rungs, bar.problem, engine="cuda", scale=None, limit_seconds=_SECONDS,
+            baselines=[cudnn, f"{cudnn}:channels_last"], progress=False,
+        )  # fmt: skip
+        rows = found.frame.set_index("kernel")
+        own = rows.loc[[name for name in bar.rungs if rows["right"][name]]].dropna(subset="time_ms")
+        rung, ms = own["time_ms"].idxmin(), own["time_ms"].min()
+        both = rows["time_ms"][cudnn], rows["time_ms"][f"{cudnn}:channels_last"]
+        times = (min(both) if bar.precision == "bf16" else both[0]) / ms
+        yield {
+            "problem": bar.label, "class": bar.precision, "rung": rung, "ms": short(ms),
+            "error": f"{rows['error'][rung]:.1e}", "cuDNN": short(both[0]), "channels_last": short(both[1]),
+            "times": f"{times:.2f}", "asked": f"{bar.least:.1f}",
+            "": "reached" if times >= bar.least else "missed",
+        }  # fmt: skip
+
+
+def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
+    """Yield what ncu counts of each rung on its problem, in its one large launch."""
+    ncu.METRICS.update(COUNTERS)
+    calls = [(load(rung, engine="cuda"), each) for rung, each in zip(rungs, posed, strict=True)]
+    metrics = [*COUNTERS, "dram_read_bytes", "dram_write_bytes", "nanoseconds"]
+    for frame in ncu.profile_each(calls, metrics):
+        row = frame.loc[frame["nanoseconds"].idxmax()]
+        moved = row["dram_read_bytes"] + row["dram_write_bytes"]
+        yield {f"{name} %": f"{row[name]:.0f}" for name in COUNTERS} | {
+            "DRAM, GB": short(moved / 1e9), "TB/s": f"{moved / row['nanoseconds'] / 1e3:.2f}",
+        }  # fmt: skip
+
+
+def page() -> str:
+    """The bars, the counters of all, and what the warps wait for."""
+    bars = pd.DataFrame(measured())
+    posed = [problem(bar.problem) for bar in BARS]
+    named = bars[["problem", "class", "rung"]]
+    counters = named.join(pd.DataFrame(counted(list(bars["rung"]), posed)))
+    waits = [
+        {"class": bar.precision} | roles.cycles(rung, bar.problem)
+        for bar, rung in zip(BARS, bars["rung"], strict=True)
+        if rung in roles.KERNELS and bar.problem in ("square", "wide")
+    ]
+    made = f"{describe()}; {datetime.date.today()}, by `python -m {__spec__.name} --write tests/instruments/bars.md`."
+    return "\n".join([
+        "Median times in ms, the L2 cold; inputs NCHW, and already channels_last.", "", laid(bars), "",
+        "What the hardware counted: shares of the most that it can, over the whole launch.", "",
+        laid(counters), "", "Cycles of a tile, of a consumer's warp and of a loader's.", "",
+        laid(pd.DataFrame(waits)), "", made,
+    ])  # fmt: skip
+
+
+def main() -> None:
+    """Measure, count, print or write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="between the markers of this file"
+    )
+    asked = parser.parse_args()
+    text = page()
+    print(text)
+    if asked.write is not None:
+        write_between(asked.write, "bars", text)
+
+
+if __name__ == "__main__":
+    main()
