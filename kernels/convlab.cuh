@@ -29,6 +29,7 @@ struct ConvProblem {
 //       const float* x, const float* w, const float* bias,        // bias may be null
 //       float* y, void* workspace, size_t workspace_bytes, cudaStream_t stream);
 //       launches on `stream`, allocates nothing; returns null, or a text that says what went wrong.
+//       A workspace, and a plan, begin at a multiple of 256 bytes; tensors at one of their type's.
 //
 //   CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit);
 //       optional: the bytes of workspace wanted, at most `limit`; or, where `limit` is too small

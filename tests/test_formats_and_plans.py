@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import convlab
+from convlab.right.examine import Guards
 from convlab.run import data
 from convlab.run.kernel import Kernel
+from convlab.run.runnable import empty
 from convlab.words.catalog import parse_header
 from convlab.words.errors import CatalogError, LaunchError, ProblemError
 from convlab.words.format import FLOAT32, Format, parse_format
@@ -145,3 +147,19 @@ def test_a_problem_without_bias_moves_none() -> None:
     assert FLOAT32.bytes(plain)["bias"] == 0
     assert BIASED.min_bytes - plain.min_bytes == 4 * 6
     assert isinstance(FLOAT32, Format) and hash(FLOAT32) == hash(parse_format(""))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_workspace_and_a_plan_begin_where_convlab_cuh_says(engine: str) -> None:
+    wants = "CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 300; }\n"
+    at = "CONVLAB_ENTRY const char* conv2d(const"
+    asks = "".join(
+        f'if (uintptr_t({what}) % 256) return "misplaced";' for what in ("workspace", "w")
+    )
+    before, after = PLANNED.split(at)
+    kernel = convlab.compile(before + wants + at + after.replace("{", "{" + asks, 1), engine=engine)
+    x, w, _ = data.inputs(PROBLEM, 0, kernel.device)
+    for allocate in empty, Guards().allocate:
+        kernel.prepare(PROBLEM, x, w, allocate=allocate)()
+    with pytest.raises(LaunchError, match="misplaced"):
+        kernel(x, torch.ones(16).to(x)[1:10].view(3, 3, 1, 1), stride=2)  # w itself: no plan
