@@ -118,30 +118,37 @@ def session(path: Path) -> None:
 
 
 def share(path: Path, rows: Path) -> None:
-    """Draw each kernel's speed as a share of cuDNN's in its class, from a bench's rows."""
+    """Draw each kernel's speed as a share of cuDNN's in its class and layout, from a bench's rows."""
     results = json.loads(rows.read_text())["results"]
     labels = [result["problem"]["name"] for result in results]
     speeds: dict[str, list[float]] = {}
     for i, result in enumerate(results):
         times = {row["kernel"]: row for row in result["rows"] if row.get("time_ms")}
         for name, row in times.items():
-            base = times.get(f"cudnn:{row['class']}")
-            if base is not None and ":" not in name:
+            if ":" in name:
+                continue
+            layout = convlab.load(name, engine="sim").format.x.layout
+            base = times.get(f"cudnn:{row['class']}{':channels_last' * (layout == 'NHWC')}")
+            if base is not None:
                 label = f"{row['title']} ({row['class']})"
                 speeds.setdefault(label, [float("nan")] * len(results))
                 speeds[label][i] = base["time_ms"] / row["time_ms"]
-    chart = Chart(WIDTH, 0.6 + 0.22 * len(speeds) * len(labels))
+    chart = Chart(WIDTH, 0.8 + 0.16 * len(speeds) * len(labels))
     axes = chart.add_subplot()
+    axes.axvline(1, color="#222222", lw=1.2)
     height = 0.8 / len(labels)
     for i, label in enumerate(labels):
         places = [j + height * (i - (len(labels) - 1) / 2) for j in range(len(speeds))]
         shares = [values[i] for values in speeds.values()]
         bars = axes.barh(places, shares, height, label=label, color=plot.PALETTE[i])
-        axes.bar_label(bars, [f"{value:.2f}" for value in shares], padding=3, size=7)
-    axes.axvline(1, color="#222222", lw=1.2)
+        texts = axes.bar_label(bars, [f"{value:.2f}" for value in shares], padding=3, size=7)
+        for text in texts:
+            text.set_path_effects([withStroke(linewidth=2, foreground="white")])
     axes.set_yticks(range(len(speeds)), list(speeds))
-    axes.invert_yaxis()
-    axes.set_xlabel("speed as a share of cuDNN's in the same precision class (1: as fast)")
+    axes.set_ylim(len(speeds) - 0.4, -0.6)
+    axes.set_xlabel(
+        "speed as a share of cuDNN's in the same precision class and layout (1: as fast)"
+    )
     axes.legend(title="problem", loc="upper right")
     axes.set_xlim(0, 1.08 * max(value for values in speeds.values() for value in values
                                 if value == value))  # fmt: skip
