@@ -232,7 +232,7 @@ conv2d_wgmma_nhwc(ConvProblem conv, Tiling tiling, const Number* __restrict__ g_
     find_plane_rows(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
-        load_filter(conv, tiling, b, g_packed, 1, tiling.halves, tiling.resident);
+        load_filter(conv, tiling, b, g_packed, 1);
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {
@@ -246,6 +246,7 @@ pack_octets(ConvProblem conv, int chunks, const uint4* __restrict__ g_w,
             uint4* __restrict__ g_packed, int64_t count) {
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int taps = conv.R * conv.S, k_tiles = ceil_div(K_group, kKTile);
+    griddepcontrol_launch_dependents();
     const int64_t first = int64_t(blockIdx.x) * 256 + threadIdx.x;
     for (int64_t i = first; i < count; i += int64_t(gridDim.x) * 256) {
         int64_t rest = i / (2 * kKTile);
@@ -333,7 +334,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
                                                  reinterpret_cast<const uint4*>(w),
                                                  static_cast<uint4*>(workspace), count);
     const int grid = conv.groups * tiling.k_tiles * tiling.lanes;
-    conv2d_wgmma_nhwc<<<grid, kThreads, tiling.bytes, stream>>>(
-        conv, tiling, x, static_cast<const Number*>(workspace), bias, y);
+    launch_dependent(conv2d_wgmma_nhwc, grid, kThreads, tiling.bytes, stream, conv, tiling, x,
+                     static_cast<const Number*>(workspace), bias, y);
     return launch_error();
 }

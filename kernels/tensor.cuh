@@ -142,6 +142,16 @@ __device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// ---- griddepcontrol: a grid that begins before the one ahead of it has ended (sm_90) ----------
+// For `launch_dependent`, below. Once all blocks of a grid have said so, or ended, the next may begin.
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Waits until the grid ahead has ended, and what it wrote may be read.
+__device__ __forceinline__ void griddepcontrol_wait() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // ---- wgmma: four warps multiply, operands in shared memory (sm_90a) ---------------------------
 // Before the first wgmma, and wherever registers of d were touched by other instructions.
 __device__ __forceinline__ void wgmma_fence() {
@@ -212,6 +222,25 @@ __device__ __forceinline__ void wgmma_m64n256k16_fp16(float (&d)[128], uint64_t 
 #undef M64N256
 #undef D8
 #endif
+
+// Launches a kernel that may begin before the grid ahead of it in the stream has ended: what that
+// one writes is to be read after griddepcontrol_wait() only.
+template <typename... Wanted, typename... Given>
+void launch_dependent(void (*kernel)(Wanted...), int grid, int threads, int smem,
+                      cudaStream_t stream, Given... given) {
+#ifdef CONVLAB_SIMULATOR
+    sim_launch_dependent();
+    kernel<<<grid, threads, smem, stream>>>(given...);
+#else
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid, config.blockDim = threads, config.dynamicSmemBytes = smem;
+    config.stream = stream, config.attrs = &early, config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, kernel, given...);   // launch_error() tells
+#endif
+}
 
 // Where an operand lies, for layouts without swizzle: "core matrices" of 8 rows of 16 bytes, end to
 // end. `k_step` is from one to the next along k (16 bytes on), `row_step` along the other

@@ -110,20 +110,20 @@ __device__ __forceinline__ void find_rows(const ConvProblem& conv, const Tiling&
 // The filter's warp: slice by slice, [tap][term][quad][64 channels][4], for each of the block's k
 // tiles. Of a filter that stays, slices are announced for each tile, but fetched for the first only.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
-                                            const Block& b, const void* g_packed, int terms,
-                                            int halves = 1, bool resident = false) {
+                                            const Block& b, const void* g_packed, int terms) {
     if (b.lane != 0) return;
+    griddepcontrol_wait();   // the filter is laid out by the grid ahead
     const int taps = conv.R * conv.S, tap_bytes = terms * kTapBytes;
     const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * tap_bytes;
     const char* packed =
-        static_cast<const char*>(g_packed) + b.k_tile * halves * k_tile_bytes;
+        static_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
     int slot = 0, parity = 0;
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
         const char* from = packed;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             for (int first = 0; first < taps; first += tiling.taps) {
                 const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
-                const int copies = resident && tile != b.first_tile ? 0 : halves;
+                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
                 mbarrier_wait(&b.w_empty[slot], parity ^ 1);
                 mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
                 for (int half = 0; half < copies; ++half)

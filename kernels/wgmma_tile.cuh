@@ -93,6 +93,7 @@ template <typename T>
 __global__ void __launch_bounds__(256)
 pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_w,
             T* __restrict__ g_packed, int64_t count) {
+    griddepcontrol_launch_dependents();
     constexpr int kQuad = 16 / sizeof(T);
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int64_t first = int64_t(blockIdx.x) * 256 + threadIdx.x;
@@ -223,6 +224,7 @@ const char* launch_wgmma(WgmmaKernel<T> kernel, int threads, Style style, const 
     pack_filter<T><<<pack_blocks, 256, 0, stream>>>(conv, tiling, style.terms, w, g_packed,
                                                     count);
     const int grid = conv.groups * tiling.k_tiles * tiling.lanes;
-    kernel<<<grid, threads, tiling.bytes, stream>>>(conv, tiling, x, g_packed, bias, y);
+    launch_dependent(kernel, grid, threads, tiling.bytes, stream, conv, tiling, x, g_packed, bias,
+                     y);
     return launch_error();
 }

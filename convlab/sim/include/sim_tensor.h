@@ -6,6 +6,7 @@
 #include <cuda_pipeline_primitives.h>
 
 extern "C" {  // see ../runtime/tensor.h
+void sim_launch_dependent();  // the next launch may begin before the last one ends
 void sim_partial_warp(unsigned came);
 void sim_bulk_wait_read(unsigned newest);
 void sim_wgmma_wait(unsigned newest);
@@ -113,6 +114,12 @@ void bulk_commit() SIM_RUNTIMES(bulk_commit);
 template <int newest>
 __forceinline__ void bulk_wait_read() { sim_bulk_wait_read(newest); }
 void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
+
+// ---- griddepcontrol -----------------------------------------------------------------------
+// A grid runs when the one ahead has ended. What that one touched is no block's business before one
+// of its threads has waited; whether the thread that comes there knows of it is not watched.
+__forceinline__ void griddepcontrol_launch_dependents() {}
+void griddepcontrol_wait() SIM_RUNTIMES(griddepcontrol_wait);
 
 // ---- wgmma --------------------------------------------------------------------------------
 // Each warp computes its rows by itself: that the four of a warpgroup go together is not watched.

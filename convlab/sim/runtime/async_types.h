@@ -53,5 +53,6 @@ struct Async {
     std::vector<Warpgroup> warps;
     std::vector<Reads> stores;         // by thread
     size_t reads = 0;                  // spans that copies or wgmmas may still read
+    bool ahead_ended = false;          // some thread has waited for the grid ahead
 };
 }  // namespace

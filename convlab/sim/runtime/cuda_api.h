@@ -39,6 +39,8 @@ extern "C" {
 void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
     auto [grid, block, shared_bytes, stream, name] = config;
+    static struct { uint16_t number; dim3 grid, block; } ahead{};
+    bool dependent = std::exchange(g_dependent, false);
     if (t_worker)
         fault("launch in a kernel", pc, "%s is launched by a thread of a kernel; the simulator, as "
               "convlab on a GPU, launches from the host only", name);
@@ -68,6 +70,9 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     Launch launch;
     launch.name = name, launch.number = g_launch;
     launch.grid = grid, launch.block = block;
+    if (dependent) launch.ahead = ahead.number, launch.grid_ahead = ahead.grid;
+    if (dependent) launch.block_ahead = ahead.block;
+    ahead = {g_launch, grid, block};
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;

@@ -12,7 +12,8 @@ inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
 }
 
 inline bool Worker::before(const Mark& m, bool global) const {  // or of no interest any more
-    if (m.launch != launch->number) return true;
+    if (m.launch != launch->number)
+        return !global || m.launch != launch->ahead || async.ahead_ended;
     const Fiber& f = fibers[current];
     if (m.block != uint32_t(block)) {
         if (!global) return true;
@@ -111,9 +112,17 @@ void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind their
     const Site& mine = sites[look.site];
     bool known = m.site < sites.size() && sites[m.site].pc;  // else it is another worker's
     if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
-    Other other{g_pcs[m.site], launch->block_of(m.block), launch->thread_of(m.thread)};
+    bool ahead = m.launch != launch->number;
+    Other other{g_pcs[m.site], Launch::index(m.block, ahead ? launch->grid_ahead : launch->grid),
+                Launch::index(m.thread, ahead ? launch->block_ahead : launch->block)};
     const char* what = theirs == Kind::atomic ? "an atomic"
                        : theirs == Kind::load ? "a load" : "a store";
+    if (ahead) {
+        report(true, "race", mine.pc, other, "%s of %s, and %s by the grid ahead, before which "
+               "this one may begin, with no griddepcontrol_wait before", verb(look.kind),
+               place(address), what);
+        return;
+    }
     if (m.atomic && look.ordered) {  // lanes that trust in running together
         bool atomic = look.kind == Kind::atomic || theirs == Kind::atomic;
         if (m.thread / 32 == current / 32 && !atomic)

@@ -28,6 +28,8 @@ PASSED(wgmma_commit, (), CALLER)
 PASSED(wgmma_wait, (unsigned newest), newest, CALLER)
 PASSED(wgmma, (float* d, uint64_t a, uint64_t b, int n, char type, int accumulate), d, a, b, n,
        type, accumulate, CALLER)
+void sim_launch_dependent() { g_dependent = true; }
+void sim_griddepcontrol_wait() { t_worker->async.ahead_ended = true; }
 void sim_fence_proxy_async() {
     Fiber& f = t_worker->fibers[t_worker->current];
     f.proxy_phase = t_worker->phase, f.proxy_stamp = t_worker->warps[t_worker->current / 32].stamp;

@@ -209,7 +209,8 @@ struct Warp {
 struct Launch {
     const char* name;
     uint16_t number;
-    dim3 grid, block;
+    uint16_t ahead = 0;  // the launch before, if this one may begin earlier than that one ends
+    dim3 grid, block, grid_ahead, block_ahead;
     size_t shared_bytes;
     int shared_limit;
     void (*body)(void*);
@@ -225,12 +226,10 @@ struct Launch {
     // By blocks: in which phase, and when, one of its threads published; see Fiber.
     std::unordered_map<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>> released;
     std::vector<std::thread> others;  // workers beside the first
-    uint3 block_of(uint64_t number) const {
-        return {unsigned(number % grid.x), unsigned(number / grid.x % grid.y),
-                unsigned(number / grid.x / grid.y)};
-    }
-    uint3 thread_of(unsigned i) const {
-        return {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    uint3 block_of(uint64_t number) const { return index(number, grid); }
+    uint3 thread_of(unsigned i) const { return index(i, block); }
+    static uint3 index(uint64_t i, const dim3& in) {
+        return {unsigned(i % in.x), unsigned(i / in.x % in.y), unsigned(i / in.x / in.y)};
     }
 };
 
@@ -252,6 +251,7 @@ bool g_host = false;                 // the host's code runs, see Opened, and wa
 cudaStream_t g_stream = nullptr;     // this stream
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest
+bool g_dependent = false;            // the next may begin before it ends
 std::atomic<uint32_t> g_clock{0};    // of fences
 size_t g_shadow_used = 0;
 Cell* const kUncounted = reinterpret_cast<Cell*>(64);  // of constants: no memory's traffic
