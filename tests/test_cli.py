@@ -186,7 +186,7 @@ def test_dimensions_need_no_quotes(words):
 
 def test_a_rung_that_is_an_include_has_its_tunables_and_its_own_lines(run):
     kernel = convlab.load("09b@WARPS=2", engine="sim")
-    assert kernel.defines == {"WARPS": 2} and "TERMS" not in tunables(kernel.whole)
+    assert kernel.defines == {"WARPS": 2} and "TERMS" not in tunables(kernel.file.whole)
     own = len(kernel.source.splitlines()) - 1
     assert f"\n{own} of " in run("diff", "09b").out
 

@@ -494,8 +494,8 @@ def test_a_function_of_a_header_has_the_headers_lines() -> None:
 
 @needs_tools
 def test_nvcc_runs_once_for_a_kernel(monkeypatch, tmp_path) -> None:
-    nvcc = Mock(side_effect=explain.builds.device_code)
-    monkeypatch.setattr(explain.builds, "device_code", nvcc)
+    nvcc = Mock(side_effect=explain.nvcc.builds.device_code)
+    monkeypatch.setattr(explain.nvcc.builds, "device_code", nvcc)
     text = f"{convlab.load('01_direct').source}// {tmp_path}\n"  # was never compiled
     mine = kernel.compile(text, name="mine", engine="sim")
     first = explain.compiled(mine, GPUS["L4"])

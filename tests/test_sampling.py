@@ -7,7 +7,7 @@ import pytest
 
 import convlab
 from convlab import sim
-from convlab.run.launch import integers
+from convlab.run.launch import simulated
 from convlab.why import counting
 from convlab.words.errors import LaunchError
 from convlab.words.problem import Problem
@@ -24,11 +24,8 @@ def counted(
     """One run of a kernel on zeros, of all its blocks or of so many, chosen by the seed."""
     kernel = convlab.load(kernel, engine="sim") if isinstance(kernel, str) else kernel
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    return sim.simulate(
-        kernel.build().library, sim.runtime(), integers(problem),
-        sim.Arena(shapes, sparse=["y"]), label=kernel.name, source=kernel.path or kernel.source,
-        workspace_limit=kernel.workspace_limit, sample=blocks and (blocks, seed),
-    )  # fmt: skip
+    arena = sim.Arena(shapes, sparse=["y"])
+    return simulated(kernel, problem, arena, sample=blocks and (blocks, seed))
 
 
 @pytest.mark.parametrize("name", ["01_direct", "02_im2col_gemm", "03_smem_tile@K_TILE=4"])

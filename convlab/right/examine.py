@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .. import sim
-from ..run.launch import integers
+from ..run.launch import simulated
 from ..run.runnable import Launch, Runnable
 from ..sim import Finding
 from ..words.errors import LaunchError
@@ -203,11 +203,7 @@ def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
     w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
     y.fill_(math.nan)
     try:
-        sim.simulate(
-            kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
-            source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
-            trace=kernel.trace, time_limit=_SPARSE_SECONDS,
-        )  # fmt: skip
+        simulated(kernel, problem, arena, time_limit=_SPARSE_SECONDS)
     except LaunchError as error:
         error.kind = "" if error.kind in ("endless loop", "too little workspace") else error.kind
         raise

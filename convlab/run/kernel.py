@@ -63,7 +63,7 @@ class Kernel(op.Called):
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
         self._built: tuple[object, Build] | None = None  # the stamp of what it is made of
-        known = tunables(self.whole) if self.defines else {}
+        known = tunables(self.file.whole) if self.defines else {}
         for key in self.defines:
             if key not in known:
                 offer = (", ".join(known) or "none") + valid.hint(key, known)
@@ -75,14 +75,9 @@ class Kernel(op.Called):
         return _read(self.path, stamp([self.path])) if self._text is None else self._text
 
     @property
-    def whole(self) -> str:
-        """The text, with each .cu file that it includes in the place of the #include."""
-        return self._as_built().whole
-
-    @property
-    def code(self) -> tuple[str, str]:
-        """The name and the text of the file that its code stands in: a .cu that it includes, or it."""
-        return self._as_built().code
+    def file(self) -> builds.Source:
+        """The text and where it is from, as it is built now; it knows what it includes."""
+        return builds.Source(self.source, self._stem, self.path)
 
     @property
     def header(self) -> catalog.Header:
@@ -102,8 +97,7 @@ class Kernel(op.Called):
     @property
     def texts(self) -> dict[str, str]:
         """The file and the local headers that it includes, by name, as they are now."""
-        source = self._as_built()
-        return {f"{self._stem}.cu": source.text, **dict(source.headers().values())}
+        return {f"{self._stem}.cu": self.source, **dict(self.file.headers().values())}
 
     @property
     def device(self) -> torch.device:
@@ -119,22 +113,19 @@ class Kernel(op.Called):
         files = () if self._text is not None else (self.path,)
         if self._built is None or self._built[0] != stamp((*files, *self._built[1].watched)):
             seen = stamp(files)  # before it is read
-            built = self._compiled(self._as_built())
+            built = self._compiled(self.file)
             self._built = (*seen, *stamp(built.watched)), built
         return self._built[1]
 
     def by_nvcc(self) -> nvcc.Said | None:
-        return nvcc.said(self._as_built(), self.defines) if self.simulated else None
-
-    def _as_built(self) -> builds.Source:
-        return builds.Source(self.source, self._stem, self.path)
+        return nvcc.said(self.file, self.defines) if self.simulated else None
 
     def _compiled(self, source: builds.Source) -> Build:
         return builds.build(source, self.engine, self.defines, trace=self.trace)
 
     def pinned(self) -> Kernel:
         """This kernel as its source is now: later edits of the file do not reach it."""
-        source = self._as_built()
+        source = self.file
         digest = hashlib.sha256(source.text.encode()).hexdigest()[:6]
         built = self._compiled(source)
         return Kernel(f"{self._stem}#{digest}", self.path, source.text, self._options, built)
@@ -169,7 +160,7 @@ class Kernel(op.Called):
         last : where it ends: the next line, from the first on, that holds this text, or a line's
             number. Without it `first` is shown alone; without both, all of the source.
         """
-        label = self._as_built().label
+        label = self.file.label
         label = Path(label).name if Path(label).is_absolute() else label
         return excerpt(self.source, label, first, last)
 

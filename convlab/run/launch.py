@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .. import sim
 from ..machine import abi
+from ..machine.cache import Build
 from ..words.errors import LaunchError
 from ..words.problem import Problem
-from .runnable import Allocate, Inputs, Launch
+from .runnable import Allocate, Inputs, Launch, Runnable
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -23,6 +24,18 @@ def integers(problem: Problem) -> list[int]:
     """Return the members of ConvProblem (``kernels/convlab.cuh``) in their order."""
     values = problem.variables()
     return [values[field] for field in abi.FIELDS]
+
+
+def simulated(
+    kernel: Runnable, problem: Problem, arena: sim.Arena, build: Build | None = None, **options: Any
+) -> sim.Trace:
+    """Run a kernel, or a build of it, on an arena's tensors; options are `sim.simulate`'s."""
+    names = ("workspace_limit", "trace", "time_limit")
+    options = {name: getattr(kernel, name) for name in names} | options
+    library, source = (build or kernel.build()).library, kernel.path or kernel.source
+    return sim.simulate(
+        library, integers(problem), arena, label=kernel.name, source=source, **options
+    )
 
 
 class CudaLaunch(Launch):
@@ -127,11 +140,9 @@ class SimLaunch(Launch):
         kernel, schedule = self.runnable, self._runs
         self._runs += 1
         try:
-            trace = sim.simulate(
-                self._build.library, sim.runtime(), integers(self.problem), self._arena,
-                label=kernel.name, source=kernel.path or kernel.source,
-                workspace_limit=kernel.workspace_limit, trace=kernel.trace,
-                time_limit=kernel.time_limit, schedule=schedule, earlier=self._earlier,
+            trace = simulated(
+                kernel, self.problem, self._arena, self._build, schedule=schedule,
+                earlier=self._earlier,
             )  # fmt: skip
         except LaunchError as error:
             self.findings = error.findings

@@ -105,9 +105,8 @@ class Arena:
 
 
 def simulate(
-    library: Path, runtime: Path, problem: Sequence[int] | None, arena: Arena, *, label: str,
-    source: Path | str, trace: bool = True, schedule: int = 0, time_limit: float = TIME_LIMIT,
-    **more: object,
+    library: Path, problem: Sequence[int] | None, arena: Arena, *, label: str, source: Path | str,
+    trace: bool = True, schedule: int = 0, time_limit: float = TIME_LIMIT, **more: object,
 ) -> Trace:  # fmt: skip
     """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
 
@@ -133,7 +132,7 @@ def simulate(
     that is more, without a block that comes to its end. Its ``findings`` are a list of `Finding`.
     """
     request = more | {
-        "library": str(library), "runtime": str(runtime), "problem": problem, "trace": trace,
+        "library": str(library), "runtime": str(runtime()), "problem": problem, "trace": trace,
         "schedule": schedule, "time_limit": time_limit,
         "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6)), "memory": arena.path,
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},

@@ -9,7 +9,7 @@ import torch
 
 from ..machine.compile import Source
 from ..words.errors import ProblemError
-from . import TIME_LIMIT, Arena, Array, Trace, build, runtime, simulate
+from . import TIME_LIMIT, Arena, Array, Trace, build, simulate
 
 
 def run(
@@ -70,7 +70,7 @@ def run(
         arena.arrays[key] = Array(tuple(tensor.shape), tensor.element_size())
         arena.tensors[key].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
     done = simulate(
-        built.library, runtime(), None, arena, label=entry, source=path or text, trace=trace,
+        built.library, None, arena, label=entry, source=path or text, trace=trace,
         schedule=schedule, time_limit=time_limit, arguments=given,
         shape=[*_three(grid, "grid"), *_three(block, "block"), int(shared)],
     )  # fmt: skip

@@ -125,7 +125,7 @@ def _listed() -> Told:
         rows.append({"kernel": path.stem, "folder": path.parent, "path": path})
         try:
             kernel = load(path, engine="sim")
-            header, settings = kernel.header, tunables(kernel.whole)
+            header, settings = kernel.header, tunables(kernel.file.whole)
         except CatalogError as error:  # one that cannot be read hides no other
             rows[-1]["error"] = str(error)
             lines.append(f"  {path.stem:<26} {error}")
@@ -151,7 +151,7 @@ def _differing(kernel: Kernel | str, other: Kernel | str | None = None) -> Told:
             "name the other kernel"
         )
     other = other if isinstance(other, Kernel) else load(other, engine="sim")
-    old, new = other.whole.splitlines(), kernel.whole.splitlines()
+    old, new = other.file.whole.splitlines(), kernel.file.whole.splitlines()
     changes = list(difflib.unified_diff(old, new, other.name, kernel.name, lineterm=""))
     own = sum(line[0] == "+" and line[:3] != "+++" for line in changes)
     said = f"{own} of {len(new)} lines of {kernel.name} are not {other.name}'s"

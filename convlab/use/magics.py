@@ -232,5 +232,5 @@ def _tunables(name: str, values: Mapping[str, Any]) -> list[str]:
     value = values.get(name)
     with contextlib.suppress(ConvlabError):
         kernel = value if isinstance(value, Kernel) else load(name, engine="sim")
-        return list(tunables(kernel.whole))
+        return list(tunables(kernel.file.whole))
     return []

@@ -15,7 +15,6 @@ from ..fast.compare import reason
 from ..fast.measure import measure
 from ..machine.compile import compile_error
 from ..machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
-from ..run import build as builds
 from ..run import nvcc
 from ..run.fit import fit
 from ..run.kernel import ENGINES, Kernel, load
@@ -109,7 +108,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
     called = called or [Call(function) for function in functions]
     floor = floor_seconds(problem, kernel.precision, best, kernel.format)
     least = kernel.format.min_bytes(problem)
-    file, text = kernel.code
+    file, text = kernel.file.code
     return Inspection(
         kernel.name, problem, gpu, measured=measured, predicted=model,
         frame=quantities(problem, least, counted, model, measured, floor),
@@ -151,7 +150,7 @@ def _simulated(kernel: Kernel, problem: Problem, notes: list[str]):
 
 def compiled(kernel: Kernel, gpu: Gpu) -> tuple[sass.Function, ...]:
     """Return what nvcc makes of a kernel for a GPU. Raises BuildError without nvcc or nvdisasm."""
-    source = builds.Source(kernel.source, kernel.name.partition("@")[0], kernel.path)
+    source = kernel.file
     made = nvcc.compiled(source, gpu.arch, kernel.defines)
     if made.status:
         raise compile_error(source, made.log)

@@ -10,7 +10,7 @@ from typing import Any
 from .. import sim
 from ..run import data
 from ..run.kernel import Kernel
-from ..run.launch import integers
+from ..run.launch import simulated
 from ..words.errors import LaunchError
 from ..words.problem import Problem
 
@@ -43,7 +43,6 @@ def simulate(
     Of each launch `sample` blocks run, all of them unless told; `options` are those of
     `convlab.sim.simulate`: record, and the kernel's own time_limit unless told.
     """
-    options = {"time_limit": kernel.time_limit} | options
     shapes = {"x": problem.x_shape, "w": problem.w_shape}
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
     arena = sim.Arena(shapes | {"y": problem.y_shape}, [*shapes, "y"], kernel.format)
@@ -51,12 +50,7 @@ def simulate(
         for name, tensor in zip(shapes, data.inputs(problem, seed, format=kernel.format)):
             arena.tensors[name].copy_(tensor)
     try:
-        return sim.simulate(
-            kernel.build().library, sim.runtime(), integers(problem), arena, label=kernel.name,
-            source=kernel.path or kernel.source, workspace_limit=kernel.workspace_limit,
-            trace=kernel.trace, sample=sample and (sample, 0),
-            **options,
-        )  # fmt: skip
+        return simulated(kernel, problem, arena, sample=sample and (sample, 0), **options)
     except LaunchError as error:
         if sample is None or error.kind != "endless loop":
             raise

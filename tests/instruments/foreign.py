@@ -61,7 +61,7 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
     ended = ""
     try:
         found = sim.simulate(
-            built.library, sim.runtime(), None, sim.Arena({}), label=path.name, source=path,
+            built.library, None, sim.Arena({}), label=path.name, source=path,
             time_limit=seconds, arguments=[], shape=[1] * 6 + [0],
         ).findings  # fmt: skip
     except LaunchError as error:
