@@ -206,5 +206,4 @@ class Auto:
 
 
 AUTOS = ("auto", *(f"auto:{name}" for name in CLASSES))
-for _name in AUTOS:
-    op.loader(_name)(lambda name, engine: Auto(engine, name.partition(":")[2]))
+op.LOADERS |= dict.fromkeys(AUTOS, lambda name, engine: Auto(engine, name.partition(":")[2]))

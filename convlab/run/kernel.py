@@ -239,7 +239,6 @@ def _has_printf(source: str) -> bool:
     return re.search(r"\bprintf\s*\(", source) is not None
 
 
-@op.loader()
 def load(
     name_or_path: str | Path, *, engine: str = "auto", defines: Mapping[str, int] | None = None,
     workspace_limit: int = WORKSPACE_LIMIT, time_limit: float | None = None, isolate: bool = True,
@@ -276,6 +275,9 @@ def load(
     defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace)
     return Kernel(path.stem, path, None, options)
+
+
+op.LOADERS[None] = load
 
 
 def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:

@@ -30,18 +30,8 @@ from .runnable import Runnable
 # keeps it alive; this table does not.
 _kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
 _serials = itertools.count(1)
-_loaders: dict[str | None, Callable] = {}
-
-
-def loader(name: str | None = None) -> Callable[[Callable], Callable]:
-    """Make a function of a module above this one load the kernel of a name; else all others."""
-
-    def keep(load: Callable) -> Callable:
-        _loaders[name] = load
-        loaded.cache_clear()
-        return load
-
-    return keep
+# What loads the kernel of a name; under None, of all others. Modules above this one put it there.
+LOADERS: dict[str | None, Callable] = {}
 
 
 def key_of(kernel: Any) -> str:
@@ -78,7 +68,7 @@ def name_of(kernel: Any) -> str:
 @functools.lru_cache(maxsize=256)
 def loaded(name: str, engine: str) -> Callable:
     """The kernel of a name or path, loaded once."""
-    return _loaders.get(name, _loaders[None])(name, engine=engine)
+    return LOADERS.get(name, LOADERS[None])(name, engine=engine)
 
 
 def _find(key: str, device: torch.device) -> Callable:

@@ -4,14 +4,13 @@ The functions of a call follow one another. Each keeps the SMs busy (`work.py`),
 that L1 does not hold, `L2_BYTES` a cycle and SM, and through DRAM what the L2 does not keep
 (`dram.py`), and has tensor cores work at the datasheet's rate. These go on at once,
 yet hinder each other: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). README.md here has its
-error, also on what the two constants (`FITTED`) were not fitted to.
+error, also on what the two constants that are fitted were not fitted to.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,19 +30,10 @@ L2_BYTES = 24  # a cycle and SM, between L2 and the SMs; microbenchmarks find 20
 LAUNCH_SECONDS = 3e-6  # of a kernel that has nothing to do
 
 
-class Constants(NamedTuple):
-    """What is fitted to measured times, by ``tests/instruments/calibrate_model.py``.
-
-    `sustained` is the share of their cycles at the boost clock that SMs use: clocks fall under
-    load, and slots are lost to bank conflicts of registers and the like. `overlap` is the exponent
-    p above: 1 would be one after the other, infinity the longest alone.
-    """
-
-    sustained: float
-    overlap: float
-
-
-FITTED = Constants(sustained=0.82, overlap=2.5)
+# Fitted to measured times, by tests/instruments/calibrate_model.py: the share of their cycles at the
+# boost clock that SMs use (clocks fall under load, and slots are lost to bank conflicts of registers
+# and the like); and the exponent p above: 1 would be one after the other, infinity the longest alone.
+SUSTAINED, OVERLAP = 0.82, 2.5
 # Resources in words.
 WORDS = {
     "issue": "the schedulers, which issue one instruction a cycle",
@@ -90,14 +80,12 @@ class Part:
         """Its terms, the longest first."""
         return sorted(self.terms.items(), key=lambda term: -term[1])
 
-    @property
-    def seconds(self) -> float:
-        return self.time(FITTED)
-
-    def time(self, constants: Constants) -> float:
-        sm = self.sm_seconds / (constants.sustained if self.mix else 1)
+    def time(self, sustained: float = SUSTAINED, overlap: float = OVERLAP) -> float:
+        sm = self.sm_seconds / (sustained if self.mix else 1)
         together = [sm, *(self.terms.get(name, 0.0) for name in ("L2", "DRAM", "tensor"))]
-        return float(np.linalg.norm(together, constants.overlap)) + LAUNCH_SECONDS
+        return float(np.linalg.norm(together, overlap)) + LAUNCH_SECONDS
+
+    seconds = property(time)
 
 
 @dataclass(frozen=True)
@@ -198,9 +186,9 @@ def _part(gpu: Gpu, call: Call, executed: Mapping[int, float], misses: float, of
     hertz = gpu.ghz * 1e9
     held = call.occupancy(gpu).blocks
     seconds = work.cycles(call.warps, per_sm, min(held, per_sm) or 1) / hertz
-    of_a_scheduler = per_sm * call.warps / SCHEDULERS / (FITTED.sustained * hertz)
+    of_a_scheduler = per_sm * call.warps / SCHEDULERS / (SUSTAINED * hertz)
     terms = {name: of_a_scheduler * cycles for name, cycles in work.busy.items()}
-    waits = seconds / FITTED.sustained - max(terms.values(), default=0.0)
+    waits = seconds / SUSTAINED - max(terms.values(), default=0.0)
     tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
     # what misses L1, and all stores
     requests = sum(row["requests"] for row in lines

@@ -29,7 +29,7 @@ from convlab.fast.compare import build_all
 from convlab.fast.measure import measure
 from convlab.machine import device
 from convlab.why import ncu
-from convlab.why.model import FITTED, Constants
+from convlab.why.model import OVERLAP, SUSTAINED
 from convlab.words import catalog
 from convlab.words.errors import ConvlabError, ProblemError
 from tests.instruments.tables import write_between
@@ -43,7 +43,7 @@ PROBLEMS = (
     "N=32,C=128,H=56,W=56,K=128,R=3,S=3,stride=2,padding=1",
 )  # fmt: skip
 GRID = [
-    Constants(sustained / 100, overlap)
+    (sustained / 100, overlap)
     for sustained in range(60, 101, 2)
     for overlap in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0)
 ]
@@ -128,7 +128,7 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
     """The whole report, in Markdown."""
     # of each constants and point, the logarithm of predicted over measured
     errors = np.array([
-        [math.log(1e3 * sum(part.time(constants) for part in point.parts) / point.measured_ms)
+        [math.log(1e3 * sum(part.time(*constants) for part in point.parts) / point.measured_ms)
          for point in all_points.itertuples()]
         for constants in GRID
     ])  # fmt: skip
@@ -143,8 +143,8 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
                 for _, row in all_points.iterrows()]  # fmt: skip
         return np.array([errors[best(~like), n] for n, like in enumerate(same)])
 
-    used, fitted = GRID.index(FITTED), best(np.ones(len(all_points), dtype=bool))
-    named = [f"sustained {c.sustained:.2f}, overlap {c.overlap:g}" for c in GRID]
+    used, fitted = GRID.index((SUSTAINED, OVERLAP)), best(np.ones(len(all_points), dtype=bool))
+    named = [f"sustained {share:.2f}, overlap {overlap:g}" for share, overlap in GRID]
     lines = [
         "| error of the model, as a factor | constants | typical | largest | within 1.5 |",
         "|---|---|---|---|---|",
