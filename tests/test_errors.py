@@ -300,17 +300,21 @@ DEVICE: dict[str, tuple[str, str]] = {
     "recursion": ("y[i] = deep(1);", "stack overflow"),
     "large-array": ("y[i] = large(i);", "stack overflow"),
     "assert-0": ("assert(0);", "assert.* failed"),
+    "far": ("y = nullptr; y[100000] = 0;", "null pointer; null here: bias .*, the workspace"),
 }
 HOST: dict[str, tuple[str, str]] = {
-    "host-null-pointer": ("y = nullptr; y[0] = first;", "null pointer"),
+    "host-null-pointer": ("y = nullptr; y[0] = first;", r"null here: bias \(the problem"),
     "abort": ("abort();", r"abort\(\) was called"),
-    "exit": ("exit(0);", r"ended the simulator's process \(exit status 0\)"),
+    "exit": ("exit(0);", r"exit\(\) was called"),
+    "quick": ("if (fork() == 0) exit(1); std::quick_exit(0);", r"exit\(\) was called"),
     "killed": ("raise(SIGKILL);", "SIGKILL, sent from outside"),
-    "exception": ("throw 1;", "abort"),
+    "thrown": ("throw 1;", "abort: an exception was thrown that nothing catches\n"),
+    "caught by none": ("(void)std::vector<int>(2).at(9);", "nothing catches: .*range_check"),
+    "terminate": ("std::terminate();", r"std::terminate\(\) was called"),
 }
 FATAL = list(DEVICE) + list(HOST)
-NAMED = {"recursion": "float deep(int n) {", "large-array": "float large(int i) {"}  # lines
-NAMED |= dict.fromkeys(list(HOST)[1:])  # there is none to name
+NAMED = {"recursion": "float deep(int n) {", "large-array": "float large(int i) {",
+         "killed": None}  # lines, where there is one to name  # fmt: skip
 
 
 def cases(table: dict[str, tuple[str, str]], which: str) -> str:

@@ -85,8 +85,9 @@ def test_what_it_detached_is_ended(tmp_path: Path, then: str) -> None:
 
 
 ENDS = {
-    "exit-0": ("exit(0);", "host crash", "exit status 0"),
-    "throw": ('throw std::runtime_error("no");', "abort", "abort"),
+    "exit-0": ("exit(0);", "abort", r"exit\(\) was called"),
+    "_exit-0": ("_exit(0);", "host crash", "exit status 0"),
+    "throw": ('throw std::runtime_error("no");', "abort", "that nothing catches: no"),
     "crash": ("*(volatile int*)8 = 1;", "null pointer", "null pointer"),
     "endless": ("for (;;) usleep(1000);", "endless loop", r"within 0\.5 s on the simulator"),
 }

@@ -169,6 +169,10 @@ def _convolution(entry, need: int, runtime, x, w, bias, y) -> str | None:
         error = entry.prepare(w, laid_out, _STREAM)
         runtime.sim_hide(c_void_p(w), 1)  # it may be gone by the time of the call
     given = laid_out or w
+    null = [] if bias else ["bias (the problem has none)"]
+    null += [] if need else ["the workspace (no bytes were asked for)"]
+    said = f"null here: {', '.join(null)}" if null else "bias and the workspace are not null here"
+    runtime.sim_null(f"; {said}".encode())
     error = error or entry.conv2d(x, given, bias, y, workspace, need, _STREAM)
     if laid_out:
         runtime.sim_hide(c_void_p(w), 0)

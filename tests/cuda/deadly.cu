@@ -2,6 +2,9 @@
 #include <cassert>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
+#include <unistd.h>
+#include <vector>
 __device__ __noinline__ float deep(int n) {
     volatile float a[64];
     a[n % 64] = n;

@@ -199,7 +199,7 @@ IN_THREAD_5(at_x_far, y[i] = x[100000000ll])  // here
 IN_THREAD_5(at_x_store, const_cast<float*>(x)[3] = 1)  // here
 
 // case null: FIVE(at_null);
-// fault: null pointer
+// fault: null pointer: load of 4 bytes through a null pointer; null here: bias \(the problem has none\)
 IN_THREAD_5(at_null, y[i] = *(const float*)nullptr)  // here
 
 // case misaligned: FIVE(at_misaligned);

@@ -187,7 +187,8 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
 
 void Worker::misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     if (address < 1 << 16)
-        fault("null pointer", pc, "%s of %u bytes through a null pointer", verb(kind), bytes);
+        fault("null pointer", pc, "%s of %u bytes through a null pointer%s", verb(kind), bytes,
+              g_null);
     fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of %u",
           verb(kind), bytes, place(address), bytes);
 }

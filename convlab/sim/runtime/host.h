@@ -18,8 +18,13 @@ void sim_begin(int threads, int trace, int report) {
     action.sa_flags |= SA_RESTART;
     sigaction(SIGALRM, &action, nullptr);
     catch_signals_here();
+    g_process = getpid();
+    std::set_terminate(on_terminate);
+    std::atexit(on_exit);
+    std::at_quick_exit(on_exit);
 }
 
+void sim_null(const char* words) { g_null = words; }
 void sim_host(cudaStream_t stream) { host_runs(g_stream = stream); }
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }

@@ -3,6 +3,7 @@
 #include "memory.h"
 
 #include <dlfcn.h>
+#include <exception>
 #include <execinfo.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -37,6 +38,27 @@ uintptr_t called_from(uintptr_t pc) {
 
 [[noreturn]] void abandon() { t_worker->leave(true); }
 
+// The kernel's file ends the process, on purpose or by what it does not catch.
+[[noreturn]] void stopped(const std::string& how) {
+    fault("abort", called_from(0), "%s", how);
+}
+void on_exit() {
+    if (getpid() == g_process) stopped("exit() was called");  // and in no fork of it
+}
+void on_terminate() {
+    std::string how = "std::terminate() was called";
+    try {
+        if (auto thrown = std::current_exception()) {
+            how = "an exception was thrown that nothing catches";
+            std::rethrow_exception(thrown);
+        }
+    } catch (const std::exception& error) {
+        how += text(": %s", error.what());
+    } catch (...) {
+    }
+    stopped(how);
+}
+
 void on_signal(int number, siginfo_t* info, void* context) {
     auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
     uintptr_t pc = code_address(machine);
@@ -45,9 +67,9 @@ void on_signal(int number, siginfo_t* info, void* context) {
     bool in_kernel = w && w->current >= 0;
     const Buffer* near = buffer_near(address);
     bool inside = near && address - near->base < near->bytes;
-    if (!in_kernel) pc = g_library_call ? g_library_call : called_from(pc);
+    if (!in_kernel || number == SIGABRT) pc = g_library_call ? g_library_call : called_from(pc);
     auto told = [&](const char* kind, const char* format, const auto&... arguments) {
-        report(true, kind, number == SIGABRT ? 0 : pc, {}, format, arguments...);
+        report(true, kind, pc, {}, format, arguments...);
     };
     if (number == SIGFPE) told("arithmetic", "integer division by zero");
     else if (number == SIGABRT) told("abort", "abort() was called");
@@ -55,8 +77,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
     else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
         told("stack overflow", "a thread's local variables need more than %zu bytes", kStack);
     // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
-    else if (address < 1 << 16 && info->si_code != SI_KERNEL)
-        told("null pointer", "access through a null pointer");
+    else if (address < 1 << 24 && info->si_code != SI_KERNEL)  // an index may be large
+        told("null pointer", "access through a null pointer%s", g_null);
     else if (inside && in_kernel)
         told("store to an input", "store to %s, which is an input", place_of(address));
     else if (inside)

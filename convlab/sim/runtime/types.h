@@ -284,6 +284,8 @@ std::atomic<int> g_os_threads{0};
 constexpr int kOthers = 4 * 132, kCrowd = 16;  // workers more: as if an SM held four blocks
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
+pid_t g_process = 0;                 // this one, which the kernel's file may have forked
+std::string g_null;                  // what of conv2d's arguments is null, in words
 std::unordered_map<const void*, int> g_shared_opt_in;
 uintptr_t g_library_call = 0;        // where the host called a library that is at work, on
 cudaStream_t g_library_stream = nullptr;
