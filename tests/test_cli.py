@@ -371,16 +371,20 @@ FAILING = {  # parts of a kernel, and the setting in which alone it is wrong
 }  # fmt: skip
 
 
+REPRODUCE = r"^  reproduce: python -m convlab (.*)$"
+
+
 @pytest.mark.parametrize(("setting", "parts"), FAILING.items(), ids=FAILING)
 def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, setting, parts):
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
     monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
     (tmp_path / "it's odd.cu").write_text(SOURCE % (PARTS | parts))
     done = run("check", "./it's odd.cu", "--count", "0", "--seed", "3")
-    (command,) = re.findall(r"^  reproduce: python -m convlab (.*)$", done.out, re.MULTILINE)
+    (command,) = told = re.findall(REPRODUCE, done.out, re.MULTILINE)
     assert done.status == 1 and (f"--setting {setting} " in command) == bool(setting)
     again = run(*shlex.split(command))
-    assert again.status == 1 and re.search("WRONG|misaligned|out of", again.out + again.err)
+    assert again.status == 1 and "WRONG" in again.out and not again.err
+    assert re.findall(REPRODUCE, again.out, re.MULTILINE) == told  # of one problem, too
     if setting:  # and what is right without it stays so
         assert run(*shlex.split(command.replace(f"--setting {setting}", ""))).status == 0
     assert run("check", "01", "--setting", "zeros").status == 2  # of which problem?
@@ -392,6 +396,10 @@ def test_no_gpu(run, command):
     done = run(command, "01", "--problem", SMALL, "--engine", "cuda")
     assert done.status == 1 and done.out == ""
     assert 'engine="cuda" needs an NVIDIA GPU' in done.err and "doctor" in done.err
+    done = run(command, "cudnn:tf32", "wide", "bias", "relu", "--json")
+    (said,) = ([done.document["error"]] if command == "compare"
+               else done.document["reports"][0]["failures"])  # fmt: skip
+    assert done.status == 3 and "torch:im2col" in said
 
 
 USAGE = {

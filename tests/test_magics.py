@@ -21,7 +21,7 @@ import convlab
 from convlab.run import worker
 from convlab.use.magics import Results
 from convlab.words.catalog import KERNEL_DIR
-from convlab.words.errors import BuildError, CatalogError, LaunchError, ProblemError
+from convlab.words.errors import BuildError, CatalogError, ProblemError
 from tests.suites import line_of
 
 DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
@@ -112,9 +112,9 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
     cell = "%%kernel far --engine sim\n" + DIRECT.replace("g_y[i] =", "g_y[i + 100000000] =")
     assert run(cell).success
     done = run(f"%convlab check far {SMALL}")
-    assert isinstance(done.error_in_exec, LaunchError)
-    assert f"far.cu:{line_of(cell, 'i + 100000000')}:  g_y[i" in done.shown
-    assert "Traceback" not in done.shown
+    assert done.success and done.result.fault == "global out of bounds"
+    assert f"far.cu:{line_of(cell, 'i + 100000000')}:  g_y[i" in str(done.result)
+    assert f"reproduce: %convlab check far --problem 'N2 C4 H9" in str(done.result)
 
 
 @pytest.mark.parametrize(

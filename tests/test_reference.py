@@ -14,7 +14,7 @@ from convlab.right import reference
 from convlab.right.reference import full_precision, inputs, sample, tolerance, truth
 from convlab.run import baselines
 from convlab.run.baselines import BASELINES, baseline
-from convlab.words.errors import LaunchError, ProblemError
+from convlab.words.errors import ProblemError, UnsupportedError
 from convlab.words.problem import Problem, problem, problems
 from tests.drawn import generated
 
@@ -262,12 +262,12 @@ def test_baseline_is_called_as_conv2d_is(name):
 def test_baseline_names():
     told = {name: baseline(name, "cpu").precision for name in BASELINES if "torch" in name}
     assert told == {"torch:im2col": "fp32", "torch:cpu": "fp32"}
-    for asked, message in (
-        (("cudnn",), "there are cudnn:fp32"),
-        (("torch:cpu", "cuda"), "runs on cpu only"),
-        (("cudnn:fp32", "cpu"), "runs on cuda only"),
+    for asked, kind, message in (
+        (("cudnn",), ProblemError, "there are cudnn:fp32"),
+        (("torch:cpu", "cuda"), UnsupportedError, "runs on cpu only"),
+        (("cudnn:fp32", "cpu"), UnsupportedError, "runs on cuda only"),
     ):
-        with pytest.raises(ProblemError, match=message):
+        with pytest.raises(kind, match=message):
             baseline(*asked)
     with pytest.raises(ProblemError, match="x is on meta"):
         baseline("torch:cpu").prepare(SMALL, *(t.to("meta") for t in inputs(SMALL)))
@@ -276,7 +276,7 @@ def test_baseline_names():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name, device", [("cudnn:fp32", None), ("torch:im2col", "cuda")])
 def test_baseline_without_a_gpu(name, device):
-    with pytest.raises(LaunchError, match="needs an NVIDIA GPU"):
+    with pytest.raises(UnsupportedError, match="needs an NVIDIA GPU"):
         baseline(name, device)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..words import arguments
 from ..words.choices import BASELINES
-from ..words.errors import LaunchError, ProblemError
+from ..words.errors import ProblemError, UnsupportedError
 from ..words.format import FLOAT32, Format, parse_format
 from ..words.problem import Problem
 from . import op
@@ -66,14 +66,14 @@ def baseline(name: str, device: Device | None = None) -> Baseline:
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):
-        raise ProblemError(
+        raise UnsupportedError(
             f"{name} runs on {only} only, not on {where}, where what stands beside it runs; "
             "torch:im2col runs on both"
         )
     if where.type != "cuda":
         return Baseline(name, title, precision, "torch", where)
     if not gpu:
-        raise LaunchError(
+        raise UnsupportedError(
             f"{name} needs an NVIDIA GPU and torch sees none; take torch:im2col or torch:cpu"
         )
     if where.index is None:

@@ -14,14 +14,16 @@ from ..fast.receipts import history
 from ..fast.sweep import sweep
 from ..machine import cache, toolchain
 from ..right.check import check
-from ..right.report import unrun
-from ..right.settings import ALL
+from ..right.examine import failed
+from ..right.report import Report, Reports, unrun
+from ..right.settings import ALL, ORDINARY
 from ..run.kernel import Kernel, load, resolve, tunables
+from ..run.runnable import Runnable
 from ..show.result import plain, wrapped
 from ..why import inspect
 from ..words import catalog
 from ..words.choices import MODES
-from ..words.errors import BuildError, CatalogError, LaunchError, UnsupportedError
+from ..words.errors import BuildError, CatalogError, ConvlabError, LaunchError, UnsupportedError
 from ..words.problem import PROBLEM_SETS, problems
 from . import doctor
 
@@ -56,30 +58,47 @@ def answers(asked: Namespace) -> Iterator[Any]:
         yield _answer(asked)
         return
     chosen = asked.kernels or [path.stem for path in catalog.catalog()]
-    for word, kernel in [(word, resolve(word, asked.engine)) for word in chosen]:
+    for word, kernel in [(word, _resolved(word, asked.engine)) for word in chosen]:
         try:
+            if isinstance(kernel, ConvlabError):
+                raise kernel
             if asked.command == "check":
-                options = {"count": asked.count, "seed": asked.seed, "setting": asked.setting}
-                found = check(kernel, asked.problem, **options)
-                again = _again(word if isinstance(word, str) else kernel.name, kernel, asked, found)
-                yield replace(found, notes=(*again, *found.notes)) if again else found
+                yield _checked(word if isinstance(word, str) else kernel.name, kernel, asked)
             else:
                 yield inspect(kernel, asked.problem, gpu=asked.gpu, engine=asked.engine)
         except (BuildError, LaunchError, UnsupportedError) as error:
-            yield Told(f"convlab: {error}", unrun(kernel.name, error), False, failure=error)
+            name = getattr(kernel, "name", word)
+            yield Told(f"convlab: {error}", unrun(name, error), False, failure=error)
 
 
-def _again(word: str, kernel: Kernel, asked: Namespace, found: Any) -> list[str]:
-    """The command that meets the smallest failure of a set again."""
-    least = getattr(found, "smallest", None)
-    if least is None:
-        return []
-    setting = {each.words: each.name for each in ALL}.get(least.setting, asked.setting)
+def _resolved(word: Any, engine: str) -> Runnable | ConvlabError:
+    """The runnable, or why this machine has none; raised is what is wrong with the word."""
+    try:
+        return resolve(word, engine)
+    except (BuildError, UnsupportedError) as error:
+        return error
+
+
+def _checked(word: str, kernel: Runnable, asked: Namespace) -> Report | Reports:
+    """The report of a kernel, a fault too, with the command that meets what is wrong again."""
+    options = {"count": asked.count, "seed": asked.seed, "setting": asked.setting}
+    try:
+        found = check(kernel, asked.problem, **options)
+    except LaunchError as error:
+        if error.problem is None or error.kind == "too little workspace":
+            raise
+        setting = next((each for each in ALL if each.name == asked.setting), ORDINARY)
+        found = failed(kernel, error.problem, error, setting)
+    least = found.smallest if isinstance(found, Reports) else found
+    if found.ok or least is None:
+        return found
+    setting = {each.words: each.name for each in ALL}.get(least.setting) or asked.setting
     engine = asked.engine if kernel.library else kernel.engine
     words = ["check", word, "--problem", str(least.problem), "--engine", engine]
     words += ["--setting", setting] if setting else []
     words += ["--seed", str(asked.seed)] if asked.seed else []
-    return [f"reproduce: {asked.prog} {shlex.join(words)}"]
+    again = f"reproduce: {asked.prog} {shlex.join(words)}"
+    return replace(found, notes=(again, *found.notes))
 
 
 def kept(found: Sequence[Any], asked: Namespace) -> Iterator[tuple[str, Path]]:

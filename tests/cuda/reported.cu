@@ -63,9 +63,9 @@ while (on) {} // here
 // in host:
 *(volatile int*)8 = 3; // here
 
-// case host's exit: "failed", "host crash", null, null, null
+// case host's exit: "failed", "abort", null, null, null
 // in host:
-exit(3);
+exit(3); // here
 
 // case no C++: "does not build", "does not build", null, null, null
 // in device:
