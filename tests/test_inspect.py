@@ -378,6 +378,10 @@ def test_inspect_shows_what_the_simulator_counted(found) -> None:
     assert table.loc["wavefronts per request", "simulated"] >= 1
     text = str(found)
     assert "03_smem_tile" in text and "A100" in text and "sectors per load" in text
+    moved = table.loc["DRAM traffic"]
+    assert moved["predicted"] < moved["least"]  # and y's end stays in the L2, as is told
+    more = replace(found, frame=found.frame.assign(predicted=moved["least"]))
+    assert "y's end stays in the L2" in found.details[0] and "y's end" not in str(more)
     assert max(map(len, text.splitlines())) < 160
 
 

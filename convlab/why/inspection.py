@@ -17,6 +17,10 @@ from .listing import Listing
 from .model import Prediction
 
 _COSTS = ["issued", "sectors", "wavefronts"]
+_LESS = (
+    "DRAM's least is all of x, w and y; less is moved where y's end stays in the L2 when a launch is "
+    "over, or no window reads some of x"
+)
 _MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # instructions that products are made by, the widest first
 
 
@@ -175,8 +179,9 @@ class Inspection(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """What warps execute, the prediction's parts, and the findings."""
-        lines = []
+        """Why memory moves less than the least; what warps execute; what was predicted and found."""
+        moved = self.frame.set_index("quantity").loc["DRAM traffic"]
+        lines = [_LESS] * any(moved[["predicted", "measured"]] < moved["least"])
         looped = {p.name: p.looped for p in self.predicted.parts} if self.predicted else {}
         for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
             mix = rows.set_index("kind")
