@@ -378,6 +378,7 @@ def test_inspect_shows_what_the_simulator_counted(found) -> None:
     assert table.loc["wavefronts per request", "simulated"] >= 1
     text = str(found)
     assert "03_smem_tile" in text and "A100" in text and "sectors per load" in text
+    assert max(map(len, text.splitlines())) < 160
 
 
 @needs_tools
@@ -386,7 +387,6 @@ def test_less_than_the_least_is_explained_where_it_is_shown(found) -> None:
     kept = convlab.inspect("01", SMALL.replace("K=8", "K=64"), gpu="H200", engine="sim")
     assert kept.predicted.dram.bytes < kept.problem.min_bytes  # all of y stays in the L2
     assert "y's end stays in the L2" in kept.details[0]
-    assert max(map(len, text.splitlines())) < 160
 
 
 def test_inspect_renders_in_a_notebook_as_json_and_as_a_figure(found, tmp_path) -> None:
