@@ -193,7 +193,7 @@ def replace(
     """
     key = key_of(kernel)  # raises before anything is changed, as does a name that none has
     if isinstance(kernel, (str, os.PathLike)) and key not in AUTOS:
-        find(key.partition("@")[0])
+        find(key.partition("@")[0], AUTOS)
     _require_module(model)
     if where is not None and not callable(where):
         raise ProblemError(f"where must be a function of a name and a layer, not {shown(where)}")

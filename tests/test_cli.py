@@ -413,7 +413,7 @@ USAGE = {
     "baseline": (["compare", "cuDNN", SMALL], "did you mean cudnn:fp32 or cudnn:tf32"),
     "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
-    "a folder": (["check", "./"], "there is no file ./; kernels here: 01_direct"),
+    "a folder": (["check", "./"], "there is no file ./; there are mine.cu, 01_direct"),
     "a misspelt bias": (["check", "01", "wide", "bais"], "did you mean bias?"),
     "a ReLU of nothing": (["check", "01", "relu"], "stands after a problem"),
     "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),
@@ -444,6 +444,10 @@ USAGE = {
                                      "unrecognized arguments: --count 3\n"),
     "a count of none": (["check", "01", SMALL, "--count", "3"], "--count is of generated problems"),
     "a tunable twice": (["sweep", "01", "THREADS=64", "THREADS=32", SMALL], "THREADS=8,16"),
+    "nothing is near": (["check", "xyzzy"], "no kernel and no problem is named 'xyzzy'; there are "
+                        "mine.cu, 01_direct, 01b"),
+    "a tunable of none": (["check", "mine.cu@TILE=8"], "it has: none: one is `#ifndef TILE`"),
+    "no baseline is near": (["check", "zz:zz"], "is named 'zz:zz'; there are cudnn:fp32, cudnn:tf32"),
     "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
 }  # fmt: skip
 

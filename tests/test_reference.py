@@ -263,7 +263,7 @@ def test_baseline_names():
     told = {name: baseline(name, "cpu").precision for name in BASELINES if "torch" in name}
     assert told == {"torch:im2col": "fp32", "torch:cpu": "fp32"}
     for asked, kind, message in (
-        (("cudnn",), ProblemError, "there are cudnn:fp32"),
+        (("cudnn",), ProblemError, "did you mean cudnn:fp32"),
         (("torch:cpu", "cuda"), UnsupportedError, "runs on cpu only"),
         (("cudnn:fp32", "cpu"), UnsupportedError, "runs on cuda only"),
     ):

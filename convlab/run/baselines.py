@@ -60,8 +60,8 @@ class Baseline(op.Called):
 def baseline(name: str, device: Device | None = None) -> Baseline:
     """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
     if name not in BASELINES:
-        there = f"there are {', '.join(BASELINES)}{arguments.hint(name, BASELINES)}"
-        raise ProblemError(f"no baseline is named {name!r}; {there}")
+        near = arguments.hint(name, BASELINES, len(BASELINES))
+        raise ProblemError(f"no baseline is named {name!r}{near}")
     title, precision, only = BASELINES[name]
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))

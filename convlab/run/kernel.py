@@ -66,7 +66,8 @@ class Kernel(op.Called):
         known = tunables(self.file.whole) if self.defines else {}
         for key in self.defines:
             if key not in known:
-                offer = (", ".join(known) or "none") + valid.hint(key, known)
+                lines = f"none: one is `#ifndef {key}`, `#define {key} 8`, `#endif` in three lines"
+                offer = (", ".join(known) or lines) + valid.hint(key, known)
                 raise ProblemError(f"{stem} has no tunable {key}; it has: {offer}")
 
     @property

@@ -241,11 +241,11 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
         if ":" not in name and "\n" not in name:
             catalog.find(name)
     except CatalogError:
-        own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
-        kernels = catalog.names()
-        near = hint(name, [*own, *kernels, *BASELINES, *problem_names(), *EPILOGUE])
-        if not near or "/" in name or name.endswith(".cu") or hint(name, kernels):
+        if "/" in name or name.endswith(".cu") or hint(name, catalog.names()):
             raise
+        own = [key for key, held in values.items() if isinstance(held, Kernel) and key[0] != "_"]
+        known = [*own, *catalog.names(), *BASELINES, *problem_names(), *EPILOGUE]
+        near = hint(name, known, catalog.SHOWN)
         raise CatalogError(f"no kernel and no problem is named {name!r}{near}") from None
     return word
 

@@ -44,10 +44,15 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
     return [known[key] for key in (held or next(filter(None, alike), []))[:3]]
 
 
-def hint(word: str, names: Iterable[str]) -> str:
-    """Return the end of a message about a word that is not known: empty where no name is near."""
-    near = nearest(word, names)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+def hint(word: str, names: Collection[str], most: int = 0) -> str:
+    """Return the end of a message about a word that is not known: the names that are near.
+
+    Where none is, so many of them at most that there are.
+    """
+    if near := nearest(word, names):
+        return f"; did you mean {' or '.join(near)}?"
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"; there are {', '.join([*names][:most])}{more}" if names and most else ""
 
 
 def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT64_MAX) -> int:

@@ -8,11 +8,13 @@ import ast
 import contextlib
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from .arguments import hint, nearest, readable, shown
 from .arguments import path as valid_path
+from .choices import BASELINES
 from .errors import CatalogError, ProblemError
 from .format import FLOAT32, Format, parse_format
 from .problem import EPILOGUE, Problem
@@ -21,6 +23,7 @@ _INSTALLED = Path(__file__).resolve().parents[1] / "kernels"  # by pip; else bes
 # The shipped kernels, and the headers that any kernel may include.
 KERNEL_DIR = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "kernels"
 ENVIRONMENT = "CONVLAB_KERNELS"
+SHOWN = 8  # names, where none is near to the one that was given
 VARIABLES = (*Problem(1, 1, 1, 1, 1, 1, 1).variables(), "sm", "smem")
 _TF32 = "tf32"  # of `best` alone: 1 where results of that class will do, else 0
 # What a requirement may consist of: the Python of these is safe to evaluate.
@@ -189,8 +192,11 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
     return found
 
 
-def find(name_or_path: str | Path) -> Path:
-    """Return the file of a kernel, by its path, or its stem, number or beginning in `catalog`."""
+def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> Path:
+    """Return the file of a kernel, by its path, or its stem, number or beginning in `catalog`.
+
+    What `also` can be named there is suggested, too.
+    """
     path, text = valid_path(name_or_path, "kernel"), os.fspath(name_or_path)
     if os.path.isfile(path):
         return path
@@ -208,17 +214,14 @@ def find(name_or_path: str | Path) -> Path:
     if "/" in text or text.endswith(".cu"):
         known = {other.name: str(other) for other in [*paths, *sorted(path.parent.glob("*.cu"))]}
         near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
-        raise CatalogError(f"there is no file {text[:200]}{near[0] if near else _here(paths)}")
-    raise CatalogError(f"no kernel is named {shown(text)}{hint(text, names()) or _here(paths)}")
+        told = near[0] if near else hint("", names(), SHOWN)
+        raise CatalogError(f"there is no file {text[:200]}{told}")
+    raise CatalogError(f"no kernel is named {shown(text)}{hint(text, [*names(), *also], SHOWN)}")
 
 
 def names() -> list[str]:
-    """Return what a kernel may be called here: the catalog's names, and files that lie here."""
-    return [*(path.stem for path in catalog()), *(path.name for path in Path().glob("*.cu"))]
-
-
-def _here(paths: list[Path]) -> str:
-    return f"; kernels here: {', '.join(path.stem for path in paths) or 'none'}"
+    """Return what a kernel may be called here: files that lie here, and the catalog's names."""
+    return [*sorted(path.name for path in Path().glob("*.cu")), *(path.stem for path in catalog())]
 
 
 def folders() -> list[Path]:
