@@ -18,9 +18,10 @@ import torch
 
 import convlab
 from convlab.__main__ import main
+from convlab.machine.device import GPUS
 from convlab.run.kernel import tunables
 from convlab.use import answers
-from convlab.use.grammar import parser, understood
+from convlab.use.grammar import PROBLEMS, parser, understood
 from convlab.words.catalog import catalog
 from convlab.words.errors import ProblemError
 from convlab.words.problem import PROBLEM_SETS
@@ -297,6 +298,20 @@ def test_help(capsys, command):
     out = capsys.readouterr().out
     assert caught.value.code == 0 and out.startswith("usage: python -m convlab")
     assert all(word in out for word in (["--json"] if command else COMMANDS))
+
+
+def test_what_help_says_of_each_command_is_so(run):
+    words = {"ab": ["torch:im2col", "torch:cpu", "--limit", "1"], "sweep": ["torch:im2col", "T=8"]}
+    for name, command in parser().commands.items():
+        told = {action.dest: action.help for action in command._actions}
+        assert all(told.values()), name
+        if "plot" in told:
+            assert ("of several kernels" in told["plot"]) == (name in answers.PLURAL)
+        if "words" in told:
+            given = [*words.get(name, ["torch:im2col"]), *[SMALL] * (name in PROBLEMS)]
+            assert (run(name, *given).status == 0) == ("baseline" in told["words"]), name
+        if "gpu" in told:
+            assert all(gpu in told["gpu"] for gpu in GPUS)
 
 
 def test_the_words_of_readme_are_the_parsers():

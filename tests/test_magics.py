@@ -114,7 +114,7 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
     done = run(f"%convlab check far {SMALL}")
     assert done.success and done.result.fault == "global out of bounds"
     assert f"far.cu:{line_of(cell, 'i + 100000000')}:  g_y[i" in str(done.result)
-    assert f"reproduce: %convlab check far --problem 'N2 C4 H9" in str(done.result)
+    assert "reproduce: %convlab check far --problem 'N2 C4 H9" in str(done.result)
 
 
 @pytest.mark.parametrize(

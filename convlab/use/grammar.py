@@ -23,6 +23,7 @@ from ..words.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
 # How many kernels a command takes, and what it says of them; another takes any number.
 _KERNELS = {"ab": (2, 2, "two kernels, A and B"), "sweep": (1, 1, "one kernel, then NAME=8,16"),
             "diff": (1, 2, "a kernel, and perhaps another than its parent")}  # fmt: skip
+_LIBRARIES = "check", "compare", "ab"  # which take a baseline for a kernel
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, **dict.fromkeys(("compare", "ab", "sweep", "inspect"), "square")}
 STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
@@ -99,20 +100,24 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         option = command.add_argument
         if name in PROBLEMS or name in _KERNELS:
             *_, taken = _KERNELS.get(name, ("all kernels if none is given",))
-            option("words", nargs="*", metavar="KERNEL", help=f"{taken}; each is {named}")
+            library = " or a baseline such as cudnn:tf32" if name in _LIBRARIES else ""
+            option("words", nargs="*", metavar="KERNEL", help=f"{taken}; each is a name or a path"
+                   f"{library}; NAME@TUNABLE=VALUE sets a tunable")  # fmt: skip
         if name in PROBLEMS:
-            default, sets = PROBLEMS[name] or "awkward, and generated ones", ", ".join(PROBLEM_SETS)
+            default = PROBLEMS[name] or "awkward, limits and generated ones"
+            sets = ", ".join(PROBLEM_SETS)
             option("--problem", metavar="P", help=f"a name, a set ({sets}), or a spec like {_SPEC}; "
                    f"it may stand among the kernels; default: {default}")  # fmt: skip
-            option("--engine", choices=ENGINES, default="auto")
+            option("--engine", choices=ENGINES, default="auto", help="the GPU, or the simulator; "
+                   "auto: the GPU where there is one; of inspect, both")  # fmt: skip
         if plot:
-            option("--plot", metavar="PNG", type=Path, help="draw it to this file; of several "
-                   "kernels, each one's name is put before the ending")  # fmt: skip
+            several = "; of several kernels, each one's name is put before the ending"
+            option("--plot", metavar="FILE", type=Path, help=f"draw it: {', '.join(ENDINGS)}"
+                   f"{several if name in ('check', 'inspect') else ''}")  # fmt: skip
         if not notebook:
             option("--json", action="store_true", help="print one JSON document")
         return option
 
-    named = "a name, a path or a baseline such as cudnn:tf32; NAME@TUNABLE=VALUE sets a tunable"
     number = {"metavar": "N", "type": int}
     add("list", "The kernels, where they are, and the named problems.", plot=False)
     option = add("check", "Is it right?")
@@ -125,12 +130,12 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
     add("compare", "Several kernels side by side: error, cost, floor.")
     option = add("ab", "Is B faster than A, slower, or the same? First, are both right?")
     option("--mode", choices=(*MODES, "both"), default="both",
-           help="L2 flushed before each launch, or not at all")  # fmt: skip
+           help="L2 flushed before each launch, or not at all; default: both")  # fmt: skip
     option("--threshold", type=float, default=100 * THRESHOLD, metavar="PERCENT",
            help="called the same; default: %(default)g")  # fmt: skip
     option("--limit", type=float, default=SECONDS, metavar="SECONDS",
            help="time for the rounds of a mode; default: %(default)g")  # fmt: skip
-    option("--seed", **number, default=0)
+    option("--seed", **number, default=0, help="of the data (0)")
     option("--careful", action="store_true", help="time it in fresh processes: about a minute")
     for name in ("compare", "ab"):
         top.commands[name].add_argument(
@@ -138,14 +143,15 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
             " versions and the sources' digests, in this .json file or where `history` looks")  # fmt: skip
     add("sweep", "A kernel over a grid of tunables.")
     option = add("inspect", "Why: registers, occupancy, cost by line, a model's time.")
-    option("--gpu", help="T4, A100, L4, 4090, H100, H200; default: the one here")
+    option("--gpu", help="T4, A100, L4, 'RTX 4090', H100 or H200; default: the one here, else H200")
     option("--listing", action="store_true", help="the source, line by line")
     option = add("history", "Results that were saved, beside one another.")
     option("paths", nargs="*", type=Path, metavar="JSON",
            help="files and folders; default: what --save kept")  # fmt: skip
     add("diff", "What a kernel changes of the one that it descends from.", plot=False)
     option = add("cache", "The builds that are kept, and their size.", plot=False)
-    option("action", nargs="?", choices=("show", "clear"), default="show")
+    option("action", nargs="?", choices=("show", "clear"), default="show",
+           help="what is kept, or also remove it; default: %(default)s")  # fmt: skip
     add("doctor", "What this machine has, and what to do about what is missing.", plot=False)
     return top
 

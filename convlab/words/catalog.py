@@ -216,6 +216,8 @@ def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> 
         near = [f"; did you mean {known[name]}?" for name in nearest(path.name, known)]
         told = near[0] if near else hint("", names(), SHOWN)
         raise CatalogError(f"there is no file {text[:200]}{told}")
+    if text in BASELINES:
+        raise CatalogError(f"{text} is a library's: a .cu file is needed here")
     raise CatalogError(f"no kernel is named {shown(text)}{hint(text, [*names(), *also], SHOWN)}")
 
 
