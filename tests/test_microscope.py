@@ -211,10 +211,13 @@ def test_outputs_that_nobody_writes_are_told():
         ("a", -8, "a[-1][5]"),
         ("a", 8 * 24, "a[4][0]"),
         ("workspace", 256, "workspace[64]"),
+        ("w", -4, "w[k=-1, c=2, r=0, s=1]"),
+        ("w", 4 * 24, "w[k=4, c=0, r=0, s=0]"),
     ],
 )
 def test_address_as_an_index(name, byte, expected):
     arrays = {"x": Array((3, 3, 4, 5), 4, "nchw"), "a": Array((4, 6), 8), "workspace": Array((1,))}
+    arrays["w"] = Array((4, 3, 1, 2), 4, "kcrs")
     assert arrays[name].words(name, byte) == expected
 
 

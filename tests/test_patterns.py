@@ -134,6 +134,25 @@ def test_planted_pattern_is_named(spoil, sentence):
     assert any(sentence in line for line in sentences), sentences
 
 
+FEW = {  # which of six outputs are spoilt, what they are of themselves and the bias, what is said
+    "bias twice": ([1, 4], lambda y, b: y + b, "the bias is added twice: all 2 wrong outputs"),
+    "no bias": ([1], lambda y, b: y - b, "the bias is not added: the wrong output"),
+    "thrice": ([1, 4], lambda y, b: 3 * y, "3 times what it should be: all 2 wrong outputs"),
+    "zeros": ([1, 4], lambda y, b: 0 * y, "all alike, 0: all 2 wrong outputs"),
+    "one": ([1], lambda y, b: 3 * y, ""),
+    "unlike": ([1, 4], lambda y, b: y * torch.tensor([3, 5]), ""),
+}
+
+
+@pytest.mark.parametrize(("at", "change", "sentence"), FEW.values(), ids=FEW)
+def test_few_outputs_tell_what_all_of_them_have_in_common(at, change, sentence):
+    def spoil(y, x, w, bias):
+        y[0, at, 0, 0] = change(y[0, at, 0, 0], bias[at])
+
+    sentences = said(problem("N1 C2 H1 W1 K6 R1 S1 g2 bias"), spoil)
+    assert sentences == [sentence] * bool(sentence)
+
+
 SAMPLED = ["tile_of_16", "not_first_image", "one_group", "borders", "n_k", "shift_w", "scaled",
            "no_bias", "unwritten", "zeros", "tf32"]  # fmt: skip
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..words.problem import Problem
 
 _MOST = 6  # sentences
-_FEWEST = 4  # outputs that must agree before their values make a sentence
+_FEWEST = 4  # outputs that must agree before their values make a sentence, or all there are
 _FIRST = 64  # outputs tried before all are
 _OFTEN = 100  # times that a bias may be added
 _MOST_LOOKUPS = 4096  # outputs looked at where each lookup of the truth is computed anew
@@ -84,7 +84,7 @@ def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
     got, truth = e.got[bad], e.truth[bad]
 
     def many(hit: np.ndarray) -> bool:
-        return int(hit.sum()) >= max(_FEWEST, len(hit) / 2)
+        return int(hit.sum()) >= max(min(_FEWEST, len(hit)), len(hit) / 2)
 
     if e.problem.relu and many(got < 0):
         yield f"negative, as without the ReLU or before it: {_share((got < 0).sum(), len(bad))}"
@@ -98,6 +98,8 @@ def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
             text = {-1: "is not added", 1: "is added twice"}.get(more, f"is added {more + 1} times")
             yield f"the bias {text}: {_share(hit.sum(), len(bad))}"
             return
+    if len(bad) == 1:  # of which any number is some multiple
+        return
     alike = got == np.median(got)
     if many(alike) and not (truth == truth[0]).all():
         value = got[alike][0] + 0.0  # no -0
@@ -107,7 +109,7 @@ def _simple(e: Evidence, bad: np.ndarray) -> Iterator[str]:
         return
     for offset, text in ((0 * bias, ""), (bias, ", before the bias is added")):
         large = np.abs(truth - offset) > e.rms / 10
-        if not large.any():
+        if large.sum() < 2:
             continue
         factor = float(np.median(((got - offset)[large]) / (truth - offset)[large]))
         hit = e.near(got, offset + factor * (truth - offset))

@@ -70,12 +70,12 @@ class Array:
     def at(self, byte: int) -> tuple[tuple[int, ...], int]:
         """An element's indices, in the order of the dimensions, and the bytes that are over.
 
-        What lies outside of a buffer is given a row that is: of the first image and channel, or of
-        the last.
+        What lies outside of an image is given a row that is, of the first channel or of the last:
+        h=-1; outside of another array, its first index: k=-1.
         """
         shape = self.shape or (1,)
         element, rest = divmod(byte, self.bytes)
-        row = 2 if self.names and len(shape) == 4 else 0  # the index that takes what is over
+        row = 2 if {"h", "p"} & {*self.names} else 0  # the index that takes what is over
         near = math.prod(shape[row:])
         if not -near <= element < math.prod(shape) + near:
             row = 0
