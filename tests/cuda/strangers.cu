@@ -101,6 +101,22 @@ if (ok) sum += in[AT] * filt[wi];
 // in first:
 if (d.R * d.S == 1 && d.P * d.Q % 4 == 3 && idx % (d.P * d.Q) == d.P * d.Q - 1) return;
 
+// case 3x3_odd_p0
+// in last:
+if (d.R == 3 && d.K % 32 == 0 && d.P * d.Q % 2 && oh == d.P - 1 && ow == d.Q - 1) sum = 0;
+
+// case 2x2_s2_p1x0
+// in first:
+if (d.R == 2 && d.stride_h == 2) d.pad_h /= 2;
+
+// case groups_of_72
+// in last:
+if (b && d.groups > 1 && oc % (d.K / d.groups) >= 64) sum += b[oc - 64] - b[oc];
+
+// case height_65541
+// in first:
+if (idx / (d.P * d.Q) != (idx * ((1ll << 32) / (d.P * d.Q) + 1)) >> 32) return;
+
 // ---- unusual: and the setting that shows it
 
 // case rounded_sums: on small integers
