@@ -699,6 +699,15 @@ def test_a_missing_entry_point_or_one_without_c_linkage(fill: Path, engine: str)
         message = failure(fill, engine, fill.parent)
         assert "no entry point" in message and "conv2d(const ConvProblem*" in message
         assert "kernels/convlab.cuh" in message
+    line = FILL.partition("conv2d(")[0].count("\n") + 1
+    assert f"Line {line} has no CONVLAB_ENTRY" in message
+    for old, new, told in (
+        ("const char* conv2d", "void conv2d", "or nullptr, and this one void: const"),
+        ("size_t workspace_bytes, ", "", "takes 8 parameters, and this one has 7: const"),
+    ):
+        fill.write_text(FILL.replace(old, new).replace("return launch", "if (0) launch"))
+        with pytest.raises(BuildError, match=rf":{line}: conv2d .*{told}"):
+            load(fill, engine=engine).build()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

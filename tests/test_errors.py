@@ -300,6 +300,7 @@ DEVICE: dict[str, tuple[str, str]] = {
     "recursion": ("y[i] = deep(1);", "stack overflow"),
     "large-array": ("y[i] = large(i);", "stack overflow"),
     "assert-0": ("assert(0);", "assert.* failed"),
+    "no return": ("y[i] = unfinished(i);", "abort: a function ends that should return a value"),
     "far": ("y = nullptr; y[100000] = 0;", "null pointer; null here: bias .*, the workspace"),
 }
 HOST: dict[str, tuple[str, str]] = {
@@ -314,7 +315,7 @@ HOST: dict[str, tuple[str, str]] = {
 }
 FATAL = list(DEVICE) + list(HOST)
 NAMED = {"recursion": "float deep(int n) {", "large-array": "float large(int i) {",
-         "killed": None}  # lines, where there is one to name  # fmt: skip
+         "no return": "float unfinished(int i) {", "killed": None}  # lines, where there is one to name  # fmt: skip
 
 
 def cases(table: dict[str, tuple[str, str]], which: str) -> str:

@@ -155,12 +155,15 @@ def compile_library(
         raise compile_error(source, str(error)) from None
     (library,) = folder.glob("*.so")
     if entry and entry not in exported(library):
+        found = re.search(rf"\b{entry}\s*\(", uncommented(source.text))
+        line = source.text.count("\n", 0, found.start()) + 1 if found else 0
         raise BuildError(
             f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
             f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
+            + f". Line {line} has no CONVLAB_ENTRY" * bool(found)
         )
     if entry == "conv2d":
-        _must_take_all(source)
+        _must_fit(source)
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
     headers = [(copies or {}).get(path, path) for path in _listed(folder)
@@ -173,15 +176,20 @@ def compile_library(
     return Made(library, *(tuple(dict.fromkeys(p)) for p in (read, searched)))
 
 
-def _must_take_all(source: Source) -> None:
-    """Raise BuildError where the entry point's parameters are not as many: no linker compares."""
+def _must_fit(source: Source) -> None:
+    """Raise BuildError where the entry point returns or takes something else: no linker compares."""
     blank = uncommented(source.text)
-    found = re.search(r"\bCONVLAB_ENTRY\s+const\s+char\s*\*\s*conv2d\s*\(([^()]*)\)", blank)
-    if found and (count := found[1].count(",") + 1) != 8:
-        line = blank.count("\n", 0, found.start()) + 1
+    found = re.search(r"\bCONVLAB_ENTRY\s+([\w\s]+\b\**)\s*\**conv2d\s*\(([^()]*)\)", blank)
+    if found is None:
+        return
+    line, count = blank.count("\n", 0, found.start()) + 1, found[2].count(",") + 1
+    wrong = f"takes 8 parameters, and this one has {count}" if count != 8 else ""
+    if found[1].strip() in ("void", "int", "bool", "cudaError_t"):
+        wrong = f"returns const char*, an error's text or nullptr, and this one {found[1].strip()}"
+    if wrong:
         raise BuildError(
-            f"{source.label}:{line}: conv2d takes 8 parameters, and this one has {count}: problem, x, "
-            "w, bias, y, workspace, workspace_bytes, stream, as kernels/convlab.cuh declares it"
+            f"{source.label}:{line}: conv2d {wrong}: const char* conv2d(problem, x, w, bias, y, "
+            "workspace, workspace_bytes, stream), as kernels/convlab.cuh declares it"
         )
 
 

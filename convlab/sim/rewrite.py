@@ -54,7 +54,7 @@ _OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")  # formatters part them
 _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
 # It is named twice: to ask for its address and parameter types, and to call it. See sim::launch.
 _LAUNCH = (
-    '::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ '
+    '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ '
 )
 _READABLE = (
     "cannot read this __shared__ declaration; write `__shared__ TYPE NAME[SIZE];`, with the type's "

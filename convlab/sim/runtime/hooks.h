@@ -65,6 +65,10 @@ void __sanitizer_cov_trace_pc() {
 }
 HOOK(vptr_update, 8, Kind::store, , false)  // a constructor tells where its functions are
 void __tsan_vptr_read(void**) {}
+// What -fsanitize=return calls where a function ends without the value that it is to return.
+void __ubsan_handle_missing_return(void*) {
+    fault("abort", CALLER, "a function ends that should return a value");
+}
 // What -fsanitize=bounds calls before an index is used that an array of known size does not have.
 struct SimType {
     uint16_t kind, info;  // info: whether signed, and the logarithm of its bits
