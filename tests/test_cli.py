@@ -432,6 +432,8 @@ USAGE = {
     "a misspelt bias": (["check", "01", "wide", "bais"], "did you mean bias?"),
     "a ReLU of nothing": (["check", "01", "relu"], "stands after a problem"),
     "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),
+    "dimensions without blanks": (["check", "01", "N1C3H8W8K4R3S3"], "a problem, by name or dim"),
+    "a third kernel": (["ab", "01", "03", "mine.cu"], "kernels, A and B, not 01 and 03 and mine.cu"),
     "dimensions of no problem": (["ab", "01", "03", "N1", "C3"], "'N1 C3' lacks H, W, K, R, S"),
     "a file that is not there": (["check", "nosuch.cu"], "no file nosuch.cu; did you mean mine.cu?"),
     "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),

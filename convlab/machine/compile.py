@@ -160,7 +160,8 @@ def compile_library(
         raise BuildError(
             f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
             f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
-            + f". Line {line} has no CONVLAB_ENTRY" * bool(found)
+            + f". Line {line} has no CONVLAB_ENTRY"
+            * bool(found)
         )
     if entry == "conv2d":
         _must_fit(source)

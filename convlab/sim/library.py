@@ -41,7 +41,13 @@ FLAGS = [
 # arrays and tables are looked for. Where that is done loads are no longer joined as nvcc joins them,
 # so it is not where they are counted. Nor is a barrier made two; and 16 bytes may hold eight halves,
 # whatever C++ says of that.
-UNTRACED_FLAGS = [*_EITHER, "-O2", "-fno-thread-jumps", "-fno-strict-aliasing", "-fsanitize=bounds,return"]
+UNTRACED_FLAGS = [
+    *_EITHER,
+    "-O2",
+    "-fno-thread-jumps",
+    "-fno-strict-aliasing",
+    "-fsanitize=bounds,return",
+]
 _FIRST = "#include <cuda_runtime.h>\n"  # each kernel begins so
 # The joining of mbarriers' clocks, vectorized, is half of what an untraced wgmma rung takes without.
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-pthread"]

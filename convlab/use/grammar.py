@@ -174,7 +174,9 @@ def understood(
     for word in asked.pop("words", ()):
         if command == "sweep" and kernels and word.count("=") == 1 and word not in values:
             tunables.append(word)
-        elif command in PROBLEMS and (_is_problem(word, values) or len(kernels) == most):
+        elif command in PROBLEMS and (
+            _is_problem(word, values) or (len(kernels) == most and not word.endswith(".cu"))
+        ):
             given.append(word)
         else:
             kernels.append(word)
@@ -238,7 +240,7 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
         return values[word]
     if word in EPILOGUE:
         raise ProblemError(f"{word} stands after a problem, by name or dimensions: wide {word}")
-    if re.match(r"[A-Za-z_]+=-?\d", word) and not Path(word).exists():
+    if re.match(r"[A-Za-z_]+=-?\d|n\d+[a-z]\d|\d+x\d", word, re.I) and not Path(word).exists():
         raise ProblemError(
             f"{word} is no kernel: kernels come first, a tunable as part of the name, KERNEL@{word}; then "
             f"a problem, by name or dimensions: {_SPEC}"
