@@ -24,12 +24,13 @@ _EITHER = [
     "-fno-stack-protector",
     "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
     "-ffp-contract=fast",
+    "-fsanitize=return",  # the runtime defines what is called where a value is missing
     "-D__assert_fail=sim_assert_fail",
 ]
 FLAGS = [
     *_EITHER,
     "-O1",
-    "-fsanitize=thread,return",  # only for its hooks: the runtime defines them
+    "-fsanitize=thread",  # only for its hooks: the runtime defines them
     "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
     "-fno-reorder-blocks",  # they stay in the order in which they run
     *(["-fno-plt"] if platform.machine() == "x86_64" else []),  # hooks are called directly
@@ -41,13 +42,7 @@ FLAGS = [
 # arrays and tables are looked for. Where that is done loads are no longer joined as nvcc joins them,
 # so it is not where they are counted. Nor is a barrier made two; and 16 bytes may hold eight halves,
 # whatever C++ says of that.
-UNTRACED_FLAGS = [
-    *_EITHER,
-    "-O2",
-    "-fno-thread-jumps",
-    "-fno-strict-aliasing",
-    "-fsanitize=bounds,return",
-]
+UNTRACED_FLAGS = [*_EITHER, "-O2", "-fno-thread-jumps", "-fno-strict-aliasing", "-fsanitize=bounds"]
 _FIRST = "#include <cuda_runtime.h>\n"  # each kernel begins so
 # The joining of mbarriers' clocks, vectorized, is half of what an untraced wgmma rung takes without.
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-pthread"]

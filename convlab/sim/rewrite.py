@@ -53,7 +53,10 @@ _KERNEL = re.compile(
 _OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")  # formatters part them
 _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
 # It is named twice: to ask for its address and parameter types, and to call it. See sim::launch.
-_LAUNCH = '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, [&](auto&... p) {{ '
+_LAUNCH = (  # a word first, so that a `;` that is missing before it is told as that
+    '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, '
+    "[&](auto&... p) {{ "
+)
 _READABLE = (
     "cannot read this __shared__ declaration; write `__shared__ TYPE NAME[SIZE];`, with the type's "
     "own declaration before it and outside of macros"
