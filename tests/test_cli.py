@@ -464,7 +464,7 @@ USAGE = {
     "nothing is near": (["check", "xyzzy"], "no kernel and no problem is named 'xyzzy'; there are "
                         "mine.cu, 01_direct, 01b"),
     "a tunable of none": (["check", "mine.cu@TILE=8"], "it has: none: one is `#ifndef TILE`"),
-    "no baseline is near": (["check", "zz:zz"], "is named 'zz:zz'; there are cudnn:fp32, cudnn:tf32"),
+    "no baseline is near": (["check", "zz:zz"], "no baseline 'zz:zz': choose from cudnn:fp32, cudnn:tf32"),
     "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
 }  # fmt: skip
 

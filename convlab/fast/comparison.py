@@ -89,9 +89,7 @@ class Comparison(Costly):
         engines = set(self.frame["engine"])
         return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
 
-    @property
-    def declined(self) -> bool:
-        return len(self.frame) > 0 and self.frame["right"].isna().all()
+    declined = property(lambda self: len(self.frame) > 0 and self.frame["right"].isna().all())
 
     @property
     def note(self) -> str:
@@ -123,9 +121,7 @@ class Comparison(Costly):
         noted = [f"{row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
         return [*(f"  {note}" for note in noted), *self.failures]
 
-    @property
-    def about(self) -> dict[str, Any]:
-        return {"problem": self.problem, "failures": self.failures}
+    about = property(lambda self: {"problem": self.problem, "failures": self.failures})
 
     def figure(self) -> Chart:
         return charts.error_and_cost(self.frame, self.problem.label, self.notes)
@@ -142,18 +138,14 @@ class Comparisons(Several):
         """Whether something is right, and nothing wrong."""
         return any(r.ok for r in self) and all(r.ok or r.declined for r in self)
 
-    @property
-    def declined(self) -> bool:
-        return all(result.declined for result in self)
+    declined = property(lambda self: all(result.declined for result in self))
 
     @property
     def sentence(self) -> str:
         good = sum(result.ok for result in self.results)
         return f"{len(self)} problems, all right on {good}"
 
-    @property
-    def tables(self) -> Sequence[Table]:
-        return (self.matrix("kernel"),)
+    tables = property(lambda self: (self.matrix("kernel"),))
 
     def matrix(self, name: str) -> Table:
         """Each cost with its multiple of the floor; rows by a kernel's "kernel" or "title"."""

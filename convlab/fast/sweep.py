@@ -53,9 +53,7 @@ class Sweep(Costly):
         """Whether at least one point is valid and none gave a wrong result."""
         return len(self.frame) > 0 and not {"wrong", "caught"} & set(self.dropped["kind"])
 
-    @property
-    def declined(self) -> bool:
-        return self.frame.empty and set(self.dropped["kind"]) == {"declines"}
+    declined = property(lambda self: self.frame.empty and set(self.dropped["kind"]) == {"declines"})
 
     @property
     def best(self) -> dict[str, str]:

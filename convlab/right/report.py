@@ -179,9 +179,7 @@ class Report(Result):
         numbers = ("error", "bound", "worst", "limit", "outputs", "wrong", "unwritten", "compared")
         return row | {name: getattr(self, name) for name in numbers}
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        return pd.DataFrame([self.cells])
+    frame = property(lambda self: pd.DataFrame([self.cells]))
 
     @property
     def summary(self) -> str:
@@ -273,9 +271,7 @@ class Reports(Result):
         notes = (*self.notes, *([note] * bool(note)))
         return replace(self, findings=(*findings, *self.findings), notes=notes)
 
-    @property
-    def declined(self) -> bool:
-        return not self.reports
+    declined = property(lambda self: not self.reports)
 
     @property
     def wrong(self) -> list[Report]:
@@ -291,9 +287,7 @@ class Reports(Result):
                  for text, many in told.most_common(3) if 3 * many >= len(wrong) > 1]  # fmt: skip
         return across([(r.problem, r.ok) for r in self if not r.setting], self.tried) + again
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        return pd.DataFrame([report.cells for report in self])
+    frame = property(lambda self: pd.DataFrame([report.cells for report in self]))
 
     @property
     def sentence(self) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..words import arguments
 from ..words.choices import BASELINES
-from ..words.errors import ProblemError, UnsupportedError
+from ..words.errors import UnsupportedError
 from ..words.format import FLOAT32, Format, parse_format
 from ..words.problem import Problem
 from . import op
@@ -59,10 +59,7 @@ class Baseline(op.Called):
 
 def baseline(name: str, device: Device | None = None) -> Baseline:
     """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
-    if name not in BASELINES:
-        near = arguments.hint(name, BASELINES, len(BASELINES))
-        raise ProblemError(f"no baseline is named {name!r}{near}")
-    title, precision, only = BASELINES[name]
+    title, precision, only = BASELINES[arguments.choice(name, "baseline", BASELINES)]
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):

@@ -179,6 +179,7 @@ def _note(axes: Axes, text: str, at: tuple[float, float], right: float, **option
 
 def _nothing(axes: Axes) -> None:
     axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center")
+    axes.set_axis_off()
 
 
 def _legend(axes: Axes, label: str, **options: object) -> None:
@@ -223,7 +224,6 @@ def ab_chart(
         axes.set_xlabel("B's count over A's (simulated; says nothing about speed)")
     else:
         _nothing(axes)
-        axes.set_axis_off()
     return chart.headed(title, notes)
 
 
@@ -292,7 +292,6 @@ def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ())
         axes.spines[["top", "right"]].set_visible(False)
     if not groups:
         _nothing(panels[0])
-        panels[0].set_axis_off()
     return chart.headed(title, notes)
 
 
@@ -347,5 +346,4 @@ def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = (
         axes.legend(fontsize=7)
     if not groups:
         _nothing(panels[0])
-        panels[0].set_axis_off()
     return chart.headed(title, shown)

@@ -164,9 +164,7 @@ class Several(Result):
 
     results: tuple[Any, ...]  # one for each problem, in order; also by index and in a loop
 
-    @property
-    def ok(self) -> bool:
-        return all(result.ok for result in self.results)
+    ok = property(lambda self: all(result.ok for result in self.results))
 
     @property
     def sentence(self) -> str:
@@ -186,18 +184,14 @@ class Several(Result):
         rows = pd.DataFrame([result.row for result in self.results])
         return (Table(rows, left=("problem", "found")),)
 
-    @property
-    def details(self) -> Sequence[str]:
-        return [str(result) for result in self.results if not result.ok]
+    details = property(lambda self: [str(result) for result in self.results if not result.ok])
 
     @property
     def notes(self) -> Sequence[str]:
         """The notes of all, each once."""
         return tuple(dict.fromkeys(note for result in self.results for note in result.notes))
 
-    @property
-    def about(self) -> dict[str, Any]:
-        return {"results": self.results}
+    about = property(lambda self: {"results": self.results})
 
     @property
     def made(self) -> Mapping[str, Any]:
