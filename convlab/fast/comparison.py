@@ -91,10 +91,7 @@ class Comparison(Costly):
 
     declined = property(lambda self: len(self.frame) > 0 and self.frame["right"].isna().all())
 
-    @property
-    def note(self) -> str:
-        """The notes as one text."""
-        return "\n".join(self.notes)
+    note = property(lambda self: "\n".join(self.notes))
 
     @property
     def sentence(self) -> str:
@@ -133,11 +130,7 @@ class Comparisons(Several):
 
     results: tuple[Comparison, ...]
 
-    @property
-    def ok(self) -> bool:
-        """Whether something is right, and nothing wrong."""
-        return any(r.ok for r in self) and all(r.ok or r.declined for r in self)
-
+    ok = property(lambda self: any(r.ok for r in self) and all(r.ok or r.declined for r in self))
     declined = property(lambda self: all(result.declined for result in self))
 
     @property

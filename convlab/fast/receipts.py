@@ -112,9 +112,7 @@ class History(Result):
                  "gpu": "GPU"}  # fmt: skip
         return (Table(self.frame, shown, left=("kernel", "problem", "GPU")),)
 
-    @property
-    def changes(self) -> Sequence[str]:
-        return list(_changes(self.frame))
+    changes = property(lambda self: list(_changes(self.frame)))
 
     @property
     def details(self) -> Sequence[str]:

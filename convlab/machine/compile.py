@@ -180,14 +180,14 @@ def compile_library(
 def _must_fit(source: Source) -> None:
     """Raise BuildError where the entry point returns or takes something else: no linker compares."""
     blank = uncommented(source.text)
-    found = re.search(r"\bCONVLAB_ENTRY\s+([\w\s]+\b\**)\s*\**conv2d\s*\(([^()]*)\)", blank)
-    if found is None:
-        return
-    line, count = blank.count("\n", 0, found.start()) + 1, found[2].count(",") + 1
-    wrong = f"takes 8 parameters, and this one has {count}" if count != 8 else ""
-    if found[1].strip() in ("void", "int", "bool", "cudaError_t"):
-        wrong = f"returns const char*, an error's text or nullptr, and this one {found[1].strip()}"
-    if wrong:
+    entry = r"\bCONVLAB_ENTRY\s+([\w\s]+?)[\s*]*\bconv2d\s*\(([^()]*)\)"
+    for found in re.finditer(entry, blank):
+        line, count = blank.count("\n", 0, found.start()) + 1, found[2].count(",") + 1
+        wrong = f"takes 8 parameters, and this one has {count}"
+        if found[1] in ("void", "int", "bool", "cudaError_t"):
+            wrong = f"returns const char*, an error's text or nullptr, and this one {found[1]}"
+        elif count == 8:
+            return
         raise BuildError(
             f"{source.label}:{line}: conv2d {wrong}: const char* conv2d(problem, x, w, bias, y, "
             "workspace, workspace_bytes, stream), as kernels/convlab.cuh declares it"

@@ -193,15 +193,8 @@ class Several(Result):
 
     about = property(lambda self: {"results": self.results})
 
-    @property
-    def made(self) -> Mapping[str, Any]:
-        """The first one's."""
-        return self.results[0].made if self.results else {}
-
-    @property
-    def costs(self) -> Sequence[Mapping[str, Any]]:
-        """The rows of all."""
-        return [row for result in self.results for row in result.costs]
+    made = property(lambda self: self.results[0].made if self.results else {})
+    costs = property(lambda self: [row for result in self.results for row in result.costs])
 
     @property
     def receipt(self) -> dict[str, Any]:

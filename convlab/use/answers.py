@@ -23,7 +23,7 @@ from ..show.result import plain, wrapped
 from ..why import inspect
 from ..words import catalog
 from ..words.choices import MODES
-from ..words.errors import BuildError, CatalogError, ConvlabError, LaunchError, UnsupportedError
+from ..words.errors import BuildError, CatalogError, LaunchError, UnsupportedError
 from ..words.problem import PROBLEM_SETS, problems
 from . import doctor
 
@@ -57,26 +57,17 @@ def answers(asked: Namespace) -> Iterator[Any]:
     if asked.command not in PLURAL:
         yield _answer(asked)
         return
-    chosen = asked.kernels or [path.stem for path in catalog.catalog()]
-    for word, kernel in [(word, _resolved(word, asked.engine)) for word in chosen]:
+    for word in asked.kernels or [path.stem for path in catalog.catalog()]:
+        name = word
         try:
-            if isinstance(kernel, ConvlabError):
-                raise kernel
+            kernel = resolve(word, asked.engine)
+            name = kernel.name
             if asked.command == "check":
-                yield _checked(word if isinstance(word, str) else kernel.name, kernel, asked)
+                yield _checked(word if isinstance(word, str) else name, kernel, asked)
             else:
                 yield inspect(kernel, asked.problem, gpu=asked.gpu, engine=asked.engine)
         except (BuildError, LaunchError, UnsupportedError) as error:
-            name = getattr(kernel, "name", word)
             yield Told(f"convlab: {error}", unrun(name, error), False, failure=error)
-
-
-def _resolved(word: Any, engine: str) -> Runnable | ConvlabError:
-    """The runnable, or why this machine has none; raised is what is wrong with the word."""
-    try:
-        return resolve(word, engine)
-    except (BuildError, UnsupportedError) as error:
-        return error
 
 
 def _checked(word: str, kernel: Runnable, asked: Namespace) -> Report | Reports:

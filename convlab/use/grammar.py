@@ -15,7 +15,7 @@ from typing import Any
 
 from ..machine import toolchain
 from ..words import catalog
-from ..words.arguments import hint, writable
+from ..words.arguments import choice, hint, writable
 from ..words.choices import BASELINES, COUNT, ENDINGS, ENGINES, MODES, SECONDS, THRESHOLD
 from ..words.errors import CatalogError, ProblemError
 from ..words.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
@@ -245,9 +245,10 @@ def _kernel(word: str, values: Mapping[str, Any], engine: str) -> Any:
             f"{word} is no kernel: kernels come first, a tunable as part of the name, KERNEL@{word}; then "
             f"a problem, by name or dimensions: {_SPEC}"
         )
+    if ":" in name:
+        return choice(name, "baseline", BASELINES)
     try:
-        if ":" not in name and "\n" not in name:
-            catalog.find(name)
+        catalog.find(name)
     except CatalogError:
         if "/" in name or name.endswith(".cu") or hint(name, catalog.names()):
             raise

@@ -75,9 +75,7 @@ class Inspection(Result):
         """Whether it ran, on the simulator or on a GPU."""
         return bool(self.frame[["simulated", "measured"]].notna().any(axis=None))
 
-    @property
-    def ms(self) -> float | None:
-        return (self.measured or {}).get("ms")
+    ms = property(lambda self: (self.measured or {}).get("ms"))
 
     @property
     def dram_bytes(self) -> tuple[float, str] | None:

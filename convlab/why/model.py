@@ -95,9 +95,7 @@ class Prediction:
     parts: tuple[Part, ...]
     dram: Traffic
 
-    @property
-    def ms(self) -> float:
-        return 1e3 * sum(part.seconds for part in self.parts)
+    ms = property(lambda self: 1e3 * sum(part.seconds for part in self.parts))
 
     @property
     def slowest(self) -> Part:

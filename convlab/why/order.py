@@ -29,9 +29,7 @@ class Axis:
     size: int
     stride: int = 1  # how many blocks further its next tile is
 
-    @property
-    def tiles(self) -> int:
-        return -(-self.size // self.tile)
+    tiles = property(lambda self: -(-self.size // self.tile))
 
 
 class Order(dict[str, Axis]):
