@@ -147,14 +147,19 @@ def _examine(
 
 
 def _stored(failures: list[Finding], launch: Launch) -> list[Finding]:
-    """Give wrong outputs the line that stores y, where a simulated run had one such line."""
+    """Give wrong outputs the line that stores y, or the first one, where a simulated run tells it."""
     stores = {(row["file"], row["line"]) for row in (launch.lines if failures else ())
               if row["array"] == "y" and row["kind"] != "load"}  # fmt: skip
-    if len(stores) != 1:
-        return failures
-    ((file, line),) = stores
-    return [dataclasses.replace(f, file=file, line=line) if f.kind in COMPARED else f
-            for f in failures]  # fmt: skip
+    found = []
+    for f in failures:
+        places = [*stores]
+        if len(places) > 1 and f.index is not None and f.array == "y":
+            word = (launch.y[f.index].data_ptr() - launch.y.data_ptr()) // 4
+            places = [place for at, *place in launch.stored if at <= word][-1:]
+        if len(places) == 1 and places[0][1] and f.kind in COMPARED:
+            f = dataclasses.replace(f, file=places[0][0], line=places[0][1])
+        found.append(f)
+    return found
 
 
 def _most_threads(launch: Launch) -> dict[str, int]:

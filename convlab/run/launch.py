@@ -170,6 +170,8 @@ class SimLaunch(Launch):
         """
         return self._trace.lines if self._trace else []
 
+    stored = property(lambda self: self._trace.stored if self._trace else [])  # see Trace
+
     @property
     def flops(self) -> float | None:
         """The floating-point operations that the last call executed, counted from its machine code.

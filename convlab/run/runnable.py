@@ -46,6 +46,7 @@ class Launch:
     # Of a simulated call: kernel, grid and block of each launch; memory traffic by line.
     launches: Sequence[Mapping[str, Any]] = ()
     lines: Sequence[Mapping[str, Any]] = ()
+    stored: Sequence[tuple[int, str, int]] = ()
 
     def __init__(self, runnable: Runnable, problem: Problem, inputs: Inputs) -> None:
         self.runnable, self.problem, self.inputs = runnable, problem, inputs

@@ -132,6 +132,13 @@ class Trace:
         return [rows[key] for key in sorted(rows)]
 
     @cached_property
+    def stored(self) -> list[tuple[int, str, int]]:
+        """Of a small y the 4-byte words from which on another line stored last: file and line."""
+        rows = [row.split("\t") for row in self._rows["stored"]]
+        places = self._places([pc for _, pc in rows])
+        return [(int(word), *places[pc]) for word, pc in rows]
+
+    @cached_property
     def reaches(self) -> list[dict[str, object]]:
         """What each block of a sampled run touched of each array: nothing where all blocks ran.
 

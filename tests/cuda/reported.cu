@@ -18,6 +18,11 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* c, const float* x, const flo
 // in device:
 if (t < end) y[t] = 1; // here
 
+// case stored twice: "wrong", "wrong result", "y", [0, 0, 0, 0], null
+// in device:
+if (t < end) y[t] = 0;
+if (t < 16) y[t] = 1; // here
+
 // case unwritten: "wrong", "never written", "y", [0, 1, 3, 1], null
 // in device:
 if (t < end - 3) y[t] = 1; // here

@@ -93,6 +93,10 @@ void sim_host_wrote(const void* address, size_t bytes) {
 void sim_finish() {
     for (auto& b : g_buffers) {
         if (b.name != "y" || !b.cells || b.use != kFresh || g_faulted) continue;
+        uint16_t last = 0;  // which line stored each word of a small y, told where it changes
+        for (size_t i = 0; i < b.bytes / 4 && b.bytes < 1 << 16; ++i)
+            if (uint16_t site = b.cells[i].writer.site; site != std::exchange(last, site))
+                tell(text("stored\t%zu\t%lx\n", i, g_pcs[site]));
         if (g_sample || g_record.on) continue;  // not all were to be written
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
