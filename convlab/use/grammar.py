@@ -23,7 +23,6 @@ from ..words.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
 # How many kernels a command takes, and what it says of them; another takes any number.
 _KERNELS = {"ab": (2, 2, "two kernels, A and B"), "sweep": (1, 1, "one kernel, then NAME=8,16"),
             "diff": (1, 2, "a kernel, and perhaps another than its parent")}  # fmt: skip
-_LIBRARIES = "check", "compare", "ab"  # which take a baseline for a kernel
 # The problem of each command that takes one, unless told; `check` has its own.
 PROBLEMS = {"check": None, **dict.fromkeys(("compare", "ab", "sweep", "inspect"), "square")}
 STATUS = """exit status: 0: what ran is right (a kernel may decline the problem, by its header); 1: a
@@ -100,12 +99,11 @@ def parser(kind: type[Parser] = Parser, *, prog: str = "python -m convlab") -> P
         option = command.add_argument
         if name in PROBLEMS or name in _KERNELS:
             *_, taken = _KERNELS.get(name, ("all kernels if none is given",))
-            library = " or a baseline such as cudnn:tf32" if name in _LIBRARIES else ""
+            library = " or a baseline such as cudnn:tf32" * (name in ("check", "compare", "ab"))
             option("words", nargs="*", metavar="KERNEL", help=f"{taken}; each is a name or a path"
                    f"{library}; NAME@TUNABLE=VALUE sets a tunable")  # fmt: skip
         if name in PROBLEMS:
-            default = PROBLEMS[name] or "awkward, limits and generated ones"
-            sets = ", ".join(PROBLEM_SETS)
+            default, sets = PROBLEMS[name] or "awkward, limits, generated", ", ".join(PROBLEM_SETS)
             option("--problem", metavar="P", help=f"a name, a set ({sets}), or a spec like {_SPEC}; "
                    f"it may stand among the kernels; default: {default}")  # fmt: skip
             option("--engine", choices=ENGINES, default="auto", help="the GPU, or the simulator; "

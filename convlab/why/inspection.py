@@ -17,10 +17,7 @@ from .listing import Listing
 from .model import Prediction
 
 _COSTS = ["issued", "sectors", "wavefronts"]
-_LESS = (
-    "DRAM's least is all of x, w and y; less is moved where y's end stays in the L2 when a launch is "
-    "over, or no window reads some of x"
-)
+_LESS = "less than DRAM's least: y's end stays in the L2 after a launch, or some of x is never read"
 _MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # instructions that products are made by, the widest first
 
 

@@ -14,9 +14,7 @@ _FORM = "{:>4} {:>6} {:>12} {:>16} {:>6} {:>6}  {}"  # without the access
 
 @dataclass(frozen=True, repr=False)
 class Listing:
-    """An annotated source, to be read: text in a terminal, a table in a notebook.
-
-    As data it is `Inspection.lines`, a frame; `Inspection.source` has the text.
+    """An annotated source, to be read: text or a table; as data it is the frame `Inspection.lines`.
 
     Attributes
     ----------

@@ -45,10 +45,7 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
 
 
 def hint(word: str, names: Collection[str], most: int = 0) -> str:
-    """Return the end of a message about a word that is not known: the names that are near.
-
-    Where none is, so many of them at most that there are.
-    """
+    """Return the end of a message on an unknown word: names near it, else so many of all."""
     if near := nearest(word, names):
         return f"; did you mean {' or '.join(near)}?"
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -193,10 +193,7 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
 
 
 def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> Path:
-    """Return the file of a kernel, by its path, or its stem, number or beginning in `catalog`.
-
-    What `also` can be named there is suggested, too.
-    """
+    """Return a kernel's file, by path, stem, number or beginning; names `also` taken are suggested."""
     path, text = valid_path(name_or_path, "kernel"), os.fspath(name_or_path)
     if os.path.isfile(path):
         return path
