@@ -25,6 +25,8 @@ import torch
 
 import convlab
 from convlab.machine import toolchain
+from convlab.machine.compile import Source, compile_error
+from convlab.run import build
 from convlab.run.runnable import Launch
 from convlab.words.problem import Problem
 
@@ -74,6 +76,14 @@ def parted(name: str, kind: str) -> dict[str, tuple[str, dict[str, str]]]:
         title, _, told = head.partition(": ")
         found[title] = told.strip(), dict(part.split(":\n", 1) for part in parts)
     return found
+
+
+def cubin(source: Source, arch: str, folder: Path) -> tuple[Path, str]:
+    """Compile device code for "80" or "90a"; return its path, and what ``ptxas -v`` said of it."""
+    done = build.device_code(source, arch, folder)
+    if done.returncode:
+        raise compile_error(source, done.stdout + done.stderr)
+    return folder / "kernel.cubin", done.stderr
 
 
 class Suite:

@@ -28,7 +28,7 @@ from convlab.run import build
 from convlab.run.kernel import load
 from convlab.sim import library as simulated
 from convlab.words.errors import BuildError, LaunchError
-from tests.suites import ENGINES, FOLDER, needs_nvcc
+from tests.suites import ENGINES, FOLDER, cubin, needs_nvcc
 
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
@@ -589,7 +589,7 @@ def test_device_code_alone_is_compiled_in_folders_of_any_name(tmp_path: Path) ->
     (odd / "out").mkdir(parents=True)
     (odd / "own.cuh").write_text("#define VALUE 7\n")
     source = build.Source('#include "own.cuh"\n' + FILL, "fi'll", odd / "fi'll.cu")
-    made, _ = build.cubin(source, "80", odd / "out")
+    made, _ = cubin(source, "80", odd / "out")
     assert made.parent == odd / "out" and made.stat().st_size > 0
 
 
@@ -603,7 +603,7 @@ def failure(path: Path, compiler: str, folder: Path) -> str:
     with pytest.raises(BuildError) as error:
         if compiler == "nvcc":
             (folder / "out").mkdir()
-            build.cubin(build.Source(path.read_text(), path.stem, path), "80", folder / "out")
+            cubin(build.Source(path.read_text(), path.stem, path), "80", folder / "out")
         else:
             load(path, engine=compiler).build()
     return short_with_a_log(error)

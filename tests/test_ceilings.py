@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from convlab.machine.compile import Source
-from convlab.run.build import cubin
 from convlab.words.problem import problem
 from tests.instruments import ceilings, epilogue, roles
+from tests.suites import cubin
 
 
 def test_they_compile_without_spills(tmp_path):
