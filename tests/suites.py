@@ -16,7 +16,9 @@ effect: the dilation of a 1x1 filter.
 from __future__ import annotations
 
 import functools
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,8 @@ from convlab.words.problem import Problem
 
 FOLDER = Path(__file__).parent / "cuda"
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+# CONVLAB_DEEP=1 has all run that is simulated; else of long tables a part, which CI has.
+DEEP = bool(os.environ.get("CONVLAB_DEEP"))
 needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 needs_tools = pytest.mark.skipif(
     toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
@@ -84,6 +88,16 @@ def cubin(source: Source, arch: str, folder: Path) -> tuple[Path, str]:
     if done.returncode:
         raise compile_error(source, done.stdout + done.stderr)
     return folder / "kernel.cubin", done.stderr
+
+
+def on_engines(table: Mapping[str, object], of: int) -> list:
+    """(case, engine) of all on a GPU, and on the simulator of one in so many."""
+    return [
+        pytest.param(case, engine, id=f"{name}-{engine}", marks=marks)
+        for engine, marks in (("sim", ()), ("cuda", pytest.mark.gpu))
+        for place, (name, case) in enumerate(table.items())
+        if engine == "cuda" or DEEP or place % of == 0
+    ]
 
 
 class Suite:
