@@ -155,7 +155,10 @@ class Suite:
     def parameters(self) -> list:
         """(suite, case, argument) of all, with readable ids."""
         return [
-            pytest.param(self, name, arg, id=f"{self.name}-{name}" + (f"-{arg}" if arg else ""))
+            pytest.param(
+                self, name, arg, id=f"{self.name}-{name}" + (f"-{arg}" if arg else ""),
+                marks=pytest.mark.xdist_group(self.name),  # it is compiled by one process
+            )
             for name in self.cases
             for arg in np.atleast_1d(self.value(name, "args", "0")).tolist()
-        ]
+        ]  # fmt: skip

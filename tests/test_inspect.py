@@ -264,33 +264,6 @@ def test_predicted_bytes_of_dram_are_those_that_ncu_counted() -> None:
     assert f"{len(known)} of {len(known)} within a factor of 1.5" in text
 
 
-def test_counters_that_a_gpu_adds_are_kept_beside_the_others(monkeypatch) -> None:
-    frame = pd.DataFrame([dict.fromkeys(calibrate_model.DRAM, 2.0)] * 3)  # of three functions
-    rung = convlab.load("02", engine="sim")
-    monkeypatch.setattr(calibrate_model, "load", lambda name, engine: rung)
-    monkeypatch.setattr(calibrate_model, "PROBLEMS", (SMALL, "wide"))
-    monkeypatch.setattr(calibrate_model, "measure", lambda *a, **b: SimpleNamespace(seconds=0.5))
-    asked = []
-
-    def counts(calls: list, *_: object, time_limit: float) -> list[pd.DataFrame]:
-        asked.append(([problem.label for _, problem in calls], time_limit))
-        return [frame, frame[:0]]
-
-    monkeypatch.setattr(ncu, "profile_each", counts)
-    before = {"gpu": "H200", "device": "d", "date": "then", "times": [1],
-              "counters": [{"kernel": "02_im2col_gemm", "problem": "wide", "dram_bytes": 5}]}  # fmt: skip
-    seen = calibrate_model.measured(["02"], "dram", before, 7.0)
-    assert asked == [([convlab.problem(SMALL).label, "wide"], 7.0)]  # what is known comes last
-    assert seen["times"] == [1] and seen["date"] == "then"
-    kept, new = seen["counters"]
-    assert kept == before["counters"][0] and new["problem"] == convlab.problem(SMALL).label
-    assert [new[name] for name in calibrate_model.DRAM] == [6.0] * 3
-    times = calibrate_model.measured(["02"], None, before)["times"]
-    assert [row["measured_ms"] for row in times] == [500.0] * 2
-    with pytest.raises(ProblemError, match="name another file"):
-        calibrate_model.measured(["02"], "dram", before | {"gpu": "A100"})
-
-
 BLOCKS = {  # a rung, a problem of which not all blocks run, their order
     "01": ("N=2,C=4,H=40,W=72,K=12,R=3,S=3", "256 ngkpq"),
     "02": ("N=2,C=8,H=51,W=50,K=96,R=3,S=3", "64 k, then 128 npq"),

@@ -118,17 +118,6 @@ def test_every_barrier_is_removed_by_one() -> None:
             assert any(m.source == m.pasted(without) for m in own), (rung, line.start())
 
 
-def test_escape_is_told(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutants, "MUTANTS", (HARMLESS, NAMES["01_constant"]))
-    assert mutants.main(["--engine", "sim"]) == 1
-    told = capsys.readouterr().out
-    assert "1 of 2 mutants caught on sim (1 by wrong result)" in told
-    assert "ESCAPED: 01_harmless\n" in told
-    assert mutants.main(["--engine", "sim", "--only", "01_constant", "--markdown"]) == 0
-    row = capsys.readouterr().out.splitlines()[2]
-    assert row.startswith("| 01_constant | 01_direct | fast, and always zero | wrong result on ")
-
-
 # The order of the threads: no other order moves what is right, and each shows some race.
 ORDERED = (FOLDER / "order.cu").read_text()
 
