@@ -24,21 +24,20 @@ LINES = 20  # a code cell's length at most
 KERNEL_LINES = 60  # of one that holds a whole .cu file
 KERNELS = Path(__file__).resolve().parent.parent / "kernels"
 
-# What is too large for the simulator is made smaller still; `inspect` has few blocks simulated. Of
-# the rungs a third is compared where none is named, of the awkward problems an eighth is checked: all
-# are in test_kernels.py and by `compare`, which CI runs. And nvcc compiles what `inspect` shows, not
-# all that is checked, as in the other tests (conftest.py).
+# Of a problem that is too large for the simulator, `inspect` has few blocks simulated; of the rungs a
+# third is compared where none is named, of the awkward problems an eighth is checked: all are in
+# test_kernels.py and by `compare`, which CI runs. And nvcc compiles what `inspect` shows, not all
+# that is checked, as in the other tests (conftest.py).
 SMALLER = """
 import sys
 
 sys.path.insert(0, "..")
 import convlab
-from convlab.run import fit
 from convlab.run.kernel import Kernel
 from convlab.why import counting
 from convlab.words import catalog, problem
 
-fit.SIM_MACS, counting.MACS = 20_000_000, 500_000
+counting.MACS = 500_000
 sys.modules["convlab.fast.compare"].catalog = lambda some=catalog.catalog()[::3]: some
 sets = problem._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
@@ -50,8 +49,6 @@ INSTEAD = {
         "avg_pool2d(gray, 3)": "avg_pool2d(gray, 8)",
         '"resnet50.layer1.0.conv2"': '"N=1,C=8,H=14,W=14,K=8,R=3,S=3,padding=1"',
     },
-    # whose napkin is right within 5% on a large one
-    "01_direct": {"comparison = ": "convlab.run.fit.SIM_MACS = 40_000_000\ncomparison = "},
     "02_im2col_gemm": {'compare(rungs, "square")': 'compare(rungs, "N1 C8 H34 W34 K64 R3 S3")'},
     "ab_your_kernel": {
         "C=64,H=14,W=14,K=64,R=3": "C=16,H=14,W=14,K=32,R=3", "C=32,H=34": "C=8,H=34",
