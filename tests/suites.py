@@ -16,7 +16,9 @@ effect: the dilation of a 1x1 filter.
 from __future__ import annotations
 
 import functools
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +27,15 @@ import torch
 
 import convlab
 from convlab.machine import toolchain
+from convlab.machine.compile import Source, compile_error
+from convlab.run import build
 from convlab.run.runnable import Launch
 from convlab.words.problem import Problem
 
 FOLDER = Path(__file__).parent / "cuda"
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+# CONVLAB_DEEP=1 has all run that is simulated; else of long tables a part, which CI has.
+DEEP = bool(os.environ.get("CONVLAB_DEEP"))
 needs_nvcc = pytest.mark.skipif(toolchain.cuda() is None, reason="needs nvcc")
 needs_tools = pytest.mark.skipif(
     toolchain.cuda() is None or toolchain.find("nvdisasm") is None, reason="needs nvcc and nvdisasm"
@@ -74,6 +80,24 @@ def parted(name: str, kind: str) -> dict[str, tuple[str, dict[str, str]]]:
         title, _, told = head.partition(": ")
         found[title] = told.strip(), dict(part.split(":\n", 1) for part in parts)
     return found
+
+
+def cubin(source: Source, arch: str, folder: Path) -> tuple[Path, str]:
+    """Compile device code for "80" or "90a"; return its path, and what ``ptxas -v`` said of it."""
+    done = build.device_code(source, arch, folder)
+    if done.returncode:
+        raise compile_error(source, done.stdout + done.stderr)
+    return folder / "kernel.cubin", done.stderr
+
+
+def on_engines(table: Mapping[str, object], of: int) -> list:
+    """(case, engine) of all on a GPU, and on the simulator of one in so many."""
+    return [
+        pytest.param(case, engine, id=f"{name}-{engine}", marks=marks)
+        for engine, marks in (("sim", ()), ("cuda", pytest.mark.gpu))
+        for place, (name, case) in enumerate(table.items())
+        if engine == "cuda" or DEEP or place % of == 0
+    ]
 
 
 class Suite:
@@ -131,7 +155,10 @@ class Suite:
     def parameters(self) -> list:
         """(suite, case, argument) of all, with readable ids."""
         return [
-            pytest.param(self, name, arg, id=f"{self.name}-{name}" + (f"-{arg}" if arg else ""))
+            pytest.param(
+                self, name, arg, id=f"{self.name}-{name}" + (f"-{arg}" if arg else ""),
+                marks=pytest.mark.xdist_group(self.name),  # it is compiled by one process
+            )
             for name in self.cases
             for arg in np.atleast_1d(self.value(name, "args", "0")).tolist()
-        ]
+        ]  # fmt: skip

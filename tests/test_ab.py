@@ -34,7 +34,6 @@ from convlab.run.runnable import Launch, Runnable, empty
 from convlab.run.worker import can_cross
 from convlab.words.errors import ConvlabError, LaunchError
 from convlab.words.problem import Problem
-from tests.instruments import calibrate_ab
 
 abing, sweeping = (sys.modules[f"convlab.fast.{name}"] for name in ("ab", "sweep"))
 CPU = torch.device("cpu")
@@ -550,23 +549,6 @@ def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
     assert 0.002 < found.ratio.half_width < 0.02
     (wide,) = paired.measure_pair(a, b, PLAIN, ["cold"], dataclasses.replace(asked, target=0.001))
     assert len(wide.runs) == 8 and "the runs differ by 0.8%" in wide.notes[-1]
-
-
-def test_the_calibration_sees_what_it_plants(chip, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda n: chip.work("spin", n / 2e9), raising=False)
-    monkeypatch.setattr(calibrate_ab, "CASES", [("a", SPEC)])
-    monkeypatch.setattr(calibrate_ab, "resolve", lambda name: Spin(chip, name, 20e-6))
-    at_once = functools.partial(paired.Until, warm_seconds=0, least_seconds=0)
-    monkeypatch.setattr(calibrate_ab, "Until", at_once)
-    rows = list(itertools.islice(calibrate_ab.slowed(60), 8))
-    assert [row["planted"] for row in rows] == [*calibrate_ab.PLANTED] * 2
-    assert all(row["ratio"] == pytest.approx(1 + row["planted"], rel=1e-3) for row in rows)
-    assert [row["verdict"] for row in rows[2:4]] == ["slower"] * 2
-    more = next(calibrate_ab.slowed(60, rows=5))  # the next of a file that has five
-    assert more["planted"] == rows[5]["planted"] and more["mode"] == rows[5]["mode"]
-    lines, good = calibrate_ab.tables(rows)
-    assert good and any(line.startswith("| 2.0% | 2 | 0.0% | 100.0% |") for line in lines)
-    assert not calibrate_ab.tables([row | {"verdict": "same"} for row in rows])[1]
 
 
 # Sides -----------------------------------------------------------------------------------------

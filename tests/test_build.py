@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import re
 import select
@@ -14,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ from convlab.run import build
 from convlab.run.kernel import load
 from convlab.sim import library as simulated
 from convlab.words.errors import BuildError, LaunchError
-from tests.suites import ENGINES, FOLDER, needs_nvcc
+from tests.suites import ENGINES, FOLDER, cubin, needs_nvcc
 
 ROOT = Path(__file__).resolve().parent.parent
 X, W = torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1)
@@ -455,14 +457,6 @@ case "$*" in
 esac
 exec c++ "$@"
 """
-SCRIPT = """
-import sys, torch, convlab
-kernel = convlab.load(sys.argv[1], engine="sim")
-y = kernel(torch.zeros(1, 1, 4, 5), torch.zeros(2, 1, 1, 1))
-print(*sorted(set(y.flatten().tolist())))
-"""
-
-
 PATIENCE = 400  # seconds: each process makes the simulator first, beside what else two cores do
 
 
@@ -479,16 +473,25 @@ class Shared:
             os.mkfifo(self.gate / name)
         self.started = os.open(self.gate / "started", os.O_RDWR)  # both ends: never an end of file
         self.go = os.open(self.gate / "go", os.O_RDWR)
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[BaseProcess] = []
 
-    def start(self, path: Path, **environment: Path) -> subprocess.Popen[str]:
-        """Start a process that loads a kernel and prints what it fills y with."""
+    def start(self, path: Path, **environment: Path) -> BaseProcess:
+        """Start a fork of this process that loads a kernel and tells what it fills y with."""
         variables = {"CONVLAB_CACHE": self.cache, "CXX": self.compiler} | environment
-        process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(path)], cwd=ROOT, text=True, start_new_session=True,
-            env=os.environ | {key: str(value) for key, value in variables.items()},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        here, there = multiprocessing.Pipe(duplex=False)
+
+        def fills() -> None:
+            os.setsid()
+            os.environ.update({key: str(value) for key, value in variables.items()})
+            try:
+                there.send(value(load(path, engine="sim")))
+            except BuildError as error:
+                there.send(str(error))
+
+        process = multiprocessing.get_context("fork").Process(target=fills)
+        process.start()
+        there.close()
+        process.told = here
         self.processes.append(process)
         return process
 
@@ -497,15 +500,17 @@ class Shared:
         seen = b""
         while len(seen) < 2 * count:
             ready, _, _ = select.select([self.started], [], [], PATIENCE)
-            ended = [p.communicate() for p in self.processes if p.poll() is not None]
-            assert ready, f"no compiler was started; of those that ended: {ended}"
+            ended = [process.exitcode for process in self.processes]
+            assert ready, f"no compiler was started; exit codes: {ended}"
             seen += os.read(self.started, 2)
 
-    def result(self, process: subprocess.Popen[str]) -> str:
-        """What a process printed; it must have ended well."""
-        out, error = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, error
-        return out.strip()
+    def result(self, process: BaseProcess) -> object:
+        """What a process told; it must have ended well."""
+        assert process.told.poll(PATIENCE)
+        found = process.told.recv()
+        process.join(PATIENCE)
+        assert process.exitcode == 0
+        return found
 
     def left(self, pattern: str) -> list[str]:
         """The names in the cache that fit."""
@@ -520,7 +525,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     for process in made.processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.join()
     os.close(made.started)
     os.close(made.go)
 
@@ -545,16 +550,14 @@ def test_two_processes_build_the_same_kernel_at_once(shared: Shared, fill: Path)
     shared.wait_for_compilers(2)
     assert shared.left("fill-sim-*") == []
     os.write(shared.go, b"gg")
-    assert [shared.result(process) for process in both] == ["1.0", "1.0"]
+    assert [shared.result(process) for process in both] == [1, 1]
     assert [len(shared.left(f"{name}-*")) for name in (
         "fill-sim", "simulator-headers", "simulator-runtime")] == [1, 1, 1]  # fmt: skip
     assert shared.left("unfinished-*") == []
 
     log = fill.with_name("log")
     fill.write_text(filling(2))
-    third = shared.start(fill, BROKEN=log)
-    _, error = third.communicate(timeout=PATIENCE)
-    assert third.returncode == 1 and "BuildError" in error and "did not build" in error
+    assert "did not build" in shared.result(shared.start(fill, BROKEN=log))
     assert log.exists()
 
 
@@ -564,16 +567,16 @@ def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
     killed = shared.start(path, GATE=shared.gate)
     shared.wait_for_compilers(1)
     killed.kill()  # the process alone: ninja and the compiler live on, as after kill -9
-    killed.wait()
+    killed.join()
     (left,) = shared.left("unfinished-*")
     assert shared.left("filler-sim-*") == []
 
-    assert shared.result(shared.start(path)) == "1.0"
+    assert shared.result(shared.start(path)) == 1
     assert len(shared.left("filler-sim-*")) == 1
     assert shared.left("unfinished-*") == [left]  # it might still be somebody's
     os.write(shared.go, b"g")  # the orphan finishes, into its own folder, and disturbs nobody
     log = path.with_name("log")  # and what was built is compiled by nobody again
-    assert shared.result(shared.start(path, BROKEN=log)) == "1.0" and not log.exists()
+    assert shared.result(shared.start(path, BROKEN=log)) == 1 and not log.exists()
 
 
 def test_a_failed_build_leaves_only_its_log(fresh: Path) -> None:
@@ -589,7 +592,7 @@ def test_device_code_alone_is_compiled_in_folders_of_any_name(tmp_path: Path) ->
     (odd / "out").mkdir(parents=True)
     (odd / "own.cuh").write_text("#define VALUE 7\n")
     source = build.Source('#include "own.cuh"\n' + FILL, "fi'll", odd / "fi'll.cu")
-    made, _ = build.cubin(source, "80", odd / "out")
+    made, _ = cubin(source, "80", odd / "out")
     assert made.parent == odd / "out" and made.stat().st_size > 0
 
 
@@ -603,7 +606,7 @@ def failure(path: Path, compiler: str, folder: Path) -> str:
     with pytest.raises(BuildError) as error:
         if compiler == "nvcc":
             (folder / "out").mkdir()
-            build.cubin(build.Source(path.read_text(), path.stem, path), "80", folder / "out")
+            cubin(build.Source(path.read_text(), path.stem, path), "80", folder / "out")
         else:
             load(path, engine=compiler).build()
     return short_with_a_log(error)

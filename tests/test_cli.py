@@ -23,9 +23,7 @@ from convlab.run.kernel import tunables
 from convlab.use import answers
 from convlab.use.grammar import PROBLEMS, parser, understood
 from convlab.words.catalog import catalog
-from convlab.words.errors import ProblemError
 from convlab.words.problem import PROBLEM_SETS
-from tests.instruments import tables
 from tests.suites import FOLDER
 from tests.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
 from tests.test_report_schema import VALIDATOR
@@ -266,29 +264,6 @@ def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
     assert (document["kernel"], document["parent"]) == ("twos", "01_direct")
     done = run("diff", "ones.cu")
     assert done.status == 2 and "names no parent" in done.err
-
-
-def test_readmes_tables_stand_between_its_markers(tmp_path, capsys):
-    readme = tmp_path / "README.md"
-    readme.write_text(
-        "# top\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nbottom\n"
-        "<!-- ladder: begin -->\nold\n<!-- ladder: end -->\n"
-    )
-    found = convlab.compare("01", [SMALL], engine="sim")
-    tables.publish(readme, "headline", found)
-    document = json.loads(capsys.readouterr().out)
-    assert document["ok"] is True and len(document["results"]) == 1
-    text = readme.read_text()
-    assert text.startswith("# top\n<!-- bench: begin -->\n| kernel | class |")
-    assert "\n<!-- bench: end -->\nbottom\n<!-- ladder: begin -->\n| rung |" in text
-    assert text.endswith("\n<!-- ladder: end -->\n") and "\nold\n" not in text
-    assert "| Direct | fp32 |" in text and "Simulated global traffic" in text
-    tables.publish(readme, "headline", found)
-    assert readme.read_text() == text
-    for path, more, said in (("README.md", ["--set", "resnet50"], "one line <!-- resnet50: begin -->"),
-                             ("none.md", [], "none.md")):  # fmt: skip
-        with pytest.raises(ProblemError, match=said):
-            tables.main([str(tmp_path / path), *more])
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

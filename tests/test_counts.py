@@ -12,9 +12,7 @@ import convlab
 from convlab.machine import toolchain
 from convlab.right import reference
 from convlab.run.runnable import Launch
-from convlab.sim import Trace, operations
-from convlab.why import counting, sass
-from tests.instruments import merging, ncu_agreement
+from convlab.sim import operations
 from tests.suites import Suite
 
 WARP = Suite("divergent")
@@ -107,75 +105,6 @@ def test_flops_are_not_known_without_objdump_or_counts(monkeypatch):
     operations._blocks.cache_clear()
     assert prepared("01_direct", "N=1,C=1,H=8,W=8,K=1,R=3,S=3")[1].flops is None
     operations._blocks.cache_clear()
-
-
-# --- what nvcc joins ------------------------------------------------------------------------------
-
-
-def counted_joined(name: str, spec: str, array: str) -> tuple[Trace, dict, list[dict]]:
-    """A run; its counters where loads of an array are joined to 16 bytes; the rows of those."""
-    kernel, problem = convlab.load(name, engine="sim"), convlab.problem(spec)
-    trace = counting.simulate(kernel, problem, seed=0)
-    block = counting.simulate(kernel, problem, seed=0, record=merging.BLOCK)
-    rows = [r for r in trace.lines if r["array"] == array and r["kind"] == "load"]
-    merges = [merging.Merge(r["line"], r["space"], r["kind"], 4, 16, "LD.128") for r in rows]
-    return trace, merging.joined(trace, block, merges), rows
-
-
-def test_accesses_are_counted_as_joined():
-    """02's reads of the filter's tile: eight neighbouring floats for each thread."""
-    trace, found, (row,) = counted_joined("02_im2col_gemm", "N=1,C=8,H=18,W=18,K=64,R=3,S=3", "s_w")
-    left = row["requests"] / 4
-    assert found["shared_requests"] == trace.counters["shared_requests"] - row["requests"] + left
-    # of the two halves of a warp each reads one float4, and they are served one after the other
-    assert (
-        found["shared_wavefronts"] == trace.counters["shared_wavefronts"] - row["units"] + 2 * left
-    )
-
-
-def test_what_is_not_aligned_is_not_joined():
-    """01 reads neighbours along a row too, from wherever its pixel is."""
-    trace, found, _ = counted_joined("01_direct", "N=1,C=2,H=18,W=18,K=2,R=3,S=3", "x")
-    assert found["global_load_requests"] == trace.counters["global_load_requests"]
-
-
-def test_merges_are_told_from_the_machine_code():
-    function = sass.Function("kernel", instructions=[
-        sass.Instruction(0, "LDS.128", "R4, [R2]", 12),
-        sass.Instruction(16, "LDS", "R8, [R3]", 13),
-        sass.Instruction(32, "LDG.E.64.CONSTANT", "R8, [R3]", 14),
-    ])  # fmt: skip
-    row = {"requests": 8, "units": 8, "ideal_units": 8, "lanes": 256, "kind": "load"}
-    rows = [
-        row | {"line": 12, "space": "shared", "bytes": 1024},
-        row | {"line": 13, "space": "shared", "bytes": 1024},
-        row | {"line": 14, "space": "global", "bytes": 2048},  # the source's are wide themselves
-    ]
-    (merge,) = merging.merges([function], rows)
-    assert (merge.line, merge.source, merge.made) == (12, 4, 16)
-    assert str(merge) == "line 12: one LDS.128 for 4 of the source's"
-
-
-COUNTS = {
-    "shared_wavefronts": 1296.0, "shared_requests": 1296.0, "global_load_sectors": 400.0,
-    "global_load_requests": 100.0, "flops": 1000.0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("measured, explained", [(1000.0, True), (1600.0, False)])
-def test_a_difference_is_explained_only_by_what_nvcc_joined(measured, explained):
-    merge = merging.Merge(12, "shared", "load", 4, 16, "LDS.128")
-    joined = COUNTS | {"shared_wavefronts": 1001.0, "shared_requests": 850.0}
-    theirs = COUNTS | {"shared_wavefronts": measured}
-    rows = {row["quantity"]: row for row in ncu_agreement.compare(COUNTS, joined, [merge], theirs)}
-    assert not rows["wavefronts"]["ok"] and rows["wavefronts"]["explained"] == explained
-    assert rows["wavefronts"]["why"] == str(merge)
-    assert rows["sectors / load"]["ok"] and rows["sectors / load"]["why"] == ""
-    table = ncu_agreement.agreement_table(
-        [{"kernel": "k", "problem": "p"} | row for row in rows.values()]
-    )
-    (line,) = [line for line in table if "| wavefronts |" in line]
-    assert ("explained" in line) == explained and str(merge) in line
 
 
 def test_inspect_shows_operations():

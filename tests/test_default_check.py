@@ -25,7 +25,7 @@ from convlab.run import build as builds
 from convlab.words.catalog import KERNEL_DIR
 from convlab.words.errors import LaunchError, ProblemError
 from convlab.words.problem import Problem, problems
-from tests.suites import ENGINES, FOLDER, needs_nvcc, parted
+from tests.suites import DEEP, FOLDER, needs_nvcc, on_engines, parted
 from tests.test_report_schema import VALIDATOR
 
 checking = sys.modules["convlab.right.check"]  # convlab.check is the function
@@ -127,6 +127,7 @@ def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
 # ---- sizes -------------------------------------------------------------------------------------
 
 TOO_LONG = {name: parts for name, (_, parts) in parted("strangers", "too long").items()}
+TOO_LONG = dict(list(TOO_LONG.items())[:: 1 if DEEP else 3])
 
 
 @pytest.mark.parametrize(("name", "parts"), TOO_LONG.items(), ids=TOO_LONG)
@@ -187,10 +188,12 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
 # ---- data --------------------------------------------------------------------------------------
 
 UNUSUAL = parted("strangers", "unusual")
+LAST = {setting: name for name, (setting, _) in UNUSUAL.items()}  # of each setting
 
 
-@pytest.mark.parametrize(("setting", "parts"), UNUSUAL.values(), ids=UNUSUAL)
-def test_unusual_data_shows_it(few: None, setting: str, parts: dict[str, str]) -> None:
+@pytest.mark.parametrize("name", UNUSUAL if DEEP else LAST.values())
+def test_unusual_data_shows_it(few: None, name: str) -> None:
+    setting, parts = UNUSUAL[name]
     found = default(stranger("usually_right", **parts))
     first, *others = found
     assert first.ok and first.problem == PLAIN and not first.setting
@@ -226,11 +229,11 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
 STATEFUL = parted("strangers", "stateful")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("setting", "parts"), STATEFUL.values(), ids=STATEFUL)
+@pytest.mark.parametrize(("case", "engine"), on_engines(STATEFUL, 2))
 def test_addresses_and_earlier_calls_show_it(
-    few: None, setting: str, parts: dict[str, str], engine: str, monkeypatch: pytest.MonkeyPatch
+    few: None, case: tuple[str, dict], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    setting, parts = case
     monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-3:])  # with finite numbers
     found = default(stranger("stateful", engine, **parts))
     assert found.ok == (not setting), found
@@ -247,9 +250,9 @@ def test_addresses_and_earlier_calls_show_it(
 ONCE_ONLY = parted("strangers", "once only")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("told", "parts"), ONCE_ONLY.values(), ids=ONCE_ONLY)
-def test_both_engines_call_it_wrong(told: str, parts: dict[str, str], engine: str) -> None:
+@pytest.mark.parametrize(("case", "engine"), on_engines(ONCE_ONLY, 1))
+def test_both_engines_call_it_wrong(case: tuple[str, dict], engine: str) -> None:
+    told, parts = case
     found = check(stranger("trusting", engine, **parts), [PLAIN], progress=False)
     assert not found.ok and re.search(told, str(found)), found
 

@@ -11,7 +11,7 @@ import convlab
 from convlab.right import reference
 from convlab.words.catalog import catalog, find
 from convlab.words.problem import problem
-from tests.suites import ENGINES
+from tests.suites import on_engines
 
 # rows of an odd length; 16-byte stores, and rows past the image's last; several tiles a block; fewer
 # channels in the last stage; a stage smaller than what y passes through
@@ -59,12 +59,12 @@ CASES = {
 } | dict.fromkeys(STEMS, STEM) | dict.fromkeys(POINTWISE, ONE)  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("rung", "spec"), [(rung, spec) for rung, specs in CASES.items() for spec in specs]
-)
-def test_right(rung: str, spec: str, engine: str) -> None:
-    assert_right(rung, spec, engine)
+EACH = {f"{rung}-{spec}": (rung, spec) for rung, specs in CASES.items() for spec in specs}
+
+
+@pytest.mark.parametrize(("case", "engine"), on_engines(EACH, 2))
+def test_right(case: tuple[str, str], engine: str) -> None:
+    assert_right(*case, engine)
 
 
 def assert_right(name: str, spec: str, engine: str = "sim") -> None:

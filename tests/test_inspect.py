@@ -32,7 +32,7 @@ from convlab.why.work import occupancy
 from convlab.words.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from convlab.words.format import FLOAT32
 from tests.instruments import calibrate_model, ncu_agreement
-from tests.suites import FOLDER, needs_tools
+from tests.suites import DEEP, FOLDER, needs_tools
 
 SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
 
@@ -254,7 +254,7 @@ def test_the_model_counts_what_warps_execute() -> None:
 def test_predicted_bytes_of_dram_are_those_that_ncu_counted() -> None:
     """On problems that differ by six powers of ten, and a kernel that is no rung."""
     document = json.loads(calibrate_model.MEASURED.read_text())
-    document["counters"] = document["counters"][:5] + document["counters"][5::20]  # seconds each
+    document["counters"] = document["counters"][:5] + document["counters"][5::60]  # seconds each
     rows = calibrate_model.dram_rows(document)
     known = {(row["kernel"], row["problem"]): row["predicted"] / row["dram_bytes"]
              for row in rows if row["predicted"] is not None}  # fmt: skip
@@ -262,33 +262,6 @@ def test_predicted_bytes_of_dram_are_those_that_ncu_counted() -> None:
     assert all(1 / 1.5 < ratio < 1.5 for ratio in known.values()), known
     text = calibrate_model.dram_table(rows, "here")
     assert f"{len(known)} of {len(known)} within a factor of 1.5" in text
-
-
-def test_counters_that_a_gpu_adds_are_kept_beside_the_others(monkeypatch) -> None:
-    frame = pd.DataFrame([dict.fromkeys(calibrate_model.DRAM, 2.0)] * 3)  # of three functions
-    rung = convlab.load("02", engine="sim")
-    monkeypatch.setattr(calibrate_model, "load", lambda name, engine: rung)
-    monkeypatch.setattr(calibrate_model, "PROBLEMS", (SMALL, "wide"))
-    monkeypatch.setattr(calibrate_model, "measure", lambda *a, **b: SimpleNamespace(seconds=0.5))
-    asked = []
-
-    def counts(calls: list, *_: object, time_limit: float) -> list[pd.DataFrame]:
-        asked.append(([problem.label for _, problem in calls], time_limit))
-        return [frame, frame[:0]]
-
-    monkeypatch.setattr(ncu, "profile_each", counts)
-    before = {"gpu": "H200", "device": "d", "date": "then", "times": [1],
-              "counters": [{"kernel": "02_im2col_gemm", "problem": "wide", "dram_bytes": 5}]}  # fmt: skip
-    seen = calibrate_model.measured(["02"], "dram", before, 7.0)
-    assert asked == [([convlab.problem(SMALL).label, "wide"], 7.0)]  # what is known comes last
-    assert seen["times"] == [1] and seen["date"] == "then"
-    kept, new = seen["counters"]
-    assert kept == before["counters"][0] and new["problem"] == convlab.problem(SMALL).label
-    assert [new[name] for name in calibrate_model.DRAM] == [6.0] * 3
-    times = calibrate_model.measured(["02"], None, before)["times"]
-    assert [row["measured_ms"] for row in times] == [500.0] * 2
-    with pytest.raises(ProblemError, match="name another file"):
-        calibrate_model.measured(["02"], "dram", before | {"gpu": "A100"})
 
 
 BLOCKS = {  # a rung, a problem of which not all blocks run, their order
@@ -600,6 +573,7 @@ def test_the_ladder_is_predicted_in_its_order_and_within_a_factor(monkeypatch) -
     measured = {row["kernel"]: row["measured_ms"]
                 for row in sorted(on_square, key=lambda row: row["measured_ms"])
                 if "@" not in row["kernel"]}  # fmt: skip
+    measured = dict(list(measured.items())[:: 1 if DEEP else 2])
     times = {
         name: convlab.inspect(name, "square", gpu="H200", engine="sim").predicted.ms
         for name in measured

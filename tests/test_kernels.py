@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -31,15 +30,14 @@ from convlab.words.catalog import catalog, parse_header
 from convlab.words.errors import BuildError, LaunchError, UnsupportedError
 from convlab.words.problem import Problem, problems
 from tests.drawn import EDGES, FILTERS, generated
-from tests.suites import needs_nvcc
+from tests.suites import DEEP, needs_nvcc
 
 RUNGS = catalog()
 HEADERS = {path: parse_header(path.read_text(), path) for path in RUNGS}
 AWKWARD = problems("awkward")
-# For a new rung, CONVLAB_DEEP=1: twenty times as many generated problems, each awkward one and each
+# For a new rung, CONVLAB_DEEP=1: forty times as many generated problems, each awkward one and each
 # setting, traced, of each tunable both half and twice its default, nvcc for both architectures, each
 # test for each rung.
-DEEP = bool(os.environ.get("CONVLAB_DEEP"))
 ENGINES = {"sim": [], "cuda": [pytest.mark.gpu]}  # and their marks
 # Another rung's file with one word set, as 15b's: on the simulator its generated problems will do.
 TWINS = [path for path in RUNGS if re.search(r'#include "\w+\.cu"', path.read_text()) and not DEEP]
@@ -84,7 +82,8 @@ EACH_TUNABLE = pytest.mark.parametrize(("path", "engine", "name", "default"), [
     pytest.param(path, engine, name, int(default), id=f"{path.stem}@{name}-{engine}", marks=marks)
     for engine, marks in ENGINES.items()
     for path in RUNGS
-    for name, default in tunables(path.read_text()).items()
+    for place, (name, default) in enumerate(tunables(path.read_text()).items())
+    if engine == "cuda" or turn(path, place, 2)
 ])  # fmt: skip
 
 
@@ -198,7 +197,7 @@ def assert_right_or_declined(kernel: Kernel, problem: Problem, seed: int) -> Non
 
 
 @on("sim")
-@fuzz(60_000, examples=300 if DEEP else 15)
+@fuzz(60_000, examples=300 if DEEP else 8)
 def test_generated_problems(kernel: Kernel, problem: Problem, seed: int) -> None:
     """All are compared; what only a trace sees is looked for in a part of them, it takes longer."""
     assert_right_or_declined(untraced(kernel.path) if seed % 8 else kernel, problem, seed)
@@ -241,13 +240,13 @@ def test_generated_problems_reach_every_option() -> None:
     pytest.param(each.values[0], place, id=f"{each.id}-{problem.label}")
     for each in every("sim", but=TWINS)
     for place, problem in enumerate(AWKWARD)
-    if turn(each.values[0][0], place, 4)
+    if turn(each.values[0][0], place, 8)
 ])  # fmt: skip
 @unless_declined
 def test_awkward_problems(kernel: Kernel, place: int) -> None:
-    """A rung is on every fourth; half of these are traced, the others are compared."""
+    """A rung is on every eighth; half of these are traced, the others are compared."""
     problem = AWKWARD[place]
-    if problem.N > 1000 or not turn(kernel.path, place, 8):  # a race is seen on fewer images
+    if problem.N > 1000 or not turn(kernel.path, place, 16):  # a race is seen on fewer images
         assert_right(untraced(kernel.path), problem)
         return
     report = convlab.check(kernel, problem, scale=None)
@@ -363,7 +362,7 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
 def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
     hosts = settings.hosts(kernel, ())
     for place, (problem, setting) in enumerate(itertools.product(hosts, settings.SETTINGS)):
-        if kernel.simulated and not turn(kernel.path, place, 2):
+        if kernel.simulated and not turn(kernel.path, place, 4):
             continue
         if 4 * problem.gemm_k > settings.SHARED and setting is not settings.SETTINGS[-1]:
             continue  # the default check leaves it out, too
@@ -468,9 +467,9 @@ def test_nvcc_compiles_without_spills(path: Path) -> None:
     assert all(0 < each.registers <= 255 and each.spilled <= 8 for each in said.entries)
 
 
-# Those that state how old a GPU may be; where CONVLAB_DEEP is set, all that are for any.
+# The first that states how old a GPU may be; where CONVLAB_DEEP is set, all that are for any.
 OLDER = [path for path, header in HEADERS.items()
-         if not header.arch and (DEEP or "sm >= 80" in header.supports and path not in TWINS)]  # fmt: skip
+         if not header.arch and (DEEP or "sm >= 80" in header.supports)][: None if DEEP else 1]  # fmt: skip
 
 
 @needs_nvcc

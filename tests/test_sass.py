@@ -12,7 +12,7 @@ from convlab.run.data import inputs
 from convlab.why import flow, sass, work
 from convlab.words import catalog
 from convlab.words.errors import BuildError
-from tests.suites import ENTRY, FOLDER, needs_tools
+from tests.suites import ENTRY, FOLDER, cubin, needs_tools
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
 SAMPLE = (FOLDER / "mul.sass").read_text()
@@ -242,8 +242,8 @@ def test_real_disassembly_of_the_first_rung(arch: str, there: bool, tmp_path: Pa
     """Also of a source that is in no file."""
     path = catalog.find("01_direct")
     source = build.Source(path.read_text(), path.stem, path if there else None)
-    cubin, log = build.cubin(source, arch, tmp_path)
-    (f,) = sass.functions(cubin.read_bytes(), log, source.label)
+    made, log = cubin(source, arch, tmp_path)
+    (f,) = sass.functions(made.read_bytes(), log, source.label)
     assert f.name == "conv2d_direct" and 16 <= f.registers <= 64
     mix = f.mix(f.hot_loop)
     assert mix["FFMA"] >= 1 and mix["LDG.32"] == 2 * mix["FFMA"]

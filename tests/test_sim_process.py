@@ -17,7 +17,7 @@ from convlab.machine import toolchain
 from convlab.words.errors import BuildError, LaunchError
 from convlab.words.format import parse_format
 from convlab.words.problem import Problem
-from tests.suites import FOLDER
+from tests.suites import DEEP, FOLDER
 
 KERNEL = (FOLDER / "apart.cu").read_text()
 
@@ -150,7 +150,7 @@ OWN, CUDAS = (sorted(path.name for path in folder.glob("*.h"))
               for folder in (sim.RUNTIME.parent, sim.INCLUDE))  # fmt: skip
 # In orders that mean nothing; each alone, which takes ten times as long, where CONVLAB_DEEP is set.
 NAMES = {"in order": OWN, "backwards": OWN[::-1], "CUDA's": sorted(CUDAS, key=lambda n: n[::-1])}
-if os.environ.get("CONVLAB_DEEP"):
+if DEEP:
     NAMES = {name: [name] for name in OWN + CUDAS}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from ..machine import cache, toolchain
 from ..machine.cache import Build, Made
-from ..machine.compile import Source, compile_error, compile_library, name_of, plain
+from ..machine.compile import Source, compile_library, name_of, plain
 from ..sim import library as simulated
 from ..words.catalog import KERNEL_DIR, parse_header
 from ..words.errors import BuildError
@@ -72,14 +72,6 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
 
     parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
     return replace(cache.build(name_of(source, f"sm_{arch}", parts), make), flags=tuple(flags))
-
-
-def cubin(source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None):
-    """Compile device code for "80" or "90a"; return its path, and what ``ptxas -v`` said of it."""
-    done = device_code(source, arch, folder, defines)
-    if done.returncode:
-        raise compile_error(source, done.stdout + done.stderr)
-    return (folder / "kernel.cubin").rename(folder / f"{source.name}-sm_{arch}.cubin"), done.stderr
 
 
 def device_code(

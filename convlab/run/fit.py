@@ -10,7 +10,7 @@ from ..words.problem import Problem
 from .runnable import Runnable
 
 SPARE_BYTES = 4 << 30  # what a check may take beside x, w, y, and x and w once more
-SIM_MACS = 40_000_000  # what a problem is scaled down to on the simulator: about two seconds
+SIM_MACS = 20_000_000  # what a problem is scaled down to on the simulator: about a second
 _SIM_MACS_PER_SECOND = 25e6  # with all traffic counted, a plain kernel, two cores
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import re
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..machine import toolchain
+from ..machine import cache, toolchain
+from ..machine.cache import Made
 from ..words.errors import BuildError
 
 # What an opcode is counted as, the first pattern that fits; "" is its own name and its width.
@@ -213,21 +214,26 @@ def demangled(symbol: str) -> str:
 def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
     """Return the functions of a cubin, by what ``ptxas -v`` said; for `label` see `parse`.
 
-    Raises BuildError without nvdisasm.
+    What nvdisasm made of it before is found. Raises BuildError without nvdisasm.
     """
     nvdisasm = toolchain.find("nvdisasm")
     if nvdisasm is None:
         raise BuildError(
             "no nvdisasm: `pip install -r requirements.txt` brings it, as does a CUDA toolkit"
         )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(nvdisasm), "-gi", file.name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"nvdisasm cannot read a cubin: {done.stderr.strip()[:200]}")
-    return resources(log, parse(done.stdout, label))
+
+    def make(folder: Path) -> Made:
+        (folder / "kernel.cubin").write_bytes(cubin)
+        command = [str(nvdisasm), "-gi", "kernel.cubin"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"nvdisasm cannot read a cubin: {done.stderr.strip()[:200]}")
+        (folder / "kernel.sass").write_text(done.stdout)
+        return Made(folder / "kernel.sass", (), ())
+
+    digest = hashlib.sha256(cubin + toolchain.identity(nvdisasm).encode()).hexdigest()
+    made = cache.build(f"{Path(label).stem[:80]}-sass-{digest[:16]}", make)
+    return resources(log, parse(made.library.read_text(), label))
 
 
 def resources(log: str, code: Mapping[str, list[Instruction]]) -> tuple[Function, ...]:

@@ -72,13 +72,14 @@ def _pass(body: Sequence[Instruction], of_load: float, rounds: int) -> dict[int,
     """Waits in the last of some rounds of a loop."""
     ready: dict[str, float] = {}
     now, waited = 0.0, {}
-    for i in rounds * list(body):
-        reads, writes = registers(i)
+    for i, (reads, writes), cycles in rounds * [
+        (i, registers(i), latency(i.opcode, of_load)) for i in body
+    ]:
         at = max([now, *(ready[name] for name in reads if name in ready)])
         extra = {"branch": BRANCH, "barrier": BARRIER}.get(i.kind, 0)
         waited[i.address] = at - now + extra
         now = at + 1 + extra
-        ready |= dict.fromkeys(writes, at + latency(i.opcode, of_load))
+        ready |= dict.fromkeys(writes, at + cycles)
     return waited
 
 

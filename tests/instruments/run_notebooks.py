@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import nbformat
@@ -50,7 +50,7 @@ def names() -> list[str]:
 
 @contextlib.contextmanager
 def executed(
-    name: str, timeout: float = 600, before: str = ""
+    name: str, timeout: float = 600, before: str = "", instead: Mapping[str, str] | None = None
 ) -> Iterator[tuple[NotebookNode, NotebookClient]]:
     """Run a notebook from a fresh kernel; yield it, cleaned, and the client, its kernel alive.
 
@@ -62,13 +62,23 @@ def executed(
         Seconds that one cell may take.
     before
         Code that the kernel runs before the first cell.
+    instead
+        What stands in the places of texts of code cells, each of which is there once; pictures are
+        left as large as they are then.
 
     Raises
     ------
+    ValueError
+        A text of `instead` is not there, or more than once.
     CellExecutionError
         A cell raised.
     """
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    for old, new in (instead or {}).items():
+        found = [c for c in notebook.cells if c.cell_type == "code" and old in c.source]
+        if len(found) != 1 or found[0].source.count(old) != 1:
+            raise ValueError(f"{name} does not have {old!r} once")
+        found[0].source = found[0].source.replace(old, new)
     client = NotebookClient(
         notebook,
         timeout=timeout,
@@ -83,14 +93,14 @@ def executed(
             notebook.cells[0] = first  # whose place the client gave to what it ran
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
-        clean(notebook)
+        clean(notebook, instead is None)
         yield notebook, client
 
 
-def clean(notebook: NotebookNode) -> None:
+def clean(notebook: NotebookNode, pictures: bool = True) -> None:
     """Remove what changes from run to run or means nothing later: times, widgets, progress bars.
 
-    Execution counts become 1, 2, ... in the order of the cells.
+    Execution counts become 1, 2, ... in the order of the cells, and `pictures` small.
     """
     notebook.metadata = nbformat.from_dict(_METADATA)
     count = 0
@@ -106,7 +116,7 @@ def clean(notebook: NotebookNode) -> None:
                 output.execution_count = count
             if "metadata" in output:
                 output.metadata = nbformat.from_dict({})
-            if "image/png" in output.get("data", {}):
+            if pictures and "image/png" in output.get("data", {}):
                 output.data["image/png"] = _small(output.data["image/png"])
 
 

@@ -141,7 +141,7 @@ void Worker::run_block(uint64_t number) {
     warps.assign((threads + 31) / 32, Warp{});
     copies.assign(copies.empty() ? 0 : threads, {});
     async = {};
-    if (g_trace) log.resize(size_t(threads) * kLog);
+    if (g_trace && threads > logs) log.reset(new Access[size_t(logs = threads) * kLog]);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};
         fibers[i].index = launch->thread_of(unsigned(i));

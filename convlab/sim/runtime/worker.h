@@ -21,7 +21,8 @@ struct Worker {
     std::vector<char*> free_stacks, reserved;  // what was, for stacks: each with what lies below
     const bool crowded;  // one of many workers: see new_stack
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
-    std::vector<Access> log;  // [thread][kLog]
+    std::unique_ptr<Access[]> log;  // [thread][kLog], unwritten: what is not used takes no memory
+    int logs = 0;                   // of so many threads
     Access *here = nullptr, *here_end = nullptr;  // the current thread's part of it: used, whole
     std::vector<Site> sites;
     struct Slot {
