@@ -482,6 +482,7 @@ class Shared:
 
         def fills() -> None:
             os.setsid()
+            cache._known.clear()
             os.environ.update({key: str(value) for key, value in variables.items()})
             try:
                 there.send(value(load(path, engine="sim")))

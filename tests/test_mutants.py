@@ -38,7 +38,7 @@ def caught_on(engine: str) -> pytest.MarkDecorator:
         alike: dict[tuple, list[Mutant]] = {}
         for mutant in sorted(by_mistake.values(), key=chosen.index):
             alike.setdefault((mutant.rung, mutant.sim), []).append(mutant)
-        chosen = [mutant for some in alike.values() for mutant in some[::-8]]
+        chosen = [mutant for some in alike.values() for mutant in some[::8]]
     return pytest.mark.parametrize("mutant", chosen, ids=lambda mutant: mutant.name)
 
 
