@@ -1,6 +1,6 @@
 """The bars that were set for the tensor cores before the rungs were written: reached or missed, and why.
 
-    python -m tests.instruments.bars [--write tests/instruments/bars.md]
+    python -m tests.instruments.bars [--write FILE]
 
 On a Hopper GPU with ncu, some three minutes. A bar is a multiple of cuDNN's speed in the same class, on NCHW;
 for halves on the better of its layouts. Of the quickest right rung of each, what the hardware counted.
@@ -8,6 +8,7 @@ for halves on the better of its layouts. Of the quickest right rung of each, wha
 
 import argparse
 import datetime
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,9 @@ def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
     calls = [(load(rung, engine="cuda"), each) for rung, each in zip(rungs, posed, strict=True)]
     metrics = [*COUNTERS, "dram_read_bytes", "dram_write_bytes", "nanoseconds"]
     for frame in ncu.profile_each(calls, metrics):
+        if frame.empty:  # it failed under ncu, which told why
+            yield dict.fromkeys(f"{name} %" for name in COUNTERS)
+            continue
         row = frame.loc[frame["nanoseconds"].idxmax()]
         moved = row["dram_read_bytes"] + row["dram_write_bytes"]
         yield {f"{name} %": f"{row[name]:.0f}" for name in COUNTERS} | {
@@ -102,9 +106,16 @@ def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def told(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield rows, and print each: minutes are lost where a later part fails."""
+    for row in rows:
+        print(row, file=sys.stderr, flush=True)
+        yield row
+
+
 def page() -> str:
     """The bars, the counters of all, and what the warps wait for."""
-    bars = pd.DataFrame(measured())
+    bars = pd.DataFrame(told(measured()))
     posed = [problem(bar.problem) for bar in BARS]
     named = bars[["problem", "class", "rung"]]
     counters = named.join(pd.DataFrame(counted(list(bars["rung"]), posed)))
@@ -113,7 +124,7 @@ def page() -> str:
         for bar, rung in zip(BARS, bars["rung"], strict=True)
         if rung in roles.KERNELS and bar.problem in ("square", "wide")
     ]
-    made = f"{describe()}; {datetime.date.today()}, by `python -m {__spec__.name} --write tests/instruments/bars.md`."
+    made = f"{describe()}; {datetime.date.today()}, by `python -m {__spec__.name}`."
     return "\n".join([
         "Median times in ms, the L2 cold; inputs NCHW, and already channels_last.", "", laid(bars), "",
         "What the hardware counted: shares of the most that it can, over the whole launch.", "",
