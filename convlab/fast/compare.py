@@ -246,6 +246,12 @@ def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
         pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no compiler
 
 
+def cudnn_of(kernel: Runnable) -> str:
+    """Name cuDNN in a kernel's class and layout."""
+    last = {"NCHW": "", "NHWC": ":channels_last"}[kernel.format.x.layout]
+    return f"cudnn:{kernel.precision}{last}"
+
+
 def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Runnable]:
     """Turn what was asked for into runnables, each once, nothing built yet; baselines come last."""
     if kernels is None:
@@ -254,8 +260,7 @@ def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Ru
         kernels = [kernels]
     loaded = side_by_side(arguments.several(kernels, "kernels"), engine)
     if baselines is None:
-        last = {"NCHW": "", "NHWC": ":channels_last"}  # the library in the same class and layout
-        own = (f"cudnn:{k.precision}{last[k.format.x.layout]}" for k in loaded if not k.library)
+        own = (cudnn_of(kernel) for kernel in loaded if not kernel.library)
         on_gpu = any(k.device.type == "cuda" for k in loaded)
         baselines = list(dict.fromkeys([*BASELINES, *own])) if on_gpu else ()
     loaded = side_by_side([*loaded, *arguments.several(baselines, "baselines")], engine)

@@ -155,13 +155,13 @@ def compile_library(
         raise compile_error(source, str(error)) from None
     (library,) = folder.glob("*.so")
     if entry and entry not in exported(library):
-        found = re.search(rf"\b{entry}\s*\(", uncommented(source.text))
-        line = source.text.count("\n", 0, found.start()) + 1 if found else 0
+        where = ""
+        if found := re.search(rf"\b{entry}\s*\(", uncommented(source.text)):
+            line = source.text.count("\n", 0, found.start()) + 1
+            where = f". Line {line} has no CONVLAB_ENTRY"
         raise BuildError(
             f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
-            f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh"
-            + f". Line {line} has no CONVLAB_ENTRY"
-            * bool(found)
+            f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh{where}"
         )
     if entry == "conv2d":
         _must_fit(source)

@@ -202,9 +202,7 @@ def demangled(symbol: str) -> str:
     demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     demangle.restype = ctypes.c_char_p
     text = (demangle(symbol.strip().encode(), None, None, None) or symbol.strip().encode()).decode()
-    text = re.sub(
-        r"(\(anonymous namespace\)|<unnamed>)::", "", text
-    )  # as the library and ncu write
+    text = re.sub(r"(\(anonymous namespace\)|<unnamed>)::", "", text)  # the library's, and ncu's
     text = text.replace("true", "1").replace("false", "0")
     text = re.sub(r"\((?:\w+ )?\w+\)(?=-?\d)|(?<=\d)u?l?l?(?=[,>])", "", text)
     head = re.match(r"(?:(?:void|auto)\s+)?([\w:]+)(?:<([^()]*)>)?", text)

@@ -26,6 +26,7 @@ from matplotlib.patheffects import withStroke
 from PIL import Image
 
 import convlab
+from convlab.fast.compare import cudnn_of
 from convlab.show import plot
 from convlab.show.plot import Chart
 from convlab.words.catalog import find
@@ -127,8 +128,7 @@ def share(path: Path, rows: Path) -> None:
         for name, row in times.items():
             if ":" in name:
                 continue
-            layout = convlab.load(name, engine="sim").format.x.layout
-            base = times.get(f"cudnn:{row['class']}{':channels_last' * (layout == 'NHWC')}")
+            base = times.get(cudnn_of(convlab.load(name, engine="sim")))
             if base is not None:
                 label = f"{row['title']} ({row['class']})"
                 speeds.setdefault(label, [float("nan")] * len(results))

@@ -70,8 +70,8 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     Launch launch;
     launch.name = name, launch.number = g_launch;
     launch.grid = grid, launch.block = block;
-    if (dependent) launch.ahead = ahead.number, launch.grid_ahead = ahead.grid;
-    if (dependent) launch.block_ahead = ahead.block;
+    launch.grid_ahead = ahead.grid, launch.block_ahead = ahead.block;
+    if (dependent) launch.ahead = ahead.number;
     ahead = {g_launch, grid, block};
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
