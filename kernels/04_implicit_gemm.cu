@@ -10,8 +10,8 @@
 // epilogue: bias, relu
 // supports: everything
 // limits: Two divisions and a test of the borders for each element of a tile; nothing is multiplied
-//       while a tile is loaded, but by other blocks. It needs no workspace, but is slower than 02
-//       for that; it is here as the step to 05, where the indices are found ahead.
+//       while a tile is loaded, but by other blocks; nvcc does not unroll the last loop: sums pass
+//       through local memory. Slower than 02, without its workspace; it is here as the step to 05.
 #include "convlab.cuh"
 
 #ifndef BM

@@ -223,9 +223,18 @@ def test_laying_out_the_filter_counts():
 # --- kernel="auto" -------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def cudnns_precision():
+    """Sets torch's, which `allow_tf32`, the older way, sets too; it is no attribute to patch."""
+    conv = torch.backends.cudnn.conv
+    before = conv.fp32_precision
+    yield lambda precision: setattr(conv, "fp32_precision", precision)
+    conv.fp32_precision = before
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_auto_is_a_convolution_with_gradients(device, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee")
+def test_auto_is_a_convolution_with_gradients(device, cudnns_precision):
+    cudnns_precision("ieee")
     theirs = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding="same"), torch.nn.Conv2d(8, 8, 3, groups=8),
         torch.nn.Conv2d(8, 4, 1, stride=2, padding_mode="circular", padding=1),
@@ -261,13 +270,12 @@ def test_what_auto_takes_is_told():
         convlab.nn.choices(model, x, kernel="auto:fp23")
 
 
-def test_auto_takes_torchs_class_and_each_shape_its_own(gpu, monkeypatch):
+def test_auto_takes_torchs_class_and_each_shape_its_own(gpu, cudnns_precision):
     auto, wide, deep = Auto("sim"), problem("wide"), problem("kernelbench.82_depthwise")
-    conv = torch.backends.cudnn.conv  # which `allow_tf32`, the older one, sets too
-    monkeypatch.setattr(conv, "fp32_precision", "tf32")
+    cudnns_precision("tf32")
     assert auto.choice(wide).name == "12_wgmma_vector_reads"
     assert auto.choice(wide) is auto.choice(wide) and auto.choice(deep).name == "06_depthwise"
-    monkeypatch.setattr(conv, "fp32_precision", "ieee")
+    cudnns_precision("ieee")
     assert auto.choice(wide).name == "13_wgmma_3xtf32"
 
 

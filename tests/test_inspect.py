@@ -324,7 +324,7 @@ def test_bytes_of_dram_that_the_model_cannot_know_are_not_told(monkeypatch) -> N
     source = convlab.load("01_direct").source.replace(
         "int64_t(blockIdx.x) * kThreads", "int64_t(blockIdx.x * 37u % gridDim.x) * kThreads"
     )
-    tiny = replace(GPUS["H200"], l2_bytes=100_000)
+    tiny = replace(GPUS["H200"], l2_bytes=400_000)
     mixed = convlab.compile(source, name="mixed", engine="sim")
     found, plain = (convlab.inspect(k, BLOCKS["01"][0], gpu=tiny, engine="sim")
                     for k in (mixed, "01_direct"))  # fmt: skip

@@ -87,7 +87,7 @@ class Child:
 
         The limit, in seconds, counts from when the script says that it has begun; past it, or
         `START_LIMIT` before, `TimedOut` is raised. Whatever happens here, Ctrl-C included, no
-        process is left that works on a request nobody waits for. The caller holds `lock`.
+        process is left that works on a request nobody waits for. One thread asks at a time.
         """
         try:
             for again in (True, False):  # it may have ended since the last request
@@ -150,6 +150,11 @@ class Child:
             for _ in range(256):  # 16 MiB; all of it is there, unless something still prints
                 if not stream.relay():
                     break
+
+    def interrupt(self) -> None:
+        """End the process, so that another thread's request ends, too: it has `Died`."""
+        with contextlib.suppress(OSError, AttributeError):  # it may be ending, or not there
+            _hang_up(self._connection)
 
     @property
     def printed(self) -> str:
@@ -215,11 +220,16 @@ def _kill_below(process: int) -> None:
             os.kill(child, signal.SIGKILL)
 
 
+def _hang_up(connection: Connection) -> None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)  # whoever else has a copy of this end
+
+
 def _end(process: subprocess.Popen, connection: Connection) -> None:
     """Hang up on a process, wait for it, and kill its session where that does not end it in time."""
     # it sees that at once, but then waits for what a driver's call may hold back even from SIGKILL
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)  # whoever else has a copy of this end
+    with contextlib.suppress(OSError):
+        _hang_up(connection)
     connection.close()
     try:
         process.wait(timeout=STOP_LIMIT)

@@ -9,12 +9,15 @@ in a process of its own, so that what it breaks is not the caller's.
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
+from .. import sim
 from ..machine.progress import bar as progress_bar
 from ..run import build as builds
 from ..run import worker
@@ -39,7 +42,7 @@ _SHRINK_SECONDS = 20.0
 _INT = 1 << 31  # elements that an int counts
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)  # one that is declared
 _LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
-_MANY = 500_000  # outputs: so is one of so many, without looking for races
+_MANY = 60_000  # outputs: so is one of so many, without looking for races
 _ONCE = "run once, untraced: longer than {:,}, or of over {:,} outputs"
 _SIM_OUTPUTS = 4_000_000  # minutes for some kernels
 _FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
@@ -164,6 +167,7 @@ class _Run:
         kernel = kernel.limited(setting.workspace) if setting.workspace else kernel
         given = (kernel, problem, self.seed, notes, setting)
         try:
+            kernel.accept(problem)
             if self._isolate and worker.can_cross(*given):
                 return worker.call(examine, *given, time_limit=kernel.time_limit)
             with explained(kernel.name):
@@ -180,28 +184,59 @@ class _Run:
             error.problem = problem
             raise
 
-    def short(self, problem: Problem) -> Report:
-        """Run one of the default check: a long one once, where it is simulated."""
-        if self.kernel.simulated and _is_long(problem):
-            return self(problem, ONCE, self.kernel.untraced(), (_ONCE.format(_LONG, _MANY),))
-        return self(problem)
+    def short(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
+        """Run one of the default check: a long one once, untraced, where it is simulated."""
+        if self.kernel.simulated and _is_long(problem) and setting is not SPARSE:
+            once = ONCE if setting is ORDINARY else setting
+            return self(problem, once, self.kernel.untraced(), (_ONCE.format(_LONG, _MANY),))
+        return self(problem, setting)
 
     def attempt(
         self, one: Callable[[Problem], Report], problem: Problem, setting: Setting = ORDINARY
-    ) -> Report:
+    ) -> Report | str:
         """Return what `one` does, and a report, too, where the kernel fails to run.
 
-        Raises UnsupportedError where it says that it does not do the problem, which is no mistake.
+        Where it says that it does not do the problem, which is no mistake, return what it says.
         """
         started = time.perf_counter()
         try:
             return one(problem)
+        except UnsupportedError as error:
+            return str(error)
         except LaunchError as error:
             declines = not error.kind and (setting.offset or setting is SPARSE)
             if declines or error.kind == "too little workspace":
-                raise UnsupportedError(error.args[0].split(": load(")[0]) from None
+                return error.args[0].split(": load(")[0]
             self.lost += time.perf_counter() - started
             return failed(self.kernel, problem, error, setting)
+
+    @contextmanager
+    def each(
+        self, attempts: Iterable[Callable[[], Report | str]]
+    ) -> Iterator[Iterator[Report | str]]:
+        """Give what each attempt returns, in their order, until faults have taken too long.
+
+        Simulated ones run several at a time.
+        """
+
+        def in_time(found: Iterable[Report | str]) -> Iterator[Report | str]:
+            for one in found:
+                yield one
+                if self.lost > _FAULT_SECONDS:
+                    return
+
+        if not self.kernel.simulated:
+            yield in_time(attempt() for attempt in attempts)
+            return
+        with ThreadPoolExecutor(sim.AT_ONCE) as pool:
+            under_way = [pool.submit(attempt) for attempt in attempts]
+            try:
+                yield in_time(one.result() for one in under_way)
+            finally:  # early, after faults or at an interrupt: nobody waits for the others
+                pool.shutdown(wait=False, cancel_futures=True)
+                while not all(one.done() for one in under_way):
+                    sim.interrupt()
+                    time.sleep(0.02)
 
 
 def _by_default(run: _Run, count: int, progress: bool) -> Reports:
@@ -212,15 +247,16 @@ def _by_default(run: _Run, count: int, progress: bool) -> Reports:
     drawn = _drawn(kernel, count, run.seed)
     what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {run.seed}"
     found = _check_set(run, run.short, chosen + drawn, (what,), progress)
-    special: list[tuple[Problem, Sequence[Setting]]] = []
+    special: list[Iterable[tuple[Problem, Setting]]] = []
     if "conv2d_workspace" in source:
-        several = map(named_problem, _IN_CHUNKS)
-        special += [(on, IN_CHUNKS) for on in several if not kernel.unsupported(on)]
+        chunked = map(named_problem, _IN_CHUNKS)
+        special.append(product([on for on in chunked if not kernel.unsupported(on)], IN_CHUNKS))
     for on in settings.hosts(kernel, [r.problem for r in found]) if source else ():
-        special.append((on, SETTINGS[-1:] if 4 * on.gemm_k > settings.SHARED else SETTINGS))
-    special += [(on, [SPARSE]) for on in settings.sparse(kernel)]
-    for on, several in special:
-        found = _in_settings(run, on, found, several) if found.ok else found
+        some = SETTINGS[-1:] if 4 * on.gemm_k > settings.SHARED else SETTINGS
+        special.append(product([on], some))
+    special.append(product(settings.sparse(kernel), [SPARSE]))
+    for several in special:
+        found = _in_settings(run, found, [*several]) if found.ok else found
     x, y = (max((math.prod(getattr(r.problem, shape)) for r in found), default=0)
             for shape in ("x_shape", "y_shape"))  # fmt: skip
     if source and min(x, y) < _INT:
@@ -265,19 +301,19 @@ def _check_set(
     name, reports, tried = run.kernel.name, [], {}
     skipped: list[tuple[Problem, str]] = []
     smallest = None
-    with progress_bar(problems, desc=name, disable=not progress, leave=False) as bar:
-        for done, problem in enumerate(bar, 1):
-            try:
-                reports.append(run.attempt(one, problem))
-            except UnsupportedError as error:
-                skipped.append((problem, str(error)))
-                continue
-            if not reports[-1].ok:
-                bar.set_postfix_str(f"{sum(not report.ok for report in reports)} wrong")
-            if run.lost > _FAULT_SECONDS:
-                left = len(problems) - done
-                notes += (f"{left} problems left out: faults took {run.lost:.0f} s",)
-                break
+    attempts = [partial(run.attempt, one, problem) for problem in problems]
+    with progress_bar(total=len(problems), desc=name, disable=not progress, leave=False) as bar:
+        with run.each(attempts) as found:
+            for problem, report in zip(problems, found):
+                bar.update()
+                if isinstance(report, str):
+                    skipped.append((problem, report))
+                    continue
+                reports.append(report)
+                if not report.ok:
+                    bar.set_postfix_str(f"{sum(not report.ok for report in reports)} wrong")
+        if left := len(problems) - len(reports) - len(skipped):
+            notes += (f"{left} problems left out: faults took {run.lost:.0f} s",)
         if wrong := [report for report in reports if not report.ok]:
             bar.set_description(f"{name}: shrinking")
             least = min(wrong, key=_rank)
@@ -297,10 +333,10 @@ def _shrunk(
     def fails(problem: Problem) -> bool:  # in the same way: a worker that died is no race
         if run.lost > _FAULT_SECONDS or time.perf_counter() > until:
             return False
-        try:
-            found = tried[problem] = run.attempt(one, problem)
-        except UnsupportedError:
+        found = run.attempt(one, problem)
+        if isinstance(found, str):
             return False
+        tried[problem] = found
         told = least.fault is None and any(f.error and f.line for f in found.findings)
         return not found.ok and (found.fault == least.fault or told)  # or tells where
 
@@ -308,14 +344,20 @@ def _shrunk(
     return tried.get(smallest, least), tried
 
 
-def _in_settings(run: _Run, problem: Problem, found: Reports, chosen: Sequence[Setting]) -> Reports:
-    """Add the reports of a kernel that is right so far in some settings, on one problem."""
+def _in_settings(run: _Run, found: Reports, chosen: Sequence[tuple[Problem, Setting]]) -> Reports:
+    """Add the reports of a kernel that is right so far in settings, each on a problem."""
     reports, declined = [], []
-    for setting in chosen:
-        try:
-            reports.append(run.attempt(partial(run, setting=setting), problem, setting))
-        except UnsupportedError as error:
-            declined.append((problem, str(error)))
+    attempts = [partial(run.attempt, partial(run.short, setting=setting), problem, setting)
+                for problem, setting in chosen]  # fmt: skip
+    with run.each(attempts) as each:
+        for (problem, _), report in zip(chosen, each):
+            if isinstance(report, str):
+                declined.append((problem, report))
+            else:
+                reports.append(report)
     wrong = next((report for report in reports if not report.ok), None)
-    return replace(found, reports=(*found.reports, *reports), smallest=wrong,
+    left, notes = len(chosen) - len(reports) - len(declined), found.notes
+    if left:
+        notes += (f"{left} settings left out: faults took {run.lost:.0f} s",)
+    return replace(found, reports=(*found.reports, *reports), smallest=wrong, notes=notes,
                    skipped=(*found.skipped, *declined))  # fmt: skip

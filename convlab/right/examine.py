@@ -35,7 +35,7 @@ ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
 _SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
 _SPARSE_SECONDS = 20.0  # of a sparse x; after them nothing is said of it
-_SLEEP_CYCLES = 10_000_000  # of a GPU's clock, before a launch: some 5 ms
+_SLEEP_CYCLES = 2_000_000  # of a GPU's clock, before a launch: some 1 ms
 
 
 def examine(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..words.errors import LaunchError, UnsupportedError
+from ..words.errors import LaunchError
 from ..words.problem import Problem
 from . import op
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
@@ -69,8 +69,7 @@ class Function(Runnable):
         allocate: Allocate = empty,
     ) -> Launch:  # fmt: skip
         """Return what calls it; `allocate` is ignored, the function allocates for itself."""
-        if reason := self.unsupported(problem):
-            raise UnsupportedError(f"{self.name} cannot do {problem.label}: {reason}")
+        self.accept(problem)
         return FunctionLaunch(self, problem, (x, w, bias))
 
 

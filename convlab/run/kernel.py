@@ -23,7 +23,7 @@ from ..machine.cache import Build, stamp
 from ..show.excerpt import Excerpt, excerpt
 from ..words import arguments as valid
 from ..words import catalog
-from ..words.errors import CatalogError, ProblemError, UnsupportedError
+from ..words.errors import CatalogError, ProblemError
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
 from . import build as builds
@@ -188,8 +188,7 @@ class Kernel(op.Called):
         problem = named_problem(problem)
         require(self, x, w, bias)
         match(problem, x, w, bias)
-        if reason := self.unsupported(problem):
-            raise UnsupportedError(self._refusal(problem, reason))
+        self.accept(problem)
         stored = self.format
         bias = None if bias is None else stored.bias.place(bias)
         inputs = (stored.x.place(x), stored.w.place(w), bias)
@@ -211,7 +210,7 @@ class Kernel(op.Called):
             return False
         return _has_printf(self.source) and not torch.cuda.is_current_stream_capturing()
 
-    def _refusal(self, problem: Problem, reason: str) -> str:
+    def _instead(self, problem: Problem) -> str:
         able = []
         for path in catalog.catalog():
             other = Kernel(path.stem, path, None, Options(self.engine))
@@ -219,8 +218,7 @@ class Kernel(op.Called):
                 same = other.path != self.path and other.format == self.format
                 if same and other.unsupported(problem) is None:
                     able.append(other.name)
-        offer = f"use {', '.join(able)}" if able else "no other of its format can"
-        return f"{self.name} cannot do {problem.label}: {reason}; {offer}"
+        return f"; use {', '.join(able)}" if able else "; no other of its format can"
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, engine={self.engine!r})"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..words.errors import ConvlabError, LaunchError
+from ..words.errors import ConvlabError, LaunchError, UnsupportedError
 from ..words.format import FLOAT32, Format, Storage
 from ..words.problem import Problem
 
@@ -152,6 +152,16 @@ class Runnable:
     def unsupported(self, problem: Problem) -> str | None:
         """Return why it cannot do a problem, or None."""
         return None
+
+    def accept(self, problem: Problem) -> None:
+        """Raise UnsupportedError where it cannot do a problem."""
+        if reason := self.unsupported(problem):
+            text = f"{self.name} cannot do {problem.label}: {reason}{self._instead(problem)}"
+            raise UnsupportedError(text)
+
+    def _instead(self, problem: Problem) -> str:
+        """What to use for a problem that it cannot do, as the end of a sentence."""
+        return ""
 
     def untraced(self) -> Runnable:
         """Itself, without what the simulator counts and looks for: several times as fast there."""

@@ -18,6 +18,7 @@ import json
 import math
 import mmap
 import os
+import queue
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ from .trace import COUNTERS, Trace
 
 __all__ = [
     "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "TIME_LIMIT", "Arena", "Array", "Finding",
-    "Trace", "build", "compiler", "rewrite", "runtime", "simulate",
+    "Trace", "build", "compiler", "interrupt", "rewrite", "runtime", "simulate",
 ]  # fmt: skip
 
 SM = 90  # the simulated GPU's compute capability, and
@@ -46,7 +47,27 @@ STALL_LIMIT = 20.0  # of them, without one block that comes to its end; more whe
 _OUT_OF_TIME = 78  # the exit status of a run that took longer
 # Names of the indices of a convolution's tensors, in torch's order; others have none.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
-_host = child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"])
+AT_ONCE = min(4, len(os.sched_getaffinity(0)))  # launches, of as many threads that ask for them
+_hosts = [child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"])
+          for _ in range(AT_ONCE)]  # fmt: skip
+_free: queue.LifoQueue[child.Child]  # of them, those that nobody asks; the last one has started
+
+
+def _all_free() -> None:
+    global _free
+    _free = queue.LifoQueue()
+    for host in _hosts:
+        _free.put(host)
+
+
+_all_free()
+os.register_at_fork(after_in_child=_all_free)
+
+
+def interrupt() -> None:
+    """End all launches that other threads wait for; they raise a LaunchError."""
+    for host in _hosts:
+        host.interrupt()
 
 
 class Arena:
@@ -138,16 +159,17 @@ def simulate(
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
     }  # fmt: skip
-    started = time.perf_counter()
-    try:
-        with _host.lock:  # the child ends itself in time, and says where it was
-            reply = json.loads(_host.ask(json.dumps(request).encode(), time_limit + 5))
+    host, started = _free.get(), time.perf_counter()
+    try:  # the child ends itself in time, and says where it was
+        reply = json.loads(host.ask(json.dumps(request).encode(), time_limit + 5))
     except child.TimedOut:
         reply = {"status": _OUT_OF_TIME, "report": ""}
     except child.Died as died:
         raise _ended(label, str(died)) from None
     except OSError as error:
         raise LaunchError(f"the simulator's process did not start: {error}") from error
+    finally:
+        _free.put(host)
     done = Trace(reply["report"], library, arena.arrays, time.perf_counter() - started)
     error = _failure(done, reply["status"], label, source, request)
     if error is not None:

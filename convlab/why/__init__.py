@@ -106,6 +106,12 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
         whole = lines.groupby("space")["units"].transform("sum")
         lines["share"] = lines["units"] / whole.where(whole > 0, 1)
     called = called or [Call(function) for function in functions]
+    notes += [
+        f"{f.name} keeps {f.stack} bytes of each thread in local memory, which is DRAM behind the "
+        f"caches: arrays whose indices the compiler does not know (unroll the loop), or {f.spill_bytes} "
+        "bytes for want of registers"
+        for f in (call.function for call in called) if f.stack
+    ]  # fmt: skip
     floor = floor_seconds(problem, kernel.precision, best, kernel.format)
     least = kernel.format.min_bytes(problem)
     file, text = kernel.file.code

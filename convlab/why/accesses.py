@@ -13,7 +13,7 @@ import pandas as pd
 from ..run.kernel import Kernel, load
 from ..show.plot import Chart
 from ..words.arguments import several, whole
-from ..words.errors import ProblemError, UnsupportedError
+from ..words.errors import ProblemError
 from ..words.format import Storage
 from ..words.problem import Problem
 from ..words.problem import problem as named_problem
@@ -57,8 +57,7 @@ def accesses(
     block = tuple(whole(n, "each of block's x, y, z", least=0) for n in several(block, "block"))
     if len(block) != 3:
         raise ProblemError(f"block is {block}: give it as (x, y, z)")
-    if reason := kernel.unsupported(problem):
-        raise UnsupportedError(f"{kernel.name} cannot do {problem.label}: {reason}")
+    kernel.accept(problem)
     which = -1 if warp is None else whole(warp, "warp", least=0)
     trace = simulate(kernel, problem, record=(*block, which, LIMIT))
     launches = trace.launches

@@ -7,10 +7,11 @@ part how many blocks ago that was (its distance), and what blocks of a window to
 window that fills the cache is the longest distance that hits (Xiang et al., "HOTL: a higher order
 theory of locality", ASPLOS 2013). Nothing is fitted.
 
-Not known is how much of an L2 of two partitions serves data that all SMs read: between a half and
-all of it; nor how much of what is written is still there at the end: half a megabyte is, more was
-not measured. Both ends are worked out; where they are too far apart, or where the
-order is not known and reuse between blocks may matter, there is no number.
+Not known is how much of an L2 of two partitions serves data that all SMs read, or keeps to the end
+what was written (as large a part of what it holds as of all that moves): between a half and all of
+it; whether blocks that run at a time keep in step; and how much of what threads have in local memory
+leaves it. Both ends are worked out; where they are too far apart, or where the order is not known
+and reuse between blocks may matter, there is no number.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ from .flow import Call, Rows, asked
 from .order import Order, learn
 
 AIM = 1.5  # a number is given if it is within this factor of both ends
-SHARES = (1.0, 0.5)  # of the L2 that may keep what all SMs read
-_STAYS = 1 / 64  # of the L2: so little is not written back before a launch ends
+SHARES = (1.0, 0.5)  # of the L2 that may keep what all SMs read, and what is written
 _FETCHED = 64  # bytes that a miss fetches at least
 _TOUCHES = 6_000_000  # that are looked at, at most
 _WINDOWS = 3
@@ -103,10 +103,15 @@ def traffic(
     fetched, order, unknown = (loads, loads), None, ""
     if loads + stores > min(SHARES) * cache:
         fetched, order, unknown = _fetched(problem, format, gpu, counted, call, once, loads)
-    kept = min(stores, cache * stores / (fetched[0] + stores)) if stores else 0.0
-    ends = fetched[0] + stores - kept, fetched[1] + (stores if stores > _STAYS * cache else 0.0)
+    kept = [min(stores, share * cache * stores / (size + stores)) if stores else 0.0
+            for share, size in zip(SHARES, fetched, strict=True)]  # fmt: skip
+    local = call.function.stack * 32.0 * call.warps * call.blocks / len(launches)
+    local = max(0.0, local - min(SHARES) * cache)
+    ends = fetched[0] + stores - kept[0], fetched[1] + stores - kept[1] + 2 * local
     low, high = (len(launches) * end for end in ends)
-    if fetched[1] <= AIM * fetched[0]:
+    if local:
+        unknown = "arrays of each thread's own lie in memory, and how much of them stays in the L2"
+    elif fetched[1] <= AIM * fetched[0]:
         unknown = "it depends on how much of what is written stays in the L2"
     return Traffic(low, high, str(order or ""), unknown, len(launches) * (loads + stores))
 
@@ -266,7 +271,9 @@ class _Blocks:
             count *= 4
         fetched = []
         for size in sizes:
-            hits = max(int(np.searchsorted(filled, size)), wave)  # up to this distance
+            hits = int(np.searchsorted(filled, size))  # up to this distance
+            if size == max(sizes):
+                hits = max(hits, wave)  # if all that runs at a time keeps in step
             reads = sum(curve[min(hits, len(curve) - 1)] for name, curve in curves.items()
                         if name != "y")  # fmt: skip
             fetched.append(float(reads) * self.blocks)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -54,7 +54,7 @@ _FORBIDDEN = (
 
 
 def profile_each(
-    calls: Sequence[tuple[Kernel, Problem]], metrics: Iterable[str] = METRICS,
+    calls: Sequence[tuple[Kernel, Problem]], metrics: Mapping[str, str] = METRICS,
     time_limit: float = TIME_LIMIT,
 ) -> list[pd.DataFrame]:  # fmt: skip
     """Count several calls in one process: few metrics take one pass. See `read_csv`.
@@ -76,7 +76,7 @@ def profile_each(
         command = [
             str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
             "--profile-from-start", "off", "--target-processes", "application-only",
-            "--metrics", ",".join(METRICS[name] for name in metrics),
+            "--metrics", ",".join(metrics.values()),
             sys.executable, "-m", "convlab.why.ncu", str(asked),
         ]  # fmt: skip
         root = str(Path(__file__).parents[2])
@@ -88,7 +88,7 @@ def profile_each(
             raise LaunchError(
                 f"ncu did not finish within {time_limit:g} s; give a smaller problem"
             ) from None
-    counters, refused = read_csv(done.stdout), refusal(done.stdout + done.stderr)
+    counters, refused = read_csv(done.stdout, metrics), refusal(done.stdout + done.stderr)
     if counters.empty or refused:
         last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
         raise LaunchError(refused or f"ncu counted nothing: {(last or ['no output'])[0].strip()}")
@@ -112,7 +112,7 @@ def refusal(output: str) -> str | None:
     return f"ncu failed: {errors[0].removeprefix('==ERROR==').strip()}" if errors else None
 
 
-def read_csv(output: str) -> pd.DataFrame:
+def read_csv(output: str, metrics: Mapping[str, str] = METRICS) -> pd.DataFrame:
     """Read what ``ncu --csv --page raw --print-units base`` printed; empty if there is no table.
 
     The table is a header, perhaps a row of units, and a row for each launch; other lines may stand
@@ -127,7 +127,7 @@ def read_csv(output: str) -> pd.DataFrame:
         {"function": table["Kernel Name"].map(demangled), "grid": table["Grid Size"],
          "block": table["Block Size"]}
         | {name: pd.to_numeric(table[metric].str.replace(",", ""), errors="coerce")
-           for name, metric in METRICS.items() if metric in table}
+           for name, metric in metrics.items() if metric in table}
     )  # fmt: skip
 
 

@@ -92,9 +92,9 @@ def measured() -> Iterator[dict[str, Any]]:
 
 def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
     """Yield what ncu counts of each rung on its problem, in its one large launch."""
-    ncu.METRICS.update(COUNTERS)
     calls = [(load(rung, engine="cuda"), each) for rung, each in zip(rungs, posed, strict=True)]
-    metrics = [*COUNTERS, "dram_read_bytes", "dram_write_bytes", "nanoseconds"]
+    known = ("dram_read_bytes", "dram_write_bytes", "nanoseconds")
+    metrics = COUNTERS | {name: ncu.METRICS[name] for name in known}
     for frame in ncu.profile_each(calls, metrics):
         if frame.empty:  # it failed under ncu, which told why
             yield dict.fromkeys(f"{name} %" for name in COUNTERS)

@@ -48,7 +48,7 @@ GRID = [
     for overlap in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0)
 ]
 FACTOR = 1.5  # the aim: within this factor of the measured time
-DRAM = ("dram_read_bytes", "dram_write_bytes", "l2_bytes")
+DRAM = {n: ncu.METRICS[n] for n in ("dram_read_bytes", "dram_write_bytes", "l2_bytes")}
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
@@ -208,7 +208,7 @@ def dram_table(rows: list[dict], source: str) -> str:
     ]
     for row in rows:
         off = "-" if row["predicted"] is None else f"{row['predicted'] / row['dram_bytes']:.2f}"
-        parts = [shown(row.get(name)) for name in DRAM[:2]]
+        parts = [shown(row.get(name)) for name in [*DRAM][:2]]
         lines.append(
             f"| {row['kernel']} | {row['problem']} | {shown(row['predicted'])} | "
             f"{shown(row['dram_bytes'])} | {off} | {' | '.join(parts)} | "

@@ -11,6 +11,7 @@ void sim_partial_warp(unsigned came);
 void sim_bulk_wait_read(unsigned newest);
 void sim_wgmma_wait(unsigned newest);
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
+void sim_mma(float* d, const float* a, const float* b);
 }
 
 // What needs no more than the runtime is the runtime's own function.
@@ -30,44 +31,10 @@ __forceinline__ uint32_t round_bf16(float low, float high) {
 __forceinline__ uint32_t round_fp16(float low, float high) {
     return sim::Half::narrow(low) | uint32_t(sim::Half::narrow(high)) << 16;
 }
-namespace sim {
-inline float truncate_tf32(float value) {  // what a tensor core sees of a number
-    return bits<float>(bits<unsigned>(value) & 0xffffe000);
-}
-}  // namespace sim
 
 // ---- mma.sync -----------------------------------------------------------------------------
-// Sums are of the simulator's own precision, better than a tensor core's, which truncates.
-namespace sim {
-struct Fragments {
-    float* d;
-    const float *a, *b;
-    unsigned came;  // the lanes that took part
-};
-inline void mma_step(void** arguments, unsigned came) {
-    for (int l = 0; l < 32; ++l)
-        if (came >> l & 1) static_cast<Fragments*>(arguments[l])->came = came;
-    if (~came) return;
-    auto lane = [=](int i) { return *static_cast<Fragments*>(arguments[i]); };
-    float a[16][8], b[8][8];
-    for (int l = 0; l < 32; ++l) {
-        int g = l / 4, t = l % 4;
-        for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][t + i / 2 * 4] = truncate_tf32(lane(l).a[i]);
-        for (int i = 0; i < 2; ++i) b[t + 4 * i][g] = truncate_tf32(lane(l).b[i]);
-    }
-    for (int l = 0; l < 32; ++l)
-        for (int i = 0; i < 4; ++i) {
-            int row = l / 4 + i / 2 * 8, column = l % 4 * 2 + i % 2;
-            double sum = lane(l).d[i];
-            for (int k = 0; k < 8; ++k) sum += double(a[row][k]) * b[k][column];
-            lane(l).d[i] = float(sum);
-        }
-}
-}  // namespace sim
 __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
-    sim::Fragments mine{d, a, b, 0};
-    sim_collective(0xffffffffu, sim::mma_step, &mine);
-    if (~mine.came) sim_partial_warp(mine.came);
+    sim_mma(d, a, b);
 }
 
 // ---- stmatrix, cp.async -------------------------------------------------------------------

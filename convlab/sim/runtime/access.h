@@ -79,6 +79,8 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
 // then, and nothing to be looked for.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
                            bool ordered) {
+    bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
+    if (!placed && address >= 1 << 16 && !pending.address && !fibers[current].acquires) return;
     const Slot& slot = site_of[first_slot(pc)];
     if (slot.pc == pc && !g_schedule && here != here_end && !pending.address) {
         const Site& s = sites[slot.index];

@@ -255,11 +255,16 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
             examine_proxy(core, 128, pc, "wgmma");
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
             const auto* words = reinterpret_cast<const uint32_t*>(core);
-            for (int i = 0, half = type == 't' ? 4 : 8; i < 8 * half; ++i)
-                to[row - first + i / half][quad * half + i % half] =
-                    type == 'b' ? sim::Bfloat16::widen(halves[i])
-                    : type == 'f' ? sim::Half::widen(halves[i])
-                    : sim::bits<float>(words[i] & 0xffffe000);
+            for (int i = 0; i < 8; ++i) {  // 16 bytes of a row
+                float* into = &to[row - first + i][quad * (type == 't' ? 4 : 8)];
+                if (type == 't')
+                    for (int j = 0; j < 4; ++j)
+                        into[j] = sim::bits<float>(words[4 * i + j] & 0xffffe000);
+                else if (type == 'b')
+                    for (int j = 0; j < 8; ++j) into[j] = sim::Bfloat16::widen(halves[8 * i + j]);
+                else
+                    for (int j = 0; j < 8; ++j) into[j] = sim::Half::widen(halves[8 * i + j]);
+            }
             if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
                 reading.back().to += 128;
             else
@@ -297,13 +302,16 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
     auto& [a, b, transposed] = *operands;
     wgmma_operand(first.a, current / 32 % 4 * 16, 16, type, a, first.pc, group.reading);
     wgmma_operand(first.b, 0, first.n, type, b, first.pc, group.reading);
+    float odd = 0;  // NaN if b has an infinity or NaN; else zeros of a, as of padding, add nothing
     for (int j = 0; j < first.n; ++j)
-        for (int i = 0; i < k; ++i) transposed[i][j] = b[j][i];
+        for (int i = 0; i < k; ++i) odd += 0 * (transposed[i][j] = b[j][i]);
     for (int row = 0; row < 16; ++row) {
         float* sums = &chain->sums[size_t(row * first.n)];
         if (!first.accumulate) std::fill(sums, sums + first.n, 0.0f);
-        for (int i = 0; i < k; ++i)
+        for (int i = 0; i < k; ++i) {
+            if (a[row][i] == 0 && odd == 0) continue;
             for (int j = 0; j < first.n; ++j) sums[j] += a[row][i] * transposed[i][j];
+        }
     }
 }
 

@@ -4,9 +4,56 @@
 #include "async.h"
 #include "host.h"
 
+namespace {
+struct Fragments {  // of a 16 x 8 x 8 product, what a lane holds
+    float* d;
+    const float *a, *b;
+    unsigned came = 0;  // the lanes that took part
+};
+// Sums are of the simulator's own precision, better than a tensor core's, which truncates.
+void mma_step(void** arguments, unsigned came) {
+    typedef double Two __attribute__((vector_size(16)));
+    double a[16][8];
+    alignas(16) double b[8][8];
+    auto part = [&](int lane) -> Fragments& { return *static_cast<Fragments*>(arguments[lane]); };
+    auto seen = [](float value) {  // what a tensor core sees of a number
+        return double(sim::bits<float>(sim::bits<unsigned>(value) & 0xffffe000));
+    };
+    for (int l = 0; l < 32; ++l)
+        if (came >> l & 1) part(l).came = came;
+    if (~came) return;
+    for (int l = 0; l < 32; ++l) {
+        const Fragments& f = part(l);
+        int g = l / 4, t = l % 4;
+        for (int half : {0, 1}) {
+            a[g][t + 4 * half] = seen(f.a[2 * half]), a[g + 8][t + 4 * half] = seen(f.a[2 * half + 1]);
+            b[t + 4 * half][g] = seen(f.b[half]);
+        }
+    }
+    for (int l = 0; l < 32; l += 4)
+        for (int half : {0, 1}) {
+            Two sums[4];
+            for (int t = 0; t < 4; ++t) sums[t] = Two{part(l + t).d[2 * half], part(l + t).d[2 * half + 1]};
+#pragma GCC unroll 8
+            for (int k = 0; k < 8; ++k)
+#pragma GCC unroll 4
+                for (int t = 0; t < 4; ++t)
+                    sums[t] += a[l / 4 + 8 * half][k] * *reinterpret_cast<Two*>(&b[k][2 * t]);
+            for (int t = 0; t < 4; ++t)
+                for (int i : {0, 1}) part(l + t).d[2 * half + i] = float(sums[t][i]);
+        }
+}
+[[noreturn]] void partial_warp(unsigned came, uintptr_t pc) {
+    fault("warp mask", pc, "a warp multiplies with lanes 0x%08x only: all 32 must come", came);
+}
+}  // namespace
+
 extern "C" {
-void sim_partial_warp(unsigned came) {
-    fault("warp mask", CALLER, "a warp multiplies with lanes 0x%08x only: all 32 must come", came);
+void sim_partial_warp(unsigned came) { partial_warp(came, CALLER); }
+void sim_mma(float* d, const float* a, const float* b) {
+    Fragments mine{d, a, b};
+    t_worker->collective(0xffffffffu, mma_step, &mine, CALLER);
+    if (~mine.came) partial_warp(mine.came, CALLER);
 }
 uint32_t sim_shared_address(const void* pointer) {
     uintptr_t at = uintptr_t(pointer) - uintptr_t(t_worker->shared);
