@@ -418,14 +418,19 @@ good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
 print(next(host._process.pid for host in sim._hosts if host._process), flush=True)
 endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
-endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))
+if sys.argv[2] == "call":
+    endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))
+convlab.check(endless, [f"N=1,C=1,H=4,W={width},K=1,R=1,S=1" for width in range(4, 12)])
 """
 
 
+@pytest.mark.parametrize("what", ["call", "check"])  # the latter: several launches at a time
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
-def test_an_interrupt_stops_the_simulation_and_leaves_nothing(how: signal.Signals) -> None:
+def test_an_interrupt_stops_the_simulation_and_leaves_nothing(
+    how: signal.Signals, what: str
+) -> None:
     text = source('if (i == 0) printf("running\\n"); while (conv.N == 1) { if (y[0] == 3) break; }')
-    command, pipe = [sys.executable, "-c", HOLDS, text], subprocess.PIPE
+    command, pipe = [sys.executable, "-c", HOLDS, text, what], subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     end = threading.Timer(120, process.kill)  # whatever it waits for, nobody waits for it longer
     end.start()

@@ -17,8 +17,10 @@ COUNTERS = (
     "launches", "library_bytes",
 )  # fmt: skip
 # Of 32-byte sectors: those that each block touched, summed over the blocks; those that each launch
-# did. Then y's elements that a kernel wrote, and the operations of cuBLAS's products.
-_MORE_COUNTERS = ("block_sectors", "launch_sectors", "fresh_outputs", "library_flops")
+# did. Then y's elements that a kernel wrote, and of cuBLAS's products the operations,
+# and the bytes if each matrix moves once.
+_MORE_COUNTERS = ("block_sectors", "launch_sectors", "fresh_outputs", "library_flops",
+                  "library_once")  # fmt: skip
 _NAMES = (*COUNTERS, *_MORE_COUNTERS)
 _OF_A_LINE = ("requests", "units", "ideal_units", "lanes", "bytes")
 

@@ -103,11 +103,12 @@ def traffic(
     fetched, order, unknown = (loads, loads), None, ""
     if loads + stores > min(SHARES) * cache:
         fetched, order, unknown = _fetched(problem, format, gpu, counted, call, once, loads)
-    kept = [min(stores, share * cache * stores / (size + stores)) if stores else 0.0
-            for share, size in zip(SHARES, fetched, strict=True)]  # fmt: skip
     local = call.function.stack * 32.0 * call.warps * call.blocks / len(launches)
-    local = max(0.0, local - min(SHARES) * cache)
-    ends = fetched[0] + stores - kept[0], fetched[1] + stores - kept[1] + 2 * local
+    ends = []
+    for share, size, own in zip(SHARES, fetched, (0.0, local), strict=True):
+        written = stores + own
+        kept = min(1.0, share * cache / (size + written)) if written else 0.0
+        ends.append(size + (1 - kept) * (written + own))
     low, high = (len(launches) * end for end in ends)
     if local:
         unknown = "arrays of each thread's own lie in memory, and how much of them stays in the L2"

@@ -159,7 +159,11 @@ def predict(
     if library := counted.counters.get("library_bytes"):
         busy = problem.flops / rate  # tiles of 128x128, at a large product's rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
-        moved.append(Traffic(library, library, once=library))
+        least, unknown = (
+            counted.counters["library_once"],
+            "cuBLAS's tiles may find strips in the L2",
+        )
+        moved.append(Traffic(least, library, "", unknown, library))
     return Prediction(tuple(parts), Traffic.of(moved)) if parts else None
 
 

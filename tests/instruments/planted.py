@@ -686,7 +686,7 @@ TILE = _of(
     _m("filter_height_for_width", "the filter's height is used for its width",
        ("s < conv.S", "s < conv.R"), shipped=True),
     _m("dilation_of_height", "dilation_h is used for the width",
-       ("s * conv.dilation_w;", "s * conv.dilation_h;"), at=_STAGED[2:3], sim=FAULT, cuda=WRONG),
+       ("s * conv.dilation_w;", "s * conv.dilation_h;")),
     _m("stride_in_corner_only", "the stride moves the tile, not the pixels in it",
        ("q * conv.stride_w - conv.pad_w + s", "q0 * conv.stride_w + q - q0 - conv.pad_w + s")),
     _m("bias_within_group", "the bias is indexed within the group",

@@ -81,6 +81,7 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
     uint64_t tiles_m = uint64_t(m + 127) / 128, tiles_n = uint64_t(n + 127) / 128;
     g_counters.library_bytes += 4 * uint64_t(batch) *
                                 (tiles_n * m * k + tiles_m * n * k + uint64_t(m) * n);
+    g_counters.library_once += 4 * uint64_t(batch) * (uint64_t(m) * k + uint64_t(k) * n + uint64_t(m) * n);
     g_counters.library_flops += 2 * uint64_t(batch) * m * n * k;
     ++g_counters.launches;
     return CUBLAS_STATUS_SUCCESS;
