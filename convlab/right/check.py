@@ -63,6 +63,7 @@ def check(
 
     A kernel on a GPU runs in the worker process, unless it does not pickle or was loaded with
     ``isolate=False``: what it breaks is a LaunchError then, and the caller's GPU context lives on.
+    Simulated problems of a set run several at a time, as many as there are cores, at most four.
     Beside a simulated run nvcc, where it is there, compiles the kernel too: what it refuses, or a
     GPU would by what it says, is wrong; what it warns of is a warning.
 

@@ -118,7 +118,7 @@ def numbers() -> dict[str, tuple[int, int, int]]:
     top = [p for p in PACKAGE.iterdir() if p.name[:2] != "__"]
     top += [PACKAGE / "__init__.py", PACKAGE / "__main__.py"]
     return {
-        "Python in convlab/, all lines": (lines(*python), 16990, 9500),
+        "Python in convlab/, all lines": (lines(*python), 17000, 9500),
         "C++ of the simulator, all lines": (lines(*cpp), 4500, 2800),
         "largest Python file": (max(map(lines, python)), 400, 400),
         "entries at the top of convlab/": (len(top), 12, 12),
