@@ -159,11 +159,8 @@ def predict(
     if library := counted.counters.get("library_bytes"):
         busy = problem.flops / rate  # tiles of 128x128, at a large product's rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library / bandwidth}, busy))
-        least, unknown = (
-            counted.counters["library_once"],
-            "cuBLAS's tiles may find strips in the L2",
-        )
-        moved.append(Traffic(least, library, "", unknown, library))
+        least, why = counted.counters["library_once"], "cuBLAS's tiles may find strips in the L2"
+        moved.append(Traffic(least, library, unknown=why, once=library))
     return Prediction(tuple(parts), Traffic.of(moved)) if parts else None
 
 

@@ -243,6 +243,11 @@ bool Worker::warp_met(void* argument, uintptr_t pc) {
     return std::exchange(async.warps[current / 32].met, false);
 }
 
+// What a tensor core sees of a number.
+inline float seen_as_tf32(float value) {
+    return sim::bits<float>(sim::bits<unsigned>(value) & 0xffffe000);
+}
+
 // Rows of an operand: twice 16 bytes, of 8 numbers in TF32 ('t') or of 16 in bf16 or fp16.
 void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
@@ -254,12 +259,12 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
             examine_proxy(core, 128, pc, "wgmma");
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
-            const auto* words = reinterpret_cast<const uint32_t*>(core);
+            const auto* words = reinterpret_cast<const float*>(core);
             for (int i = 0; i < 8; ++i) {  // 16 bytes of a row
                 float* into = &to[row - first + i][quad * (type == 't' ? 4 : 8)];
                 if (type == 't')
                     for (int j = 0; j < 4; ++j)
-                        into[j] = sim::bits<float>(words[4 * i + j] & 0xffffe000);
+                        into[j] = seen_as_tf32(words[4 * i + j]);
                 else if (type == 'b')
                     for (int j = 0; j < 8; ++j) into[j] = sim::Bfloat16::widen(halves[8 * i + j]);
                 else

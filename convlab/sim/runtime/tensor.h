@@ -16,9 +16,6 @@ void mma_step(void** arguments, unsigned came) {
     double a[16][8];
     alignas(16) double b[8][8];
     auto part = [&](int lane) -> Fragments& { return *static_cast<Fragments*>(arguments[lane]); };
-    auto seen = [](float value) {  // what a tensor core sees of a number
-        return double(sim::bits<float>(sim::bits<unsigned>(value) & 0xffffe000));
-    };
     for (int l = 0; l < 32; ++l)
         if (came >> l & 1) part(l).came = came;
     if (~came) return;
@@ -26,8 +23,9 @@ void mma_step(void** arguments, unsigned came) {
         const Fragments& f = part(l);
         int g = l / 4, t = l % 4;
         for (int half : {0, 1}) {
-            a[g][t + 4 * half] = seen(f.a[2 * half]), a[g + 8][t + 4 * half] = seen(f.a[2 * half + 1]);
-            b[t + 4 * half][g] = seen(f.b[half]);
+            a[g][t + 4 * half] = seen_as_tf32(f.a[2 * half]);
+            a[g + 8][t + 4 * half] = seen_as_tf32(f.a[2 * half + 1]);
+            b[t + 4 * half][g] = seen_as_tf32(f.b[half]);
         }
     }
     for (int l = 0; l < 32; l += 4)
