@@ -9,37 +9,54 @@
 >>> convlab.inspect(kernel, "square").listing()    # why: what each source line costs
 >>> convlab.best("square", "tf32")                 # which kernel for this problem, or the library
 
-In a notebook, ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab`` (`convlab.use.magics`).
-Importing compiles nothing and touches no GPU.
+In a notebook, ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab``.
+Importing convlab compiles nothing, touches no GPU and does not import torch: each name is imported
+when it is first used. ``convlab/README.md`` says how the package is built.
 """
 
-import os
-import sys
+import importlib
+from typing import Any
 
-_SCRIPT = os.path.join(os.path.dirname(sys.executable), "convlab")  # as pip installs it
-_MODULE = sys.argv[:1] == ["-m"] and "-m convlab " in " ".join([*sys.orig_argv, ""])
-if not _MODULE and sys.argv[:1] != [_SCRIPT]:  # which read their words before torch is imported
-    from . import nn
-    from .fast.ab import ab
-    from .fast.best import best
-    from .fast.compare import compare
-    from .fast.receipts import load_result
-    from .fast.sweep import sweep
-    from .right.check import check
-    from .run.kernel import Kernel, compile, load
-    from .why import access_map, inspect
-    from .words import errors
-    from .words.problem import Problem, problem, problems
+from .core import rooms
+
+# The public names of the core, and the module that has each. Rooms add theirs in ``room.toml``.
+_CORE = {
+    "Kernel": "kernel.kernel",
+    "Problem": "problem.problem",
+    "ab": "timing.ab",
+    "check": "correctness.check",
+    "compare": "timing.compare",
+    "compile": "kernel.kernel",
+    "load": "kernel.kernel",
+    "problem": "problem.problem",
+    "problems": "problem.problem",
+}
+
+__all__ = sorted([*_CORE, "errors", *rooms.names("name")])
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name == "errors":
+        return importlib.import_module(".core.errors", __name__)
+    if name in _CORE:
+        value = getattr(importlib.import_module(f".core.{_CORE[name]}", __name__), name)
+    else:
+        value = rooms.provided("name", name)
+    if value is None:
+        raise AttributeError(f"convlab has no {name!r}; it has {', '.join(__all__)}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names too that were not used yet."""
+    return sorted({*globals(), *__all__})
 
 
 def load_ipython_extension(shell: object) -> None:
     """Register the notebook's magics: ``%load_ext convlab``."""
-    from .use.magics import register  # IPython is there when this is called
-
+    register = rooms.provided("extension", "ipython")
+    if register is None:
+        raise ImportError("the magics are in convlab/notebook, which is not there")
     register(shell)
-
-
-__all__ = [
-    "Kernel", "Problem", "ab", "access_map", "best", "check", "compare", "compile", "errors",
-    "inspect", "load", "load_result", "nn", "problem", "problems", "sweep",
-]  # fmt: skip

@@ -11,14 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from .machine import child
-from .machine.child_process import adopt
-from .machine.progress import Lines
-from .use.grammar import parser, understood
-from .words.arguments import reason
-from .words.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
+from .commands.cli import parser, understood
+from .core.arguments import reason
+from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
+from .core.machine import child
+from .core.machine.child_process import adopt
+from .core.machine.progress import Lines
 
-RIGHT, WRONG, USAGE, DECLINED, INTERRUPTED = 0, 1, 2, 3, 130  # as `grammar.STATUS` tells
+# as `grammar.STATUS` tells
+RIGHT = 0
+WRONG = 1
+USAGE = 2
+DECLINED = 3
+INTERRUPTED = 130
 
 
 def command() -> NoReturn:
@@ -59,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
         try:
             asked = understood(asked)
-            from .use.answers import PLURAL, Told, answers, kept  # with torch
+            from .commands.answers import PLURAL, Told, answers, kept  # with torch
 
             for answer in answers(asked):
                 found.append(answer)

@@ -8,14 +8,23 @@ import sys
 import pytest
 import torch
 
-from convlab.run.kernel import Kernel
+from convlab.core.kernel.kernel import Kernel
 
 # What takes longest begins first; each of the last is one group, tens of seconds long.
 HEAVY = (
-    "test_browser", "test_notebooks", "test_magics", "test_build", "test_report_schema",
-    "test_install", "test_executors", "test_mutants", "test_default_check", "test_inspect",
-    "test_sim", "test_kernels",
-)  # fmt: skip
+    "test_browser",
+    "test_notebooks",
+    "test_magics",
+    "test_build",
+    "test_report_schema",
+    "test_install",
+    "test_executors",
+    "test_mutants",
+    "test_default_check",
+    "test_inspect",
+    "test_sim",
+    "test_kernels",
+)
 
 gc.set_threshold(100_000, 20, 20)  # of what runs here, a tenth was the collector's
 torch.set_num_threads(1)  # truths are small here, and the simulator has use for the cores
@@ -54,8 +63,13 @@ def _nvcc_where_it_is_the_subject(request: pytest.FixtureRequest):
 
 def _settings() -> list[object]:
     backends = torch.backends
-    settings = (backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul,
-                backends.mkldnn.conv, backends.mkldnn.matmul)  # fmt: skip
+    settings = (
+        backends.cudnn.conv,
+        backends.cudnn.rnn,
+        backends.cuda.matmul,
+        backends.mkldnn.conv,
+        backends.mkldnn.matmul,
+    )
     return [each.fp32_precision for each in settings]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from convlab.words.problem import Problem
+from convlab.core.problem.problem import Problem
 
 # Sizes where tiles end, and primes.
 EDGES = (1, 2, 3, 5, 7, 13, 15, 16, 17, 29, 31, 32, 33, 53, 127, 128, 129)
@@ -33,7 +33,10 @@ def generated(draw: st.DrawFn, macs: int, edges: tuple[int, ...] = EDGES) -> Pro
     P = pick(edges, (left := left // filters))
     Q = pick(edges, (left := left // P))
     N = draw(st.integers(0, min(3, max(1, left // Q))))
-    sizes, stride, padding, dilation = [], [], [], []
+    sizes = []
+    stride = []
+    padding = []
+    dilation = []
     for outputs, taps in ((P, R), (Q, S)):
         step = draw(st.integers(1, 4))
         spread = draw(st.integers(1, 3))
@@ -41,8 +44,20 @@ def generated(draw: st.DrawFn, macs: int, edges: tuple[int, ...] = EDGES) -> Pro
         around = draw(st.sampled_from((0, 1, extent // 2, extent + 1)))  # the last: past the filter
         unread = draw(st.integers(0, step - 1))
         sizes.append(max(1, (outputs - 1) * step + extent - 2 * around + unread))
-        stride.append(step), padding.append(around), dilation.append(spread)
+        stride.append(step)
+        padding.append(around)
+        dilation.append(spread)
     return Problem(
-        N, per_group * groups, *sizes, filters * groups, R, S, tuple(stride), tuple(padding),
-        tuple(dilation), groups, draw(st.booleans()), draw(st.booleans()),
-    )  # fmt: skip
+        N,
+        per_group * groups,
+        *sizes,
+        filters * groups,
+        R,
+        S,
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        groups,
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )

@@ -26,11 +26,11 @@ import pytest
 import torch
 
 import convlab
-from convlab.machine import toolchain
-from convlab.machine.compile import Source, compile_error
-from convlab.run import build
-from convlab.run.runnable import Launch
-from convlab.words.problem import Problem
+from convlab.core.build import build
+from convlab.core.build.compile import Source, compile_error
+from convlab.core.kernel.runnable import Launch
+from convlab.core.machine import toolchain
+from convlab.core.problem.problem import Problem
 
 FOLDER = Path(__file__).parent / "cuda"
 ENGINES = ["sim", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -116,8 +116,10 @@ class Suite:
             for pair in re.split(r"; (?=\w+: )", pairs):
                 key, _, found[key] = pair.partition(": ")
             self.cases[case] = found
-        arms = [f"    case {i}: {{ {case['launch'].strip()} break; }}"
-                for i, case in enumerate(self.cases.values())]  # fmt: skip
+        arms = [
+            f"    case {i}: {{ {case['launch'].strip()} break; }}"
+            for i, case in enumerate(self.cases.values())
+        ]
         self.source = text + ENTRY % "\n".join(arms)
 
     @functools.cache  # noqa: B019  (there are few suites, and they stay)
@@ -132,12 +134,14 @@ class Suite:
 
     def launch(self, name: str, arg: int = 0, engine: str = "sim") -> Launch:
         """Run one case; return the Launch."""
-        n, k = self.value(name, "x", "64", arg=arg), self.value(name, "k", "1")
+        n = self.value(name, "x", "64", arg=arg)
+        k = self.value(name, "k", "1")
         problem = Problem(1, 1, 1, n, k, 1, 1, dilation=(list(self.cases).index(name) + 1, arg + 1))
         kernel = self.compiled(engine)
         if "index out of bounds" in self.cases[name].get("fault", ""):
             kernel = kernel.untraced()  # see the flags in sim/library.py
-        x, w = inputs(n).reshape(1, 1, 1, n), inputs(k, seed=1).reshape(k, 1, 1, 1)
+        x = inputs(n).reshape(1, 1, 1, n)
+        w = inputs(k, seed=1).reshape(k, 1, 1, 1)
         launch = kernel.prepare(problem, x.to(kernel.device), w.to(kernel.device))
         launch()
         return launch
@@ -156,9 +160,12 @@ class Suite:
         """(suite, case, argument) of all, with readable ids."""
         return [
             pytest.param(
-                self, name, arg, id=f"{self.name}-{name}" + (f"-{arg}" if arg else ""),
+                self,
+                name,
+                arg,
+                id=f"{self.name}-{name}" + (f"-{arg}" if arg else ""),
                 marks=pytest.mark.xdist_group(self.name),  # it is compiled by one process
             )
             for name in self.cases
             for arg in np.atleast_1d(self.value(name, "args", "0")).tolist()
-        ]  # fmt: skip
+        ]

@@ -26,19 +26,33 @@ from types import MappingProxyType
 
 import torch
 
-from ..machine import child
-from ..machine.device import available_bytes
-from ..words.errors import LaunchError
-from ..words.format import FLOAT32, Format
+from ..core.errors import LaunchError
+from ..core.machine import child
+from ..core.machine.device import available_bytes
+from ..core.problem.format import FLOAT32, Format
 from .findings import INCLUDE, Array, Finding, describe, quoted
 from .library import RUNTIME, build, compiler, runtime
 from .rewrite import rewrite
 from .trace import COUNTERS, Trace
 
 __all__ = [
-    "COUNTERS", "INCLUDE", "RUNTIME", "SM", "SMEM", "TIME_LIMIT", "Arena", "Array", "Finding",
-    "Trace", "build", "compiler", "interrupt", "rewrite", "runtime", "simulate",
-]  # fmt: skip
+    "COUNTERS",
+    "INCLUDE",
+    "RUNTIME",
+    "SM",
+    "SMEM",
+    "TIME_LIMIT",
+    "Arena",
+    "Array",
+    "Finding",
+    "Trace",
+    "build",
+    "compiler",
+    "interrupt",
+    "rewrite",
+    "runtime",
+    "simulate",
+]
 
 SM = 90  # the simulated GPU's compute capability, and
 SMEM = 227 << 10  # the bytes of shared memory a block may opt into: an H200's
@@ -48,8 +62,9 @@ _OUT_OF_TIME = 78  # the exit status of a run that took longer
 # Names of the indices of a convolution's tensors, in torch's order; others have none.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
 AT_ONCE = min(4, len(os.sched_getaffinity(0)))  # launches, of as many threads that ask for them
-_hosts = [child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"])
-          for _ in range(AT_ONCE)]  # fmt: skip
+_hosts = [
+    child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"]) for _ in range(AT_ONCE)
+]
 _free: queue.LifoQueue[child.Child]  # of them, those that nobody asks; the last one has started
 
 
@@ -80,9 +95,12 @@ class Arena:
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...] | int], sparse: Collection[str] = (),
-        format: Format = FLOAT32, shifts: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+        self,
+        shapes: Mapping[str, tuple[int, ...] | int],
+        sparse: Collection[str] = (),
+        format: Format = FLOAT32,
+        shifts: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.buffers: dict[str, tuple[int, int]] = {}  # offset and bytes of each
         self.arrays: dict[str, Array] = {}  # how to name their elements
         self.tensors: dict[str, torch.Tensor] = {}  # views
@@ -126,9 +144,17 @@ class Arena:
 
 
 def simulate(
-    library: Path, problem: Sequence[int] | None, arena: Arena, *, label: str, source: Path | str,
-    trace: bool = True, schedule: int = 0, time_limit: float = TIME_LIMIT, **more: object,
-) -> Trace:  # fmt: skip
+    library: Path,
+    problem: Sequence[int] | None,
+    arena: Arena,
+    *,
+    label: str,
+    source: Path | str,
+    trace: bool = True,
+    schedule: int = 0,
+    time_limit: float = TIME_LIMIT,
+    **more: object,
+) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
 
     `problem` are the integers of ``ConvProblem``, in its order (None for `any_kernel`); `label` and
@@ -153,13 +179,19 @@ def simulate(
     that is more, without a block that comes to its end. Its ``findings`` are a list of `Finding`.
     """
     request = more | {
-        "library": str(library), "runtime": str(runtime()), "problem": problem, "trace": trace,
-        "schedule": schedule, "time_limit": time_limit,
-        "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6)), "memory": arena.path,
+        "library": str(library),
+        "runtime": str(runtime()),
+        "problem": problem,
+        "trace": trace,
+        "schedule": schedule,
+        "time_limit": time_limit,
+        "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6)),
+        "memory": arena.path,
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
-    }  # fmt: skip
-    host, started = _free.get(), time.perf_counter()
+    }
+    host = _free.get()
+    started = time.perf_counter()
     try:  # the child ends itself in time, and says where it was
         reply = json.loads(host.ask(json.dumps(request).encode(), time_limit + 5))
     except child.TimedOut:
@@ -216,7 +248,8 @@ def _ended(label: str, how: str) -> LaunchError:
 
 def _how_far(done: Trace, request: Mapping[str, object]) -> str:
     """How long it ran, how far it came by then, and what that may mean."""
-    limit, stall = request["time_limit"], request["stall_limit"]
+    limit = request["time_limit"]
+    stall = request["stall_limit"]
     how_long = f" within {limit:g} s"
     if done.stalled and stall < limit:
         how_long = f": no block came to its end for {stall:g} s"

@@ -7,16 +7,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..machine.compile import Source
-from ..words.errors import ProblemError
+from ..core.build.compile import Source
+from ..core.errors import ProblemError
 from . import TIME_LIMIT, Arena, Array, Trace, build, simulate
 
 
 def run(
-    source: str | Path, entry: str, *args: object, grid: int | tuple[int, ...],
-    block: int | tuple[int, ...], shared: int = 0, trace: bool = True, schedule: int = 0,
+    source: str | Path,
+    entry: str,
+    *args: object,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    shared: int = 0,
+    trace: bool = True,
+    schedule: int = 0,
     time_limit: float = TIME_LIMIT,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """Launch a kernel of a self-contained CUDA C++ text on the simulator.
 
     Parameters
@@ -70,10 +76,17 @@ def run(
         arena.arrays[key] = Array(tuple(tensor.shape), tensor.element_size())
         arena.tensors[key].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
     done = simulate(
-        built.library, None, arena, label=entry, source=path or text, trace=trace,
-        schedule=schedule, time_limit=time_limit, arguments=given,
+        built.library,
+        None,
+        arena,
+        label=entry,
+        source=path or text,
+        trace=trace,
+        schedule=schedule,
+        time_limit=time_limit,
+        arguments=given,
         shape=[*_three(grid, "grid"), *_three(block, "block"), int(shared)],
-    )  # fmt: skip
+    )
     for key, tensor in arrays.items():
         tensor.copy_(arena.tensors[key].view(tensor.dtype).view(tensor.shape))
     return done

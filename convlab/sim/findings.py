@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..machine import toolchain
-from ..machine.compile import unlinked
+from ..core.build.compile import unlinked
+from ..core.machine import toolchain
 
 INCLUDE = Path(__file__).parent / "include"
 SCREEN = 24  # lines that a report may have
@@ -18,7 +18,8 @@ SCREEN = 24  # lines that a report may have
 _ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
 _BYTE = re.compile(r"\bbyte (-?\d+) of ([^,:]+)")  # of dynamic shared memory: it has no extents
 _LATE = {"race": 1, "uninitialised read": 2}  # which often follow from what stands before them
-_INDEX, _OUTSIDE = "index out of bounds", ("global out of bounds", "shared out of bounds")
+_INDEX = "index out of bounds"
+_OUTSIDE = ("global out of bounds", "shared out of bounds")
 
 Triple = tuple[int, int, int]
 Place = tuple[str, int]  # file and line
@@ -98,9 +99,13 @@ class Array:
 
 
 def findings(
-    reports: Sequence[tuple[bool, list[str]]], counts: Sequence[int], tried: Collection[int],
-    library: Path, base: int, arrays: Mapping[str, Array],
-) -> list[Finding]:  # fmt: skip
+    reports: Sequence[tuple[bool, list[str]]],
+    counts: Sequence[int],
+    tried: Collection[int],
+    library: Path,
+    base: int,
+    arrays: Mapping[str, Array],
+) -> list[Finding]:
     """Read the runtime's ``fault`` and ``warning`` lines; what is one line of source is merged.
 
     ``tried`` are addresses of loads whose value only goes into an atomic of the same place: the
@@ -111,8 +116,10 @@ def findings(
     counts = [*counts, *[1] * len(reports)]  # of a run that was stopped there are none
     for count, (error, fields) in zip(counts, reports, strict=False):
         kind, pc, in_kernel, block, thread, other_pc, other_block, other_thread, text = fields
-        pc, other_pc = int(pc, 16), int(other_pc, 16)
-        here, other = place.get(pc), place.get(other_pc)
+        pc = int(pc, 16)
+        other_pc = int(other_pc, 16)
+        here = place.get(pc)
+        other = place.get(other_pc)
         if kind == "divergent barrier" and here == other:
             continue  # one line that the compiler has made two of
         if kind == "race" and "atomic" in text and {pc, other_pc} & set(tried):
@@ -216,10 +223,14 @@ def quoted(file: str | None, line: int | None, source: Path | str) -> list[str]:
         return []
     path = Path(file)
     if path.is_file():  # absolute: a header, or a kernel outside the catalog
-        name, text = path.name, path.read_text()
+        name = path.name
+        text = path.read_text()
     elif isinstance(source, Path):
-        name, text = source.name, source.read_text()
+        name = source.name
+        text = source.read_text()
     else:
-        name, text = path.name, source  # what the text was called when it was built
+        # what the text was called when it was built
+        name = path.name
+        text = source
     lines = text.splitlines()[line - 1 : line]
     return [f"  {name}:{line}:  {lines[0].strip() if lines else ''}"]

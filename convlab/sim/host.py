@@ -13,11 +13,11 @@ import os
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-import child_process as child  # ../machine/child_process.py, which runs this
+import child_process as child  # ../core/machine/child_process.py, which runs this
 
 _STREAM = 1 << 40  # not the default one
 _own: dict[bytes, tuple[int, int]] = {}  # address and bytes of the workspace and the plan
-abi = child.load(Path(__file__).parents[1] / "machine" / "abi.py")
+abi = child.load(Path(__file__).parents[1] / "core" / "kernel" / "abi.py")
 
 
 def serve(server) -> None:
@@ -122,7 +122,8 @@ def _earlier(
     need = entry.workspace(request["workspace_limit"])
     if need > request["workspace_limit"]:
         return
-    given, kept = dict(tensors), []
+    given = dict(tensors)
+    kept = []
     for name, address in tensors.items():
         if address is None:
             continue
@@ -136,7 +137,8 @@ def _earlier(
         others = numbers[size // 8 * 4 :] + numbers[: size // 8 * 4]
         if problem == request["problem"]:  # two change places: the ends, and the sum, stay
             i, j = (size // 4 * part // 7 * 4 for part in (3, 5))
-            one, other = numbers[i : i + 4], numbers[j : j + 4]
+            one = numbers[i : i + 4]
+            other = numbers[j : j + 4]
             others = numbers[:i] + other + numbers[i + 4 : j] + one + numbers[j + 4 :]
         _put(address, others, name != "y")
     _convolution(entry, need, runtime, *given.values())
@@ -146,7 +148,8 @@ def _earlier(
 
 def _put(address: int, numbers: bytes, constant: bool) -> None:
     """Write to a buffer; one that is `constant` for the kernel can be written to only here."""
-    protect, first = ctypes.CDLL(None).mprotect, address // mmap.PAGESIZE * mmap.PAGESIZE
+    protect = ctypes.CDLL(None).mprotect
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
     pages = c_void_p(first), c_size_t(address - first + len(numbers))
     protect(*pages, mmap.PROT_READ | mmap.PROT_WRITE)
     ctypes.memmove(address, numbers, len(numbers))
@@ -163,7 +166,9 @@ def _convolution(entry, need: int, runtime, x, w, bias, y) -> str | None:
             _own[name] = runtime.sim_map(name, -1, 0, size, 1), size
         return _own[name][0] if size else None
 
-    laid_out, workspace, error = own(b"plan", entry.plan()), own(b"workspace", need), None
+    laid_out = own(b"plan", entry.plan())
+    workspace = own(b"workspace", need)
+    error = None
     runtime.sim_host(c_void_p(_STREAM))  # the host's code, which may not touch the device's memory
     if laid_out:
         error = entry.prepare(w, laid_out, _STREAM)
@@ -182,18 +187,23 @@ def _convolution(entry, need: int, runtime, x, w, bias, y) -> str | None:
 
 class _Argument(ctypes.Structure):  # as sim::Argument in include/sim.h
     _fields_ = (
-        ("pointer", c_void_p), ("real", c_double), ("whole", ctypes.c_longlong), ("is_real", c_int),
-    )  # fmt: skip
+        ("pointer", c_void_p),
+        ("real", c_double),
+        ("whole", ctypes.c_longlong),
+        ("is_real", c_int),
+    )
 
 
 def _any_kernel(request: dict, library, buffer) -> str | None:
     """Call ``sim_entry`` with what was given for each parameter: a buffer's name or a number."""
     given = [
-        _Argument(pointer=buffer(a, 2)) if isinstance(a, str)
-        else _Argument(real=a, is_real=1) if isinstance(a, float)
+        _Argument(pointer=buffer(a, 2))
+        if isinstance(a, str)
+        else _Argument(real=a, is_real=1)
+        if isinstance(a, float)
         else _Argument(whole=a or 0)
         for a in request["arguments"]
-    ]  # fmt: skip
+    ]
     shape = (ctypes.c_uint * 8)(*request["shape"], len(given))
     library.sim_entry.restype = ctypes.c_char_p
     error = library.sim_entry((_Argument * len(given))(*given), shape)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..machine import cache, toolchain
-from ..machine.cache import Build, Made
-from ..machine.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
-from ..words.catalog import KERNEL_DIR
-from ..words.errors import BuildError
+from ..core.build import cache
+from ..core.build.cache import Build, Made
+from ..core.build.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
+from ..core.errors import BuildError
+from ..core.kernel.catalog import KERNEL_DIR
+from ..core.machine import toolchain
 from .findings import INCLUDE
 from .rewrite import rewrite
 
@@ -58,7 +59,8 @@ def compiler() -> Path:
     would be others than a GPU's.
     """
     found = toolchain.require_host_compiler()
-    told, release = toolchain.version(found), toolchain.gcc_release(found)
+    told = toolchain.version(found)
+    release = toolchain.gcc_release(found)
     if told != "unknown" and (release is None or release < toolchain.OLDEST_GCC):
         raise BuildError(
             f"{told} ({found}) cannot build for the simulator, which needs g++ "
@@ -86,12 +88,16 @@ def build(
         (folder / "first.h.gch").symlink_to(headers.library)
         try:
             made = compile_library(
-                source, folder, '#include "first.h"\n' + written.marked,
+                source,
+                folder,
+                '#include "first.h"\n' + written.marked,
                 # "cuda.h" is the one beside the source, where there is one
                 flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
                 include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
-                libraries=[linked], copies=copies, entry=entry,
-            )  # fmt: skip
+                libraries=[linked],
+                copies=copies,
+                entry=entry,
+            )
             return made._replace(read=tuple(dict.fromkeys([*made.read, *_first_headers()])))
         except BuildError as error:
             if not _NO_CUDA_HEADER.search(str(error)):
@@ -107,7 +113,8 @@ def build(
 
 def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
     """Put the local headers that hold CUDA C++ into a folder, as C++; return whose copy each is."""
-    headers, copies = source.headers(), {}
+    headers = source.headers()
+    copies = {}
     rewritten = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
     changed = {path for path, (_, text) in headers.items() if rewritten[path] != text}
     for path, (name, text) in headers.items():
@@ -141,7 +148,8 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
 
     def make(folder: Path) -> Made:
         compiler()
-        text, made = folder / "first.h", folder / "first.h.gch"
+        text = folder / "first.h"
+        made = folder / "first.h.gch"
         text.write_text(_FIRST)
         command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -168,9 +176,13 @@ def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
     def make(folder: Path) -> Made:
         compiler()
         return compile_library(
-            source, folder, source.marked, flags=_RUNTIME_FLAGS, include=[INCLUDE, RUNTIME.parent],
+            source,
+            folder,
+            source.marked,
+            flags=_RUNTIME_FLAGS,
+            include=[INCLUDE, RUNTIME.parent],
             libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
-        )  # fmt: skip
+        )
 
     parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), *(path.read_text() for path in read)]
     return name_of(source, "runtime", parts, home=""), make

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..machine import toolchain
+from ..core.machine import toolchain
 
 _HOOK = "__sanitizer_cov_trace_pc"
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(\S+)\s*(.*)")
@@ -44,7 +44,8 @@ def operations_by_block(disassembly: str) -> dict[int, int]:
     The keys are return addresses of the hook's calls, by which the runtime knows a block too.
     """
     blocks: dict[int, int] = {}
-    current, opens = None, False
+    current = None
+    opens = False
     for line in disassembly.splitlines():
         found = _INSTRUCTION.match(line)
         if found is None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ..words.errors import BuildError
+from ..core.errors import BuildError
 
 _BLANK = re.compile(
     r"""//[^\n]* | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | (?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'""",
@@ -80,7 +80,8 @@ def rewrite(source: str, where: str = "kernel") -> str:
             for word in _PTX.finditer(blank)
             if not _COMPILER_BARRIER.match(source, word.end())
         ]
-    at, declared = 0, {match.start("word"): match for match in _SHARED.finditer(blank)}
+    at = 0
+    declared = {match.start("word"): match for match in _SHARED.finditer(blank)}
     try:
         for word in re.finditer(r"\b__shared__\b", blank):
             at = word.start()
@@ -92,7 +93,8 @@ def rewrite(source: str, where: str = "kernel") -> str:
             at = opening.start()
             edits += _launch(blank, opening)
     except ValueError as error:
-        line, text = source.count("\n", 0, at) + 1, str(error)
+        line = source.count("\n", 0, at) + 1
+        text = str(error)
         raise BuildError(f"{where}:{line}: {text}", [(where, line, text)]) from None
     for start, end, text in sorted(edits, reverse=True):
         missing = source.count("\n", start, end) - text.count("\n")
@@ -108,21 +110,25 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
     if not parsed or "=" in parsed["type"]:
         raise ValueError(_READABLE)
     kind = " ".join(parsed["type"].split())
-    dynamic, inside = "extern" in whole.split(), _in_function(blank[: match.start()])
+    dynamic = "extern" in whole.split()
+    inside = _in_function(blank[: match.start()])
     pieces = []
     for declarator in [parsed["declarator"], *more]:
         named = _DECLARATOR.match(declarator)
         if not named:
             raise ValueError(_READABLE)
-        name, sizes, stars = named["name"], named["sizes"], "".join(named["stars"].split())
+        name = named["name"]
+        sizes = named["sizes"]
+        stars = "".join(named["stars"].split())
         alias = f"sim_{name}_t"
         if dynamic:  # s[][32]: its elements are rows of 32
             pieces.append(f"typedef {kind}{stars} {alias}{sizes.partition(']')[2]};")
             pieces.append(
-                f"{alias}* {name} = ({alias}*)sim_dynamic_shared();" if inside
+                f"{alias}* {name} = ({alias}*)sim_dynamic_shared();"
+                if inside
                 # the runtime's own pointer, by another name and type
                 else f'extern __thread {alias}* const {name} asm("sim_dynamic_array");'
-            )  # fmt: skip
+            )
         elif inside:
             pieces.append(
                 f"typedef {kind}{stars} {alias}{sizes}; static char sim_{name}_key; {alias}& {name}"
@@ -146,7 +152,8 @@ def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
         if found.start() < at:  # inside of an initialiser
             continue
         start = max(blank.rfind(char, 0, found.start()) for char in ";{}") + 1
-        before, line = blank[start : found.start()], blank.rfind("\n", 0, found.start()) + 1
+        before = blank[start : found.start()]
+        line = blank.rfind("\n", 0, found.start()) + 1
         words = set(re.findall(r"\w+", re.sub(r"^[ \t]*#.*", "", before, flags=re.M) + found[0]))
         named = _split(found["rest"])
         typed = _TYPE.match(_ALIGN.sub("", re.sub(_NO_TYPE, "", named[0])).strip())
@@ -155,14 +162,17 @@ def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
             continue
         if _in_function(blank[:start]):
             continue
-        at, depth = found.end() - 1, 0
+        at = found.end() - 1
+        depth = 0
         while at < len(blank) and (blank[at] != ";" or depth):
             depth += (blank[at] in "({") - (blank[at] in ")}")
             at += 1
-        use, end = max(_USES.get(word, 2) for word in words), found.start("rest")
+        use = max(_USES.get(word, 2) for word in words)
+        end = found.start("rest")
         for piece in named:
             if declared := re.search(r"(\w+)\s*(?:\[.*\])?\s*$", piece, re.S):
-                name, image = declared[1], f"sim_{declared[1]}_image"
+                name = declared[1]
+                image = f"sim_{declared[1]}_image"
                 yield end + declared.start(1), end + declared.end(1), image
                 watched = f'::sim::variable("{name}", {image}, {use})'
                 yield at + 1, at + 1, f" static auto& {name} = {watched};"

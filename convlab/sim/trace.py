@@ -12,15 +12,27 @@ from . import operations as _operations
 from .findings import Array, Finding
 
 COUNTERS = (
-    "global_load_requests", "global_load_sectors", "global_store_requests",
-    "global_store_sectors", "shared_requests", "shared_wavefronts", "atomics", "barriers",
-    "launches", "library_bytes",
-)  # fmt: skip
+    "global_load_requests",
+    "global_load_sectors",
+    "global_store_requests",
+    "global_store_sectors",
+    "shared_requests",
+    "shared_wavefronts",
+    "atomics",
+    "barriers",
+    "launches",
+    "library_bytes",
+)
 # Of 32-byte sectors: those that each block touched, summed over the blocks; those that each launch
 # did. Then y's elements that a kernel wrote, and of cuBLAS's products the operations,
 # and the bytes if each matrix moves once.
-_MORE_COUNTERS = ("block_sectors", "launch_sectors", "fresh_outputs", "library_flops",
-                  "library_once")  # fmt: skip
+_MORE_COUNTERS = (
+    "block_sectors",
+    "launch_sectors",
+    "fresh_outputs",
+    "library_flops",
+    "library_once",
+)
 _NAMES = (*COUNTERS, *_MORE_COUNTERS)
 _OF_A_LINE = ("requests", "units", "ideal_units", "lanes", "bytes")
 
@@ -61,7 +73,8 @@ class Trace:
                 reports.append((key == "fault", rest.split("\t", 8)))
         self.error, self.note = self._last("error") or None, self._last("note")
         self.workspace = int(self._last("workspace", "0"))
-        self.complete, self.stalled = not rows["recorded"], bool(rows["stalled"])
+        self.complete = not rows["recorded"]
+        self.stalled = bool(rows["stalled"])
         self.progress: tuple[int, int, int, str] | None = None
         if rows["progress"]:
             *numbers, kernel = self._last("progress").split("\t", 3)
@@ -90,7 +103,8 @@ class Trace:
             self.sampling = self._sampling(counters)
             errors = self.sampling["errors"]
         for kind in ("load", "store"):
-            sectors, size = f"global_{kind}_sectors", f"global_{kind}_bytes"
+            sectors = f"global_{kind}_sectors"
+            size = f"global_{kind}_bytes"
             counters[size] = 32 * counters[sectors]
             if errors:
                 errors[size] = errors[sectors]
@@ -105,11 +119,13 @@ class Trace:
             counters["launch_sectors"] = math.nan
         sums = map(sum, zip(*map(json.loads, spread), strict=True))
         variances = dict(zip(_NAMES, sums, strict=True))
-        return found | {"errors": {
-            name: math.sqrt(variances[name]) / value if value else 0.0
-            for name, value in counters.items()
-            if not math.isnan(value)
-        }}  # fmt: skip
+        return found | {
+            "errors": {
+                name: math.sqrt(variances[name]) / value if value else 0.0
+                for name, value in counters.items()
+                if not math.isnan(value)
+            }
+        }
 
     def _places(self, addresses: list[str]) -> dict[str, _findings.Place]:
         """File and line of code addresses, each as the report has it; ("", 0) if not known."""
@@ -118,7 +134,7 @@ class Trace:
 
     @cached_property
     def lines(self) -> list[dict[str, object]]:
-        """Traffic by source line, space and kind, see `convlab.run.launch.SimLaunch.lines`."""
+        """Traffic by source line, space and kind, see `convlab.core.kernel.launch.SimLaunch.lines`."""
         sites = [row.split("\t") for row in self._rows["site"]]
         places = self._places([pc for pc, *_ in sites])
         rows: dict[tuple, dict[str, object]] = {}
@@ -148,9 +164,17 @@ class Trace:
         there ("low"), the one past its last ("high"), and how many ``sectors``.
         """
         rows = (row.split("\t") for row in self._rows["reach"])
-        return [{"launch": int(launch) - 1, "block": int(block), "array": array, "low": int(low),
-                 "high": int(high), "sectors": int(sectors)}
-                for launch, block, array, low, high, sectors in rows]  # fmt: skip
+        return [
+            {
+                "launch": int(launch) - 1,
+                "block": int(block),
+                "array": array,
+                "low": int(low),
+                "high": int(high),
+                "sectors": int(sectors),
+            }
+            for launch, block, array, low, high, sectors in rows
+        ]
 
     @cached_property
     def accesses(self) -> list[dict[str, object]]:
@@ -166,16 +190,24 @@ class Trace:
         for launch, pc, space, kind, array, element, size, mask, offsets in rows:
             file, line = places[pc]
             lanes = [lane for lane in range(32) if int(mask) >> lane & 1]
-            found.append({
-                "launch": int(launch) - 1, "file": file, "line": line, "space": space,
-                "kind": kind, "array": array, "element": int(element) or None, "bytes": int(size),
-                "lanes": dict(zip(lanes, map(int, offsets.split()), strict=True)),
-            })  # fmt: skip
+            found.append(
+                {
+                    "launch": int(launch) - 1,
+                    "file": file,
+                    "line": line,
+                    "space": space,
+                    "kind": kind,
+                    "array": array,
+                    "element": int(element) or None,
+                    "bytes": int(size),
+                    "lanes": dict(zip(lanes, map(int, offsets.split()), strict=True)),
+                }
+            )
         return found
 
     @cached_property
     def flops(self) -> float | None:
-        """Floating-point operations that ran, see `convlab.run.launch.SimLaunch.flops`."""
+        """Floating-point operations that ran, see `convlab.core.kernel.launch.SimLaunch.flops`."""
         counted = _operations.count(self._library, self._steps) if self._steps else None
         return None if counted is None else counted + self.counters.get("library_flops", 0)
 

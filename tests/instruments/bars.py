@@ -16,20 +16,20 @@ from typing import Any
 
 import pandas as pd
 
-from convlab.fast.compare import compare
-from convlab.machine.device import describe
-from convlab.run.kernel import load
-from convlab.show.result import short
-from convlab.why import ncu
-from convlab.words.problem import Problem, problem
+from convlab.core.kernel.kernel import load
+from convlab.core.machine.device import describe
+from convlab.core.problem.problem import Problem, problem
+from convlab.core.show.result import short
+from convlab.core.timing.compare import compare
+from convlab.profile import ncu
 from tests.instruments import roles
 from tests.instruments.tables import laid, write_between
 
 _SECONDS = 0.5  # measured of a kernel on a problem
-_TF32, _STEM, _FP32, _BF16 = (
-    ("11_wgmma_tf32", "12_wgmma_vector_reads"), ("14_stem_tf32",), ("13_wgmma_3xtf32",),
-    ("15_wgmma_bf16",),
-)  # fmt: skip
+_TF32 = ("11_wgmma_tf32", "12_wgmma_vector_reads")
+_STEM = ("14_stem_tf32",)
+_FP32 = ("13_wgmma_3xtf32",)
+_BF16 = ("15_wgmma_bf16",)
 COUNTERS = {  # the column's name, and what ncu calls it: % of the most that the GPU can
     "tensor cores": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "shared memory": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
@@ -74,20 +74,32 @@ def measured() -> Iterator[dict[str, Any]]:
     for bar in BARS:
         cudnn = f"cudnn:{bar.precision}"
         found = compare(
-            bar.rungs, bar.problem, engine="cuda", scale=None, limit_seconds=_SECONDS,
-            baselines=[cudnn, f"{cudnn}:channels_last"], progress=False,
-        )  # fmt: skip
+            bar.rungs,
+            bar.problem,
+            engine="cuda",
+            scale=None,
+            limit_seconds=_SECONDS,
+            baselines=[cudnn, f"{cudnn}:channels_last"],
+            progress=False,
+        )
         rows = found.frame.set_index("kernel")
         own = rows.loc[[name for name in bar.rungs if rows["right"][name]]].dropna(subset="time_ms")
-        rung, ms = own["time_ms"].idxmin(), own["time_ms"].min()
+        rung = own["time_ms"].idxmin()
+        ms = own["time_ms"].min()
         both = rows["time_ms"][cudnn], rows["time_ms"][f"{cudnn}:channels_last"]
         times = (min(both) if bar.precision == "bf16" else both[0]) / ms
         yield {
-            "problem": bar.label, "class": bar.precision, "rung": rung, "ms": short(ms),
-            "error": f"{rows['error'][rung]:.1e}", "cuDNN": short(both[0]), "channels_last": short(both[1]),
-            "times": f"{times:.2f}", "asked": f"{bar.least:.1f}",
+            "problem": bar.label,
+            "class": bar.precision,
+            "rung": rung,
+            "ms": short(ms),
+            "error": f"{rows['error'][rung]:.1e}",
+            "cuDNN": short(both[0]),
+            "channels_last": short(both[1]),
+            "times": f"{times:.2f}",
+            "asked": f"{bar.least:.1f}",
             "": "reached" if times >= bar.least else "missed",
-        }  # fmt: skip
+        }
 
 
 def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
@@ -102,8 +114,9 @@ def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
         row = frame.loc[frame["nanoseconds"].idxmax()]
         moved = row["dram_read_bytes"] + row["dram_write_bytes"]
         yield {f"{name} %": f"{row[name]:.0f}" for name in COUNTERS} | {
-            "DRAM, GB": short(moved / 1e9), "TB/s": f"{moved / row['nanoseconds'] / 1e3:.2f}",
-        }  # fmt: skip
+            "DRAM, GB": short(moved / 1e9),
+            "TB/s": f"{moved / row['nanoseconds'] / 1e3:.2f}",
+        }
 
 
 def told(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -125,12 +138,23 @@ def page() -> str:
         if rung in roles.KERNELS and bar.problem in ("square", "wide")
     ]
     made = f"{describe()}; {datetime.date.today()}, by `python -m {__spec__.name}`."
-    return "\n".join([
-        "Median times in ms, the L2 cold; inputs NCHW, and already channels_last.", "", laid(bars), "",
-        "What the hardware counted: shares of the most that it can, over the whole launch.", "",
-        laid(counters), "", "Cycles of a tile, of a consumer's warp and of a loader's.", "",
-        laid(pd.DataFrame(waits)), "", made,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "Median times in ms, the L2 cold; inputs NCHW, and already channels_last.",
+            "",
+            laid(bars),
+            "",
+            "What the hardware counted: shares of the most that it can, over the whole launch.",
+            "",
+            laid(counters),
+            "",
+            "Cycles of a tile, of a consumer's warp and of a loader's.",
+            "",
+            laid(pd.DataFrame(waits)),
+            "",
+            made,
+        ]
+    )
 
 
 def main() -> None:

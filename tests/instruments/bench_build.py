@@ -19,11 +19,11 @@ import torch
 from torch.utils import cpp_extension
 
 from convlab import sim
-from convlab.machine import toolchain
-from convlab.machine.compile import ninja_on_path
-from convlab.machine.device import describe
-from convlab.machine.progress import bar as progress_bar
-from convlab.run.kernel import ENGINES, load
+from convlab.core.build.compile import ninja_on_path
+from convlab.core.kernel.kernel import ENGINES, load
+from convlab.core.machine import toolchain
+from convlab.core.machine.device import describe
+from convlab.core.machine.progress import bar as progress_bar
 from tests.instruments import tables
 
 _TRIVIAL = """
@@ -40,7 +40,8 @@ def bench_build(engine: str = "auto") -> pd.DataFrame:
         Columns ``what`` and ``seconds`` (wall time).
     """
     name = load("01_direct", engine=engine)
-    engine, text = name.engine, name.source
+    engine = name.engine
+    text = name.source
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as scratch, progress_bar(total=6, desc="building") as bar:
 
@@ -73,11 +74,14 @@ def bench_build(engine: str = "auto") -> pd.DataFrame:
         done = subprocess.run(
             [sys.executable, "-c", command], capture_output=True, text=True, cwd=root, check=True
         )
-        rows.append({"what": f"{engine}: built before, by another process",
-                     "seconds": float(done.stdout)})  # fmt: skip
+        rows.append(
+            {"what": f"{engine}: built before, by another process", "seconds": float(done.stdout)}
+        )
         bar.update()
-        timed("plain load_inline, default headers, trivial kernel",
-              lambda: _plain_load_inline(folder, engine))  # fmt: skip
+        timed(
+            "plain load_inline, default headers, trivial kernel",
+            lambda: _plain_load_inline(folder, engine),
+        )
     return pd.DataFrame(rows)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import convlab
-from convlab.right import reference
+from convlab.core.correctness import reference
 from tests.instruments import tables
 
 PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"  # 18.9 million multiply-adds
@@ -62,7 +62,8 @@ def loops(problem: convlab.Problem) -> float:
     x, w, *_ = reference.inputs(problem, 0, "cpu")
     y = x.new_empty(problem.y_shape)
     with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "loops.cpp"), Path(folder, "loops.so")
+        source = Path(folder, "loops.cpp")
+        library = Path(folder, "loops.so")
         source.write_text(LOOPS)
         subprocess.run(["g++", "-O2", "-shared", "-fPIC", source, "-o", library], check=True)
         entry = ctypes.CDLL(str(library)).loops

@@ -31,14 +31,14 @@ import pandas as pd
 import torch
 
 import convlab
-from convlab.fast import paired
-from convlab.fast.ab import PLACES
-from convlab.fast.paired import Until
-from convlab.machine.clock import Clock
-from convlab.run.kernel import resolve
-from convlab.run.runnable import Allocate, Launch, Runnable, empty
-from convlab.words.choices import MODES, THRESHOLD
-from convlab.words.problem import Problem
+from convlab.core.defaults import MODES, THRESHOLD
+from convlab.core.kernel.kernel import resolve
+from convlab.core.kernel.runnable import Allocate, Launch, Runnable, empty
+from convlab.core.machine.clock import Clock
+from convlab.core.problem.problem import Problem
+from convlab.core.timing import ab_timing
+from convlab.core.timing.ab import PLACES
+from convlab.core.timing.ab_timing import Until
 from tests.instruments.tables import laid, write_between
 
 CASES = (
@@ -62,9 +62,13 @@ class Spun(Runnable):
     """A runnable, and a spin of so many cycles after each of its launches."""
 
     def __init__(self, runnable: Runnable, cycles: int) -> None:
-        self.runnable, self.cycles = runnable, cycles
-        self.name, self.title, self.engine = runnable.name, runnable.title, runnable.engine
-        self.precision, self.device = runnable.precision, runnable.device
+        self.runnable = runnable
+        self.cycles = cycles
+        self.name = runnable.name
+        self.title = runnable.title
+        self.engine = runnable.engine
+        self.precision = runnable.precision
+        self.device = runnable.device
         self.format = runnable.format
 
     def prepare(
@@ -100,7 +104,8 @@ def a_against_a(seconds: float, rows: int = 0) -> Iterator[dict[str, Any]]:
 
     So many rows were made before; the next run follows those.
     """
-    end, before = time.monotonic() + seconds, rows // len(MODES)
+    end = time.monotonic() + seconds
+    before = rows // len(MODES)
     cases = itertools.islice(itertools.cycle(CASES), before, None)
     for seed, (kernel, problem) in enumerate(cases, before + 1):
         if time.monotonic() > end:
@@ -130,10 +135,10 @@ def slowed(seconds: float, rows: int = 0) -> Iterator[dict[str, Any]]:
         yield row(kernel, problem, found, planted)
 
 
-def compared(a: Any, b: Any, problem: str, mode: str, seed: int) -> paired.Paired:
+def compared(a: Any, b: Any, problem: str, mode: str, seed: int) -> ab_timing.Paired:
     """Time two in this process: a closure does not travel to a worker."""
     until = Until(TARGET, LIMIT_SECONDS, seed, trusted=True, places=PLACES)
-    (found,) = paired.measure_pair(a, b, convlab.problem(problem), [mode], until)
+    (found,) = ab_timing.measure_pair(a, b, convlab.problem(problem), [mode], until)
     return found
 
 
@@ -154,16 +159,26 @@ def seconds_per_cycle() -> float:
     return (spun(3_000_000) - spun(1_000_000)) / 2_000_000
 
 
-def row(kernel: str, problem: str, found: paired.Paired, planted: float) -> dict[str, Any]:
+def row(kernel: str, problem: str, found: ab_timing.Paired, planted: float) -> dict[str, Any]:
     """What one run gave, for the JSON file."""
     ratio = found.ratio
     return {
-        "kernel": kernel, "problem": problem, "mode": found.mode, "planted": planted,
-        "verdict": ratio.verdict(), "ratio": ratio.value, "low": ratio.low, "high": ratio.high,
-        "holds": ratio.low <= 1 + planted <= ratio.high, "rounds": ratio.rounds,
-        "discarded": found.discarded, "seconds": found.seconds[0],
-        "mhz": found.mhz, "method": found.method, "notes": list(found.notes),
-    }  # fmt: skip
+        "kernel": kernel,
+        "problem": problem,
+        "mode": found.mode,
+        "planted": planted,
+        "verdict": ratio.verdict(),
+        "ratio": ratio.value,
+        "low": ratio.low,
+        "high": ratio.high,
+        "holds": ratio.low <= 1 + planted <= ratio.high,
+        "rounds": ratio.rounds,
+        "discarded": found.discarded,
+        "seconds": found.seconds[0],
+        "mhz": found.mhz,
+        "method": found.method,
+        "notes": list(found.notes),
+    }
 
 
 def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
@@ -171,31 +186,39 @@ def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
     runs = pd.DataFrame(rows)
     good = len(runs) < 100 or runs.holds.mean() >= 0.93
     said = ["same", "slower", "faster", "undecided"]
-    shares, lines = [], []
+    shares = []
+    lines = []
     for planted, some in runs.groupby("planted"):
         share = {word: (some.verdict == word).mean() for word in said}
         good &= planted != 0 or share["same"] >= 0.97
         good &= len(some) < 100 or some.holds.mean() >= 0.93
         good &= planted < 0.02 or share["slower"] >= 0.95
         ratio = some.ratio
-        shares.append({
-            "planted": f"{planted:.1%}" if planted else "A against A", "runs": str(len(some)),
-            **{word: f"{part:.1%}" for word, part in share.items()},
-            "interval holds it": f"{some.holds.mean():.1%}",
-            "ratio, median (least to most)":
-                f"{ratio.median():.4f} ({ratio.min():.4f} to {ratio.max():.4f})",
-            "rounds, median": f"{some.rounds.median():.0f}",
-        })  # fmt: skip
+        shares.append(
+            {
+                "planted": f"{planted:.1%}" if planted else "A against A",
+                "runs": str(len(some)),
+                **{word: f"{part:.1%}" for word, part in share.items()},
+                "interval holds it": f"{some.holds.mean():.1%}",
+                "ratio, median (least to most)": f"{ratio.median():.4f} ({ratio.min():.4f} to {ratio.max():.4f})",
+                "rounds, median": f"{some.rounds.median():.0f}",
+            }
+        )
     for (kernel, problem, mode), mine in runs.groupby(["kernel", "problem", "mode"], sort=False):
-        same, two = mine[mine.planted == 0], mine[mine.planted == 0.02]
+        same = mine[mine.planted == 0]
+        two = mine[mine.planted == 0.02]
         alone = same if len(same) else mine
-        lines.append({
-            "kernel": kernel, "problem": problem, "mode": mode,
-            "time, µs": f"{1e6 * alone.seconds.median():.4g}",
-            "A against A same": f"{(same.verdict == 'same').sum()} of {len(same)}",
-            "2% seen": f"{(two.verdict == 'slower').sum()} of {len(two)}",
-            "ratio at 2%, median": f"{two.ratio.median():.4f}" if len(two) else "-",
-        })  # fmt: skip
+        lines.append(
+            {
+                "kernel": kernel,
+                "problem": problem,
+                "mode": mode,
+                "time, µs": f"{1e6 * alone.seconds.median():.4g}",
+                "A against A same": f"{(same.verdict == 'same').sum()} of {len(same)}",
+                "2% seen": f"{(two.verdict == 'slower').sum()} of {len(two)}",
+                "ratio at 2%, median": f"{two.ratio.median():.4f}" if len(two) else "-",
+            }
+        )
     first, second = (laid(pd.DataFrame(each)) for each in (shares, lines))
     return [*first.split("\n"), "", *second.split("\n")], good
 
@@ -207,21 +230,27 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180, help="for both parts together")
     parser.add_argument("--runs", type=int, help="intervals of either part, at most")
     parser.add_argument("--part", choices=("same", "planted"), help="one of the two alone")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the first table between "
-                        "the markers of this file")  # fmt: skip
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the first table between the markers of this file",
+    )
     arguments = parser.parse_args()
     saved = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
     rows: list[dict[str, Any]] = saved.pop("runs")
     if torch.cuda.is_available():
         facts = {
-            "gpu": str(convlab.machine.device.describe()),
-            "date": datetime.date.today().isoformat(), "python": sys.version.split()[0],
+            "gpu": str(convlab.core.machine.device.describe()),
+            "date": datetime.date.today().isoformat(),
+            "python": sys.version.split()[0],
             "nvml": Clock(torch.device("cuda", 0)).missing or "yes",
-        }  # fmt: skip
+        }
         if saved and saved["gpu"] != facts["gpu"]:
             parser.error(f"{arguments.json} is of {saved['gpu']}: name another file")
     elif rows:  # its tables again
-        facts, arguments.runs = saved, 0
+        facts = saved
+        arguments.runs = 0
     else:
         print("no GPU: nothing to calibrate", file=sys.stderr)
         return 2
@@ -238,8 +267,10 @@ def main() -> int:
     lines, good = tables(rows)
     print(f"{facts['gpu']}; Python {facts['python']}; NVML: {facts['nvml']}; {facts['date']}\n")
     print("\n".join(lines))
-    print(f"\n{'holds' if good else 'FALLS SHORT'}: A against A same in 97% of the runs, "
-          "2% and 5% seen in 95%; of 100 intervals 93 hold")  # fmt: skip
+    print(
+        f"\n{'holds' if good else 'FALLS SHORT'}: A against A same in 97% of the runs, "
+        "2% and 5% seen in 95%; of 100 intervals 93 hold"
+    )
     if arguments.write is not None:
         where = f"{facts['gpu']}; {facts['date']}."
         first = lines[: lines.index("")]

@@ -1,6 +1,6 @@
 """Fit the time model's constants to measured times, and show its error on what it has not seen.
 
-    python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/why/README.md]
+    python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/profile/README.md]
 
 Beside it, the bytes through DRAM, predicted and as ncu counted them. On a GPU that does nothing else
 ``--measure`` makes both for MEASURED.json and no more, of all rungs or of ``--kernel NAME ...``
@@ -25,23 +25,25 @@ import numpy as np
 import pandas as pd
 
 import convlab
-from convlab.fast.compare import build_all
-from convlab.fast.measure import measure
-from convlab.machine import device
-from convlab.why import ncu
-from convlab.why.model import OVERLAP, SUSTAINED
-from convlab.words import catalog
-from convlab.words.errors import ConvlabError, ProblemError
+from convlab.core.errors import ConvlabError, ProblemError
+from convlab.core.kernel import catalog
+from convlab.core.machine import device
+from convlab.core.timing.compare import build_all
+from convlab.core.timing.measure import measure
+from convlab.profile import ncu
+from convlab.profile.model import OVERLAP, SUSTAINED
 from tests.instruments.tables import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 PROBLEMS = (
-    "square", "rect", "wide",
+    "square",
+    "rect",
+    "wide",
     "N=32,C=64,H=56,W=56,K=64,R=3,S=3,padding=1",
     "N=32,C=3,H=224,W=224,K=64,R=7,S=7,stride=2,padding=3",
     "N=8,C=64,H=128,W=128,K=64,R=3,S=3,dilation=2,padding=2",
     "N=32,C=128,H=56,W=56,K=128,R=3,S=3,stride=2,padding=1",
-)  # fmt: skip
+)
 GRID = [
     (sustained / 100, overlap)
     for sustained in range(60, 101, 2)
@@ -60,19 +62,22 @@ def measured(names: list[str], only: str | None, before: dict, seconds: float = 
     """
     found = device.find_gpu().name
     if before["gpu"] != found:
-        raise ProblemError(f"this is a {found}, and the file is of a {before['gpu']}: "
-                           "name another file")  # fmt: skip
+        raise ProblemError(
+            f"this is a {found}, and the file is of a {before['gpu']}: name another file"
+        )
     calls = [
-        (kernel, asked) for name, spec in itertools.product(names, PROBLEMS)
+        (kernel, asked)
+        for name, spec in itertools.product(names, PROBLEMS)
         if not (kernel := load(name, "cuda")).unsupported(asked := convlab.problem(spec))
-    ]  # fmt: skip
+    ]
     for error in build_all(list({kernel.name: kernel for kernel, _ in calls}.values())):
         if error is not None:
             raise error
     kept = {(row["kernel"], row["problem"]): row for row in before["counters"]}
     seen = {name: row.get("date", "then") for name, row in kept.items()}
     calls.sort(key=lambda call: seen.get((call[0].name, call[1].label), ""))
-    times, today = [], str(datetime.date.today())
+    times = []
+    today = str(datetime.date.today())
     for kernel, asked in calls if only != "dram" else ():
         print(f"{kernel.name}, {asked.label}", file=sys.stderr)
         try:
@@ -81,18 +86,28 @@ def measured(names: list[str], only: str | None, before: dict, seconds: float = 
         except ConvlabError as error:
             print(f"  {error}", file=sys.stderr)
     frames = ncu.profile_each(calls, DRAM, time_limit=seconds) if only != "times" else []
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
-                            cwd=Path(__file__).parent, check=False).stdout.strip()  # fmt: skip
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=False,
+    ).stdout.strip()
     counters = {
         (kernel.name, asked.label): {"kernel": kernel.name, "problem": asked.label}
-        | {name: float(frame[name].sum()) for name in DRAM} | {"date": today, "commit": commit}
-        for (kernel, asked), frame in zip(calls, frames, strict=False) if len(frame)
-    }  # fmt: skip
+        | {name: float(frame[name].sum()) for name in DRAM}
+        | {"date": today, "commit": commit}
+        for (kernel, asked), frame in zip(calls, frames, strict=False)
+        if len(frame)
+    }
     if only != "times":
         print(f"counted {len(counters)} of {len(calls)} calls", file=sys.stderr)
     here = {"gpu": found, "device": str(device.describe()), "date": today}
-    return {**(here if times else before), "counters": [*(kept | counters).values()],
-            "times": times or before["times"]}  # fmt: skip
+    return {
+        **(here if times else before),
+        "counters": [*(kept | counters).values()],
+        "times": times or before["times"],
+    }
 
 
 def load(name: str, engine: str) -> convlab.Kernel:
@@ -117,7 +132,8 @@ def points(document: dict) -> pd.DataFrame:
         if seen.predicted is None:
             print(f"{row['kernel']}, {row['problem']}: {'; '.join(seen.notes)}", file=sys.stderr)
             continue
-        rung, parts = row["kernel"].partition("@")[0], seen.predicted.parts
+        rung = row["kernel"].partition("@")[0]
+        parts = seen.predicted.parts
         found.append(
             {**row, "rung": rung, "parts": parts, "ms": 1e3 * sum(p.seconds for p in parts)}
         )
@@ -127,11 +143,17 @@ def points(document: dict) -> pd.DataFrame:
 def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
     """The whole report, in Markdown."""
     # of each constants and point, the logarithm of predicted over measured
-    errors = np.array([
-        [math.log(1e3 * sum(part.time(*constants) for part in point.parts) / point.measured_ms)
-         for point in all_points.itertuples()]
-        for constants in GRID
-    ])  # fmt: skip
+    errors = np.array(
+        [
+            [
+                math.log(
+                    1e3 * sum(part.time(*constants) for part in point.parts) / point.measured_ms
+                )
+                for point in all_points.itertuples()
+            ]
+            for constants in GRID
+        ]
+    )
 
     def best(kept: np.ndarray) -> int:
         """The constants with the least mean squared error of the logarithm."""
@@ -139,11 +161,14 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
 
     def held_out(*alike: str) -> np.ndarray:
         """Each point's error with constants fitted to those that are not like it."""
-        same = [(all_points[list(alike)] == row[list(alike)]).any(axis=1).to_numpy()
-                for _, row in all_points.iterrows()]  # fmt: skip
+        same = [
+            (all_points[list(alike)] == row[list(alike)]).any(axis=1).to_numpy()
+            for _, row in all_points.iterrows()
+        ]
         return np.array([errors[best(~like), n] for n, like in enumerate(same)])
 
-    used, fitted = GRID.index((SUSTAINED, OVERLAP)), best(np.ones(len(all_points), dtype=bool))
+    used = GRID.index((SUSTAINED, OVERLAP))
+    fitted = best(np.ones(len(all_points), dtype=bool))
     named = [f"sustained {share:.2f}, overlap {overlap:g}" for share, overlap in GRID]
     lines = [
         "| error of the model, as a factor | constants | typical | largest | within 1.5 |",
@@ -156,18 +181,21 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
         ("each problem by the others", held_out("problem"), "refitted"),
         ("each by other rungs on other problems", held_out("rung", "problem"), "refitted"),
     ):
-        typical, largest = math.exp(math.sqrt((of**2).mean())), math.exp(abs(of).max())
+        typical = math.exp(math.sqrt((of**2).mean()))
+        largest = math.exp(abs(of).max())
         inside = (abs(of) < math.log(FACTOR)).sum()
         lines.append(
             f"| {name} | {constants} | {typical:.2f} | {largest:.2f} | {inside} of {len(of)} |"
         )
     pairs = [
-        (a, b) for _, here in all_points.groupby("problem")
+        (a, b)
+        for _, here in all_points.groupby("problem")
         for a, b in itertools.combinations(here.itertuples(), 2)
         if abs(math.log(a.measured_ms / b.measured_ms)) > math.log(1.05)
-    ]  # fmt: skip
+    ]
     right = sum((a.measured_ms < b.measured_ms) == (a.ms < b.ms) for a, b in pairs)
-    names, labels = all_points["kernel"].unique(), all_points["problem"].unique()
+    names = all_points["kernel"].unique()
+    labels = all_points["problem"].unique()
     order = f"Of {len(pairs)} pairs of kernels whose times differ by over 5%, {right} are in the "
     lines += ["", f"{order}right order. Predicted over measured:", ""]
     lines += [f"| problem | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
@@ -186,8 +214,9 @@ def dram_rows(document: dict) -> list[dict]:
     """The counters, with what the model predicts of the bytes through DRAM: None, it cannot."""
     rows = []
     for row in document["counters"]:
-        seen = convlab.inspect(load(row["kernel"], "sim"), row["problem"], gpu=document["gpu"],
-                               engine="sim")  # fmt: skip
+        seen = convlab.inspect(
+            load(row["kernel"], "sim"), row["problem"], gpu=document["gpu"], engine="sim"
+        )
         told = seen.predicted and seen.predicted.dram.bytes
         bytes = row.get("dram_bytes") or row["dram_read_bytes"] + row["dram_write_bytes"]
         why = seen.predicted.dram.note if seen.predicted else "; ".join(seen.notes)

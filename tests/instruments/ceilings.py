@@ -18,19 +18,29 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from convlab.machine import toolchain
-from convlab.machine.device import describe
-from convlab.words.catalog import KERNEL_DIR
-from convlab.words.errors import ConvlabError
+from convlab.core.errors import ConvlabError
+from convlab.core.kernel.catalog import KERNEL_DIR
+from convlab.core.machine import toolchain
+from convlab.core.machine.device import describe
 from tests.instruments.tables import laid, write_between
 
 SOURCE = Path(__file__).with_suffix(".cu")
 _SAMPLES = 7
-_SIDE, _PLANES = 1022, 512  # of `square`'s y, a quarter of its planes
-_FEEDS = ("cp.async of 4 bytes", "4 LDG, 1 STS.128", "cp.async of 16 bytes, as it lies",
-          "cp.async.bulk, as it lies")  # fmt: skip
-_STORES = ("cp.async.bulk, runs of 2 rows (8176 B)", "cp.async.bulk, runs of 1 KB in 128 planes",
-           "float, runs of 1 KB in 128 planes", "float2, as accumulators lie")  # fmt: skip
+# of `square`'s y, a quarter of its planes
+_SIDE = 1022
+_PLANES = 512
+_FEEDS = (
+    "cp.async of 4 bytes",
+    "4 LDG, 1 STS.128",
+    "cp.async of 16 bytes, as it lies",
+    "cp.async.bulk, as it lies",
+)
+_STORES = (
+    "cp.async.bulk, runs of 2 rows (8176 B)",
+    "cp.async.bulk, runs of 1 KB in 128 planes",
+    "float, runs of 1 KB in 128 planes",
+    "float2, as accumulators lie",
+)
 _PROMOTED = (1, 9, 36, 1 << 30)
 
 
@@ -39,10 +49,18 @@ def library() -> ctypes.CDLL:
     """Compile ceilings.cu, for Hopper, and load it."""
     folder = toolchain.temporary(None)
     command = [
-        toolchain.require_cuda().nvcc, "-shared", "-Xcompiler=-fPIC", "-std=c++17", "-O3",
-        "-gencode=arch=compute_90a,code=sm_90a", f"-I{KERNEL_DIR}", f"-L{toolchain.link_dir()}",
-        SOURCE, "-o", folder / "ceilings.so",
-    ]  # fmt: skip
+        toolchain.require_cuda().nvcc,
+        "-shared",
+        "-Xcompiler=-fPIC",
+        "-std=c++17",
+        "-O3",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        f"-I{KERNEL_DIR}",
+        f"-L{toolchain.link_dir()}",
+        SOURCE,
+        "-o",
+        folder / "ceilings.so",
+    ]
     subprocess.run([str(part) for part in command], check=True)
     return ctypes.CDLL(str(folder / "ceilings.so"))
 
@@ -51,10 +69,15 @@ def call(name: str, *given: int | torch.Tensor) -> None:
     """Launch one of them on torch's stream; raises ConvlabError if it could not be."""
     entry = getattr(library(), name)
     entry.restype = ctypes.c_char_p
-    said = entry(*(
-        ctypes.c_void_p(each.data_ptr()) if isinstance(each, torch.Tensor) else ctypes.c_int(each)
-        for each in given
-    ), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))  # fmt: skip
+    said = entry(
+        *(
+            ctypes.c_void_p(each.data_ptr())
+            if isinstance(each, torch.Tensor)
+            else ctypes.c_int(each)
+            for each in given
+        ),
+        ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+    )
     if said:
         raise ConvlabError(f"{name}: {said.decode()}")
 
@@ -80,7 +103,8 @@ def products(groups: int = 2000) -> Iterator[dict[str, object]]:
     for precision, k, size in (("tf32", 8, 8192), ("bf16", 16, 8192)):
         a, b = torch.randn(2, size, size, device="cuda")
         if precision == "bf16":
-            a, b = a.bfloat16(), b.bfloat16()
+            a = a.bfloat16()
+            b = b.bfloat16()
         before = torch.backends.cuda.matmul.fp32_precision
         torch.backends.cuda.matmul.fp32_precision = "tf32"
         gemm = 2 * size**3 / seconds(lambda: torch.mm(a, b))
@@ -90,8 +114,11 @@ def products(groups: int = 2000) -> Iterator[dict[str, object]]:
             flops / seconds(lambda: call("run_products", k // 16, moved, groups, blocks, out))
             for moved in (0, 1)
         ]
-        names = (f"m64n256k{k}, aligned starts", f"m64n256k{k}, a tap is a moved start",
-                 f"cuBLAS, {size} cubed")  # fmt: skip
+        names = (
+            f"m64n256k{k}, aligned starts",
+            f"m64n256k{k}, a tap is a moved start",
+            f"cuBLAS, {size} cubed",
+        )
         for name, rate in zip(names, (*rates, gemm)):
             yield {"2 warpgroups an SM": name, "class": precision, "TFLOP/s": f"{rate / 1e12:.0f}"}
 
@@ -131,8 +158,10 @@ def sums() -> Iterator[dict[str, object]]:
     """Normwise error against float64: fp32 in order, and 3xTF32 that leaves the tensor core."""
     for k in (144, 576, 1440, 4608):
         torch.manual_seed(k)
-        a, b = torch.randn(64, k, device="cuda"), torch.randn(128, k, device="cuda")
-        exact, d = a.double() @ b.double().T, torch.empty(64, 128, device="cuda")
+        a = torch.randn(64, k, device="cuda")
+        b = torch.randn(128, k, device="cuda")
+        exact = a.double() @ b.double().T
+        d = torch.empty(64, 128, device="cuda")
 
         def error(name: str, *given: int) -> str:
             call(name, a, b, d, k, *given)
@@ -158,8 +187,10 @@ def main() -> int:
         frame = pd.DataFrame(measured())
         print(frame.to_string(index=False), end="\n\n")
         parts += [measured.__doc__, "", laid(frame), ""]
-    parts.append(f"{describe('cuda')}; {datetime.date.today()}, by `python -m "
-                 "tests.instruments.ceilings --write tests/instruments/ceilings.md`.")  # fmt: skip
+    parts.append(
+        f"{describe('cuda')}; {datetime.date.today()}, by `python -m "
+        "tests.instruments.ceilings --write tests/instruments/ceilings.md`."
+    )
     if given.write:
         write_between(Path(given.write), "ceilings", "\n".join(parts))
     return 0

@@ -1,7 +1,7 @@
 """Callables and kernels that look fast without doing the work: each is caught, or told.
 
 ``python -m tests.instruments.cheats`` plants each against an honest one and prints the table of
-``convlab/fast/cheats.md``; ``--write`` puts it there. Those marked gpu need one. All are our own;
+``convlab/honest/cheats.md``; ``--write`` puts it there. Those marked gpu need one. All are our own;
 what they do is known from
 
 - K: KernelBench's adversarial tests and its guide to evaluation (Ouyang et al., arXiv:2502.10517)
@@ -33,12 +33,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import convlab
-from convlab.run.data import full_precision, inputs
-from convlab.words.errors import ConvlabError
-from convlab.words.problem import Problem
+from convlab.core.errors import ConvlabError
+from convlab.core.kernel.data import full_precision, inputs
+from convlab.core.problem.problem import Problem
 from tests.instruments.tables import write_between
 
-PAGE = Path(convlab.__file__).parent / "fast" / "cheats.md"
+PAGE = Path(convlab.__file__).parent / "honest" / "cheats.md"
 PROBLEM = Problem(N=2, C=8, H=24, W=24, K=8, R=3, S=3, padding=(1, 1))  # y is as large as x
 OPTIONS = ((1, 1), (1, 1), (1, 1), 1)
 
@@ -242,7 +242,8 @@ def own_methods():
     """Returns a tensor whose methods were replaced on the instance."""
 
     def dressed(*given):
-        y, right = torch.zeros(PROBLEM.y_shape, device=given[0].device), []
+        y = torch.zeros(PROBLEM.y_shape, device=given[0].device)
+        right = []
 
         def work(*_):
             return right[0] if right else right.append(_convolve(*given)) or right[0]
@@ -370,7 +371,7 @@ def plant_replacements() -> None:
         ("K", "torch.nn.functional.conv2d", lambda x, *_: x),
         ("K", "torch.allclose", lambda *_, **__: True),
         ("M", "torch.Tensor.__le__", lambda a, b: torch.ones_like(a, dtype=torch.bool)),
-        ("G", "convlab.right.reference.truth", lambda *_, **__: None),
+        ("G", "convlab.core.correctness.reference.truth", lambda *_, **__: None),
     ):
         make = functools.partial(replacing, where, value)
         CHEATS.append(Cheat(f"Replaces {where}", sources, make, TOOLS))
@@ -392,8 +393,9 @@ def in_half():
 
 def in_tf32(x, w, *rest):
     """Round the operands as tensor cores do."""
-    return _convolve(*(((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-                       for t in (x, w)), *rest)  # fmt: skip
+    return _convolve(
+        *(((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) for t in (x, w)), *rest
+    )
 
 
 @planted("K D", "wrong")
@@ -506,7 +508,9 @@ def kernel_by_address():
     return kernel(
         "static const void* last[64]; static int n = 0; bool known = false; "
         "for (int i = 0; i < n && i < 64; ++i) known = known || last[i] == (const void*)y; "
-        "if (!known) last[n++ % 64] = y;", "!known")  # fmt: skip
+        "if (!known) last[n++ % 64] = y;",
+        "!known",
+    )
 
 
 @planted("G", STALE, gpu=True)
@@ -525,7 +529,8 @@ def judged(cheat: Cheat) -> tuple[bool, str]:
             result = convlab.ab(honest, cheat.make(), PROBLEM, **options)
         except ConvlabError as error:
             return cheat.wrong and bool(re.search(cheat.seen, str(error))), str(error)
-    said, wrong = str(result), result.verdict == "wrong"
+    said = str(result)
+    wrong = result.verdict == "wrong"
     told = re.search(cheat.seen, " ".join(said.split()))
     return wrong == cheat.wrong and bool(told) and "A CAUGHT" not in said, said
 

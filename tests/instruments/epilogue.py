@@ -21,25 +21,32 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from convlab.fast import ratio
-from convlab.fast.stopwatch import Single, flush_buffer, rounds
-from convlab.machine.device import describe
-from convlab.run.baselines import baseline
-from convlab.run.data import inputs
-from convlab.run.kernel import Kernel, load
-from convlab.run.runnable import Runnable
-from convlab.words.catalog import catalog
-from convlab.words.problem import EPILOGUE, Problem, problems
+from convlab.core.kernel.catalog import catalog
+from convlab.core.kernel.data import inputs
+from convlab.core.kernel.kernel import Kernel, load
+from convlab.core.kernel.libraries import baseline
+from convlab.core.kernel.runnable import Runnable
+from convlab.core.machine.device import describe
+from convlab.core.problem.problem import EPILOGUE, Problem, problems
+from convlab.core.timing import ratio
+from convlab.core.timing.stopwatch import Single, flush_buffer, rounds
 from tests.instruments.tables import laid, write_between
 
-_SECONDS, _TURN, _LEAST = 0.5, 0.01, 12  # for a pair, for one of its turns; rounds
+# for a pair, for one of its turns; rounds
+_SECONDS = 0.5
+_TURN = 0.01
+_LEAST = 12
 
 
 def rungs() -> list[Kernel]:
     """Those for use that fuse both, built."""
     found = [load(path, engine="cuda") for path in catalog()]
-    found = [k for k in found if k.header.epilogue == EPILOGUE
-             and (k.header.best is not None or k.precision in ("bf16", "fp16"))]  # fmt: skip
+    found = [
+        k
+        for k in found
+        if k.header.epilogue == EPILOGUE
+        and (k.header.best is not None or k.precision in ("bf16", "fp16"))
+    ]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(Kernel.build, found))
     return found
@@ -48,11 +55,22 @@ def rungs() -> list[Kernel]:
 @functools.cache
 def pair(runnable: Runnable, problem: Problem) -> tuple[str, str, ratio.Ratio]:
     """The median ms without and with both, and their ratio from rounds that timed each once."""
-    fused, flush = replace(problem, bias=True, relu=True), flush_buffer(runnable.device)
+    fused = replace(problem, bias=True, relu=True)
+    flush = flush_buffer(runnable.device)
     x, w, bias = inputs(fused, device=runnable.device, format=runnable.format)
-    turns = [Single(runnable, each, given, flush, _TURN, _SECONDS / 8, trusted=True,
-                    kept=runnable.prepare(each, *given))
-             for each, given in ((problem, (x, w, None)), (fused, (x, w, bias)))]  # fmt: skip
+    turns = [
+        Single(
+            runnable,
+            each,
+            given,
+            flush,
+            _TURN,
+            _SECONDS / 8,
+            trusted=True,
+            kept=runnable.prepare(each, *given),
+        )
+        for each, given in ((problem, (x, w, None)), (fused, (x, w, bias)))
+    ]
     taken: list[list[float]] = []
     for samples in itertools.islice(rounds(turns, random.Random(0)), ratio.LOOKS[-1]):
         taken.append([statistics.median(each) for each in samples])
@@ -69,16 +87,24 @@ def rows() -> Iterator[dict[str, str]]:
             last = ":channels_last" if kernel.format.x.layout == "NHWC" else ""
             theirs = pair(baseline(f"cudnn:{kernel.precision}{last}"), problem)
             plain, both, cost = pair(kernel, problem)
-            yield {"problem": problem.label, "rung": kernel.name, "ms": plain, "and both": both,
-                   "ratio": f"{cost.value:.4f}", "95%": f"{cost.low:.4f} to {cost.high:.4f}",
-                   "cuDNN, ms": theirs[0], "then torch's": theirs[1]}  # fmt: skip
+            yield {
+                "problem": problem.label,
+                "rung": kernel.name,
+                "ms": plain,
+                "and both": both,
+                "ratio": f"{cost.value:.4f}",
+                "95%": f"{cost.low:.4f} to {cost.high:.4f}",
+                "cuDNN, ms": theirs[0],
+                "then torch's": theirs[1],
+            }
 
 
 def main() -> None:
     """Measure all, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", metavar="FILE", help="write the table between its markers")
-    path, frame = parser.parse_args().write, pd.DataFrame(rows())
+    path = parser.parse_args().write
+    frame = pd.DataFrame(rows())
     print(frame.to_string(index=False))
     if path:
         made = f"{describe('cuda')}; torch {torch.__version__}; {datetime.date.today()}."

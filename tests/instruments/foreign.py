@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 
 from convlab import sim
-from convlab.machine.compile import Source
-from convlab.words.errors import BuildError, LaunchError
+from convlab.core.build.compile import Source
+from convlab.core.errors import BuildError, LaunchError
 
 # main by another name, called with any of its signatures; who leaves it by exit() has ended, too.
 _BEFORE = "#define main foreign_main\n"
@@ -61,9 +61,15 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
     ended = ""
     try:
         found = sim.simulate(
-            built.library, None, sim.Arena({}), label=path.name, source=path,
-            time_limit=seconds, arguments=[], shape=[1] * 6 + [0],
-        ).findings  # fmt: skip
+            built.library,
+            None,
+            sim.Arena({}),
+            label=path.name,
+            source=path,
+            time_limit=seconds,
+            arguments=[],
+            shape=[1] * 6 + [0],
+        ).findings
     except LaunchError as error:
         found = getattr(error, "findings", [])
         if error.kind == "endless loop":  # of a program that takes longer, this is not said

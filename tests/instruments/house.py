@@ -28,9 +28,12 @@ def imports(name: str, path: Path) -> Iterator[tuple[str, ast.ImportFrom | ast.I
     What stands under ``if TYPE_CHECKING:`` is read by nobody at run time, and left out.
     """
     tree = ast.parse(path.read_text())
-    unread = {id(inner) for node in ast.walk(tree)
-              if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-              for inner in ast.walk(node)}  # fmt: skip
+    unread = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
     there = modules()
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(tree):
@@ -55,8 +58,9 @@ def imports(name: str, path: Path) -> Iterator[tuple[str, ast.ImportFrom | ast.I
 
 def circles() -> list[list[str]]:
     """The rings of modules that import one another, lazy imports counted."""
-    graph = {name: {target for target, _ in imports(name, path)}
-             for name, path in modules().items()}  # fmt: skip
+    graph = {
+        name: {target for target, _ in imports(name, path)} for name, path in modules().items()
+    }
     order: list[str] = []
     index: dict[str, int] = {}
     low: dict[str, int] = {}

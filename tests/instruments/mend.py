@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import convlab
-from convlab.right import shapes
-from convlab.right.report import unrun
-from convlab.words.errors import BuildError, LaunchError
+from convlab.core.correctness.report import unrun
+from convlab.core.errors import BuildError, LaunchError
+from convlab.strict import shapes
 from tests.instruments import tables
 from tests.instruments.planted import MUTANTS, Mutant
 
@@ -41,7 +41,8 @@ KINDS = {
     "a bound is missing or off by one": "unchecked|off_by_one",
     "the bias": "bias",
 }
-_EACH, _OF_A_RUNG = 4, 2
+_EACH = 4
+_OF_A_RUNG = 2
 Report = dict[str, Any]
 
 
@@ -92,7 +93,9 @@ class Outcome:
 def mend(name: str, text: str, check: Callable[[str, str, Any], Report] = told) -> Outcome:
     """Edit a kernel until it is right, or `TRIES` edits were tried."""
     report = check(name, text, everything())
-    fault, tries, rules = str(report["fault"]), 0, ()
+    fault = str(report["fault"])
+    tries = 0
+    rules = ()
     while not report["ok"]:
         for rule, edited in proposals(report, text):
             if tries == TRIES:
@@ -102,7 +105,9 @@ def mend(name: str, text: str, check: Callable[[str, str, Any], Report] = told) 
                 continue
             after = check(name, edited, everything())
             if after["ok"] or _further(report, after):
-                report, text, rules = after, edited, (*rules, rule)
+                report = after
+                text = edited
+                rules = (*rules, rule)
                 break
         else:
             return Outcome(False, rules, tries, fault, text)
@@ -131,7 +136,8 @@ def proposals(report: Report, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _suggested(finding: Report, dimensions: str | None, text: str) -> Iterator[tuple[str, str]]:
-    lines, line = text.splitlines(keepends=True), finding["line"] and finding["line"] - 1
+    lines = text.splitlines(keepends=True)
+    line = finding["line"] and finding["line"] - 1
     problem = dimensions and convlab.problem(dimensions)
     if finding["kind"] == "race" and line is not None and finding["other_line"]:
         yield from _barriers(lines, *sorted((line, finding["other_line"] - 1)))
@@ -166,7 +172,8 @@ def _indent(line: str) -> int:
 
 def _around(lines: list[str], at: int) -> list[int]:
     """The lines that one stands within, the innermost first, by indentation."""
-    found, depth = [], _indent(lines[at])
+    found = []
+    depth = _indent(lines[at])
     for i in range(at - 1, -1, -1):
         if lines[i].strip() and _indent(lines[i]) < depth and lines[i].lstrip()[0] not in "#}":
             found.append(i)

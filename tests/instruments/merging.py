@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from convlab.profile.sass import Function
 from convlab.sim import Trace
-from convlab.why.sass import Function
 
 BLOCK = (0, 0, 0, -1, 1 << 20)  # what `record` is to be for `joined`: all warps of the first block
 Lanes = Mapping[int, int]  # from the lane to its byte
@@ -39,7 +39,8 @@ def merges(functions: Sequence[Function], lines: Sequence[Mapping[str, Any]]) ->
     """Return the merges among the counted lines (`Trace.lines`) of functions that were launched."""
     found = []
     for row in lines:
-        line, access = row["line"], (row["space"], row["kind"])
+        line = row["line"]
+        access = (row["space"], row["kind"])
         made = [
             i for f in functions for i in f.instructions if (i.access, i.line) == (access, line)
         ]
@@ -63,12 +64,16 @@ def joined(trace: Trace, block: Trace | None, merges: Sequence[Merge]) -> dict[s
         (row,) = (r for r in trace.lines if (r["line"], r["space"], r["kind"]) == place)
         shared = merge.space == "shared"
         requests, units = (
-            ("shared_requests", "shared_wavefronts") if shared
+            ("shared_requests", "shared_wavefronts")
+            if shared
             else (f"global_{merge.kind}_requests", f"global_{merge.kind}_sectors")
-        )  # fmt: skip
+        )
         turns = _wavefronts if shared else _sectors
-        source = [(a["lanes"], a["bytes"]) for a in block.accesses
-                  if (a["line"], a["space"], a["kind"]) == place]  # fmt: skip
+        source = [
+            (a["lanes"], a["bytes"])
+            for a in block.accesses
+            if (a["line"], a["space"], a["kind"]) == place
+        ]
         made = _made(source, merge.made)
         left = {
             requests: row["requests"] * (1 - len(made) / len(source)),
@@ -99,7 +104,9 @@ def _sectors(lanes: Lanes, size: int) -> int:
 
 def _wavefronts(lanes: Lanes, size: int) -> int:
     """Turns of the banks; of 16 bytes a half warp goes at a time."""
-    bytes_, step, turns = [*lanes.values()], 16 if size > 8 else 32, 0
+    bytes_ = [*lanes.values()]
+    step = 16 if size > 8 else 32
+    turns = 0
     for start in range(0, len(bytes_), step):
         words = {byte // 4 + i for byte in bytes_[start : start + step] for i in range(size // 4)}
         turns += max(Counter(word % 32 for word in words).values())

@@ -28,10 +28,9 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.run.kernel import WORKSPACE_LIMIT
-from convlab.words.errors import BuildError, LaunchError, UnsupportedError
+from convlab.core.errors import BuildError, LaunchError, UnsupportedError
+from convlab.core.kernel.kernel import WORKSPACE_LIMIT
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
-
 
 _RELU = convlab.problem("N2 C24 H7 W9 K20 R3 S3 p1 relu")
 PROBLEMS = (*convlab.problems("awkward"), _RELU, replace(_RELU, bias=True))
@@ -94,7 +93,8 @@ def one_torch_thread() -> Iterator[None]:
 @one_torch_thread()
 def examine(kernel: convlab.Kernel) -> Finding:
     """Check a kernel problem by problem until something is found."""
-    started, checked = time.perf_counter(), 0
+    started = time.perf_counter()
+    checked = 0
     # A simulated thread costs as much as many products: by far the dearest comes last.
     for problem in sorted(PROBLEMS, key=lambda p: p.macs + 256 * p.gemm_m * p.K):
         if problem.name == "awkward.images_66000" and kernel.simulated:
@@ -176,7 +176,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = [m for m in MUTANTS if not options.only or m.name in options.only]
 
     started = time.perf_counter()
-    escaped, spared, kinds = [], [], dict.fromkeys((WRONG, FAULT, BUILD), 0)
+    escaped = []
+    spared = []
+    kinds = dict.fromkeys((WRONG, FAULT, BUILD), 0)
     if options.markdown:
         print(f"| mutant | rung | mistake | caught on {engine} by | s |\n|---|---|---|---|---|")
     for mutant, finding in survey(chosen, engine):

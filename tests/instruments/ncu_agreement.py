@@ -24,12 +24,12 @@ import pandas as pd
 import torch
 
 from convlab import load, problem
-from convlab import why as explain
-from convlab.machine import device
+from convlab.core.errors import ConvlabError
+from convlab.core.kernel import catalog
+from convlab.core.machine import device
+from convlab.profile import counting, flow, ncu
+from convlab.profile import gather as explain
 from convlab.sim import Trace
-from convlab.why import counting, flow, ncu
-from convlab.words import catalog
-from convlab.words.errors import ConvlabError
 from tests.instruments import merging
 from tests.instruments.tables import write_between
 
@@ -119,14 +119,25 @@ def compare(
             value / theirs - 1 if value and theirs else None for value in (ours, ours_joined)
         )
         ok, ok_joined = (value is not None and abs(value) <= allowed for value in (off, off_joined))
-        row = {"quantity": quantity, "simulated": ours, "ncu": theirs, "difference": off, "ok": ok,
-               "allowed": allowed, "joined": None, "joined_difference": None, "explained": False,
-               "why": ""}  # fmt: skip
+        row = {
+            "quantity": quantity,
+            "simulated": ours,
+            "ncu": theirs,
+            "difference": off,
+            "ok": ok,
+            "allowed": allowed,
+            "joined": None,
+            "joined_difference": None,
+            "explained": False,
+            "why": "",
+        }
         if ours_joined != ours:
             row |= {
-                "joined": ours_joined, "joined_difference": off_joined,
-                "explained": not ok and ok_joined, "why": "; ".join(map(str, merges)),
-            }  # fmt: skip
+                "joined": ours_joined,
+                "joined_difference": off_joined,
+                "explained": not ok and ok_joined,
+                "why": "; ".join(map(str, merges)),
+            }
         rows.append(row)
     return rows
 
@@ -180,8 +191,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernel", action="append")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table between the "
-                        "markers `ncu` of this file")  # fmt: skip
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the table between the markers `ncu` of this file",
+    )
     given = parser.parse_args()
     here = device.describe()
     if here is None:
@@ -190,7 +205,7 @@ def main() -> int:
     rows = agreement(given.kernel or [path.stem for path in catalog.catalog()])
     where = (
         f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
-        "`python -m tests.instruments.ncu_agreement --write convlab/why/README.md`."
+        "`python -m tests.instruments.ncu_agreement --write convlab/profile/README.md`."
     )
     text = "\n".join([*agreement_table(rows), "", where])
     print(text)

@@ -13,8 +13,20 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("catalog", "problem", "build", "check", "cli", "errors", "magics", "measure", "nn", "plot",
-         "reference", "toolchain")  # fmt: skip
+QUICK = (
+    "catalog",
+    "problem",
+    "build",
+    "check",
+    "cli",
+    "errors",
+    "magics",
+    "measure",
+    "nn",
+    "plot",
+    "reference",
+    "toolchain",
+)
 _ALLOWED = re.compile(r"([\w-]+)>=([\d.]+)")
 
 

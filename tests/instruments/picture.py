@@ -26,17 +26,25 @@ from matplotlib.patheffects import withStroke
 from PIL import Image
 
 import convlab
-from convlab.fast.compare import cudnn_of
-from convlab.show import plot
-from convlab.show.plot import Chart
-from convlab.words.catalog import find
-from convlab.words.errors import LaunchError
+from convlab.core.errors import LaunchError
+from convlab.core.kernel.catalog import find
+from convlab.core.show import plot
+from convlab.core.show.plot import Chart
+from convlab.core.timing.compare import cudnn_of
 
-WIDTH, HEIGHT = 9.6, 5.0  # inches, at 100 dots each
+# inches, at 100 dots each
+WIDTH = 9.6
+HEIGHT = 5.0
 _SMALL = "N=1,C=4,H=34,W=50,K=32,R=3,S=3"
-_INK, _PAPER, _DIM, _BAD, _GOOD = "#E8E8E8", "#16181D", "#8A8F98", "#FF8C5A", "#5FD3A5"
+_INK = "#E8E8E8"
+_PAPER = "#16181D"
+_DIM = "#8A8F98"
+_BAD = "#FF8C5A"
+_GOOD = "#5FD3A5"
 _SECONDS = {"short": 2.0, "long": 4.5}
-_COLUMNS, _ROWS = 96, 24  # of text that a frame has room for
+# of text that a frame has room for
+_COLUMNS = 96
+_ROWS = 24
 _BARRIER = "__syncthreads();"
 
 
@@ -47,8 +55,16 @@ def frame(title: str, lines: list[tuple[str, str]]) -> Image.Image:
     chart.text(0.02, 0.955, title, color=_GOOD, family="monospace", size=11, va="top")
     for i, (text, color) in enumerate(lines[:_ROWS]):
         shown = text if len(text) <= _COLUMNS else text[: _COLUMNS - 1] + "…"
-        chart.text(0.02, 0.88 - 0.036 * i, shown, color=color, family="monospace", size=9, va="top",
-                   parse_math=False)  # fmt: skip
+        chart.text(
+            0.02,
+            0.88 - 0.036 * i,
+            shown,
+            color=color,
+            family="monospace",
+            size=9,
+            va="top",
+            parse_math=False,
+        )
     return image(chart)
 
 
@@ -70,14 +86,17 @@ def source(text: str, around: int, marked: str) -> list[tuple[str, str]]:
     """Return the lines about one, with their numbers; that one in another colour."""
     lines = text.splitlines()
     first = max(0, around - 9)
-    return [(f"{i + 1:4} {lines[i]}", marked if i == around else _INK)
-            for i in range(first, min(len(lines), first + 18))]  # fmt: skip
+    return [
+        (f"{i + 1:4} {lines[i]}", marked if i == around else _INK)
+        for i in range(first, min(len(lines), first + 18))
+    ]
 
 
 def told(text: str, color: str = _INK) -> list[tuple[str, str]]:
     """Return a text's lines; those that name a line of a kernel in the colour of a mistake."""
-    return [(line, _BAD if ".cu:" in line or "WRONG" in line else color)
-            for line in text.splitlines()]  # fmt: skip
+    return [
+        (line, _BAD if ".cu:" in line or "WRONG" in line else color) for line in text.splitlines()
+    ]
 
 
 def session(path: Path) -> None:
@@ -104,18 +123,25 @@ def session(path: Path) -> None:
         file.write_text(right)
         answer = str(convlab.check(mine, _SMALL))
         frames.append((frame("mended >>> convlab.check(mine, …)", told(answer, _GOOD)), "short"))
-        seen = convlab.why.accesses(mine, _SMALL)
+        seen = convlab.profile.gather.accesses(mine, _SMALL)
         line = int(seen[(seen.space == "shared") & (seen.kind == "load")].line.mode()[0])
-        frames.append((image(convlab.why.access_map(mine, _SMALL, line)), "long"))
+        frames.append((image(convlab.profile.access_map(mine, _SMALL, line)), "long"))
         rival = "03_smem_tile@TILE=8" if engine == "cuda" else "01_direct"
-        verdict = convlab.ab(convlab.load("03_smem_tile", engine=engine),
-                             convlab.load(rival, engine=engine), "wide")  # fmt: skip
+        verdict = convlab.ab(
+            convlab.load("03_smem_tile", engine=engine), convlab.load(rival, engine=engine), "wide"
+        )
         text = told(str(verdict))
         frames.append((frame(f'>>> convlab.ab("03_smem_tile", "{rival}", "wide")', text), "long"))
         frames.append((image(verdict.plot()), "long"))
     pictures = [drawn.quantize(128, dither=Image.Dither.NONE) for drawn, _ in frames]
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], loop=0, optimize=True,
-                     duration=[round(1000 * _SECONDS[how]) for _, how in frames])  # fmt: skip
+    pictures[0].save(
+        path,
+        save_all=True,
+        append_images=pictures[1:],
+        loop=0,
+        optimize=True,
+        duration=[round(1000 * _SECONDS[how]) for _, how in frames],
+    )
 
 
 def share(path: Path, rows: Path) -> None:
@@ -150,8 +176,9 @@ def share(path: Path, rows: Path) -> None:
         "speed as a share of cuDNN's in the same precision class and layout (1: as fast)"
     )
     axes.legend(title="problem", loc="upper right")
-    axes.set_xlim(0, 1.08 * max(value for values in speeds.values() for value in values
-                                if value == value))  # fmt: skip
+    axes.set_xlim(
+        0, 1.08 * max(value for values in speeds.values() for value in values if value == value)
+    )
     axes.set_title(
         "\n".join(note for note in results[0]["notes"][-3:] if "floor" not in note), size=8
     )
@@ -177,8 +204,15 @@ def beside_cudnn(frame: pd.DataFrame, notes: list[str]) -> Chart:
         axes.barh(range(len(rows)), rows["ratio"], color=[*map(plot.color_of, rows["choice"])])
         for y, (choice, ratio) in enumerate(zip(rows["choice"], rows["ratio"])):
             text = f" {ratio:.2f}  {choice.partition('_')[0]}" if ratio > 0 else " wrong"
-            axes.text(np.nan_to_num(ratio), y, text, va="center", fontsize=8, color=plot.INK,
-                      path_effects=[withStroke(linewidth=3, foreground="white")])  # fmt: skip
+            axes.text(
+                np.nan_to_num(ratio),
+                y,
+                text,
+                va="center",
+                fontsize=8,
+                color=plot.INK,
+                path_effects=[withStroke(linewidth=3, foreground="white")],
+            )
         mean = float(np.exp(np.log(rows["ratio"]).mean(skipna=False)))
         axes.axvline(1, color=plot.INK)
         if mean > 0:

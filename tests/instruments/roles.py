@@ -15,15 +15,20 @@ import pandas as pd
 import torch
 
 import convlab
-from convlab.machine import toolchain
-from convlab.right import reference
-from convlab.words.catalog import KERNEL_DIR
+from convlab.core.correctness import reference
+from convlab.core.kernel.catalog import KERNEL_DIR
+from convlab.core.machine import toolchain
 
 KERNELS = ("11_wgmma_tf32", "12_wgmma_vector_reads", "15_wgmma_bf16", "16_wgmma_nhwc_bf16")
 COLUMNS = (
-    "tiles", "a tile", "waits for x", "waits for the filter", "stores", "waits for y's buffer",
+    "tiles",
+    "a tile",
+    "waits for x",
+    "waits for the filter",
+    "stores",
+    "waits for y's buffer",
     "loaders wait for a stage",
-)  # fmt: skip
+)
 _CLOCKS = """
 __device__ unsigned long long g_cycles[8];
 // Of the first consumer's first warp, and of the first loader.

@@ -133,7 +133,8 @@ def _progress(output: NotebookNode) -> bool:
 
 def _small(png: str) -> str:
     """Store a picture with a palette of 256 colours, a third of the bytes, if it is smaller so."""
-    raw, buffer = base64.b64decode(png), io.BytesIO()
+    raw = base64.b64decode(png)
+    buffer = io.BytesIO()
     picture = Image.open(io.BytesIO(raw))
     if picture.mode == "P":  # it has one
         return png

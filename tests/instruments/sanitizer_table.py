@@ -33,29 +33,33 @@ import torch
 
 import convlab
 from convlab import sim
-from convlab.machine import child, device, toolchain
-from convlab.run.kernel import WORKSPACE_LIMIT
-from convlab.run.launch import integers
-from convlab.words.errors import BuildError, LaunchError
+from convlab.core.errors import BuildError, LaunchError
+from convlab.core.kernel.kernel import WORKSPACE_LIMIT
+from convlab.core.kernel.launch import integers
+from convlab.core.machine import child, device, toolchain
 from tests.instruments import examples, mutants, tables
 from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKER = "sanitizer"
-AT_LINE, NO_LINE, ELSEWHERE, NOTHING, KILLED = (
-    "at its line",
-    "yes, no line",
-    "elsewhere",
-    "-",
-    "killed",
-)
+AT_LINE = "at its line"
+NO_LINE = "yes, no line"
+ELSEWHERE = "elsewhere"
+NOTHING = "-"
+KILLED = "killed"
 SECONDS = 20.0  # that a program may take under a tool
 # Wrong results that leave a trace which a tool may see: outputs never written, a launch refused.
 TRACES = (
-    "01_grid_rounded_down", "01_launch_error_swallowed", "01_filter_falls_through",
-    "01b_one_tile_of_channels", "01c_images_past_grid", "02b_chunk_start_dropped",
-    "02c_batch_of_y", "03_tail_tile_missing", "03_refusal_unsaid",
-)  # fmt: skip
+    "01_grid_rounded_down",
+    "01_launch_error_swallowed",
+    "01_filter_falls_through",
+    "01b_one_tile_of_channels",
+    "01c_images_past_grid",
+    "02b_chunk_start_dropped",
+    "02c_batch_of_y",
+    "03_tail_tile_missing",
+    "03_refusal_unsaid",
+)
 
 OTHERS = examples.BUGS | examples.MORE
 
@@ -170,14 +174,19 @@ def _of_mutant(mutant: Mutant) -> Bug:
         arguments = [*numbers, mutant.workspace_limit or WORKSPACE_LIMIT]
         kind, said = heard(found.findings, mutant.lines)
         if not kind:
-            kind, said = (
-                ("never written" if "never written" in found.what else "wrong result"),
-                NO_LINE,
-            )
+            kind = "never written" if "never written" in found.what else "wrong result"
+            said = NO_LINE
         return kind, said, [str(number) for number in arguments]
 
-    return Bug(mutant.name, mutant.mistake, mutant.source, mutant.lines, host, simulate,
-               lambda: mutants.build(mutant, "sim"))  # fmt: skip
+    return Bug(
+        mutant.name,
+        mutant.mistake,
+        mutant.source,
+        mutant.lines,
+        host,
+        simulate,
+        lambda: mutants.build(mutant, "sim"),
+    )
 
 
 def _of_example(name: str) -> Bug:
@@ -195,13 +204,14 @@ def _of_example(name: str) -> Bug:
             findings = error.findings
         return (*heard(findings, lines), [])
 
-    return Bug(name, kind, source, lines, _example_host(name, example), simulate,
-               lambda: None)  # fmt: skip
+    return Bug(name, kind, source, lines, _example_host(name, example), simulate, lambda: None)
 
 
 def _example_host(name: str, example: examples.Example) -> str:
     """The program around a kernel that is no convolution; its arrays' contents are in its text."""
-    before, back, given = [], [], []
+    before = []
+    back = []
+    given = []
     for i, value in enumerate(example.arguments()):
         if isinstance(value, (np.ndarray, torch.Tensor)):
             data = np.ascontiguousarray(value)
@@ -217,14 +227,16 @@ def _example_host(name: str, example: examples.Example) -> str:
         ", ".join(map(str, shape if isinstance(shape, tuple) else (shape,)))
         for shape in (example.grid, example.block)
     )
-    body = "\n".join([
-        *before,
-        f"    void* arguments[] = {{{', '.join(given)}}};",
-        f"    must(cudaLaunchKernel((const void*)&{example.entry}, dim3({grid}), dim3({block}),",
-        "                          arguments, 0, 0));",
-        "    must(cudaDeviceSynchronize());",
-        *back,
-    ])  # fmt: skip
+    body = "\n".join(
+        [
+            *before,
+            f"    void* arguments[] = {{{', '.join(given)}}};",
+            f"    must(cudaLaunchKernel((const void*)&{example.entry}, dim3({grid}), dim3({block}),",
+            "                          arguments, 0, 0));",
+            "    must(cudaDeviceSynchronize());",
+            *back,
+        ]
+    )
     return f'{_HOST}\n#include "{name}.cu"\nint main() {{\n{body}\n    return 0;\n}}\n'
 
 
@@ -287,12 +299,23 @@ def make(bug: Bug, folder: Path, arch: str) -> Path | str:
     """Compile a bug's program; the path, or why there is none."""
     cuda = toolchain.require_cuda()
     (folder / f"{bug.name}.cu").write_text(bug.source)
-    text, program = folder / f"{bug.name}_main.cu", folder / bug.name
+    text = folder / f"{bug.name}_main.cu"
+    program = folder / bug.name
     text.write_text(bug.host)
     command = [
-        str(cuda.nvcc), "-std=c++17", "-O3", "-lineinfo", "-w", f"-arch=sm_{arch}", f"-I{folder}",
-        f"-I{KERNELS}", str(text), "-o", str(program), *[f"-L{cuda.home / 'lib'}"],
-    ]  # fmt: skip
+        str(cuda.nvcc),
+        "-std=c++17",
+        "-O3",
+        "-lineinfo",
+        "-w",
+        f"-arch=sm_{arch}",
+        f"-I{folder}",
+        f"-I{KERNELS}",
+        str(text),
+        "-o",
+        str(program),
+        *[f"-L{cuda.home / 'lib'}"],
+    ]
     if "cublas" in bug.source:
         libraries = toolchain.link_dir()
         command += [f"-L{libraries}", "-lcublas", "-Xlinker", f"-rpath={libraries}"]
@@ -312,9 +335,16 @@ def make(bug: Bug, folder: Path, arch: str) -> Path | str:
 def ask(tool: str, program: Path, bug: Bug, limit: float = SECONDS) -> str:
     """Run a bug's program under a tool; what it said of it."""
     command = [
-        str(toolchain.find("compute-sanitizer")), "--tool", tool, "--show-backtrace", "no", "--print-limit", "1000",
-        str(program), *bug.arguments,
-    ]  # fmt: skip
+        str(toolchain.find("compute-sanitizer")),
+        "--tool",
+        tool,
+        "--show-backtrace",
+        "no",
+        "--print-limit",
+        "1000",
+        str(program),
+        *bug.arguments,
+    ]
     try:
         done = child.run(command, limit)
     except subprocess.TimeoutExpired as late:
@@ -369,7 +399,8 @@ def simulate(chosen: Sequence[Bug], pool: ThreadPoolExecutor) -> list[bool]:
         builds[bug.name].result()
         answer = guarded(bug.simulate)
         if isinstance(answer, str):
-            bug.kind, bug.cells["convlab"] = "?", answer
+            bug.kind = "?"
+            bug.cells["convlab"] = answer
         else:
             bug.kind, bug.cells["convlab"], bug.arguments = answer
         shown.append(bug.kind not in ("", "?"))
@@ -401,7 +432,8 @@ def table(chosen: Sequence[Bug]) -> str:
 
 def provenance(command: str) -> str:
     """Where, when and by what the table was made."""
-    tool, words = toolchain.find("compute-sanitizer"), ["?"]
+    tool = toolchain.find("compute-sanitizer")
+    words = ["?"]
     if tool is not None:
         out = subprocess.run(
             [tool, "--version"], capture_output=True, text=True, check=False
@@ -428,8 +460,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no bug is named {', '.join(sorted(unknown))}")
     chosen = [bug for bug in everything if not options.only or bug.name in options.only]
     if not torch.cuda.is_available() or toolchain.find("compute-sanitizer") is None:
-        print("needs an NVIDIA GPU and compute-sanitizer (pip install nvidia-cuda-sanitizer-api)",
-              file=sys.stderr)  # fmt: skip
+        print(
+            "needs an NVIDIA GPU and compute-sanitizer (pip install nvidia-cuda-sanitizer-api)",
+            file=sys.stderr,
+        )
         return 1
     if options.write:
         tables.between(options.write, MARKER)  # told now, not after minutes
@@ -438,8 +472,16 @@ def main(arguments: list[str] | None = None) -> int:
 
     def save() -> None:
         if options.json:
-            rows = [{"name": b.name, "kind": b.kind, "lines": sorted(b.lines),
-                     "arguments": b.arguments, **b.cells} for b in chosen]  # fmt: skip
+            rows = [
+                {
+                    "name": b.name,
+                    "kind": b.kind,
+                    "lines": sorted(b.lines),
+                    "arguments": b.arguments,
+                    **b.cells,
+                }
+                for b in chosen
+            ]
             options.json.write_text(json.dumps(rows, indent=1))
 
     survey(chosen, options.jobs, save, f"{major}{minor}" + ("a" if major >= 9 else ""))

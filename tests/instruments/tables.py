@@ -18,13 +18,13 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from convlab.fast.compare import compare
-from convlab.fast.comparison import Comparisons
-from convlab.machine.device import describe
-from convlab.words import catalog
-from convlab.words.arguments import readable, writable
-from convlab.words.errors import ProblemError
-from convlab.words.problem import problems
+from convlab.core.arguments import readable, writable
+from convlab.core.errors import ProblemError
+from convlab.core.kernel import catalog
+from convlab.core.machine.device import describe
+from convlab.core.problem.problem import problems
+from convlab.core.timing.compare import compare
+from convlab.core.timing.comparison import Comparisons
 from tests.instruments.versus import Versus, apart, versus
 
 _SECONDS = 1.5  # measured of a kernel on a problem of the headline: all rungs in some three minutes
@@ -33,14 +33,16 @@ _SECONDS = 1.5  # measured of a kernel on a problem of the headline: all rungs i
 def laid(frame: pd.DataFrame) -> str:
     """Return a frame as a Markdown table."""
     rows = [" | ".join(map(str, row)) for row in (frame.columns, *frame.itertuples(index=False))]
-    return "\n".join([f"| {rows[0]} |", "|---" * len(frame.columns) + "|",
-                      *(f"| {row} |" for row in rows[1:])])  # fmt: skip
+    return "\n".join(
+        [f"| {rows[0]} |", "|---" * len(frame.columns) + "|", *(f"| {row} |" for row in rows[1:])]
+    )
 
 
 def markdown(results: Comparisons | Versus) -> str:
     """The results as a Markdown table, with what it says and where it was made below."""
     if isinstance(results, Versus):
-        (table,), said = results.tables, "\n".join(f"- {line}" for line in results.summary)
+        (table,) = results.tables
+        said = "\n".join(f"- {line}" for line in results.summary)
         note = (
             "Median times in ms, the L2 cold: of the kernel that `convlab.best` takes, and of cuDNN in "
             "the same class, inputs NCHW and already channels_last. The ratio is cuDNN's time on NCHW "
@@ -80,7 +82,8 @@ def between(path: Path, marker: str) -> tuple[str, str]:
 
     Raises ProblemError if the file has no such markers, or cannot be read.
     """
-    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
+    begin = f"<!-- {marker}: begin -->"
+    end = f"<!-- {marker}: end -->"
     text = readable(path, "the tables' file")
     head, _, rest = text.partition(begin)
     _, found, tail = rest.partition(end)

@@ -1,7 +1,7 @@
 """What of torch works with `convlab.nn`: each line of the table in its docstring, on values.
 
 ``python -m tests.instruments.torch_features`` asserts every line and writes the table.
-``tests/test_nn.py`` does the same, one test for each.
+``tests/nn/test_nn.py`` does the same, one test for each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from torch.autograd import forward_ad
 import convlab.nn
 
 MODULE = Path(convlab.nn.__file__)
-BEGIN, END = "What of torch works:\n\n", '"""\n'
+BEGIN = "What of torch works:\n\n"
+END = '"""\n'
 FEATURES: dict[str, tuple[str, Callable[[], None]]] = {}
 
 
@@ -60,7 +61,9 @@ def same(ours, theirs) -> None:
 
 
 KERNEL = Float64()
-X, W, BIAS = normal(2, 4, 6, 5), normal(6, 2, 3, 2, seed=1), normal(6, seed=2)
+X = normal(2, 4, 6, 5)
+W = normal(6, 2, 3, 2, seed=1)
+BIAS = normal(6, seed=2)
 TANGENTS = normal(*X.shape, seed=3), normal(*W.shape, seed=4), normal(*BIAS.shape, seed=5)
 OPTIONS = dict(stride=(1, 2), padding=1, groups=2)
 
@@ -121,8 +124,11 @@ def _reverse() -> None:
     both(lambda conv: func.vjp(conv, X, W, BIAS)[1](torch.ones_like(theirs(X, W))))
     both(lambda conv: func.jacrev(conv, argnums=1)(X, W, BIAS))
     both(lambda conv: func.hessian(lambda w: loss(conv)(X, w, BIAS))(W))
-    both(lambda conv: func.jvp(lambda w: func.jvp(lambda x: conv(x, w), (X,), TANGENTS[:1])[1],
-                               (W,), TANGENTS[1:2]))  # fmt: skip
+    both(
+        lambda conv: func.jvp(
+            lambda w: func.jvp(lambda x: conv(x, w), (X,), TANGENTS[:1])[1], (W,), TANGENTS[1:2]
+        )
+    )
 
 
 @feature("vmap", "works, by one call of the kernel for each of the batch")
@@ -154,8 +160,11 @@ def _compile() -> None:
         return
     for backend in ("eager", "aot_eager"):
         both(lambda conv: torch.compile(func.grad(loss(conv)), backend=backend)(X, W, BIAS))  # noqa: B023
-    both(lambda conv: torch.compile(lambda *t: func.jvp(conv, t, TANGENTS), backend="eager")(
-        X, W, BIAS))  # fmt: skip
+    both(
+        lambda conv: torch.compile(lambda *t: func.jvp(conv, t, TANGENTS), backend="eager")(
+            X, W, BIAS
+        )
+    )
 
 
 @feature("export", "works; saved, it loads a kernel that was given by name or path")
@@ -185,7 +194,8 @@ def _jit() -> None:
     layer, reference = layers()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        traced, scripted = torch.jit.trace(layer, (X,)), torch.jit.script(layer)
+        traced = torch.jit.trace(layer, (X,))
+        scripted = torch.jit.script(layer)
         same(traced(X + 1), reference(X + 1))
         same(scripted(X), reference(X))
         try:
@@ -278,7 +288,8 @@ def _pickle() -> None:
 def _graphs() -> None:
     if not torch.cuda.is_available():
         return
-    x, w = X.cuda(), W.cuda()
+    x = X.cuda()
+    w = W.cuda()
     conv = convlab.load("01_direct")
     call = {"stride": (1, 2), "padding": 1, "groups": 2}
     conv(x, w, **call)

@@ -21,23 +21,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from convlab.fast.best import CLASSES, best
-from convlab.fast.compare import compare
-from convlab.fast.comparison import Comparison
-from convlab.machine.progress import bar as progress_bar
-from convlab.show.result import Several, Table, short
-from convlab.words.errors import LaunchError
-from convlab.words.problem import PROBLEM_SETS, Problem, problem
+from convlab.core.errors import LaunchError
+from convlab.core.machine.progress import bar as progress_bar
+from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem
+from convlab.core.show.result import Several, Table, short
+from convlab.core.timing.compare import compare
+from convlab.core.timing.comparison import Comparison
+from convlab.nn.choice import CLASSES, best
 
 _SECONDS = 0.5  # spent on timing one kernel on one problem
 _TUNING_SECONDS = 300.0  # for a problem that torch.compile tunes for; past it, it is left out
 _BASELINES = [f"cudnn:{each}{layout}" for each in CLASSES for layout in ("", ":channels_last")]
 RIVALS = {"cudnn": "cuDNN", "nhwc": "channels_last", "compiled": "torch.compile"}
 _SHOWN = {
-    "problem": "problem", "class": "class", "choice": "kernel", "time_ms": ("ms", short),
-    "error": ("error", "{:.1e}"), **{f"{rival}_ms": (RIVALS[rival], short) for rival in RIVALS},
+    "problem": "problem",
+    "class": "class",
+    "choice": "kernel",
+    "time_ms": ("ms", short),
+    "error": ("error", "{:.1e}"),
+    **{f"{rival}_ms": (RIVALS[rival], short) for rival in RIVALS},
     "ratio": ("ratio", "{:.2f}"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,7 +82,8 @@ class Versus(Several):
 
     def means(self, precision: str) -> dict[str, float]:
         """Of each rival, its time over the choice's: the geometric mean over all it was timed on."""
-        rows, means = self.frame[self.frame["class"] == precision], {}
+        rows = self.frame[self.frame["class"] == precision]
+        means = {}
         for rival, title in RIVALS.items():
             if f"{rival}_ms" in rows and (rival != "compiled" or precision == "tf32"):
                 timed = rows[rows[f"{rival}_ms"].notna()]
@@ -126,8 +131,12 @@ class Versus(Several):
 
     @property
     def details(self) -> Sequence[str]:
-        noted = [f"{result.problem.label}: {row.kernel}: {row.note}" for result in self.results
-                 for row in result.frame.itertuples() if row.note]  # fmt: skip
+        noted = [
+            f"{result.problem.label}: {row.kernel}: {row.note}"
+            for result in self.results
+            for row in result.frame.itertuples()
+            if row.note
+        ]
         failed = [line for result in self.results for line in result.failures]
         return [*(f"  {text}" for text in (*self.summary, *noted)), *failed]
 
@@ -147,7 +156,8 @@ def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Vers
             "kernels are timed beside torch's on an NVIDIA GPU, and torch sees none; "
             "traffic on the simulator: python -m convlab compare --problem P"
         )
-    results, choices = [], []
+    results = []
+    choices = []
     asked = [problem(each) for each in problems]
     for each in progress_bar(asked, "problems", len(asked)):
         chosen = [best(each, precision, engine="cuda") for precision in CLASSES]
@@ -155,9 +165,14 @@ def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Vers
             torch.compiler.reset()  # or it stops compiling after eight problems
         kernels = {k.name: k for k in chosen if not k.library}
         found = compare(
-            [*kernels.values(), *[max_autotune] * compiled], each, engine="cuda", scale=None,
-            baselines=_BASELINES, limit_seconds=_SECONDS, progress=False,
-        )  # fmt: skip
+            [*kernels.values(), *[max_autotune] * compiled],
+            each,
+            engine="cuda",
+            scale=None,
+            baselines=_BASELINES,
+            limit_seconds=_SECONDS,
+            progress=False,
+        )
         results.append(found)
         choices.append({c: kernel.name for c, kernel in zip(CLASSES, chosen, strict=True)})
     return Versus(tuple(results), tuple(choices))
@@ -170,7 +185,8 @@ def apart(problems: Iterable[Problem], kept: Path) -> Versus:
     for longer than five minutes, it is left out.
     """
     kept.mkdir(parents=True, exist_ok=True)
-    results, choices = [], []
+    results = []
+    choices = []
     for each in problems:
         file = kept / f"{_own(each.name)}.pickle"
         command = [sys.executable, "-m", __spec__.name, each.name, str(file)]

@@ -1,0 +1,103 @@
+"""The exceptions that convlab raises; each message says what to do next."""
+
+import re
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = str(Path(__file__).parents[1])
+_RED = "\x1b[31m"
+_PLAIN = "\x1b[0m"
+
+
+class ConvlabError(Exception):
+    """Any error of convlab's own. In a notebook its message is shown; ``%tb`` shows all."""
+
+    problem: Any = None  # the one that `check` met it on
+    _shown = False
+
+    def _render_traceback_(self) -> list[str]:  # IPython asks for it; %tb asks again
+        if self._shown:
+            return traceback.format_exception(self)
+        self._shown = True
+        return brief(self) or traceback.format_exception(self)
+
+
+def brief(error: BaseException) -> list[str]:
+    """What a cell shows of an error that passed through convlab; nothing if it did not."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [i for i, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)]
+    if not inside:
+        return []
+    # a place of this machine is of no use to a reader
+    text = re.sub(r"\nfull log: .*", "", str(error)) or "interrupted"
+    lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {text}"]
+    caller = frames[max(inside[0] - 1, 0)]
+    if caller.line and caller is not frames[inside[0]] and "/IPython/" not in caller.filename:
+        lines.append(f"  at line {caller.lineno}: {caller.line}    (%tb shows more)")
+    return lines
+
+
+def on_page(kind: str) -> tuple[str, str]:
+    """Return what ``faults.md`` says a kind of fault is, and what to do next."""
+    page = (Path(_PACKAGE) / "core" / "faults.md").read_text()
+    said = re.search(rf"^## {kind}\n(.+?)\.\s.*?^Next: (.+?)\.?\n(\n|\Z)", page, re.M | re.S)
+    meaning, advice = (" ".join(said[i].split()) for i in (1, 2))
+    return meaning[0].lower() + meaning[1:], advice
+
+
+def named(name: str, error: Exception) -> str:
+    """What an error says of a kernel, which it names once."""
+    first = str(error).split("\n")[0]
+    file = f"{name.partition('@')[0]}.cu"
+    return str(error) if first.startswith(name) or file in first else f"{name}: {error}"
+
+
+class ProblemError(ConvlabError, ValueError):
+    """The arguments do not describe a convolution: shapes, strides, dtype, device."""
+
+
+class UnsupportedError(ConvlabError, ValueError):
+    """The kernel's header says that it cannot do this problem."""
+
+    kind = "declined"
+
+
+class CatalogError(ConvlabError, LookupError):
+    """No such kernel, two of one name, or a header comment that cannot be read."""
+
+
+class BuildError(ConvlabError, RuntimeError):
+    """A kernel did not compile, or there is no compiler; `places` has file, line and message."""
+
+    kind = "does not build"
+
+    def __init__(self, message: str, places: Sequence[tuple[str, int, str]] = ()) -> None:
+        super().__init__(message)
+        self.places = list(places)
+
+
+class LaunchError(ConvlabError, RuntimeError):
+    """A kernel refused a problem, crashed, hung, or did not get the memory it needs.
+
+    `kind` says which, in the words of ``convlab/core/faults.md``; empty where the kernel itself
+    returned a text. The text of one with a kind ends with what to try, and its place on that page. `findings` are
+    the simulator's (`convlab.sim.Finding`), with line, block and thread; of a fault on a GPU,
+    those of the same kernel on a small problem. Empty where it found nothing or was not asked.
+    """
+
+    def __init__(self, message: str, kind: str = "", findings: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.findings = list(findings)
+
+    def __str__(self) -> str:
+        if not self.kind:
+            return super().__str__()
+        page = f"see convlab/core/faults.md#{self.kind.replace(' ', '-')}"
+        return "\n  ".join([super().__str__(), f"try: {on_page(self.kind)[1]}", page])
+
+
+class WrongResult(ConvlabError, AssertionError):
+    """A kernel's output is wrong, and the caller asked for that to raise."""

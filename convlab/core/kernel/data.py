@@ -1,0 +1,141 @@
+"""The tensors of a problem: normal data to run it on, and its output in pieces."""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import ProblemError
+from ..problem.format import FLOAT32, Format
+from ..problem.problem import Problem
+from .runnable import Inputs, Runnable
+
+Device = str | torch.device
+# What makes a tensor of another dtype one that a runnable takes.
+_CASTS = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16"}
+
+
+def inputs(
+    problem: Problem, seed: int = 0, device: Device = "cpu", format: Format = FLOAT32
+) -> Inputs:
+    """Return x, w and bias (or None) of normal data, the same for the same seed and device kind.
+
+    x and bias are standard normal, w is divided by sqrt(gemm_k), so that y is of order 1. In
+    another format than `FLOAT32` they are the same numbers, rounded and placed as it says.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+
+    w = normal(*problem.w_shape) / math.sqrt(problem.gemm_k)
+    bias = normal(problem.K) if problem.bias else None
+    x = normal(*problem.x_shape)
+    return placed((x, w, bias), format)
+
+
+def placed(inputs: Inputs, format: Format) -> Inputs:
+    """Return the same numbers, rounded and placed as a format says."""
+    x, w, bias = inputs
+    if format != FLOAT32:
+        x = format.x.place(x.to(format.x.torch_dtype))
+        w = format.w.place(w.to(format.w.torch_dtype))
+        bias = None if bias is None else bias.to(format.bias.torch_dtype)
+    return x, w, bias
+
+
+_lock = threading.Lock()
+_inside: list[list[str]] = []  # what the settings were, once for each that is within
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Make torch's float32 products and convolutions plain fp32 inside, and restore it after.
+
+    For any number of threads at once: the last to leave restores what the first one found.
+    """
+    # The older `allow_tf32` is left alone: torch raises where it is read or set through
+    # `torch.backends.cudnn.flags` after these settings were used.
+    gpu = torch.backends
+    cpu = torch.backends.mkldnn
+    settings = (gpu.cuda.matmul, gpu.cudnn.conv, cpu.matmul, cpu.conv)
+    with _lock:
+        _inside.append(_inside[0] if _inside else [each.fp32_precision for each in settings])
+        for setting in settings:
+            setting.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _inside.pop()
+            for setting, value in () if _inside else zip(settings, before):
+                setting.fp32_precision = value
+
+
+def chunks(problem: Problem, pixels: int) -> Iterator[tuple[slice, slice]]:
+    """Yield (images, output rows) that cover the output, each of at most `pixels` if it can."""
+    rows = max(1, min(problem.P, pixels // problem.Q))
+    images = max(1, pixels // (problem.P * problem.Q)) if rows == problem.P else 1
+    for n in range(0, problem.N, images):
+        for p in range(0, problem.P, rows):
+            yield slice(n, min(n + images, problem.N)), slice(p, min(p + rows, problem.P))
+
+
+def padded(problem: Problem, x: Tensor, images: slice, rows: slice) -> Tensor:
+    """Return the rows of padded x that those output rows read: (n, C, rows, W + 2 pad_w)."""
+    pad_h, pad_w = problem.padding
+    first = rows.start * problem.stride[0] - pad_h
+    last = (rows.stop - 1) * problem.stride[0] - pad_h + problem.dilation[0] * (problem.R - 1)
+    top = min(max(first, 0), problem.H)
+    bottom = min(max(last + 1, 0), problem.H)
+    above = min(max(-first, 0), last - first + 1)
+    below = last - first + 1 - above - (bottom - top)
+    return F.pad(x[images, :, top:bottom], (pad_w, pad_w, above, below))
+
+
+# ---- tensors that fit --------------------------------------------------------------------------
+
+
+def given(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
+    """Return those that are given, with their names; raise ProblemError unless they are dense."""
+    named = [("x", x), ("w", w)] + ([] if bias is None else [("bias", bias)])
+    for name, tensor in named:
+        if not isinstance(tensor, Tensor):
+            raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+        if tensor.layout != torch.strided:
+            raise ProblemError(f"{name} is {tensor.layout}: pass {name}.to_dense()")
+    return named
+
+
+def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+    """Raise ProblemError unless the tensors have the problem's shapes and one device."""
+    wanted = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
+    for name, tensor, want in zip(("x", "w", "bias"), (x, w, bias), wanted, strict=True):
+        shape = None if tensor is None else tuple(tensor.shape)
+        if shape != want:
+            raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {want}")
+        if tensor is not None and tensor.device != x.device:
+            raise ProblemError(f"{name} is on {tensor.device} and x on {x.device}; move one")
+
+
+def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
+    """Raise ProblemError unless these are tensors that a runnable takes: dtype, kind of device."""
+    stored = dict(runnable.format)
+    for name, tensor in given(x, w, bias):
+        dtype = stored[name].torch_dtype
+        if tensor.dtype != dtype:
+            raise ProblemError(
+                f"{name} is {tensor.dtype}, and {runnable.name} takes {dtype}: "
+                f"pass {name}.{_CASTS[dtype]}()"
+            )
+        if tensor.device.type != runnable.device.type:
+            other = "cuda" if runnable.simulated else "sim"
+            load = "" if runnable.library else f', or load it with engine="{other}"'
+            raise ProblemError(
+                f"{name} is on {tensor.device}, and {runnable.name} runs on the engine "
+                f'"{runnable.engine}": pass {name}.to("{runnable.device.type}"){load}'
+            )

@@ -1,0 +1,145 @@
+"""What a kernel is timed against: the convolutions of cuDNN and torch, each pinned to its class."""
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...nn import op
+from .. import arguments
+from ..defaults import BASELINES
+from ..errors import UnsupportedError
+from ..problem.format import FLOAT32, Format, parse_format
+from ..problem.problem import Problem
+from .data import Device, chunks, full_precision, match, padded, require
+from .runnable import Allocate, Inputs, Launch, empty
+
+IM2COL_BYTES = 1 << 30  # workspace of the torch:im2col baseline
+_HALVES = {
+    "bf16": parse_format("x bf16, w bf16, y bf16, bias bf16"),
+    "fp16": parse_format("x f16, w f16, y f16, bias f16"),
+}
+
+
+@dataclass(frozen=True)
+class Baseline(op.Called):
+    """A library's convolution, run and timed as a kernel is; made by `baseline`.
+
+    `precision` is its class, pinned whatever torch's global settings are. A ReLU is torch's own, in
+    place after the convolution, as eager torch has it: cuDNN's fused one (torch's
+    ``cudnn_convolution_relu``) takes class and search for an algorithm from those settings.
+    """
+
+    name: str
+    title: str
+    precision: str
+    engine: str
+    device: torch.device
+    library = True
+
+    @property
+    def format(self) -> Format:  # type: ignore[override]
+        """How it takes its tensors: in the dtype of its class, in torch's order."""
+        return _HALVES.get(self.precision, FLOAT32)
+
+    def prepare(
+        self,
+        problem: Problem,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        allocate: Allocate = empty,
+    ) -> Launch:
+        """Return what computes y; the inputs are laid out here, and ProblemError raised of them."""
+        require(self, x, w, bias)
+        match(problem, x, w, bias)
+        last = self.name.endswith("channels_last")
+        layout = torch.channels_last if last else torch.contiguous_format
+        x, w = (t.detach().contiguous(memory_format=layout) for t in (x, w))
+        kind = Im2colLaunch if self.name == "torch:im2col" else ConvLaunch
+        return kind(self, problem, (x, w, None if bias is None else bias.detach()))
+
+
+def baseline(name: str, device: Device | None = None) -> Baseline:
+    """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
+    title, precision, only = BASELINES[arguments.choice(name, "baseline", BASELINES)]
+    gpu = torch.cuda.is_available()
+    where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
+    if only not in (None, where.type):
+        raise UnsupportedError(
+            f"{name} runs on {only} only, not on {where}, where what stands beside it runs; "
+            "torch:im2col runs on both"
+        )
+    if where.type != "cuda":
+        return Baseline(name, title, precision, "torch", where)
+    if not gpu:
+        raise UnsupportedError(
+            f"{name} needs an NVIDIA GPU and torch sees none; take torch:im2col or torch:cpu"
+        )
+    if where.index is None:
+        where = torch.device("cuda", torch.cuda.current_device())
+    return Baseline(name, title, precision, "cuda", where)
+
+
+class ConvLaunch(Launch):
+    """What `F.conv2d` calls, past the step that reads the process-wide flags: they are arguments.
+
+    cuDNN takes its best algorithm for this problem, which it finds in the first call.
+    """
+
+    def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
+        super().__init__(runnable, problem, inputs)
+        self.y = inputs[0].new_empty(problem.y_shape)
+        # not transposed, no output padding; then benchmark, not deterministic, with cuDNN, TF32
+        flags = (True, False, True, runnable.precision == "tf32")
+        pairs = problem.stride, problem.padding, problem.dilation
+        self._options = (*pairs, False, (0, 0), problem.groups, *flags)
+        on_cpu = runnable.device.type == "cpu"
+        self._pinned = full_precision if on_cpu else contextlib.nullcontext
+
+    def __call__(self) -> None:
+        self.y = None  # so that its memory serves again
+        with self._pinned():
+            self.y = torch._convolution(*self.inputs, *self._options)
+        if self.problem.relu:
+            self.y.relu_()
+
+
+class Im2colLaunch(Launch):
+    """Pad, im2col, matrix product, bias: as many images, or rows of one, as the workspace holds."""
+
+    def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
+        super().__init__(runnable, problem, inputs)
+        x, w, _ = inputs
+        self._w = w.reshape(problem.groups, problem.K // problem.groups, problem.gemm_k)
+        columns = problem.C * problem.R * problem.S
+        limit = IM2COL_BYTES // (x.element_size() * (columns + problem.K))
+        self._steps = list(chunks(problem, limit))
+        rows = [(n.stop - n.start) * (p.stop - p.start) for n, p in self._steps]
+        self.workspace = x.new_empty(max(rows, default=0) * problem.Q * columns)
+        self.y = x.new_empty(problem.y_shape)
+
+    def __call__(self) -> None:
+        problem = self.problem
+        (x, _, bias) = self.inputs
+        for images, rows in self._steps:
+            image = padded(problem, x, images, rows)
+            n, c, h, w = image.stride()
+            (sh, sw) = problem.stride
+            (dh, dw) = problem.dilation
+            shape = (len(image), problem.C, problem.R, problem.S, rows.stop - rows.start, problem.Q)
+            patches = image.as_strided(shape, (n, c, dh * h, dw * w, sh * h, sw * w))
+            matrix = self.workspace[: patches.numel()].view(shape).copy_(patches)
+            matrix = matrix.view(len(image), problem.groups, problem.gemm_k, -1)
+            y = self.y[images, :, rows]
+            with full_precision():  # (n, groups, K/groups, p*Q)
+                if y.is_contiguous():
+                    pixels = matrix.shape[3]
+                    torch.matmul(self._w, matrix, out=y.view(len(y), problem.groups, -1, pixels))
+                else:
+                    y.copy_(torch.matmul(self._w, matrix).view(y.shape))
+        if bias is not None:
+            self.y += bias.view(1, -1, 1, 1)
+        if problem.relu:
+            self.y.relu_()

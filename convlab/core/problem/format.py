@@ -1,0 +1,121 @@
+"""How the tensors of a problem lie in memory: the dtype and the order of dimensions of each.
+
+A tensor's shape is torch's, (N, C, H, W), whatever its format; the format says which dimension
+runs slowest in memory, as ``memory_format=torch.channels_last`` does. So NHWC is one more layout,
+and nothing else changes for whoever reads y[n, k, p, q].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import ProblemError
+
+if TYPE_CHECKING:
+    import torch
+
+    from .problem import Problem
+
+_DTYPES = {"f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2)}  # torch's, bytes
+# For each tensor the layouts there are, the first torch's own: the order of its dimensions' names.
+LAYOUTS = {"x": ("NCHW", "NHWC"), "w": ("KCRS", "KRSC"), "y": ("NCHW", "NHWC"), "bias": ("K",)}
+
+
+@dataclass(frozen=True)
+class Storage:
+    """One tensor in memory: its dtype, and its dimensions from the slowest to the fastest."""
+
+    dtype: str  # "f32", "f16" or "bf16"
+    layout: str  # one of its `LAYOUTS`
+    order: tuple[int, ...]  # the same as positions in torch's shape: NHWC is (0, 2, 3, 1)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return _DTYPES[self.dtype][1]
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype in torch."""
+        import torch  # slow to import, and problems are read without it
+
+        return getattr(torch, _DTYPES[self.dtype][0])
+
+    def in_memory(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a shape with its dimensions in the order of memory: (N, H, W, C) for NHWC."""
+        return tuple(shape[i] for i in self.order)
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor, or a copy of it, that lies in memory in this order, without gaps."""
+        if self.order == tuple(range(len(self.order))):
+            return tensor.contiguous()
+        if tensor.permute(self.order).is_contiguous():
+            return tensor
+        return self.logical(tensor.permute(self.order).contiguous())
+
+    def logical(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the view in torch's order of a tensor whose shape is in the order of memory."""
+        return tensor.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
+
+
+@dataclass(frozen=True)
+class Format:
+    """The storage of all tensors of a problem, by default `FLOAT32`; `parse_format` reads its text."""
+
+    x: Storage
+    w: Storage
+    y: Storage
+    bias: Storage
+
+    def __iter__(self) -> Iterator[tuple[str, Storage]]:
+        """Yield (name, storage) of x, w, y and bias."""
+        return iter((name, getattr(self, name)) for name in LAYOUTS)
+
+    def in_memory(self, problem: Problem) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each of a problem's tensors in the order of memory."""
+        shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+        shapes["bias"] = (problem.K * problem.bias,)
+        return {name: each.in_memory(shapes[name]) for name, each in self}
+
+    def bytes(self, problem: Problem) -> dict[str, int]:
+        """Return the bytes of each of a problem's tensors; of a bias that it has not, 0."""
+        shapes = self.in_memory(problem)
+        return {name: math.prod(shapes[name]) * each.itemsize for name, each in self}
+
+    def min_bytes(self, problem: Problem) -> int:
+        """Return the bytes that must move at least: x, w, bias and y once each."""
+        return sum(self.bytes(problem).values())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {each.dtype} {each.layout}" for name, each in self)
+
+
+def _storage(name: str, dtype: str, layout: str) -> Storage:
+    return Storage(dtype, layout, tuple(map(LAYOUTS[name][0].index, layout)))
+
+
+FLOAT32 = Format(*(_storage(name, "f32", layouts[0]) for name, layouts in LAYOUTS.items()))
+
+
+def parse_format(text: str) -> Format:
+    """Return the format that a line such as "x f16 NHWC, w f16 KRSC, y f16 NHWC" spells.
+
+    What is left out, a tensor or its layout, is as in `FLOAT32`.
+    """
+    found: dict[str, Storage] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, dtype, layout = (*part.split(None, 2), "", "")[:3]
+        allowed = LAYOUTS.get(name, ())
+        layout = layout or "".join(allowed[:1])
+        if name in found or dtype not in _DTYPES or layout not in allowed:
+            layouts = "; ".join(f"{key} {' or '.join(each)}" for key, each in LAYOUTS.items())
+            raise ProblemError(
+                f"cannot read {part!r}; write each tensor once, with a dtype "
+                f"({', '.join(_DTYPES)}) and a layout ({layouts}), as in "
+                "'x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32'"
+            )
+        found[name] = _storage(name, dtype, layout)
+    return Format(**dict(FLOAT32) | found)

@@ -1,0 +1,383 @@
+"""Rows to figures: errors beside costs, where a wrong result is wrong, A/B, sweeps, receipts.
+
+Takes data frames and small numpy arrays, never a tensor. Every mark is labelled or shaped as well
+as coloured, so that grey print does.
+"""
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from .plot import COST_LABELS, INK, PALETTE, QUIET, Chart, color_of, colors, styled
+from .result import short
+
+_WRONG = "#D55E00"
+# decades that the map of the error shows below and above what is allowed
+_BELOW = 3
+_ABOVE = 5
+_MOST_BARS = 24  # of a sweep's panel
+_MOST_TICKS = 12
+_MOST_NOTES = 8
+
+
+@styled
+def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Draw each kernel's error beside its time (GPU) or its simulated memory traffic.
+
+    Left, the error with the bound of its class; right, the cost with the floor drawn as a line and
+    the distance from it as a number. `frame` has the rows of a `Comparison`.
+    """
+    rows = frame.reset_index(drop=True)
+    count = max(len(rows), 1)
+    chart = Chart(8, 1.9 + 0.46 * count + 0.16 * len(notes))
+    left, right = chart.subplots(1, 2, sharey=True, width_ratios=(2, 3))
+    shade = colors(rows["kernel"])
+    rows["shade"] = [shade[name] for name in rows["kernel"]]
+    left.set_yticks(range(len(rows)), _labels(rows))
+    left.set_ylim(count - 0.4, -0.6)
+    _draw_errors(left, rows)
+    _draw_costs(right, rows)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x")
+        axes.tick_params(axis="y", length=0)
+    return chart.headed(title, notes)
+
+
+@styled
+def error_map(
+    pixels: np.ndarray,
+    channels: np.ndarray,
+    shape: tuple[int, int, int, int],
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Chart:
+    """Draw where the error is: over the pixels of the output, and over its images and channels.
+
+    `pixels` and `channels` are a `Report`'s; `shape` is (N, K, P, Q), which the axes show also
+    where the maps were pooled. One logarithmic scale turns at 1, the most that is right: cool and
+    pale below, warm and dark above it, black where there is no number. The darker, the more wrong,
+    so that grey print tells too.
+    """
+    N, K, P, Q = shape
+    lines = [line for note in notes for line in textwrap.wrap(note, 110)]
+    chart = Chart(8, 4.1 + 0.16 * len(lines))
+    left, right = chart.subplots(1, 2)
+    norm = LogNorm(10**-_BELOW, 10**_ABOVE)
+    for axes, ratios, (rows, columns), labels, what in (
+        (left, pixels, (P, Q), ("q (column)", "p (row)"), "worst over n, k"),
+        (right, channels, (N, K), ("k (output channel)", "n (image)"), "worst over p, q"),
+    ):
+        shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
+        steps = [-(-size // cells) for size, cells in zip((rows, columns), shown.shape)]
+        bottom, end = (s * n - 0.5 for s, n in zip(steps, shown.shape, strict=True))
+        image = axes.imshow(
+            shown,
+            norm=norm,
+            cmap=_error_colors(),
+            aspect="auto",
+            interpolation="nearest",
+            extent=(-0.5, end, bottom, -0.5),
+        )
+        axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        for axis, size in ((axes.xaxis, columns), (axes.yaxis, rows)):
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 8, 10], integer=True))
+            if size == 1:
+                axis.set_ticks([0])
+        wrong = int((~(ratios <= 1)).sum())
+        pooled = f", {steps[0]} x {steps[1]} in a cell" if max(steps) > 1 else ""
+        axes.set_title(f"{what}: {wrong:,} of {ratios.size:,} wrong{pooled}", fontsize=9)
+    scale = chart.colorbar(image, ax=[left, right], shrink=0.9, extend="both")
+    scale.set_label("error over what is allowed (black: NaN or inf)")
+    scale.set_ticks([10.0**i for i in range(-_BELOW, _ABOVE + 1)])
+    scale.ax.axhline(1, color="black", linewidth=1.2)
+    return chart.headed(title, lines)
+
+
+def _labels(rows: pd.DataFrame) -> list[str]:
+    """Return the titles, cut to what fits the margin, and names where two would then be alike."""
+
+    def cut(label: str) -> str:
+        return label if len(label) <= 30 else label[:29] + "…"
+
+    titles = rows["title"].map(cut)
+    telling = ~titles.duplicated(keep=False) & (titles != "")
+    return list(titles.where(telling, rows["kernel"].map(cut)))
+
+
+def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
+    axes.set_xlabel("error (normwise, against float64)")
+    values = [v for v in (*rows["error"], *rows["bound"]) if math.isfinite(v) and v > 0]
+    low = 10 ** math.floor(math.log10(min(values, default=1e-8)) - 0.5)
+    high = 10 ** math.ceil(math.log10(max(values, default=1e-2)) + 0.7)
+    _logarithmic(axes, low, high, 5)
+    for y, row in enumerate(rows.itertuples()):
+        if math.isfinite(row.bound):
+            axes.plot([row.bound] * 2, [y - 0.33, y + 0.33], color=INK)
+        if math.isnan(row.error):  # it did not run
+            text, ink = ("declined", QUIET) if pd.isna(row.right) else ("failed", _WRONG)
+            _note(axes, text, (low, y), 4, color=ink)
+            continue
+        x = min(max(row.error, low * 1.3), high / 1.3)
+        if row.right:
+            axes.plot(x, y, "o", markersize=8, color=row.shade, markeredgecolor=INK)
+            continue
+        axes.plot(x, y, "X", markersize=10, color=_WRONG, markeredgecolor=INK)
+        away, side = (-9, "right") if x > math.sqrt(low * high) else (9, "left")
+        text = "wrong>" if row.error > high else "wrong"
+        _note(axes, text, (x, y), away, color=_WRONG, ha=side)
+    _legend(axes, "bound of its class", color=INK, markeredgewidth=1.6)
+
+
+def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
+    timed = "time_ms" in rows
+    cost, floor, unit = ("time_ms", "floor_ms", "ms") if timed else ("traffic_mb", "floor_mb", "MB")
+    axes.set_xlabel(COST_LABELS[cost])
+    if cost not in rows or not rows[cost].notna().any():
+        _nothing(axes)
+        return
+    largest = rows[cost].max()
+    least = rows[floor].min()
+    room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: it declined
+    if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
+        left = min(least, rows[cost].min()) / 2
+        _logarithmic(axes, left, largest * (largest / left) ** room, 6)
+        axes.set_xlabel(f"{COST_LABELS[cost]}, log scale")
+    else:
+        axes.set_xlim(0, max(largest, rows[floor].max()) * (1 + room) or 1)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    for y, row in enumerate(rows.to_dict("records")):
+        x = row[cost]
+        if math.isnan(x):
+            continue
+        look = {"color": row["shade"]} if row["right"] else {"color": "white", "hatch": "////"}
+        axes.barh(y, x, height=0.62, edgecolor=INK, linewidth=0.8, **look)
+        for color, width in (("black", 2.2), ("white", 0.7)):
+            axes.plot([row[floor]] * 2, [y - 0.45, y + 0.45], color=color, linewidth=width)
+        if timed:
+            half = x * row.get("spread_pct", 0) / 200
+            axes.plot([x - half, x + half], [y, y], color=INK, linewidth=1.2)
+        text = f"{short(x)} {unit}, {short(row['x_floor'])}x floor"
+        # at its bar's end; on paper of its own, should the floor lie beyond
+        _note(
+            axes,
+            text + " (wrong)" * (not row["right"]),
+            (x, y),
+            5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
+    _legend(axes, "floor", color="black", markeredgewidth=2)
+
+
+def _logarithmic(axes: Axes, low: float, high: float, ticks: int) -> None:
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(LogLocator(numticks=ticks))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _note(axes: Axes, text: str, at: tuple[float, float], right: float, **options: object) -> None:
+    """Write beside a mark, so many points to the right of it."""
+    options = {"va": "center", "fontsize": 8, "color": INK} | options
+    axes.annotate(text, at, xytext=(right, 0), textcoords="offset points", **options)
+
+
+def _nothing(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center")
+    axes.set_axis_off()
+
+
+def _legend(axes: Axes, label: str, **options: object) -> None:
+    mark = Line2D([], [], marker="|", linestyle="", markersize=9, **options)
+    axes.legend(
+        [mark], [label], loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, handletextpad=0.2
+    )
+
+
+def _error_colors() -> Colormap:
+    """White over pale blue up to 1; from 1 on yellow, orange, dark red; black for what is bad."""
+    turn = _BELOW / (_BELOW + _ABOVE)
+    shades = [(0, "#FFFFFF"), (turn, "#9CC9E8")]
+    shades += [(turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403")]
+    return LinearSegmentedColormap.from_list("error", shades).with_extremes(bad="black")
+
+
+@styled
+def ab_chart(
+    modes: pd.DataFrame,
+    rounds: pd.DataFrame,
+    threshold: float,
+    title: str = "",
+    notes: Sequence[str] = (),
+) -> Chart:
+    """Draw B's time over A's: the estimate with its interval, and each round.
+
+    `modes` and `rounds` are an `AB`'s frames; of counters, bars of their ratios are all that is
+    drawn. Within `threshold` of 1 it is called the same.
+    """
+    chart = Chart(8, 2.2 + 0.34 * max(len(modes), 1) + 0.16 * len(notes))
+    if "mode" in modes:
+        left, right = chart.subplots(1, 2, width_ratios=(3, 2))
+        _draw_intervals(left, modes, threshold)
+        _draw_rounds(right, rounds, threshold)
+        return chart.headed(title, notes)
+    axes = chart.subplots()
+    if "counter" in modes and len(modes):
+        modes = modes[np.isfinite(modes["ratio"])]  # what A has none of has no ratio
+        axes.barh(modes["counter"], modes["ratio"], height=0.6)
+        for y, value in enumerate(modes["ratio"]):
+            _note(axes, short(value), (value, y), 4)
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_xlabel("B's count over A's (simulated; says nothing about speed)")
+    else:
+        _nothing(axes)
+    return chart.headed(title, notes)
+
+
+def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
+    axes.axvspan(1 - threshold, 1 + threshold, color="#DDDDDD", label="the same")
+    axes.axvline(1, color=INK, linewidth=1)
+    for y, row in enumerate(modes.itertuples()):
+        color = PALETTE[y % 2]
+        marker = "os"[y % 2]
+        if math.isfinite(row.low) and math.isfinite(row.high):
+            axes.plot([row.low, row.high], [y, y], "|-", color=color, linewidth=2.5, markersize=9)
+        axes.plot(row.ratio, y, marker, color=color, markersize=7)
+        text = f"{row.verdict}, {row.ratio:.4f}, {row.rounds} rounds"
+        axes.annotate(
+            text, (row.ratio, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8
+        )
+    axes.set_yticks(range(len(modes)), list(modes["mode"]))
+    axes.set_ylim(len(modes) - 0.4, -0.7)
+    axes.margins(x=0.35)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel("time of B over time of A, 95% interval (grey: the same)")
+
+
+def _draw_rounds(axes: Axes, rounds: pd.DataFrame, threshold: float) -> None:
+    axes.axhspan(1 - threshold, 1 + threshold, color="#DDDDDD")
+    axes.axhline(1, color=INK, linewidth=1)
+    for i, (mode, group) in enumerate(rounds.groupby("mode", sort=False)):
+        axes.plot(
+            group["round"],
+            group["ratio"],
+            "os"[i % 2],
+            color=PALETTE[i % 2],
+            markersize=3,
+            label=mode,
+        )
+    if len(rounds):
+        axes.legend()
+        low, high = rounds["ratio"].quantile([0.02, 0.98])
+        low = min(low, 1 - 1.5 * threshold)
+        high = max(high, 1 + 1.5 * threshold)
+        axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+    axes.set(xlabel="round", ylabel="B over A")
+
+
+@styled
+def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Draw what a grid of tunables costs: a panel for each problem.
+
+    `frame` has the rows of a `Sweep`, and the names of the tunables as an attribute. Two make a
+    heat map, any other number bars of the best twenty-four.
+    """
+    names = list(frame.attrs.get("tunables", ()))
+    timed = "time_ms" in frame and frame["time_ms"].notna().any()
+    cost, unit = ("time_ms", "ms on the GPU") if timed else ("traffic_mb", "MB moved, simulated")
+    rows = frame.dropna(subset=cost) if cost in frame else frame
+    groups = list(rows.groupby("problem", sort=False)) if len(rows) else []
+    bars = min(_MOST_BARS, max((len(group) for _, group in groups), default=1))
+    height = 3.4 if len(names) == 2 else 1.4 + 0.24 * bars
+    chart = Chart(max(5.0, 4.4 * len(groups)), height + 0.16 * len(notes))
+    panels = chart.subplots(1, max(len(groups), 1), squeeze=False)[0]
+    for axes, (problem, group) in zip(panels, groups, strict=False):
+        axes.set_title(problem, fontsize=9)
+        if len(names) == 2:
+            table = group.pivot_table(index=names[0], columns=names[1], values=cost)
+            chart.colorbar(_draw_map(axes, table), ax=axes, label=unit)
+            continue
+        best = group.nsmallest(_MOST_BARS, cost)
+        labels = [name.partition("@")[2] or name for name in best["kernel"]]
+        shades = [color_of(name.partition("@")[0]) for name in best["kernel"]]
+        axes.barh(labels, best[cost], color=shades, edgecolor=INK, linewidth=0.6, height=0.62)
+        axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(lambda value, _: short(value))
+        axes.set_xlabel(unit)
+        axes.spines[["top", "right"]].set_visible(False)
+    if not groups:
+        _nothing(panels[0])
+    return chart.headed(title, notes)
+
+
+def _draw_map(axes: Axes, table: pd.DataFrame) -> AxesImage:
+    """A heat map of a table, its least value starred, its cells told in numbers if they are few."""
+    values = table.to_numpy()
+    image = axes.imshow(values, cmap="cividis_r", aspect="auto")
+    for axis, labels in ((axes.xaxis, table.columns), (axes.yaxis, table.index)):
+        step = -(-len(labels) // _MOST_TICKS)
+        axis.set_ticks(range(0, len(labels), step), labels[::step])
+    axes.set(xlabel=table.columns.name, ylabel=table.index.name)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for (i, j), value in np.ndenumerate(values):
+        least = value == np.nanmin(values)
+        if math.isfinite(value) and (least or max(values.shape) <= _MOST_TICKS):
+            text = f"{short(value)} *" if least else short(value)
+            axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=box)
+    return image
+
+
+@styled
+def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
+    """Draw a kernel's cost in each receipt, the newest at the bottom: a panel for each problem.
+
+    `frame` has the rows of a `History`: a mark for the median, a bar from quartile to quartile, and
+    beside it the beginning of the source's digest.
+    """
+    groups = list(frame.groupby(["problem", "mode", "unit"], sort=False))
+    places = list(dict.fromkeys(zip(frame["when"], frame["gpu"], strict=True)))
+    shown = list(notes[:_MOST_NOTES])
+    chart = Chart(max(7.0, 4.6 * len(groups)), 1.8 + 0.55 * len(places) + 0.16 * len(shown))
+    panels = chart.subplots(1, max(len(groups), 1), squeeze=False, sharey=True)[0]
+    shade = colors(frame["kernel"])
+    for axes, ((problem, mode, unit), rows) in zip(panels, groups, strict=False):
+        axes.set_title(f"{problem}, {mode}" if mode else problem, fontsize=9)
+        axes.set_xlabel(COST_LABELS["time_ms" if unit == "ms" else "traffic_mb"])
+        for i, (kernel, own) in enumerate(rows.groupby("kernel", sort=False)):
+            ys = [places.index(place) for place in zip(own["when"], own["gpu"], strict=True)]
+            look = {"color": shade[kernel], "marker": "osD^v"[i % 5], "markeredgecolor": INK}
+            axes.plot(own["cost"], ys, linestyle=":", label=kernel, **look)
+            axes.hlines(ys, own["low"], own["high"], color=shade[kernel], linewidth=2.5)
+            for y, row in zip(ys, own.itertuples(), strict=True):
+                away = -13 if i % 2 else 7  # two kernels' labels do not meet
+                axes.annotate(
+                    f"{short(row.cost)} {row.source or ''}",
+                    (row.cost, y),
+                    fontsize=7,
+                    xytext=(0, away),
+                    textcoords="offset points",
+                    ha="center",
+                )
+        axes.set_yticks(range(len(places)), [f"{when}\n{gpu}" for when, gpu in places], fontsize=8)
+        axes.set_ylim(len(places) - 0.4, -0.8)
+        axes.margins(x=0.2)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(lambda value, _: short(value))
+        axes.grid(axis="x")
+        axes.legend(fontsize=7)
+    if not groups:
+        _nothing(panels[0])
+    return chart.headed(title, shown)

@@ -1,0 +1,569 @@
+"""The command line, as a user types it: its output, its files, its exit status, its messages."""
+
+import errno
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import convlab
+from convlab.__main__ import main
+from convlab.commands import answers
+from convlab.commands.cli import PROBLEMS, parser, understood
+from convlab.core.kernel.catalog import catalog
+from convlab.core.kernel.kernel import tunables
+from convlab.core.machine.device import GPUS
+from convlab.core.problem.problem import PROBLEM_SETS
+from tests.core.test_report_schema import VALIDATOR
+from tests.strict.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
+from tests.suites import FOLDER
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
+COMMANDS = ["list", "check", "compare", "diff", "cache", "doctor"]
+WRONG = (FOLDER / "ones.cu").read_text()
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict:
+        """Standard output as one JSON document without NaN and infinities."""
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} in the JSON document")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch) -> Callable[..., Done]:
+    """Run ``python -m convlab`` in an empty folder."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+    def run(*words: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, "-m", "convlab", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd) -> Callable[..., Done]:
+    """As `process`, on the simulator, and without the seconds that importing torch takes."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        if words and words[0] in ("check", "compare") and "--engine" not in words:
+            words += ("--engine", "sim")
+        capfd.readouterr()
+        try:
+            status = main(list(words))
+        except SystemExit as end:
+            status = end.code
+        return Done(status, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def kernels(tmp_path) -> dict[str, Path]:
+    """Files of a user's own: wrong, not compiling, crashing."""
+    texts = {
+        "ones": WRONG,
+        "broken": WRONG.replace("y[i] = 1", "y[i] = undeclared"),
+        "crash": WRONG.replace("y[i] = 1", "y[i - 1] = 1"),
+        "refuses": WRONG.replace("// title", "// supports: R == 7\n// title"),
+        "no_entry": "__global__ void k() {}\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.cu").write_text(text)
+    return {name: tmp_path / f"{name}.cu" for name in texts}
+
+
+# --- what is right -------------------------------------------------------------------------------
+
+
+def test_list(run, tmp_path, monkeypatch):
+    shipped = catalog()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.cu").write_text(WRONG)
+    monkeypatch.setenv("CONVLAB_KERNELS", str(tmp_path / "own"))
+    (tmp_path / "own" / "unread.cu").write_text("// supports: N ==\n")
+    done = run("list")
+    assert re.search("unread .*unread.cu:1: supports", done.out)
+    (tmp_path / "own" / "unread.cu").unlink()
+    done = run("list")
+    lines = done.out.splitlines()
+    assert done.status == 0 and all(path.stem in done.out for path in shipped)
+    assert f"kernels of {shipped[0].parent}:" in lines  # and where they are from
+    assert lines[lines.index(f"kernels of {tmp_path / 'own'}:") + 1].split()[0] == "mine"
+    assert max(map(len, done.out[done.out.index("problems:") :].splitlines())) <= 100
+    document = run("list", "--json").document
+    tunables = {row["kernel"]: row["tunables"] for row in document["kernels"]}
+    assert tunables.keys() == {"mine", *(path.stem for path in shipped)}
+    assert tunables["01_direct"] == {"THREADS": "256"}
+    assert list(document["problems"]) == list(PROBLEM_SETS)
+
+
+def test_doctor(run):
+    done = run("doctor", "--json")
+    rows = {row["what"]: row for row in done.document["rows"]}
+    assert done.status == (0 if done.document["ok"] else 1)
+    assert {"GPU", "nvcc", "C++ compiler", "torch", "build cache", "simulator"} <= rows.keys()
+    assert rows["C++ compiler"]["ok"] and rows["torch"]["ok"]
+    for row in rows.values():
+        assert row["ok"] or row["advice"], f"no advice on {row['what']}"
+
+
+def test_doctor_tells_that_builds_cannot_be_kept(monkeypatch):
+    monkeypatch.setattr("convlab.core.machine.toolchain.lasting", lambda: False)
+    rows = {row[0]: row for row in answers.doctor._machine()}
+    assert rows["build cache"][2] is False and "CONVLAB_CACHE" in rows["build cache"][3]
+
+
+def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
+    rows = [
+        {"what": "nvcc", "found": found, "ok": False, "advice": "line\nline"}
+        for found in ("none", "13.0")
+    ]
+    monkeypatch.setattr(answers.doctor, "examine", lambda: rows)
+    told = run("doctor").out.splitlines()
+    assert [line.split()[1:2] for line in told] == [["MISSING"], [], [], ["WRONG"], [], []]
+    assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
+
+
+def test_check_by_name_number_and_path_with_tunables(run, tmp_path):
+    copied = tmp_path / "mine.cu"
+    copied.write_text((REPOSITORY / "kernels" / "01_direct.cu").read_text())
+    done = run("check", "01_direct@THREADS=64", "03", "--problem", SMALL, "./mine.cu")
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
+    for name in ("01_direct@THREADS=64", "03_smem_tile", "mine"):
+        assert any(line.startswith(f"{name} on N2 C4") and "right" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "check 01 --seed 3 {}",
+        "compare 01 --engine sim {} 03",
+        "inspect 01 --gpu H100 {}",
+        "ab 01 --seed 3 03 {}",
+        "ab 01 03 --seed 3 {}",
+        "sweep 01 --engine sim THREADS=64 {}",
+    ],
+)
+def test_the_problem_may_stand_after_options(words):
+    asked = understood(parser().parse_args(words.format(SMALL).split()))
+    assert asked.problem == SMALL
+
+
+def test_what_is_saved_needs_no_file():
+    for problem in ("awkward.primes relu", "wide", "n1 c3"):
+        asked = parser().parse_args(["compare", "01", "--save", *problem.split()])
+        assert asked.save == "" and asked.words == ["01", problem]
+    assert parser().parse_args(["ab", "--save", "a.json", "01"]).save == "a.json"
+
+
+@pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
+def test_dimensions_need_no_quotes(words):
+    for spec in (
+        "N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias",
+        "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1",
+        "wide bias relu",
+        "headline relu",
+    ):
+        assert understood(parser().parse_args(words.format(spec).split())).problem == spec
+
+
+def test_a_rung_that_is_an_include_has_its_tunables_and_its_own_lines(run):
+    kernel = convlab.load("09b@WARPS=2", engine="sim")
+    assert kernel.defines == {"WARPS": 2} and "TERMS" not in tunables(kernel.file.whole)
+    own = len(kernel.source.splitlines()) - 1
+    assert f"\n{own} of " in run("diff", "09b").out
+
+
+def test_check_of_a_problem_by_name_and_of_a_set(run):
+    done = run("check", "01_direct", "--problem", "awkward.image_1", "--json")
+    assert done.status == 0 and done.document["ok"] is True
+    (report,) = done.document["reports"]
+    assert report["right"] is True and 0 < report["error"] <= report["bound"]
+    done = run("check", "01_direct", "--problem", "awkward.bias")
+    assert done.status == 0 and "awkward.bias" in done.out
+    done = run("check", "01_direct", "--problem", "awkward")
+    assert done.status == 0 and re.match(r"01_direct: right on (\d+) of \1 problems", done.out)
+
+
+def test_compare_writes_the_png_that_it_names(run, tmp_path):
+    words = ("compare", "01", "02b", "--problem", SMALL)
+    done = run(*words, "--plot", "figure.png")
+    assert done.status == 0, done.err
+    path = Path(re.search(r"^plot: (.*)$", done.out, re.M)[1])
+    assert path == tmp_path / "figure.png" and path.read_bytes().startswith(b"\x89PNG\r\n")
+    for word in ("01_direct", "02b_im2col_cublas", "right", "on the simulator"):
+        assert word in done.out
+    assert " ms" not in done.out  # a simulated time is never a GPU's
+    path.unlink()
+    document = run(*words, "--json").document
+    assert "plot" not in document and not path.exists()  # only where asked
+    assert [row["kernel"] for row in document["rows"]] == ["01_direct", "02b_im2col_cublas"]
+    assert all(row["right"] is True for row in document["rows"])
+    document = run(*words, "--json", "--plot", "one.png").document
+    assert Path(document["plot"]) == tmp_path / "one.png" and Path(document["plot"]).exists()
+
+
+def test_results_come_before_the_picture(run, monkeypatch):
+    """A disk that is full when the picture is drawn takes nothing of the results."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "one.png")
+
+    monkeypatch.setattr("convlab.core.show.plot.Chart.save", full)
+    words = ("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
+    done = run(*words)
+    assert done.status == 2 and "one.png: No space left on device; correct" in done.err
+    assert "01_direct" in done.out and "right" in done.out
+    document = run(*words, "--json").document
+    assert document["ok"] is True and "No space left" in document["error"]
+
+
+def test_several_kernels_are_drawn_each_to_a_file(run, tmp_path):
+    done = run("check", "01_direct", "03_smem_tile", "--problem", SMALL, "--plot", "a.png")
+    assert done.status == 0
+    names = {path.name for path in tmp_path.glob("*.png")}
+    assert names == {"a-01_direct.png", "a-03_smem_tile.png"}
+
+
+def test_cache_is_shown_and_cleared(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "builds"))
+    assert run("cache", "--json").document["builds"] == 0
+    # a build that no other test has asked this process for
+    assert run("check", "01_direct@THREADS=96", "--problem", SMALL).status == 0
+    document = run("cache", "--json").document
+    assert document["builds"] >= 1 and document["bytes"] > 10_000
+    assert str(tmp_path / "builds") in document["folder"] and "MB" in run("cache").out
+    assert run("cache", "clear", "--json").document["removed"] == document["bytes"]
+    assert run("cache", "--json").document["builds"] == 0
+
+
+def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
+    child = WRONG.replace("title: All ones", "title: All twos\n// parent: 01_direct")
+    (tmp_path / "twos.cu").write_text(child.replace("y[i] = 1", "y[i] = 2"))
+    done = run("diff", "twos.cu", "ones.cu")
+    assert done.status == 0
+    assert "-    if (i < n) y[i] = 1;\n+    if (i < n) y[i] = 2;" in done.out
+    assert done.out.endswith(f"\n3 of {len(child.splitlines())} lines of twos are not ones's\n")
+    document = run("diff", "twos.cu", "--json").document
+    assert (document["kernel"], document["parent"]) == ("twos", "01_direct")
+    done = run("diff", "ones.cu")
+    assert done.status == 2 and "names no parent" in done.err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help(capsys, command):
+    with pytest.raises(SystemExit) as caught:
+        main([*[command] * bool(command), "--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0 and out.startswith("usage: python -m convlab")
+    assert all(word in out for word in (["--json"] if command else COMMANDS))
+
+
+def test_what_help_says_of_each_command_is_so(run):
+    words = {"ab": ["torch:im2col", "torch:cpu", "--limit", "1"], "sweep": ["torch:im2col", "T=8"]}
+    for name, command in parser().commands.items():
+        told = {action.dest: action.help for action in command._actions}
+        assert all(told.values()), name
+        if "plot" in told:
+            assert ("of several kernels" in told["plot"]) == (name in answers.PLURAL)
+        if "words" in told:
+            given = [*words.get(name, ["torch:im2col"]), *[SMALL] * (name in PROBLEMS)]
+            assert (run(name, *given).status == 0) == ("baseline" in told["words"]), name
+        if "gpu" in told:
+            assert all(gpu in told["gpu"] for gpu in GPUS)
+
+
+def test_the_words_of_readme_are_the_parsers():
+    text = re.sub(r"(?<=\S)\n(?=\S)", " ", (REPOSITORY / "README.md").read_text())
+    found = {words.strip() for words in re.findall(r"python -m convlab ([^`|>\n]*)", text)}
+    for words in found:
+        assert parser().parse_args(shlex.split(words)).command
+    assert {"compare", "doctor", "check --count 1000"} <= found and len(found) > 5
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels):
+    done = run(
+        "check",
+        "crash.cu",
+        "broken.cu",
+        "refuses.cu",
+        "ones.cu",
+        "01",
+        "no_entry.cu",
+        "--problem",
+        SMALL,
+        "--json",
+    )
+    assert done.status == 1 and done.document["ok"] is False
+    VALIDATOR.validate(done.document)
+    reports = {report["kernel"]: report for report in done.document["reports"]}
+    messages = {name: "\n".join(report["failures"]) for name, report in reports.items()}
+    assert "outputs are wrong" in messages["ones"]
+    assert [name for name, report in reports.items() if report["right"]] == ["01_direct"]
+    assert "y[-1]" in messages["crash"] and "crash.cu:6:" in messages["crash"]
+    assert "broken.cu:6:" in messages["broken"]
+    assert "R == 7" in messages["refuses"] and "01_direct" in messages["refuses"]
+    assert "no entry point" in messages["no_entry"]
+    assert '{ a kernel "speaks" }' in done.err  # not on standard output
+    for name in ("broken", "refuses", "no_entry"):
+        assert messages[name] in done.err
+
+
+STATUS = {
+    "a kernel declines": (0, "compare 01 refuses.cu {}"),
+    "check": (0, "check 01 refuses.cu {}"),
+    "all decline": (3, "compare refuses.cu {}"),
+    "check alone": (3, "check refuses.cu {}"),
+    "ab": (3, "ab 01 refuses.cu {}"),
+    "inspect": (3, "inspect refuses.cu {}"),
+    "sweep": (3, "sweep 06_depthwise ROWS=4,8 {}"),
+    "a set": (3, "check refuses.cu headline"),
+    "wrong beside it": (1, "compare ones.cu refuses.cu {}"),
+    "crash": (1, "ab 01 crash.cu {}"),
+}
+
+
+@pytest.mark.parametrize(("status", "words"), STATUS.values(), ids=STATUS)
+def test_status_tells_wrong_from_declined(run, kernels, status, words):
+    done = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split())
+    assert done.status == status and ("3: nothing ran" in " ".join(parser().epilog.split()))
+    document = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split(), "--json").document
+    assert document.get("ok", False) is (status == 0)
+
+
+def test_compare_with_wrong_ones(process, run, kernels):
+    names = ["ones.cu", "broken.cu", "crash.cu", "01"]
+    done = run("compare", *names, "--problem", SMALL)
+    assert done.status == 1 and '{ a kernel "speaks" }' in done.out
+    table = {line.split()[0]: line for line in reversed(done.out.splitlines()) if line.strip()}
+    assert " WRONG " in table["ones"] and " right " in table["01_direct"]
+    assert " FAILED " in table["broken"] and " FAILED " in table["crash"]
+    assert "broken.cu:6:" in done.out and "crash.cu:6:" in done.out
+    assert not re.search(r"(crash|broken)\W.{,30}\b\1: ", done.out)  # each is named once
+    done = process("compare", *names, "--problem", SMALL, "--engine", "sim", "--json")
+    assert done.status == 1 and done.document["ok"] is False
+    assert [row["right"] for row in done.document["rows"]] == [False, False, False, True]
+    assert done.document["rows"][1]["error"] is None
+
+
+FAILING = {  # parts of a kernel, and the setting in which alone it is wrong
+    "special": UNUSUAL["no_nan_leaves"][1],
+    "integers": UNUSUAL["rounded_sums"][1],
+    "offset": STATEFUL["float4_of_any_address"][1],
+    "": {"last": "sum += d.N / 2;"},
+    "y_offset": STATEFUL["counts_on_where_y_begins"][1],
+    "after_others": STATEFUL["filter_kept_by_its_address"][1],
+    "little_workspace": {
+        "host": "if (size < 8) filt++;",
+        "workspace": """
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t most) {
+            return most > 40000 ? 8 : 4; }""",
+    },
+}
+
+
+REPRODUCE = r"^  reproduce: python -m convlab (.*)$"
+
+
+@pytest.mark.parametrize(("setting", "parts"), FAILING.items(), ids=FAILING)
+def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, setting, parts):
+    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
+    monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
+    (tmp_path / "it's odd.cu").write_text(SOURCE % (PARTS | parts))
+    done = run("check", "./it's odd.cu", "--count", "0", "--seed", "3")
+    (command,) = told = re.findall(REPRODUCE, done.out, re.MULTILINE)
+    assert done.status == 1 and (f"--setting {setting} " in command) == bool(setting)
+    again = run(*shlex.split(command))
+    assert again.status == 1 and "WRONG" in again.out and not again.err
+    assert re.findall(REPRODUCE, again.out, re.MULTILINE) == told  # of one problem, too
+    if setting:  # and what is right without it stays so
+        assert run(*shlex.split(command.replace(f"--setting {setting}", ""))).status == 0
+    assert run("check", "01", "--setting", "zeros").status == 2  # of which problem?
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", ["check", "compare"])
+def test_no_gpu(run, command):
+    done = run(command, "01", "--problem", SMALL, "--engine", "cuda")
+    assert done.status == 1 and done.out == ""
+    assert 'engine="cuda" needs an NVIDIA GPU' in done.err and "doctor" in done.err
+    done = run(command, "cudnn:tf32", "wide", "bias", "relu", "--json")
+    (said,) = (
+        [done.document["error"]]
+        if command == "compare"
+        else done.document["reports"][0]["failures"]
+    )
+    assert done.status == 3 and "torch:im2col" in said
+
+
+USAGE = {
+    "no command": ([], "COMMAND"),
+    "command": (["chekc"], "did you mean check?"),
+    "option": (["check", "01", "--problm", SMALL], "did you mean --problem?"),
+    "abbreviation": (["check", "01", "--prob", SMALL], "unrecognized arguments: --prob"),
+    "engine": (["check", "01", "--engine", "simm"], "did you mean sim?"),
+    "kernel": (["check", "01_dircet"], "did you mean 01_direct"),
+    "part of a kernel": (["check", "DEPTHWISE"], "did you mean 06_depthwise?"),
+    "baseline": (["compare", "cuDNN", SMALL], "did you mean cudnn:fp32 or cudnn:tf32"),
+    "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
+    "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
+    "a folder": (["check", "./"], "there is no file ./; there are mine.cu, 01_direct"),
+    "a misspelt bias": (["check", "01", "wide", "bais"], "did you mean bias?"),
+    "a ReLU of nothing": (["check", "01", "relu"], "stands after a problem"),
+    "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),
+    "dimensions without blanks": (["check", "01", "N1C3H8W8K4R3S3"], "a problem, by name or dim"),
+    "a third kernel": (
+        ["ab", "01", "03", "mine.cu"],
+        "kernels, A and B, not 01 and 03 and mine.cu",
+    ),
+    "dimensions of no problem": (["ab", "01", "03", "N1", "C3"], "'N1 C3' lacks H, W, K, R, S"),
+    "a file that is not there": (
+        ["check", "nosuch.cu"],
+        "no file nosuch.cu; did you mean mine.cu?",
+    ),
+    "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),
+    "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
+    "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
+    "small letters": (["check", "01", "n1", "c3"], "did you mean N?"),
+    "a file that begins so": (["check", "n1.cu"], "there is no file n1.cu"),
+    "kind of receipt": (["compare", "01", "--save", "out.txt"], "name must end in .json"),
+    "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
+    "a command's beginning": (["comp"], "did you mean compare?"),
+    "an option's case": (["check", "01", "--Problem", SMALL], "did you mean --problem?"),
+    "ambiguous kernel": (["check", "0"], "02_im2col_gemm"),
+    "path": (["compare", "nowhere/mine.cu"], "there is no file nowhere/mine.cu"),
+    "problem": (["check", "01", "--problem", "sqare"], "did you mean square?"),
+    "spec": (["compare", "01", "--problem", "N=1,C=3"], "lacks H, W, K, R, S"),
+    "impossible spec": (["compare", "01", "--problem", SMALL + ",groups=3"], "groups"),
+    "tunable": (["check", "01@THREAD=64", "--problem", SMALL], "it has: THREADS"),
+    "tunable's value": (["check", "01@THREADS=many"], "write NAME=INTEGER"),
+    "plot": (["compare", "01", "--problem", SMALL, "--plot", "empty.md/figure.png"], "empty.md"),
+    "kind of picture": (
+        ["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],
+        "figure.txt: the file's name must end in .png, ",
+    ),
+    "ab with one kernel": (["ab", "01", SMALL], "two kernels, A and B"),
+    "an option of another command": (
+        ["doctor", "--count", "3"],
+        "unrecognized arguments: --count 3\n",
+    ),
+    "a count of none": (["check", "01", SMALL, "--count", "3"], "--count is of generated problems"),
+    "a tunable twice": (["sweep", "01", "THREADS=64", "THREADS=32", SMALL], "THREADS=8,16"),
+    "nothing is near": (
+        ["check", "xyzzy"],
+        "no kernel and no problem is named 'xyzzy'; there are mine.cu, 01_direct, 01b",
+    ),
+    "a tunable of none": (["check", "mine.cu@TILE=8"], "it has: none: one is `#ifndef TILE`"),
+    "no baseline is near": (
+        ["check", "zz:zz"],
+        "no baseline 'zz:zz': choose from cudnn:fp32, cudnn:tf32",
+    ),
+    "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), USAGE.values(), ids=USAGE)
+def test_usage_error(run, tmp_path, words, message):
+    (tmp_path / "empty.md").write_text("nothing\n")
+    (tmp_path / "mine.cu").write_text("")
+    done = run(*words)
+    assert done.status == 2
+    assert message in done.err and done.out == ""
+    assert (tmp_path / "empty.md").read_text() == "nothing\n"
+
+
+@pytest.mark.parametrize("words", [["check", "--problm"], ["--help"], ["check", "01_dircet"]])
+def test_words_are_read_without_torch(words):
+    command = [sys.executable, "-X", "importtime", "-m", "convlab", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert "convlab.commands.cli" in done.stderr and "| torch" not in done.stderr
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_an_interrupt_ends_all_at_once(tmp_path, signals):
+    environment = os.environ | {"CONVLAB_CACHE": str(tmp_path)}
+    words = ["compare", "01", "03", "06", "--engine", "sim", SMALL]
+    command = [sys.executable, "-m", "convlab", *words]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        while not list(tmp_path.glob("unfinished-*/build.ninja")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        for _ in range(signals):
+            process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=5)  # who held its pipes has ended, too
+    told = [line for line in told.splitlines() if line[-2:] != " s"]  # how long it took so far
+    assert process.returncode == 130 and not out
+    assert told == ["convlab: interrupted"] or signals > 1 and not told
+    assert signals > 1 or not list(tmp_path.glob("unfinished-*"))
+
+
+def test_usage_error_as_json(run):
+    done = run("check", "01_dircet", "--json")
+    assert done.status == 2 and "did you mean 01_direct" in done.document["error"]
+    VALIDATOR.validate(done.document)
+
+
+def test_what_takes_long_is_told_in_plain_lines(run, monkeypatch):
+    monkeypatch.setattr("convlab.core.machine.progress._SECONDS", 0.02)
+    for words, told in (
+        (["check", "01", "awkward"], r"01_direct: \d+ of \d+, 0 s\n"),
+        (["check", "01", SMALL], rf"check 01 {SMALL} \S+ sim: 0 s\n"[:60]),
+    ):
+        done = run(*words)
+        assert done.status == 0 and re.search(told, done.err), done.err
+        assert not re.search(r"[^\n -~]", done.err) and "right" in done.out
+        assert len(done.out.splitlines()) <= 4  # lines go to stderr alone
+
+
+def test_without_words_the_commands_are_told(run):
+    done = run()
+    assert done.status == 2
+    assert "check" in done.err and "doctor" in done.err
+
+
+def test_a_reader_that_has_enough(tmp_path):
+    command = f"{sys.executable} -m convlab list | head -n 1"
+    done = subprocess.run(["sh", "-c", command], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1 and done.stderr == ""

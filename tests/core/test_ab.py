@@ -1,0 +1,1006 @@
+"""A/B: the method under simulated noise, and all around it that needs no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import pickle
+import sys
+import time
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional as F
+
+import convlab
+from convlab.__main__ import main
+from convlab.core.errors import ConvlabError, LaunchError
+from convlab.core.kernel.function import Function
+from convlab.core.kernel.runnable import Launch, Runnable, empty
+from convlab.core.machine import clock
+from convlab.core.machine.device import Ceilings, floor_seconds
+from convlab.core.problem.problem import Problem
+from convlab.core.timing import ab as abing
+from convlab.core.timing import ab_timing, ratio, stopwatch
+from convlab.core.timing.ab_result import AB, ABs
+from convlab.core.timing.measure import Timing
+from convlab.core.timing.ratio import Ratio, autocorrelation_time, estimate, settled
+from convlab.isolate.worker import can_cross
+from convlab.tuning import sweep as sweeping
+from tests.core.test_check import PLAIN, Fake, rounded, shifted, tf32
+
+CPU = torch.device("cpu")
+SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
+SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
+
+
+def dumped(result):
+    """What JSON has of a result."""
+    return json.loads(json.dumps(result.to_dict(), allow_nan=False))
+
+
+# The method, on generated times ---------------------------------------------------------------
+# Each noise gives the logarithms of what is put on top of turns 0, 1, 2, ... in order of time.
+
+
+def quiet(rng, turns):
+    return rng.normal(0, 0.001, turns)
+
+
+def noisy(rng, turns):
+    """1% of noise, and each twentieth turn hit by a neighbour: up by 20% on average."""
+    hit = rng.random(turns) < 0.05
+    return rng.normal(0, 0.01, turns) + hit * rng.exponential(0.2, turns)
+
+
+def drifting(rng, turns):
+    """Warms by 5% over the run, and a wave of 5% on top."""
+    at = np.arange(turns) / turns
+    wave = np.sin(2 * np.pi * (at * rng.integers(1, 6) + rng.random()))
+    return 0.05 * at + 0.05 * wave + rng.normal(0, 0.005, turns)
+
+
+def remembering(values, memory):
+    """Add to each value a share of the one before."""
+    for i in range(1, len(values)):
+        values[i] += memory * values[i - 1]
+    return values
+
+
+def autocorrelated(rng, turns):
+    """Noise with a memory of ten turns."""
+    return remembering(rng.normal(0, 0.005, turns), 0.9) + rng.normal(0, 0.003, turns)
+
+
+def stepping(rng, turns):
+    """A clock that jumps between two steps, 8% apart, each fiftieth turn or so."""
+    return 0.08 * (np.cumsum(rng.random(turns) < 0.02) % 2) + rng.normal(0, 0.003, turns)
+
+
+MOST = 2 * ratio.LOOKS[-1]
+
+
+class Machine:
+    """Times A and B as a noisy GPU would: one sample a turn."""
+
+    def __init__(self, noise, rng, planted):
+        self.noise = np.exp(noise(rng, MOST))
+        self.at = 0
+        self.turns = [lambda: self.turn(1.0), lambda: self.turn(planted)]
+
+    def turn(self, seconds):
+        self.at += 1
+        return [seconds * self.noise[self.at - 1]]
+
+
+class Coarse:
+    """Kernels of 5 µs timed one by one, twenty a turn, by a clock of 0.5 µs."""
+
+    def __init__(self, noise, rng, planted):
+        self.rng = rng
+        self.turns = [lambda: self.turn(5.0), lambda: self.turn(5.0 * planted)]
+
+    def turn(self, microseconds):
+        lengths = microseconds * np.exp(self.rng.normal(0, 0.02, 20))
+        return list(1e-6 * 0.5 * np.floor(lengths / 0.5 + self.rng.random(20)))
+
+
+class Wanders(Machine):
+    """B's time over A's itself has a memory."""
+
+    def __init__(self, noise, rng, planted):
+        super().__init__(noise, rng, planted)
+        own = autocorrelated(rng, MOST)
+        self.turns[1] = lambda: [planted * math.exp(0.3 * own[self.at]) * self.turn(1)[0]]
+
+
+def until(seed=0, target=0.005, limit_seconds=math.inf):
+    return ab_timing.Until(target, limit_seconds, seed, warm_seconds=0, least_seconds=0)
+
+
+def in_rounds(turns, seed=0, tape=None, mode="cold"):
+    """What rounds of turns give that do not wait for a clock to rise."""
+    return ab_timing.in_rounds(mode, ab_timing.Plan(turns, ""), until(seed), tape)
+
+
+def simulate(machine, noise, planted, runs, seed=0):
+    rng = np.random.default_rng(seed)
+    return [in_rounds(machine(noise, rng, planted).turns, run).ratio for run in range(runs)]
+
+
+def share(found, verdict):
+    return sum(each.verdict() == verdict for each in found) / len(found)
+
+
+def held(found, planted):
+    """How many of the intervals hold the truth."""
+    return sum(each.low <= planted <= each.high for each in found)
+
+
+@pytest.mark.parametrize(
+    ("machine", "noise"),
+    [
+        *((Machine, each) for each in (quiet, noisy, drifting, autocorrelated, stepping)),
+        (Coarse, None),
+    ],
+    ids=lambda value: value.__name__.lower() if value else "timer",
+)
+def test_error_rates(machine, noise):
+    same = simulate(machine, noise, 1.0, 150)
+    slow = simulate(machine, noise, 1.02, 150, seed=1)
+    quick = simulate(machine, noise, 1 / 1.02, 30, seed=2)
+    assert share(same, "same") >= 0.95
+    assert share(slow, "slower") >= 0.95 and share(quick, "faster") >= 0.95
+    # of 300 intervals at a level of 95% fewer than 276 hold the truth once in a hundred times
+    assert held(same, 1) + held(slow, 1.02) >= 276
+    assert max(found.rounds for found in same + slow) <= 512
+
+
+def test_a_ratio_that_wanders_is_not_trusted_too_soon():
+    calm, found = (simulate(kind, quiet, 1.02, 60) for kind in (Machine, Wanders))
+    assert np.median([each.rounds for each in calm]) <= ratio.LOOKS[1]
+    assert np.median([each.rounds for each in found]) >= 3 * ratio.LOOKS[1]
+    assert held(found, 1.02) >= 0.75 * len(found) and share(found, "slower") >= 0.95
+
+
+def test_half_a_percent_is_the_same_and_is_measured():
+    found = simulate(Machine, quiet, 1.005, 60)
+    assert share(found, "same") >= 0.95
+    assert all(abs(each.value - 1.005) < 0.001 for each in found)
+    assert {each.verdict(threshold=0.001) for each in found} == {"slower"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.995, 1.005, "same"),
+        (1.001, 1.009, "same"),
+        (0.98, 0.999, "faster"),
+        (1.001, 1.02, "slower"),
+        (0.98, 1.005, "undecided"),
+        (0.0, math.inf, "undecided"),
+    ],
+)
+def test_verdict_of_an_interval(low, high, verdict):
+    assert Ratio((low + min(high, 2)) / 2, low, high, 40).verdict(0.01) == verdict
+
+
+def test_estimate_by_hand():
+    # the 55 means of pairs of 0, 1, ..., 9 are symmetric about 4.5; Wilcoxon's table: T <= 8 has
+    # a level of 4.9%, and 2.1 instead of 1.96 makes it T <= 6: the 7th mean from either end
+    order = [0, 5, 1, 8, 2, 9, 4, 3, 7, 6]
+    assert autocorrelation_time(order) == 1
+    means = sorted((i + j) / 2 for i in range(10) for j in range(i, 10))
+    wanted = [pytest.approx(1.1**power) for power in (4.5, means[6], means[-7])]
+    assert estimate(np.log(1.1) * np.array(order)) == Ratio(*wanted, 10)
+    assert estimate([0.1] * 5) == Ratio(pytest.approx(math.exp(0.1)), 0.0, math.inf, 5)
+    assert estimate([]).verdict() == "undecided"
+
+
+@pytest.mark.parametrize("between", [0, 0.001, 0.003], ids=["alike", "noise", "far apart"])
+def test_interval_covers_what_runs_differ_by(between):
+    rng = np.random.default_rng(5)
+    found = []
+    for _ in range(400):
+        runs = [rng.normal(0, between) + rng.normal(0, 0.003, 32) for _ in range(abing.PLACES)]
+        found.append(ratio.pooled([estimate(run) for run in runs]))
+    # of 400 at 95% fewer than 367 or more than 391 hold the truth less than once in 200 times
+    assert 367 <= held(found, 1) <= 391 and share(found, "same") >= 0.95
+    one = [estimate(rng.normal(0, between) + rng.normal(0, 0.003, 32)) for _ in range(200)]
+    assert between == 0 or held(one, 1) < 150  # which is what a single run's claims
+
+
+def test_pooled_by_hand():
+    runs = [
+        Ratio(math.exp(log), math.exp(log - 0.001), math.exp(log + 0.001), 32)
+        for log in (0.01, 0.02, 0.03, 0.02)
+    ]
+    half = 3.182 * math.sqrt(2e-4 / 3) / 2
+    found = ratio.pooled(runs)
+    assert found.value == pytest.approx(math.exp(0.02)) and found.rounds == 128
+    assert (found.low, found.high) == pytest.approx((math.exp(0.02 - half), math.exp(0.02 + half)))
+    alike = ratio.pooled([runs[1]] * 4)  # by luck
+    assert math.log(alike.high / alike.low) / 2 == pytest.approx(0.6 * 0.001 / 2)
+    wider = ratio.pooled(runs, unseen=0.003)  # what all share
+    assert math.log(wider.high / wider.low) / 2 == pytest.approx(math.hypot(half, 0.003))
+    assert ratio.pooled([estimate(()), runs[0]]) == runs[0] and not ratio.pooled([]).rounds
+
+
+def test_autocorrelation_time():
+    white = np.random.default_rng(3).normal(size=4000)
+    red = remembering(white.copy(), 0.8)  # (1 + 0.8) / (1 - 0.8) = 9
+    assert autocorrelation_time(white) == pytest.approx(1, abs=0.2)
+    assert autocorrelation_time(red) == pytest.approx(9, rel=0.3)
+    assert autocorrelation_time(np.round(white)) == pytest.approx(1, abs=0.2)
+    assert autocorrelation_time([1.0] * 50) == 1
+
+
+def test_sampling_stops_at_looks_only():
+    logs = [1e-4, 3e-4, -2e-4, -2e-4] * 16
+    assert settled(logs[:32], 0.005) and not settled(logs[:33], 0.005)
+    assert not settled(logs[:31], 0.005) and not settled(logs[:32], 1e-7)
+    assert not settled(sorted(logs[:32]), 0.005)  # a trend
+    assert settled([0.0, 1.0] * (ratio.LOOKS[-1] // 2), 1e-7)
+
+
+# Rounds ----------------------------------------------------------------------------------------
+
+
+class Tape:
+    """A clock whose readings are given, one for each round."""
+
+    missing = ""
+
+    def __init__(self, throttled=lambda at: False):
+        self.throttled = throttled
+        self.at = 0
+
+    def take(self):
+        self.at += 1
+        held = ("power cap",) if self.throttled(self.at) else ()
+        return [clock.Reading(1000 if held else 1980, held)]
+
+
+@pytest.mark.parametrize(
+    ("throttled", "discarded", "said"),
+    [(lambda at: at % 3 == 0, 15, "left out"), (lambda at: True, 0, "all are kept")],
+    ids=["at times", "always"],
+)
+def test_throttled_rounds_are_left_out_unless_most_are(throttled, discarded, said):
+    tape = Tape(throttled)
+    found = in_rounds([lambda: [2.0], lambda: [3.0 if throttled(tape.at + 1) else 2.0]], tape=tape)
+    wanted = 1.0 if discarded else 1.5
+    assert found.ratio == Ratio(*[pytest.approx(wanted)] * 3, 32) and found.discarded == discarded
+    assert found.mhz == (1980 if discarded else 1000, 1000, 1980 if discarded else 1000)
+    assert said in found.notes[0]
+
+
+def test_the_flush_is_taken_off_and_its_noise_told():
+    found = in_rounds([lambda: [2.0], lambda: [2.5], *[lambda: [1.0, 1.0]] * 2])
+    assert found.ratio.value == pytest.approx(1.5)  # (2.5 - 1) / (2 - 1)
+    found = in_rounds([lambda: [2.0], lambda: [2.5], lambda: [1.0], lambda: [1.5]])
+    assert found.ratio.value == pytest.approx(1.0)  # each side's own
+    flush = itertools.cycle([[3.0], [3.0], [1.0], [1.0]])
+    found = in_rounds([lambda: [2.0], lambda: [2.0], *[lambda: next(flush)] * 2])
+    assert found.discarded > 0 and "noise" in found.notes[-1]
+
+
+def test_time_is_up():
+    plan = ab_timing.Plan([lambda: [1.0], lambda: [1.1]], "")
+    found = ab_timing.in_rounds("cold", plan, ab_timing.Until(1e-9, 1e-6, 0))
+    assert found.ratio.rounds <= 6 and "before the interval" in found.notes[0]
+    assert found.ratio.verdict() in ("undecided", "slower")
+
+
+@pytest.mark.parametrize(
+    ("samples", "centre"),
+    [
+        ([1.0, 1.0, 1.0, 9.0], 1.0),
+        ([5e-6, 5e-6, 5e-6, 5.5e-6], 5.125e-6),
+        ([3.0], 3.0),
+        ([1.0, 3.0], 2.0),
+    ],
+)
+def test_centre_is_held_neither_by_outliers_nor_by_steps(samples, centre):
+    assert ab_timing.centre(samples) == pytest.approx(centre)
+
+
+def test_the_clock_is_nvmls_by_uuid_and_its_reasons_are_named(monkeypatch):
+    def refuses(handle):
+        raise RuntimeError("Insufficient Permissions")
+
+    asked = []
+    reads = "nvmlDeviceGetCurrentClocksEventReasons"
+    nvml = SimpleNamespace(
+        NVMLError=RuntimeError,
+        NVML_CLOCK_SM=1,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
+        nvmlDeviceGetCurrentClocksThrottleReasons=None,
+        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
+        **{reads: lambda handle: 0x1 | 0x4 | 0x40},
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="12ab"))
+
+    def read(module, device="cuda:0"):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        known = clock.Clock(torch.device(device))
+        known.note()
+        return known.missing, known.take()
+
+    assert read(nvml) == ("", [clock.Reading(1980, ("power cap", "heat, by hardware"))])
+    assert asked == ["GPU-12ab"] and read(nvml, "cpu") == ("no GPU", [])
+    setattr(nvml, reads, refuses)
+    for module, why in ((nvml, "Insufficient Permissions"), (None, "not installed")):
+        missing, readings = read(module)
+        assert why in missing and readings == []
+
+
+# How a round is timed, on a GPU that is only a clock -----
+
+
+class Chip:
+    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top.
+
+    `now` is in picoseconds, exact, so that equal launches take equal times.
+    """
+
+    capture_error: str | None = None
+
+    def __init__(self):
+        self.now = 0
+        self.capturing = None
+        self.log = []
+
+    def work(self, name, seconds):
+        if self.capturing is not None:
+            self.capturing.append((name, seconds))
+            return
+        self.now += round(1e12 * (seconds + 8e-6))
+        self.log.append(name)
+
+    def event(self, enable_timing):
+        chip = self
+        at = []
+        return SimpleNamespace(
+            record=lambda: at.append(chip.now),
+            synchronize=lambda: None,
+            at=at,
+            elapsed_time=lambda end: (end.at[-1] - at[-1]) / 1e9,
+        )
+
+    def graph(self):
+        steps: list = []
+
+        def replay():
+            for name, seconds in steps:
+                self.now += round(1e12 * seconds)
+                self.log.append(name)
+
+        return SimpleNamespace(steps=steps, replay=replay)
+
+    @contextlib.contextmanager
+    def capture(self, graph, capture_error_mode):
+        if self.capture_error:
+            raise RuntimeError(self.capture_error)
+        self.capturing = graph.steps
+        yield
+        self.capturing = None
+
+
+class Spin(Runnable):
+    """A runnable of known time, which tells the buffers it is given apart."""
+
+    engine = "cuda"
+    device = CPU
+    title = "Spin"
+    precision = "fp32"
+
+    def __init__(self, chip, name, seconds):
+        self.chip = chip
+        self.name = name
+        self.seconds = seconds
+        self.inputs = []
+        self.given = []
+
+    def prepare(self, problem, x, w, bias=None, allocate=None):
+        self.inputs.append(x)
+        self.given.append(allocate)
+        return Spun(self, problem, (x, w, bias))
+
+
+class Spun(Launch):
+    """What `Spin` prepares."""
+
+    def __init__(self, spin, problem, inputs):
+        super().__init__(spin, problem, inputs)
+        self.name = f"{spin.name}{len(spin.inputs)}"
+
+    def __call__(self):
+        self.runnable.chip.work(self.name, self.runnable.seconds)
+
+
+class Blind:
+    """Stands for a witness of launches that compute nothing."""
+
+    def __init__(self, launch, rows, trusted=False):
+        self.launch = launch
+        self.trusted = trusted
+
+    def look(self, row=0):
+        """Change nothing, keep nothing, judge nothing."""
+
+    change = keep = judge = judge_one = renew = look
+
+
+@pytest.fixture
+def chip(monkeypatch):
+    chip = Chip()
+    for module in (ab_timing, stopwatch):
+        monkeypatch.setattr(module, "Witness", Blind)
+    for name, value in {
+        "Event": chip.event,
+        "CUDAGraph": chip.graph,
+        "graph": chip.capture,
+        "synchronize": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "device": lambda device: contextlib.nullcontext(),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
+    monkeypatch.setattr(ab_timing, "flush_buffer", lambda device: flush)
+    monkeypatch.setattr(stopwatch, "_end_capture", lambda: None)
+    monkeypatch.setattr(ab_timing, "describe", lambda device: SimpleNamespace(l2_bytes=50 << 20))
+    return chip
+
+
+def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
+    a = Spin(chip, "a", a_seconds)
+    b = Spin(chip, "b", b_seconds)
+    (found,) = ab_timing.measure_pair(a, b, problem, [mode], until(limit_seconds=10.0))
+    return found, a, b
+
+
+SHORT = (5e-6, 5.1e-6)
+LONG = (2e-3, 2.04e-3)
+LARGE = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
+BACK_TO_BACK = "launches back to back, no flush; 1 set of buffers, 78.7 MB and"
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds", "problem", "method", "ratio"),
+    [
+        ("cold", LONG, PLAIN, "single launches", 2048 / 2008),
+        ("cold", SHORT, PLAIN, "graphs of 16 flushes", 1.02),
+        ("hot", SHORT, PLAIN, "4 sets of buffers", 1.02),
+        ("hot", LONG, LARGE, BACK_TO_BACK, 2048 / 2008),
+    ],
+    ids=["cold-long", "cold-short", "hot-short", "hot-long"],
+)
+def test_long_launches_are_timed_one_by_one_and_short_ones_in_graphs(
+    chip, mode, seconds, problem, method, ratio
+):
+    found, *_ = time_both(chip, *seconds, mode, problem)
+    assert method in found.method and found.ratio.value == pytest.approx(ratio)
+    assert found.ratio.verdict() == "slower" and ("flush" in chip.log) == (mode == "cold")
+    assert found.mhz is None and found.notes[-1].endswith("is not known: no GPU")
+    if seconds is SHORT:  # neither launches nor flushes are part of it
+        assert found.a_seconds[0] == pytest.approx(5e-6)
+
+
+def test_hot_launches_go_round_the_inputs_that_both_sides_share(chip):
+    _, a, b = time_both(chip, *SHORT, "hot")
+    assert [x.data_ptr() for x in a.inputs] == [x.data_ptr() for x in b.inputs]
+    assert len({x.data_ptr() for x in a.inputs}) == 4
+    assert any(chip.log[i : i + 4] == ["a1", "a2", "a3", "a4"] for i in range(len(chip.log) - 4))
+
+
+class Filtered(Spin):
+    """Lays its filter out and allocates: y, plan, and a workspace of the plan's size."""
+
+    def __init__(self, chip, name, seconds, alive=None, room=1 << 30):
+        super().__init__(chip, name, seconds)
+        # launches for which it is
+        self.alive = [] if alive is None else alive
+        self.room = room
+
+    def prepare(self, problem, x, w, bias=None, allocate=empty):
+        if sum(each() is not None for each in self.alive) >= self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        launch = super().prepare(problem, x, w, bias)
+        launch.y = allocate(problem.y_shape, torch.float32, CPU)
+        launch.workspace, launch.plan = (allocate((64,), torch.uint8, CPU) for _ in range(2))
+        launch.plan.fill_(len(self.name))
+        self.alive.append(weakref.ref(launch))
+        return launch
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_what_the_sides_write_is_each_ones_own(chip, mode):
+    a = Filtered(chip, "a", SHORT[0])
+    b = Filtered(chip, "bb", SHORT[1])
+    plan = {"cold": ab_timing._cold, "hot": ab_timing._hot}[mode](
+        (a, b), PLAIN, until(), clock.Clock(CPU)
+    )
+    launches = [launch() for side in (a, b) for launch in side.alive if launch()]
+    owned = [t.data_ptr() for each in launches for t in (each.y, each.workspace, each.plan)]
+    assert len(owned) == len(set(owned)) == (6 if mode == "cold" else 24) and not plan.notes
+    assert all((each.plan == len(each.runnable.name)).all() for each in launches)
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_without_room_for_both_they_take_turns_and_it_is_said(chip, mode, monkeypatch):
+    alive = []
+    a, b = (Filtered(chip, name, each, alive, 1) for name, each in zip("ab", LONG, strict=True))
+    (found,) = ab_timing.measure_pair(a, b, PLAIN, [mode], until(limit_seconds=10.0))
+    assert "had the memory in turns" in found.notes[0] and found.ratio.rounds >= 32
+    assert found.ratio.value == pytest.approx(2048 / 2008)
+
+
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_what_cannot_be_captured_is_timed_with_its_launches(chip, mode):
+    chip.capture_error = "operation not permitted when stream is capturing"
+    found, *_ = time_both(chip, 5e-6, 5.1e-6, mode)
+    assert "no CUDA graph could be made" in found.notes[0] and "capturing" in found.notes[0]
+    assert found.ratio.value == pytest.approx(13.1 / 13)
+
+
+def test_a_graph_keeps_what_it_works_on(chip):
+    def step():
+        """Stands for a launch, which holds tensors."""
+
+    alive = weakref.ref(step)
+    turn = stopwatch.batch(Spin(chip, "a", 1.0), [step], 1, None)
+    del step
+    assert turn() and alive() is not None
+
+
+def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
+    slower = itertools.cycle([1.0, 1.004, 0.996, 1.0])
+    moved = []
+    cold = ab_timing._cold
+
+    def placed(kernels, *rest):
+        kernels[1].seconds = 2.1e-3 * next(slower)
+        return cold(kernels, *rest)
+
+    monkeypatch.setattr(ab_timing, "_cold", placed)
+    monkeypatch.setattr(ab_timing, "_moved", lambda device, seed: moved.append(seed))
+    a = Spin(chip, "a", 2e-3)
+    b = Spin(chip, "b", 2e-3)
+    asked = dataclasses.replace(until(limit_seconds=20.0), places=4, target=0.02)
+    (found,) = ab_timing.measure_pair(a, b, PLAIN, ["cold"], asked)
+    assert len(found.runs) == 4 and len(set(moved)) == 3 and "placed anew" in found.method
+    unseen = 0.001 + 30e-9 / 2.008e-3
+    assert found.ratio.half_width == pytest.approx(ratio.pooled(found.runs, unseen).half_width)
+    assert found.ratio.rounds == len(found.a_seconds)
+    assert found.ratio.value == pytest.approx(2108 / 2008, rel=1e-4)
+    assert 0.002 < found.ratio.half_width < 0.02
+    (wide,) = ab_timing.measure_pair(
+        a, b, PLAIN, ["cold"], dataclasses.replace(asked, target=0.001)
+    )
+    assert len(wide.runs) == 8 and "the runs differ by 0.8%" in wide.notes[-1]
+
+
+# Sides -----------------------------------------------------------------------------------------
+
+
+def plain_torch(x, w, bias, stride, padding, dilation, groups):
+    return F.conv2d(x, w, bias, stride, padding, dilation, groups)
+
+
+def forgets_padding(x, w, bias, stride, padding, dilation, groups):
+    return F.conv2d(x, w, bias, stride, 0, dilation, groups)
+
+
+def shifts(*given):
+    return plain_torch(*given).roll(1, -1)
+
+
+def rounds_to_tf32(x, w, *rest):
+    return plain_torch(rounded(x), rounded(w), *rest)
+
+
+def test_simulated_ab_speaks_of_bytes_only():
+    result = convlab.ab("01_direct", "03_smem_tile", SMALL, engine="sim")
+    assert result.verdict == "fewer bytes" and result.ratio < 0.5 and result.interval is None
+    assert convlab.ab("03", "01", SMALL, engine="sim", check=False).verdict == "more bytes"
+    row = result.frame.set_index("counter").loc["traffic_bytes"]
+    assert row["b"] / row["a"] == result.ratio
+    assert "nothing about speed" in str(result) and " ms" not in str(result)
+    assert dumped(result)["verdict"] == "fewer bytes" and len(dumped(result)["reports"]) == 2
+    assert "<pre>" in result._repr_html_() and result.plot()._repr_png_()[:4] == b"\x89PNG"
+
+
+def test_a_against_a_is_labelled_and_checked_once():
+    kernel = Fake(name="01_a")
+    result = convlab.ab(kernel, kernel, PLAIN)
+    assert (result.a, result.b) == ("01_a (A)", "01_a (B)") and result.verdict == "same bytes"
+    assert len(result.reports) == 1 and "A and B are the same" in str(result)
+
+
+def test_two_of_one_name():
+    mine = Fake(name="01_a")
+    other = Fake(tf32, name="01_a", precision="tf32")
+    other.source = "another"
+    other.path = "elsewhere/01_a.cu"
+    text = str(convlab.ab(mine, other, PLAIN))
+    assert "A is kernels/01_a.cu, B is elsewhere/01_a.cu" in text
+    assert "unlike precision classes: A fp32, B tf32" in text
+    with pytest.raises(ConvlabError, match="different devices"):
+        convlab.ab(mine, Fake(name="02_b", device=torch.device("meta")), PLAIN)
+
+
+@pytest.mark.parametrize("wrong", ["a", "b"])
+def test_a_wrong_one_is_never_compared(wrong):
+    sides = {"a": Fake(name="01_a"), "b": Fake(name="02_b")} | {wrong: Fake(shifted, name="03_c")}
+    result = convlab.ab(sides["a"], sides["b"], PLAIN)
+    assert result.verdict == "wrong" and not result.ok and math.isnan(result.ratio)
+    assert result.verdicts == {} and result.counted == ({}, {}) and result.interval is None
+    assert f"{wrong.upper()} WRONG" in str(result) and "03_c on plain: WRONG" in str(result)
+    assert dumped(result)["ratio"] is None and result.plot() and len(result.frame) == 0
+
+
+def test_sources_and_tunables_are_sides(tmp_path):
+    text = convlab.load("01_direct").path.read_text()
+    path = tmp_path / "mine.cu"
+    path.write_text(text)
+    text = convlab.compile(text, name="mine_too", engine="sim")
+    assert convlab.ab(text, path, SMALL, engine="sim").verdict == "same bytes"
+    result = convlab.ab("03_smem_tile@TILE=8", "03_smem_tile@TILE=16", SMALL, engine="sim")
+    assert (result.a, result.verdict) == ("03_smem_tile@TILE=8", "fewer bytes")
+
+
+def test_a_file_edited_meanwhile():
+    def edits(launch, y):
+        launch.y.copy_(y)
+        launch.runnable.source = "edited"
+
+    with pytest.raises(ConvlabError, match="edited meanwhile"):
+        convlab.ab(Fake(name="01_a"), Fake(edits, name="02_b"), PLAIN)
+
+
+def test_a_callable_is_checked():
+    assert convlab.ab(plain_torch, Fake(name="01_a"), PLAIN).verdict == "undecided"
+    result = convlab.ab(Fake(name="01_a"), shifts, PLAIN)
+    assert result.verdict == "wrong" and result.b == "python:shifts"
+    padded = Problem(N=1, C=2, H=6, W=6, K=2, R=3, S=3, padding=1)
+    with pytest.raises(LaunchError, match=r"returned \(1, 2, 4, 4\).*needs \(1, 2, 6, 6\)"):
+        convlab.ab(Fake(name="01_a"), forgets_padding, padded)
+    with pytest.raises(LaunchError, match=r"raised TypeError.*called as f\(x, w"):
+        convlab.ab(Fake(name="01_a"), lambda x, w: F.conv2d(x, w), PLAIN)
+
+
+def test_a_callable_without_a_class_may_be_tf32():
+    result = convlab.ab(rounds_to_tf32, plain_torch, PLAIN)
+    assert result.classes == ("tf32", "fp32") and result.ok
+    assert "python:rounds_to_tf32 is right to tf32 only" in str(result)
+
+
+def test_what_can_be_sent_to_a_worker():
+    assert can_cross(Function(plain_torch, CPU)) and can_cross(convlab.load("01", engine="sim"))
+    assert not can_cross(Function(lambda *given: None, CPU))
+    notebook = eval("lambda *given: None", {"__name__": "__main__"})
+    assert not can_cross(Function(notebook, CPU))
+
+
+def test_isolation_goes_through_the_worker(monkeypatch):
+    calls = []
+    here = []
+    monkeypatch.setattr(abing.worker, "call", lambda f, *args, **options: calls.append(options))
+    monkeypatch.setattr(ab_timing, "measure_pair", lambda *task: here.append(task))
+    kernels = [Function(plain_torch, CPU), convlab.load("01", engine="sim")]
+    notes: list[str] = []
+    measured = functools.partial(abing._measured, kernels, PLAIN, ["cold"], until(0, 0.005, 1.0))
+    measured(False, notes)
+    assert len(calls) == 1 and calls[0]["time_limit"] > 120 + 8 and not here and not notes
+    kernels[0] = Function(lambda *given: None, CPU)
+    measured(False, notes)
+    assert len(calls) == 1 and len(here) == 1 and "in this process" in notes[0]
+
+
+def test_careful_times_in_fresh_processes(monkeypatch):
+    stopped = []
+    asked = []
+    answers = itertools.cycle([timed(1.02).modes, timed(1.024).modes])
+    monkeypatch.setattr(abing.worker, "stop", lambda: stopped.append(1))
+
+    def call(function, *task, **_):
+        asked.append(task[-1])
+        return next(answers)
+
+    monkeypatch.setattr(abing.worker, "call", call)
+    kernels = [Function(plain_torch, CPU)] * 2
+    asking = dataclasses.replace(until(), places=6)
+    found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [])
+    assert len(stopped) == 6 and len({part.seed for part in asked}) == 6
+    assert {part.places for part in asked} == {1}
+    assert [mode.mode for mode in found] == ["cold", "hot"]
+    assert found[0].ratio.value == pytest.approx(1.022, abs=5e-4) and len(found[0].runs) == 6
+    assert found[0].ratio.low < 1.0205 and "fresh process" in found[0].method
+
+
+# The result, as a GPU would give it -------------------------------------------------------------
+
+
+def timed(planted=1.021, notes=()):
+    modes = tuple(
+        in_rounds(Machine(quiet, np.random.default_rng(0), planted).turns, 0, Tape(), mode)
+        for mode in ("cold", "hot")
+    )
+    return AB(
+        "01_a",
+        "02_b",
+        PLAIN,
+        "cuda",
+        0.01,
+        ("fp32", "tf32"),
+        modes=modes,
+        floors=(0.5, 0.1),
+        notes=tuple(notes),
+    )
+
+
+def test_on_a_gpu_times_are_compared(monkeypatch):
+    asked = []
+    peaks = Ceilings(4.26e12, 51e12, 366e12, 708e12)
+    monkeypatch.setattr(abing, "describe", lambda device: "an H200")
+    monkeypatch.setattr(abing, "ceilings", lambda device: peaks)
+    monkeypatch.setattr(
+        ab_timing, "measure_pair", lambda *task: asked.append(task) or timed().modes
+    )
+    monkeypatch.setattr(abing.worker, "can_cross", lambda *sides: False)
+    a = Fake(name="01_a")
+    b = Fake(name="02_b")
+    result = convlab.ab(a, b, PLAIN, seed=3, threshold=0.02, limit_seconds=7.0)
+    assert asked == [(a, b, PLAIN, ["cold", "hot"], ab_timing.Until(0.01, 7.0, 3, places=4))]
+    assert result.modes == timed().modes and result.verdict == "slower"
+    assert result.counted == ({}, {}) and "in this process" in result.notes[0]
+    assert result.floors == (floor_seconds(PLAIN, "fp32", peaks),) * 2
+    assert result.notes[1:] == ("on an H200",) and len(result.reports) == 2
+
+
+def test_a_timed_result_tells_all():
+    result = timed()
+    assert result.verdict == "slower" and result.verdicts == {"cold": "slower", "hot": "slower"}
+    assert result.ratio == pytest.approx(1.021, abs=0.001)
+    assert result.interval[0] < 1.021 < result.interval[1]
+    frame = result.frame
+    assert list(frame["mode"]) == ["cold", "hot"] and list(frame["rounds"]) == [32, 32]
+    assert frame["a_x_floor"][0] == pytest.approx(2, rel=0.01)
+    text = str(result)
+    assert "B is slower, 2.1% more time (cold)" in text and "1980 MHz (1980 to 1980)" in text
+    assert "95%" in text and "x floor" in text and max(map(len, text.split("\n"))) <= 100
+    assert "the same within 1% (cold)" in str(timed(1.0))
+    assert "B is faster, 5% less time" in str(timed(0.95))
+
+
+def test_a_time_below_the_floor_is_said():
+    result = dataclasses.replace(timed(), floors=(1.5, 1.0))
+    assert "; A is below the floor: fewer products" in result.sentence
+    assert list(result.frame["below_floor"]) == [True, True] and "below" not in timed().sentence
+
+
+def test_who_was_caught_is_told():
+    result = dataclasses.replace(timed(), modes=(), caught=("", "it slept"))
+    assert result.verdict == "wrong" and not result.ok and "B CAUGHT" in result.sentence
+    assert "B caught: it slept" in str(result) and dumped(result)["caught"] == ["", "it slept"]
+
+
+def test_a_timed_result_is_drawn_and_dumped(tmp_path):
+    result = timed(notes=["on a GPU"])
+    figure = result.plot(tmp_path / "ab.png")
+    assert (tmp_path / "ab.png").stat().st_size > 10_000
+    assert "time of B over time of A" in figure.axes[0].get_xlabel()
+    assert len(figure.axes[1].lines) == 3  # 1, and two modes
+    document = dumped(result)
+    assert document["rows"][0]["mhz"] == 1980 and document["interval"][0] > 1.01
+    assert pickle.loads(pickle.dumps(result.modes)) == result.modes
+    assert len(result.samples) == 64 and not result.samples["ratio"].isna().any()
+
+
+def test_too_few_rounds_give_no_interval_and_no_infinity():
+    few = Ratio(1.02, 0.0, math.inf, 3)
+    modes = tuple(dataclasses.replace(mode, ratio=few) for mode in timed().modes)
+    result = dataclasses.replace(timed(), modes=modes)
+    text = str(result)
+    assert "too few rounds for an interval, 3 rounds" in text and result.verdict == "undecided"
+    assert "inf" not in text and "0.0000" not in text and "inf" not in result._repr_html_()
+    assert result.row["interval"] == "too few rounds for an interval" and result.plot()
+    assert dumped(result)["interval"] == [0.0, None]
+
+
+def test_a_set_has_a_row_for_each_problem_and_a_summary():
+    result = convlab.ab(Fake(name="01_a"), Fake(name="02_b"), [PLAIN, SMALL])
+    assert result.sentence == "B = 02_b against A = 01_a, 2 problems: same bytes on 2"
+    assert result.tables[0].cells == {
+        "problem": ["plain", "small"],
+        "verdict": ["same bytes"] * 2,
+        "B/A": ["1"] * 2,
+    }
+    assert set(result.frame["problem"]) == {"plain", "small"} and result.ok and result.plot()
+    wrong = convlab.ab(Fake(name="01_a"), Fake(shifted, name="03_c"), [PLAIN])
+    assert not wrong.ok and "03_c on plain: WRONG" in str(wrong)
+    headline = convlab.ab(Fake(), Fake(), "headline")
+    assert [each.problem.label.split(" ")[0] for each in headline] == ["square", "rect", "wide"]
+    both = ABs((timed(), timed(0.95)))
+    assert both.sentence.endswith("2 problems: slower on 1, faster on 1")
+    assert "95% 1.0" in both.tables[0].cells["interval"][0] and len(both.plot().axes) == 2
+
+
+# Sweeps ----------------------------------------------------------------------------------------
+
+sweep = functools.partial(convlab.sweep, problems=SMALL, engine="sim", progress=False)
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return sweep("03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [8, 16]})
+
+
+def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
+    assert len(swept.frame) == 4 and len(swept.dropped) == 2 and swept.ok
+    assert set(swept.dropped["TILE"]) == {24}
+    assert set(swept.dropped["reason"]) == {"static_assert: TILE: 8, 16 or 32"}
+    assert list(swept.frame["traffic_mb"]) == sorted(swept.frame["traffic_mb"])
+    assert swept.cost == "traffic_mb" and "(MB)" in swept.cost_label
+    assert swept.best == {"small": swept.frame["kernel"][0]}
+    assert convlab.load(swept.best["small"], engine="sim").defines["TILE"] == 16
+    assert "4 of 6 points valid" in str(swept) and "<table" in swept._repr_html_()
+    assert len(dumped(swept)["dropped"]) == 2
+
+
+@pytest.mark.parametrize("tunables", [["TILE", "K_TILE"], ["TILE"]], ids=["map", "bars"])
+def test_a_sweep_is_drawn(swept, tunables, tmp_path):
+    frame = swept.frame.copy()
+    frame.attrs["tunables"] = tunables
+    chart = convlab.core.show.charts.sweep_chart(frame, "03", swept.notes)
+    assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
+    assert convlab.core.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
+
+
+def test_a_sweep_puts_the_best_first_within_a_problem():
+    found = sweep("03", {"TILE": [8, 16]}, problems=[SMALL, PLAIN])
+    assert list(found.frame["problem"]) == ["small", "small", "plain", "plain"]
+    for _, rows in found.frame.groupby("problem"):
+        assert rows["traffic_mb"].is_monotonic_increasing
+    assert list(found.best) == ["small", "plain"]
+
+
+def test_a_sweep_on_a_gpu_has_times(monkeypatch):
+    kernel = Fake(name="03")
+    one_point = sweeping.measure_point
+    kernel.engine = "cuda"
+    timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
+
+    def call(function, kernel, problem, time_limit, **options):
+        row = {"kernel": kernel.name, "right": True, "note": ""} | next(timings).cells
+        row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
+        return SimpleNamespace(frame=pd.DataFrame([row]))
+
+    monkeypatch.setattr(sweeping.worker, "call", call)
+    monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
+    found = sweep("03", {"TILE": [8, 16]})
+    assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
+    assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
+    assert "03: unsteady: 3 samples until time was up" in str(found)
+
+
+def test_a_wrong_point_is_dropped(tmp_path):
+    source = convlab.load("01_direct").source.replace("y[", "y[WRONG + ")
+    assert "WRONG" in source
+    path = tmp_path / "wrong.cu"
+    path.write_text(
+        source.replace("#ifndef THREADS", "#ifndef WRONG\n#define WRONG 0\n#endif\n#ifndef THREADS")
+    )
+    found = sweep(path, {"WRONG": [0, 1]})
+    assert list(found.frame["WRONG"]) == [0] and not found.dropped.empty
+    assert found.dropped["kind"][0] in ("wrong", "failed") and found.dropped["reason"][0]
+
+
+def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
+    seen = []
+    row = {"right": True, "traffic_mb": 1.0, "note": ""}
+    kernel = convlab.load("03", engine="sim", trace=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "measure_point", lambda kernel, *_: seen.append(kernel) or row)
+        sweep(kernel, {"TILE": [8, 16]})
+    assert [each.trace for each in seen] == [False] * 2
+    found = sweep(kernel, {"TILE": [16]})
+    assert found.ok and found.frame["traffic_mb"].isna().all() and "traffic" not in str(found)
+
+
+# The command line ------------------------------------------------------------------------------
+
+
+def test_commands(capfd, tmp_path):
+    where = ["--engine", "sim", "--problem", SPEC]
+    assert main(["ab", "01", "03", *where, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["verdict"] == "fewer bytes"
+    plot = tmp_path / "sweep.png"
+    assert main(["sweep", "03", "TILE=8,24", *where, "--json", "--plot", str(plot)]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert len(document["rows"]) == len(document["dropped"]) == 1 and plot.exists()
+    assert main(["sweep", "03", "TILE=8,x", *where]) == 2
+    assert main(["ab", "01", "no_such_kernel", *where]) == 2
+    path = tmp_path / "halved.cu"
+    source = convlab.load("01_direct").source
+    path.write_text(source.replace("g_y[i] =", "g_y[i] = 0.5f *"))
+    assert main(["ab", "01", str(path), *where]) == 1
+    assert "wrong" in capfd.readouterr().out.lower()
+
+
+# On a GPU ----------------------------------------------------------------------------------------
+
+CONV = "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1"
+TINY = "N=1,C=32,H=14,W=14,K=32,R=1,S=1"
+
+
+on_gpu = functools.partial(convlab.ab, limit_seconds=5.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("problem", [CONV, TINY], ids=["medium", "tiny"])
+def test_gpu_a_against_a(problem):
+    result = on_gpu("cudnn:fp32", "cudnn:fp32", problem)
+    assert set(result.verdicts.values()) <= {"same", "undecided"}, str(result)
+    assert list(result.frame["mode"]) == ["cold", "hot"] and (result.frame["a_ms"] > 0).all()
+
+
+@pytest.mark.gpu
+def test_gpu_small_kernels_are_timed_in_graphs():
+    result = on_gpu("01_direct", "01_direct@THREADS=128", TINY)
+    assert all("CUDA graphs" in mode.method for mode in result.modes), str(result)
+    assert (result.frame["a_ms"] < 0.1).all()
+
+
+@pytest.mark.gpu
+def test_gpu_a_plain_ab_of_a_small_problem_takes_seconds(tmp_path):
+    convlab.check("cudnn:fp32", TINY)  # CUDA is up
+    started = time.monotonic()
+    result = convlab.ab("cudnn:fp32", "cudnn:tf32", TINY)
+    assert time.monotonic() - started < 20
+    assert abing.PLACES <= len(result.modes[0].runs) <= 2 * abing.PLACES  # more where they differ
+    made = convlab.load_result(result.save(tmp_path / "r.json")).made
+    assert made["gpu"] and made["versions"]["driver"] and [k["name"] for k in made["kernels"]]
+
+
+@pytest.mark.gpu
+def test_gpu_more_work_is_slower():
+    def twice(*given):
+        plain_torch(*given)
+        return plain_torch(*given)
+
+    result = on_gpu(plain_torch, twice, CONV)
+    assert set(result.verdicts.values()) == {"slower"}, str(result)
+    assert 1.05 < result.ratio < 2.5 and "in this process" in str(result)
+
+
+@pytest.mark.gpu
+def test_gpu_what_cannot_be_captured_falls_back():
+    def waits(*given):
+        y = plain_torch(*given)
+        torch.cuda.synchronize()
+        return y
+
+    result = on_gpu(plain_torch, waits, TINY, limit_seconds=2.0)
+    assert "no CUDA graph could be made" in str(result) and result.ok
+    assert torch.randn(4, device="cuda").isfinite().all()  # a failed capture left it waiting
+    again = on_gpu("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
+    assert all("CUDA graphs" in mode.method for mode in again.modes), str(again)
+
+
+@pytest.mark.gpu
+def test_gpu_sweep():
+    found = convlab.sweep(
+        "03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [16, 32]}, CONV, progress=False
+    )
+    assert len(found.frame) == 4 and len(found.dropped) == 2 and (found.frame["time_ms"] > 0).all()

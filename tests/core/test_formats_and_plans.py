@@ -1,0 +1,165 @@
+"""What a header may say beside the plain case: formats, an architecture, a prepared filter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import convlab
+from convlab.core.correctness.examine import Guards
+from convlab.core.errors import CatalogError, LaunchError, ProblemError
+from convlab.core.kernel import data
+from convlab.core.kernel.catalog import parse_header
+from convlab.core.kernel.kernel import Kernel
+from convlab.core.kernel.runnable import empty
+from convlab.core.problem.format import FLOAT32, Format, parse_format
+from convlab.core.problem.problem import Problem
+from tests.suites import ENGINES, FOLDER
+
+PROBLEM = Problem(2, 3, 5, 7, 3, 1, 1)
+
+# Copies x to y: what a 1x1 filter of ones on the diagonal does.
+COPY = (FOLDER / "copy.cu").read_text()
+
+# Adds one to the filter, once; then y is the sum of what it is given for w.
+PLANNED = (FOLDER / "planned.cu").read_text()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_half_precision_with_channels_last(engine: str) -> None:
+    kernel = convlab.compile(COPY, name="copy", engine=engine)
+    x, w, _ = data.inputs(PROBLEM, 0, kernel.device, format=kernel.format)
+    assert x.dtype == w.dtype == torch.float16
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    for given in (x, x.contiguous()):
+        y = kernel(given, w)
+        assert y.dtype == torch.float16 and torch.equal(y, x)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(
+        ProblemError, match=r"x is torch\.float32, and copy takes .*16: pass x\.half"
+    ):
+        kernel(x.float(), w)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_filter_is_laid_out_before_the_call(engine: str) -> None:
+    kernel = convlab.compile(PLANNED, name="planned", engine=engine)
+    x, w, _ = data.inputs(PROBLEM, 0, kernel.device)
+    launch = kernel.prepare(PROBLEM, x, w)
+    launch()
+    close = {"rtol": 0, "atol": 1e-5}
+    if engine == "sim":
+        assert [each["kernel"] for each in launch.launches] == ["plus_one", "sum"]
+        assert launch.findings == []
+    torch.testing.assert_close(kernel(x, w)[0, 0, 0, 0], (w + 1).sum(), **close)
+    torch.testing.assert_close(kernel(x, w, stride=2)[0, 0, 0, 0], w.sum(), **close)  # no plan
+    with pytest.raises(LaunchError, match="planned failed: too many"):
+        kernel(torch.ones(1, 4, 3, 3).to(kernel.device), torch.ones(4, 4, 3, 3).to(kernel.device))
+
+
+def test_only_the_entry_point_prepares() -> None:
+    source = PLANNED.replace("const char* conv2d_prepare(", "const char* prepare(")
+    kernel = convlab.compile(source, name="half", engine="sim")
+    x, w, _ = data.inputs(PROBLEM)
+    with pytest.raises(LaunchError, match="conv2d_plan, but no conv2d_prepare"):
+        kernel(x, w)
+
+
+@pytest.mark.parametrize(
+    ("arch", "runs_on"),
+    [
+        ("sm_80", {80, 86, 90, 100}),
+        ("sm_90a", {90}),
+        ("sm_100f", {100, 103}),
+        ("sm_120a", {120}),
+    ],
+)
+def test_an_architecture_is_declined_elsewhere(arch: str, runs_on: set[int]) -> None:
+    header = parse_header(f"// arch: {arch}\n", "a.cu")
+    for sm in (75, 80, 86, 90, 100, 103, 120):
+        reason = header.unsupported(PROBLEM, sm, 0)
+        assert (reason is None) == (sm in runs_on or (arch == "sm_80" and sm >= 80)), sm
+        assert reason is None or reason == f"by its header's `arch:` {arch} (here sm_{sm})"
+
+
+def test_the_simulator_is_an_h200() -> None:
+    for arch, runs in (("sm_90a", True), ("sm_100a", False)):
+        kernel = convlab.compile(f"// arch: {arch}\n{PLANNED}", engine="sim")
+        assert isinstance(kernel, Kernel) and (kernel.unsupported(PROBLEM) is None) == runs
+
+
+# ---- formats: how tensors lie in memory ------------------------------------------------------
+
+HALF = "x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32 K"
+BIASED = Problem(2, 3, 4, 5, 6, 2, 2, bias=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("", str(FLOAT32)),
+        (HALF, HALF),
+        (HALF.replace("bias f32 K", "bias f32"), HALF),
+        ("x  f16   NHWC", "x f16 NHWC, w f32 KCRS, y f32 NCHW, bias f32 K"),
+        ("y bf16", "x f32 NCHW, w f32 KCRS, y bf16 NCHW, bias f32 K"),
+    ],
+)
+def test_a_format_is_read_and_written(text: str, same: str) -> None:
+    assert str(parse_format(text)) == same
+    assert parse_format(same) == parse_format(text)
+    assert parse_header(f"// tensors: {text}\n", "a.cu").tensors == parse_format(text)
+
+
+@pytest.mark.parametrize(
+    "part", ["x f64", "z f32", "x f32 NHCW", "w f32 NHWC", "x", "x f32 NCHW more", "bias f32 NCHW"]
+)
+def test_a_format_that_cannot_be_read(part: str) -> None:
+    with pytest.raises(CatalogError, match=rf"a\.cu:2: tensors: cannot read '{part}'.*NHWC"):
+        parse_header(f"// title: A\n// tensors: {part}\n", "a.cu")
+    with pytest.raises(CatalogError, match="each tensor once"):
+        parse_header("// tensors: x f32, x f32\n", "a.cu")
+
+
+@pytest.mark.parametrize("text", ["", HALF, "x f16, w bf16 KRSC", "y f32 NHWC"])
+def test_bytes_and_places_are_torchs(text: str) -> None:
+    format = parse_format(text)
+    total = 0
+    shapes = (BIASED.x_shape, BIASED.w_shape, BIASED.y_shape, (BIASED.K,))
+    for (name, storage), shape in zip(format, shapes, strict=True):
+        tensor = torch.arange(torch.Size(shape).numel(), dtype=storage.torch_dtype).view(shape)
+        placed = storage.place(tensor)
+        assert torch.equal(placed, tensor)
+        assert placed.permute(storage.order).is_contiguous()
+        assert format.in_memory(BIASED)[name] == tuple(placed.permute(storage.order).shape)
+        last = storage.layout.endswith("C")
+        assert placed.is_contiguous(memory_format=torch.channels_last) or not last
+        assert storage.place(placed).data_ptr() == placed.data_ptr()  # nothing to copy
+        assert storage.logical(tensor.permute(storage.order)).shape == shape
+        assert format.bytes(BIASED)[name] == tensor.nbytes
+        total += tensor.nbytes
+        poison = torch.full((8,), 0xFF, dtype=torch.uint8).view(storage.torch_dtype)
+        assert poison.isnan().all()
+    assert format.min_bytes(BIASED) == total
+
+
+def test_a_problem_without_bias_moves_none() -> None:
+    plain = Problem(2, 3, 4, 5, 6, 2, 2)
+    assert FLOAT32.bytes(plain)["bias"] == 0
+    assert BIASED.min_bytes - plain.min_bytes == 4 * 6
+    assert isinstance(FLOAT32, Format) and hash(FLOAT32) == hash(parse_format(""))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_workspace_and_a_plan_begin_where_convlab_cuh_says(engine: str) -> None:
+    wants = "CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 300; }\n"
+    at = "CONVLAB_ENTRY const char* conv2d(const"
+    asks = "".join(
+        f'if (uintptr_t({what}) % 256) return "misplaced";' for what in ("workspace", "w")
+    )
+    before, after = PLANNED.split(at)
+    kernel = convlab.compile(before + wants + at + after.replace("{", "{" + asks, 1), engine=engine)
+    x, w, _ = data.inputs(PROBLEM, 0, kernel.device)
+    for allocate in empty, Guards().allocate:
+        kernel.prepare(PROBLEM, x, w, allocate=allocate)()
+    with pytest.raises(LaunchError, match="misplaced"):
+        kernel(x, torch.ones(16).to(x)[1:10].view(3, 3, 1, 1), stride=2)  # w itself: no plan

@@ -1,0 +1,294 @@
+"""What nvcc made of a kernel, how often each instruction runs, and how warps share an SM."""
+
+from pathlib import Path
+
+import pytest
+
+import convlab
+from convlab.core.build import build
+from convlab.core.errors import BuildError
+from convlab.core.kernel import catalog
+from convlab.core.kernel.data import inputs
+from convlab.core.machine import toolchain
+from convlab.core.machine.device import GPUS
+from convlab.profile import flow, sass, work
+from tests.suites import ENTRY, FOLDER, cubin, needs_tools
+
+# Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
+SAMPLE = (FOLDER / "mul.sass").read_text()
+LOG = (FOLDER / "mul.log").read_text()  # after ptxas -v
+
+
+@pytest.fixture
+def mul() -> sass.Function:
+    """The sample's first function."""
+    return sass.resources(LOG, sass.parse(SAMPLE, "kernels/mul.cu"))[0]
+
+
+def function(*rows: tuple, symbol: str = "f", **options) -> sass.Function:
+    """A function of instructions (opcode, operands, target, line), 16 bytes apart."""
+    code = []
+    for n, row in enumerate(rows):
+        opcode, operands, target, line = (*row, *("", None, 1)[len(row) - 1 :])
+        code.append(sass.Instruction(16 * n, opcode, operands, line, target))
+    return sass.Function(symbol, instructions=code, **options)
+
+
+def row(line: int, space: str, kind: str, requests: int, width: int) -> dict:
+    return {
+        "line": line,
+        "space": space,
+        "kind": kind,
+        "array": "x",
+        "requests": requests,
+        "units": requests,
+        "lanes": 32 * requests,
+        "bytes": 32 * requests * width,
+    }
+
+
+@pytest.mark.parametrize(
+    "symbol, name",
+    [
+        ("_Z13conv2d_direct11ConvProblemPKf", "conv2d_direct"),
+        ("_Z4tileILi16ELi32EEv11ConvProblem", "tile<16, 32>"),
+        ("_Z4tileILin1ELb1EEvv", "tile<-1, 1>"),
+        ("_Z4tileILj4ELl7EfEvPKf", "tile<4, 7, float>"),
+        ("_ZN2ns4funcILi4EEEvPf", "ns::func<4>"),
+        ("_ZN12_GLOBAL__N_13fooEPf", "foo"),
+        ("void tile<(int)16, (int)32>(ConvProblem, const float *)", "tile<16, 32>"),
+        ("tile<16,32>", "tile<16, 32>"),
+        ("conv2d_direct(ConvProblem, const float *)", "conv2d_direct"),
+        ("sgemm_128x64_nn", "sgemm_128x64_nn"),
+    ],
+)
+def test_names_are_readable(symbol: str, name: str) -> None:
+    assert sass.demangled(symbol) == name
+
+
+def test_registers_spills_and_shared_memory_of_each_function() -> None:
+    mul, empty = sass.resources(LOG, {})
+    assert (mul.registers, mul.static_shared, mul.stack, mul.spill_bytes) == (73, 6272, 24, 16 + 20)
+    assert (empty.registers, empty.static_shared, empty.spill_bytes) == (4, 0, 0)
+
+
+def test_what_the_machine_code_tells(mul: sass.Function) -> None:
+    lines = {i.address: i.line for i in mul.instructions}
+    assert lines[0x00] == 10
+    assert lines[0x10] == 12  # of an inlined function of a header: where it was called
+    assert (lines[0x20], lines[0x50], lines[0x90], lines[0xD0]) == (14, 17, 18, 21)
+    assert mul.loops == [(0x20, 0xC0), (0x50, 0xA0)]  # the trap is none
+    assert mul.hot_loop == (0x50, 0xA0)
+    assert mul.mix(mul.hot_loop) == {
+        "FFMA": 2,
+        "LDS.32": 1,
+        "LDS.128": 1,
+        "LDL.32": 1,
+        "branch": 1,
+    }
+    assert mul.mix()["LDG.128"] == 1 and mul.mix()["barrier"] == 2
+
+
+def test_a_loop_without_arithmetic_is_hot_only_if_no_other_has_any() -> None:
+    assert function(("NOP",), ("LDG.E",), ("STG.E",), ("BRA", "", 16)).hot_loop == (16, 48)
+    assert sass.Function("none").hot_loop is None
+
+
+@pytest.mark.parametrize(
+    "opcode, kind",
+    [
+        ("LDG.E.CONSTANT", "LDG.32"),
+        ("LDG.E.64", "LDG.64"),
+        ("LDS.U.128", "LDS.128"),
+        ("LDGSTS.E.BYPASS.LTC128B.128", "LDGSTS"),
+        ("HMMA.1688.F32.TF32", "HMMA"),
+        ("HGMMA.64x128x8.F32.TF32", "HGMMA"),
+        ("RED.E.ADD.F32.FTZ.RN.STRONG.GPU", "atomic"),
+        ("ISETP.GE.AND", "integer"),
+        ("ULOP3.LUT", "integer"),
+        ("STL", "STL.32"),
+        ("FFMA.FTZ", "FFMA"),
+        ("FADD", "FADD FMUL"),
+        ("S2R", "other"),
+        ("LDSM.16.M88.4", "LDSM"),
+    ],
+)
+def test_kinds_of_instructions(opcode: str, kind: str) -> None:
+    assert sass.Instruction(0, opcode, "").kind == kind
+
+
+@pytest.mark.parametrize(
+    "opcode, flops, slower",
+    [
+        ("HMMA.1688.F32.TF32", 2 * 16 * 8 * 8, 1 / 0.65),
+        ("HMMA.16816.F32.BF16", 2 * 16 * 8 * 16, 0.5 / 0.65),
+        ("HGMMA.64x128x8.F32.TF32", 2 * 64 * 128 * 8 / 4, 1.0),  # of a group of 4 warps
+        ("FFMA", 0, 1.0),
+    ],
+)
+def test_tensor_core_instructions_are_in_the_mix_and_in_the_model(opcode, flops, slower) -> None:
+    f = function((opcode, "R4, R8, R12, R4"), ("BRA", "`(.L_0)", 0))
+    assert f.instructions[0].tensor_flops == flops
+    kind = opcode.split(".")[0]
+    assert f.mix(f.hot_loop) == {kind: 1, "branch": 1}
+    done = work.Work.of(f, {0: 64.0, 16: 64.0}, [], GPUS["H200"], 200, warps=2)
+    assert done.tensor_flops == pytest.approx(32 * flops * slower)
+    assert done.mix == {kind: 32, "branch": 32}
+
+
+# ---- how often instructions run -------------------------------------------------------------
+
+
+def test_how_often_instructions_run_follows_from_the_lines_requests(mul: sass.Function) -> None:
+    lines = [
+        row(14, "global", "load", 10, 16),
+        row(14, "shared", "store", 10, 16),
+        row(17, "shared", "load", 1000 + 4 * 1000, 4),  # of four scalar loads nvcc made one
+        row(22, "global", "store", 1, 4),  # a statement that goes over two lines
+    ]
+    times = flow.executions(mul, lines, {}, warps=1)
+    assert sum(times[i.address] for i in mul.instructions if i.kind == "FFMA") == 2 * 1000
+    # the inner loop, the outer one's own five, what stands outside all loops
+    assert sum(times.values()) == pytest.approx(6 * 1000 + 5 * 10 + 5)
+
+
+def test_a_launch_finds_its_function(mul: sass.Function) -> None:
+    small = sass.Function("_Z3mulILi2EEvPKfPf")
+    other = sass.Function("_Z5emptyv")
+    functions = [small, other, mul]
+    assert flow.find_function(functions, "_Z3mulILi2EEvPKfPf") is small
+    assert flow.find_function(functions, "void mul<2>(const float *, float *)") is small
+    assert flow.find_function(functions, "mul") is mul  # the busiest of the instances
+    assert flow.find_function(functions, "cublasSgemm") is None
+    counted = [row(17, "shared", "load", 1000, 4)]
+    assert flow.find_function(functions, "a_pointer", counted) is mul
+    assert flow.find_function(functions, "mul<kTile>", counted) is mul  # the other has no line 17
+
+
+def test_the_simulator_names_the_instance_that_a_pointer_means() -> None:
+    source = """#include "convlab.cuh"
+    template <int T> __global__ void tile(float* y) { y[threadIdx.x] = T; }
+    __global__ void none(float* y) { y[0] = 0; }"""
+    source += (
+        ENTRY
+        % """default:
+        auto* kernel = n ? &tile<8> : &none;
+        kernel<<<1, 1, 0, stream>>>(y);
+        tile<4><<<1, 1, 0, stream>>>(y);"""
+    )
+    problem = convlab.problem("N=1,C=1,H=4,W=4,K=1,R=1,S=1")
+    launch = convlab.compile(source, engine="sim").prepare(problem, *inputs(problem))
+    launch()
+    assert [each["kernel"] for each in launch.launches] == ["tile<8>", "tile<4>"]
+
+
+@pytest.mark.parametrize(
+    "trips, main, copies",
+    [(3, 0, (1, 1, 1)), (9, 2, (1, 0, 0)), (4, 1, (0, 0, 0)), (7, 1, (1, 1, 1))],
+)
+def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies) -> None:
+    """A loop (line 1) holds one that nvcc unrolled by 4 (line 2), and 3 copies for the rest."""
+    load = ("LDG.E", "R1, desc[UR0][R2.64]", None, 2)
+    skip = ("BRA", "`(.L_8)", 16 * 13, 2)
+    f = function(
+        ("IADD3", "R2, R2, 0x1, RZ"),
+        ("BRA", "`(.L_9)", 16 * 8),
+        load,
+        load,
+        load,
+        load,
+        ("IADD3", "R3, R3, 0x4, RZ", None, 2),
+        ("BRA", "`(.L_2)", 16 * 2, 2),
+        load,
+        skip,
+        load,
+        skip,
+        load,
+        ("BRA", "`(.L_1)", 0),
+    )
+    counted = [row(2, "global", "load", 100 * trips, 4)]
+    times = flow.executions(f, counted, {1: 32 * 100, 2: 32 * 100 * trips}, warps=1)
+    assert times[0] == 100
+    assert times[16 * 2] == times[16 * 6] == 100 * main
+    assert tuple(times[16 * n] for n in (8, 10, 12)) == tuple(100 * c for c in copies)
+
+
+# ---- what a warp waits for, and how warps share an SM ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    "opcode, operands, reads, writes",
+    [
+        ("FFMA", "R0, R17, R16.reuse, R0", {"R17", "R16", "R0"}, {"R0"}),
+        ("LDS.128", "R4, [R2+0x10]", {"R2"}, {"R4", "R5", "R6", "R7"}),
+        ("LDG.E.CONSTANT", "R16, desc[UR10][R28.64]", {"UR10", "R28", "R29"}, {"R16"}),
+        ("STS", "[R3+UR4], R9", {"R3", "UR4", "R9"}, set()),
+        ("ISETP.GE.OR", "P0, PT, R16, UR12, !P1", {"R16", "UR12", "P1"}, {"P0"}),
+        ("IADD3", "R20, P1, R28, 0x10, RZ", {"R28"}, {"R20", "P1"}),
+        ("IMAD.WIDE.U32", "R16, R15, UR12, R16", {"R15", "UR12", "R16"}, {"R16", "R17"}),
+        ("HMMA.1688.F32.TF32", "R4, R8, R12, R4", {"R8", "R12", "R4"}, {"R4", "R5", "R6", "R7"}),
+    ],
+)
+def test_registers_that_an_instruction_reads_and_writes(opcode, operands, reads, writes) -> None:
+    found = work.registers(sass.Instruction(0, opcode, operands))
+    assert found[1] == writes and reads <= found[0]
+
+
+def test_a_warp_waits_for_what_it_reads() -> None:
+    f = function(
+        ("LDG.E", "R1, desc[UR0][R2.64]"),
+        ("IADD3", "R5, R6, R7, RZ"),
+        ("FFMA", "R0, R1, R1, R0"),
+        ("FFMA", "R3, R0, R0, R3"),
+    )
+    waits = work.stalls(f, dict.fromkeys((0, 16, 32, 48), 1.0), of_load=500)
+    assert waits == {0: 0, 16: 0, 32: 500 - 2, 48: 4 - 1}
+
+
+def test_a_loops_results_are_waited_for_by_its_next_round() -> None:
+    f = function(("FFMA", "R0, R1, R1, R0"), ("BRA", "`(.L_1)", 0))
+    waits = work.stalls(f, {0: 10.0, 16: 10.0}, of_load=500)
+    assert waits[16] == work.BRANCH and waits[0] == 0  # the branch takes longer than the sum
+    never = work.stalls(f, {0: 10.0, 16: 0.0}, of_load=500)
+    assert never[0] == 3 and 16 not in never
+
+
+@pytest.mark.parametrize("customers", [1, 2, 5, 20])
+def test_throughput_keeps_its_bounds(customers: int) -> None:
+    rate = work.throughput(customers, demand=10, think=90)
+    assert rate <= min(1 / 10, customers / 100) + 1e-12
+    assert rate >= customers / (100 + 10 * (customers - 1)) - 1e-12  # all in one queue
+
+
+def test_throughput_of_one_and_of_very_many() -> None:
+    assert work.throughput(1, 10, 90) == pytest.approx(1 / 100)
+    assert work.throughput(1000, 10, 90) == pytest.approx(1 / 10)
+    assert work.throughput(0.5, 10, 90) == pytest.approx(1 / 200)
+    one, between, two = (work.throughput(n, 10, 90) for n in (1, 1.5, 2))
+    assert between == pytest.approx((one + two) / 2)
+
+
+# ---- with nvcc ------------------------------------------------------------------------------
+
+
+def test_without_nvdisasm_it_says_what_to_do(monkeypatch) -> None:
+    monkeypatch.setattr(toolchain, "find", lambda name: None)
+    with pytest.raises(BuildError, match="pip install -r requirements.txt"):
+        sass.functions(b"", "", "x.cu")
+
+
+@needs_tools
+@pytest.mark.parametrize("arch, there", [("75", True), ("90a", True), ("90a", False)])
+def test_real_disassembly_of_the_first_rung(arch: str, there: bool, tmp_path: Path) -> None:
+    """Also of a source that is in no file."""
+    path = catalog.find("01_direct")
+    source = build.Source(path.read_text(), path.stem, path if there else None)
+    made, log = cubin(source, arch, tmp_path)
+    (f,) = sass.functions(made.read_bytes(), log, source.label)
+    assert f.name == "conv2d_direct" and 16 <= f.registers <= 64
+    mix = f.mix(f.hot_loop)
+    assert mix["FFMA"] >= 1 and mix["LDG.32"] == 2 * mix["FFMA"]
+    text = source.text.splitlines()
+    loads = {text[i.line - 1] for i in f.instructions if i.kind == "LDG.32" and i.line}
+    assert any("x_n[" in line for line in loads)
+    assert sum(i.line is not None for i in f.instructions) > 0.9 * len(f.instructions)

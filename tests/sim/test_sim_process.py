@@ -1,0 +1,247 @@
+"""A simulated kernel can end its process in any way: the next one runs as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import convlab
+from convlab import sim
+from convlab.core.errors import BuildError, LaunchError
+from convlab.core.machine import toolchain
+from convlab.core.problem.format import parse_format
+from convlab.core.problem.problem import Problem
+from tests.suites import DEEP, FOLDER
+
+KERNEL = (FOLDER / "apart.cu").read_text()
+
+
+def kernel(host: str = "", inside: str = "", static: str = "", **options) -> convlab.Kernel:
+    text = KERNEL.replace("STATIC", static).replace("KERNEL", inside).replace("HOST", host)
+    return convlab.compile(text, name="apart", engine="sim", **options)
+
+
+def run(which: convlab.Kernel) -> torch.Tensor:
+    return which(torch.ones(1, 1, 16, 16), torch.ones(1, 1, 1, 1))
+
+
+def works() -> bool:
+    return bool((run(kernel()) == 7).all())
+
+
+@pytest.mark.parametrize("where", ["host", "static"])
+def test_stray_writes_to_descriptors_do_not_reach_the_next_kernel(where: str) -> None:
+    assert works()
+    writes = 'for (int d = 3; d < 100; ++d) if (write(d, "{\\"status\\": 0}\\n", 14) < 0) continue;'
+    if where == "static":
+        text = {"static": f"static int wrote = [] {{ {writes} return 0; }}();"}
+    else:
+        text = {"host": writes}
+    for _ in range(2):
+        assert (run(kernel(**text)) == 7).all()
+        assert works()
+
+
+def test_it_reads_and_holds_nothing_of_the_hosts(capsys: pytest.CaptureFixture) -> None:
+    text = (
+        'for (int d = 3; d < 200; ++d) if (fcntl(d, F_GETFD) >= 0) printf("%d is open\\n", d);'
+        'printf("%d bytes read\\n", int(read(0, new char[9], 9)));'
+    )
+    run(kernel(text))
+    assert capsys.readouterr().out == "0 bytes read\n"
+
+
+@pytest.mark.parametrize("then", ["", "abort();"], ids=["returns", "aborts"])
+def test_what_it_detached_is_ended(tmp_path: Path, then: str) -> None:
+    path = tmp_path / "pid"
+    host = f"""
+    if (fork() == 0) {{
+        setsid();
+        if (fork() == 0) {{
+            FILE* file = fopen("{path}", "w");
+            fprintf(file, "%d", getpid());
+            fclose(file);
+            for (;;) pause();
+        }}
+        _exit(0);
+    }}
+    while (access("{path}", R_OK)) usleep(1000);
+    usleep(50000);
+    {then}
+    """
+    if then:
+        with pytest.raises(LaunchError, match="abort"):
+            run(kernel(host))
+    else:
+        assert (run(kernel(host)) == 7).all()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(path.read_text()), 0)
+
+
+ENDS = {
+    "exit-0": ("exit(0);", "abort", r"exit\(\) was called"),
+    "_exit-0": ("_exit(0);", "host crash", "exit status 0"),
+    "throw": ('throw std::runtime_error("no");', "abort", "that nothing catches: no"),
+    "crash": ("*(volatile int*)8 = 1;", "null pointer", "null pointer"),
+    "endless": ("for (;;) usleep(1000);", "endless loop", r"within 0\.5 s on the simulator"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_static_initialiser_that_ends_its_process_is_an_error_here(how: str) -> None:
+    """And not the end of this process; test_errors.py has what ends it in the entry point."""
+    text, kind, message = ENDS[how]
+    with pytest.raises(LaunchError, match=message) as caught:
+        limit = 0.5 if how == "endless" else 60
+        run(kernel(static=f"static int start = [] {{ {text} return 0; }}();", time_limit=limit))
+    assert caught.value.kind == kind
+    assert works()
+
+
+def test_a_host_killed_meanwhile_is_no_endless_loop() -> None:
+    with pytest.raises(LaunchError, match="SIGKILL, sent from outside") as caught:
+        run(kernel("kill(getppid(), SIGKILL); for (;;) pause();"))
+    assert caught.value.kind == "host crash"
+    assert works()
+
+
+def test_an_endless_loop_is_told_with_how_far_it_came() -> None:
+    endless = kernel(inside="while (blockIdx.x == 5 && y[i] != 8) y[i] = 7;", time_limit=0.5)
+    with pytest.raises(LaunchError) as caught:
+        run(endless)
+    text = str(caught.value)
+    assert "apart did not finish within 0.5 s on the simulator" in text and "time_limit=" in text
+    assert re.search(r"in launch 1, fill, with [567] of 8 blocks done", text)
+    assert "endless loop: the thread was here when the time limit passed" in text
+    assert "block (5, 0, 0)" in text and "apart.cu:11:" in text
+    assert works()
+
+
+def test_no_progress_is_told_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim, "STALL_LIMIT", 0.4)
+    endless = kernel(inside="while (y[0] != 8) { }", time_limit=2.4)
+    with pytest.raises(LaunchError, match=r"no block came to its end for 0\.4 s"):
+        run(endless)
+    slow = kernel("for (int i = 0; i < 6; ++i) { usleep(150000); fill<<<1, 32>>>(y, 1); }")
+    slow.time_limit = 2.4
+    assert (run(slow) == 7).all()
+
+
+def test_a_launch_without_end_in_host_code_is_told_so() -> None:
+    with pytest.raises(LaunchError, match="it was stopped in its host code"):
+        run(kernel("for (;;) usleep(1000);", time_limit=0.5))
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
+def test_clang_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toolchain.gcc_release(Path(shutil.which("clang++"))) is None
+    monkeypatch.setenv("CXX", "clang++")
+    with pytest.raises(BuildError, match=r"clang.*g\+\+ 11 or later.*CXX"):
+        kernel("// another text, so that no build is found")
+
+
+OWN, CUDAS = (
+    sorted(path.name for path in folder.glob("*.h")) for folder in (sim.RUNTIME.parent, sim.INCLUDE)
+)
+# In orders that mean nothing; each alone, which takes ten times as long, where CONVLAB_DEEP is set.
+NAMES = {"in order": OWN, "backwards": OWN[::-1], "CUDA's": sorted(CUDAS, key=lambda n: n[::-1])}
+if DEEP:
+    NAMES = {name: [name] for name in OWN + CUDAS}
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_each_header_includes_what_it_uses(names: list[str]) -> None:
+    command = [
+        toolchain.require_host_compiler(),
+        "-std=c++17",
+        "-w",
+        "-fsyntax-only",
+        "-x",
+        "c++",
+        f"-I{sim.INCLUDE}",
+        f"-I{sim.RUNTIME.parent}",
+        "-",
+    ]
+    text = "".join(f"#include <{name}>\n" for name in names)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_memory_of_its_own_can_be_given_back() -> None:
+    host = 'float* p = nullptr; if (cudaMalloc(&p, 64) || !p || cudaFree(p)) return "no";'
+    assert (run(kernel(host)) == 7).all()
+
+
+def test_tensors_lie_as_their_format_says() -> None:
+    format = parse_format("x f16 NHWC, y f32 NHWC")
+    arena = sim.Arena({"x": (2, 3, 4, 5), "w": (6, 3, 1, 1), "y": (2, 6, 4, 5)}, format=format)
+    x = arena.tensors["x"]
+    y = arena.tensors["y"]
+    assert x.dtype == torch.float16 and x.stride() == (60, 1, 15, 3) and y.shape == (2, 6, 4, 5)
+    assert arena.buffers["x"][1] == 240 and arena.tensors["w"].is_contiguous()
+    place = 2 * ((1 * 4 + 2) * 5 + 3) * 3 + 2
+    assert arena.arrays["x"].words("x", place) == "x[n=1, h=2, w=3, c=1]"
+    assert arena.arrays["y"].words("y", 4 * 6) == "y[n=0, p=0, q=1, k=0]"
+
+
+@pytest.mark.parametrize(
+    ("host", "fault"),
+    [
+        ("float first = y[3]; if (first > 1e9f) return nullptr;", r"host access: .* y\[.*q=3\]"),
+        ("const_cast<float*>(w)[0] = 1;", r"host access: .* w\[k=0, c=0, r=0, s=0\]"),
+        ("memset(y, 0, 64);", r"host access: .* y\["),
+        ("std::vector<float> h(64); std::copy(h.begin(), h.end(), y);", r"host access: .* y\["),
+        ("int* p; cudaMalloc(&p, 64); p[2] = 1;", r"host access: .* cudaMalloc\[2\]"),
+        ("cudaMemset(y, 0, 4 * 256 + 1);", r"out of bounds: a copy or fill of 1025 bytes at y\["),
+        ("cudaMemcpy((void*)w, y, 4, cudaMemcpyDefault);", "store to an input: .* w"),
+        ("int* p; cudaMallocManaged(&p, 64); p[2] = 1; cudaFree(p);", None),
+        (
+            "char h[1024]; cudaMemset2D(y, 64, 0, 32, 16); cudaMemcpy(h, y, 64, cudaMemcpyDefault);",
+            None,
+        ),
+    ],
+)
+def test_the_device_s_memory_is_not_the_host_s(host: str, fault: str | None) -> None:
+    """The host's part crashes there on a GPU; what the runtime API copies must lie in a buffer."""
+    made = kernel(host, static="#include <algorithm>\n#include <cstring>\n#include <vector>\n")
+    if fault is None:
+        assert (run(made) == 7).all()
+        return
+    with pytest.raises(LaunchError, match=fault) as caught:
+        run(made)
+    if shutil.which("addr2line"):
+        assert host in str(caught.value).splitlines()[1]
+
+
+_STRAY = "fill<<<1, 32>>>(y, 0);"
+_TOGETHER = """volatile __shared__ float v[32]; v[threadIdx.x] = 1;  __syncwarp();
+    float sum = v[threadIdx.x] + v[threadIdx.x ^ 1];
+    v[threadIdx.x] = sum;"""
+
+
+@pytest.mark.parametrize(
+    ("host", "inside", "kind"),
+    [
+        (_STRAY, "", "wrong stream"),
+        ("cudaMemset(y, 0, 64);", "", "wrong stream"),
+        ("cudaStream_t s; cudaStreamCreate(&s); fill<<<1, 32, 0, s>>>(y, 0);", "", None),
+        ("float* p; cudaMalloc(&p, 64); cudaFree(p);", "", "allocation"),
+        ("", _TOGETHER, "race"),
+        ("", _TOGETHER.replace("1];", "1]; __syncwarp();"), None),
+    ],
+    ids=["launch", "memset", "own stream", "allocation", "volatile", "syncwarp"],
+)
+def test_warning(host: str, inside: str, kind: str | None) -> None:
+    """Work on another stream than the one given, and lanes that trust in running together."""
+    launch = kernel(host, inside).prepare(
+        Problem(1, 1, 16, 16, 1, 1, 1), torch.ones(1, 1, 16, 16), torch.ones(1, 1, 1, 1)
+    )
+    launch()
+    told = {(f.kind, f.error, f.line and bool(f.line)) for f in launch.findings}
+    assert told == ({(kind, False, True)} if kind else set())

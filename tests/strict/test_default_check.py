@@ -1,0 +1,375 @@
+"""The default check finds what a few ordinary problems do not show, in kernels of strangers.
+
+Each is written as somebody would who has never seen the rungs; none of the wrong ones is wrong on
+an ordinary problem with ordinary data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+import convlab
+from convlab.core.build import build as builds
+from convlab.core.correctness import check as checking
+from convlab.core.correctness import reference
+from convlab.core.correctness.check import check
+from convlab.core.errors import LaunchError, ProblemError
+from convlab.core.kernel.catalog import KERNEL_DIR
+from convlab.core.machine import toolchain
+from convlab.core.problem.problem import Problem, problems
+from convlab.strict import settings, shapes
+from tests.core.test_report_schema import VALIDATOR
+from tests.suites import DEEP, FOLDER, needs_nvcc, on_engines, parted
+
+PLAIN = Problem(N=2, C=4, H=11, W=12, K=6, R=3, S=3, padding=1, groups=2, bias=True)
+
+# A thread for each output, as a textbook has it. What can be spliced in: declarations before the
+# kernel; what a thread does first, and to its sum; the host's code before the launch.
+SOURCE = (FOLDER / "textbook.cu").read_text()
+PARTS = {
+    "header": "",
+    "before": "",
+    "first": "",
+    "last": "",
+    "workspace": "",
+    "host": "",
+    "product": "if (ok) sum += in[AT] * filt[wi];",
+}
+
+
+def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
+    """The textbook's kernel with some of its parts replaced."""
+    return convlab.compile(SOURCE % (PARTS | parts), name=name, engine=engine)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One problem stands for the fixed ones; it is met after others in `STATEFUL` alone."""
+    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[:-1])
+    monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
+    monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
+
+
+def default(kernel: convlab.Kernel) -> convlab.core.correctness.report.Reports:
+    """What `check` does when it is told nothing, without generated problems."""
+    return check(kernel, count=0, progress=False)
+
+
+# ---- no false alarm ----------------------------------------------------------------------------
+
+
+def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: None) -> None:
+    greedy = stranger(
+        "greedy",
+        workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100000; }""",
+        host='if (size < 100000) return "too little";',
+    )
+    found = default(greedy)
+    assert found.ok, found
+    assert [why for _, why in found.skipped] == [
+        "greedy needs 100,000 bytes of workspace for this problem, more than the limit of 40,000"
+    ]
+
+
+def test_where_it_has_little_workspace_it_may_decline_by_its_header(
+    few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_IN_CHUNKS", ("awkward.groups_3", PLAIN))
+    parts = {
+        "header": "// supports: groups == 2",
+        "workspace": """
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4; }""",
+    }
+    found = default(stranger("picky", **parts))
+    assert found.ok and sum("bytes of workspace" in r.setting for r in found) == 2
+
+
+WAITING = {name: parts["first"] for name, (_, parts) in parted("strangers", "waiting").items()}
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
+@pytest.mark.parametrize("first", WAITING.values(), ids=WAITING)
+def test_blocks_may_wait_for_blocks_that_have_not_begun(first: str, traced: bool) -> None:
+    kernel = stranger(
+        "waits",
+        first=f"unsigned* flags = (unsigned*)ws; {first}",
+        workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4; }""",
+        host="cudaMemsetAsync(workspace, 0, 4, stream);",
+    )
+    blocks = -(-math.prod(PLAIN.y_shape) // 256)
+    assert blocks > 2 * len(os.sched_getaffinity(0))
+    if not traced and "volatile" in first:
+        pytest.skip("nothing sees a plain load there")
+    report = check(kernel if traced else kernel.untraced(), PLAIN)
+    assert report.ok, report
+
+
+MEET = (
+    "__syncthreads(); if (threadIdx.x == 0) { __threadfence(); atomicAdd(flags, 1u);"
+    "while (atomicAdd(flags, 0u) < %d * gridDim.x); __threadfence(); } __syncthreads();"
+)
+
+
+def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
+    """What one stores before a meeting is read after it, while others are on to the next."""
+    body = (
+        "unsigned *flags = (unsigned*)ws, *data = flags + 1; data[idx] = idx;"
+        + MEET % 1
+        + "unsigned other = data[(idx + 999) % (264 * 32)];"
+        + MEET % 2
+        + "data[idx] = other;"
+        + MEET % 3
+    )
+    kernel = stranger(
+        "meets",
+        first=body,
+        workspace="""
+        CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 4 + 4*264*32; }
+        """,
+        host="for (int turn = 0; turn < 3; ++turn) { cudaMemsetAsync(workspace, 0, 4, stream);"
+        "conv_kernel<<<264, 32, 0, stream>>>(x, w, bias, y, d, workspace); }"
+        'std::ifstream maps("/proc/self/maps"); int kept = 0;'
+        "for (std::string line; std::getline(maps, line);) ++kept;"
+        'return kept > 450 ? "stacks stay" : launch_error();',
+        before="#include <fstream>\n#include <string>\n",
+    )
+    launch = kernel.prepare(PLAIN, *reference.inputs(PLAIN))
+    launch()  # a launch's stacks go with it: maps are few
+    assert not [finding for finding in launch.findings if finding.kind == "race"]
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+TOO_LONG = {name: parts for name, (_, parts) in parted("strangers", "too long").items()}
+TOO_LONG = dict(list(TOO_LONG.items())[:: 1 if DEEP else 3])
+
+
+@pytest.mark.parametrize(("name", "parts"), TOO_LONG.items(), ids=TOO_LONG)
+def test_a_size_that_it_is_not_written_for_is_met(
+    name: str, parts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
+    kernel = stranger("short_sighted", **parts).untraced()
+    ordinary = check(kernel, ["awkward.everything", "awkward.primes"], progress=False)
+    assert ordinary.ok, ordinary
+    assert not check(kernel, [f"limits.{name}"], progress=False).ok
+
+
+@pytest.mark.parametrize("rung", ["06", "08b", "12", "16"])
+def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) -> None:
+    """In a problem of the set, of which `tests/rungs/test_mutants.py` are, and in a generated one."""
+    kernel = convlab.load(rung, engine="sim")
+
+    def met(some: Iterable[Problem]) -> set[tuple[str, str]]:
+        return set().union(*(shapes.pairs(p) for p in some if not kernel.unsupported(p)))
+
+    possible = met(shapes.generated(30 * 64))
+    assert ("bias", "groups") in {tuple(sorted(pair)) for pair in possible}
+    assert possible <= met(checking._drawn(kernel, 64, 0)) and possible <= met(problems("awkward"))
+
+
+INT = {  # of which index an int is taken, where that is seen at once
+    "of_a_plane": "in[(((int)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw]",
+    "of_a_row": "in[((long long)img * d.C + g * icg + ic) * d.H * d.W + ih * d.W + iw]",
+}
+
+
+@pytest.mark.parametrize("at", INT.values(), ids=INT)
+def test_an_index_that_no_int_holds_is_met(few: None, at: str) -> None:
+    assert "not tried: a y of more than 2,112 elements" in str(default(stranger("holds")))
+    found = default(stranger("overflows", product=f"if (ok) sum += {at} * filt[wi];"))
+    first, *_, last = found
+    assert first.ok and not last.ok and last.setting == settings.SPARSE.words, found
+    with pytest.raises(LaunchError, match="illegal address"):
+        check(
+            stranger("overflows", product=f"if (ok) sum += {at} * filt[wi];"),
+            found.smallest.problem,
+            setting="sparse",
+        )
+
+
+def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = convlab.problem("limits.width_4100")
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
+    short, other, *_ = default(stranger("good"))
+    assert short.counters["global_load_bytes"] and not short.notes
+    assert not other.counters["global_load_bytes"] and "untraced" in other.notes[0]
+
+
+def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
+    """With this seed its one output is 0.013, where a sum of such terms is of order 1."""
+    one = Problem(N=1, C=1, H=40, W=40, K=1, R=40, S=40)
+    assert check(convlab.load("10_mma_tf32", engine="sim"), one, seed=35).ok
+
+
+# ---- data --------------------------------------------------------------------------------------
+
+UNUSUAL = parted("strangers", "unusual")
+LAST = {setting: name for name, (setting, _) in UNUSUAL.items()}  # of each setting
+
+
+@pytest.mark.parametrize("name", UNUSUAL if DEEP else LAST.values())
+def test_unusual_data_shows_it(few: None, name: str) -> None:
+    setting, parts = UNUSUAL[name]
+    found = default(stranger("usually_right", **parts))
+    first, *others = found
+    assert first.ok and first.problem == PLAIN and not first.setting
+    assert found.smallest.setting.startswith(setting), found
+    if setting == "on small integers":
+        assert found.smallest.findings[0].kind == "too imprecise"
+    assert "nobody wrote" not in str(found)  # inf and NaN come of the data
+    assert "not tried: an x or y of more than " in str(found)
+    told = [s.words for s in checking.SETTINGS]
+    assert [r.setting for r in others] == told * (1 + found.smallest.problem.relu)
+    good = sum(report.ok for report in others)
+    assert f"WRONG, right on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
+    VALIDATOR.validate({"ok": False, "reports": [json.loads(json.dumps(found.to_dict()))]})
+
+
+def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
+    """Flush denormals, and reach all of a tile with an inf where its header says that it mixes."""
+    flushed = "float v = !ok || fabsf(in[AT]) < 1.2e-38f ? 0 : in[AT];"
+    assert default(stranger("flushes", product=f"{flushed} if (ok) sum += v * filt[wi];")).ok
+    high = "float v = ok ? in[AT] : 0, high = __uint_as_float(__float_as_uint(v) & 0xffffe000);"
+    split = f"{high} sum += high * filt[wi] + (v - high) * filt[wi];"
+    assert default(stranger("splits", header="// mixes: 1x1", product=split)).ok
+    assert not default(stranger("splits", product=split)).ok
+    winograd = convlab.load("08_winograd", engine="sim")
+    assert default(winograd).ok
+    said = winograd.source.replace("// mixes: 2x2\n", "")
+    unsaid = default(convlab.compile(said, name="unsaid", engine="sim"))
+    assert unsaid.smallest.setting.startswith("with inf") and "`mixes: 2x2`" in str(unsaid)
+
+
+# ---- where it lies, and what came before it ----------------------------------------------------
+
+STATEFUL = parted("strangers", "stateful")
+
+
+@pytest.mark.parametrize(("case", "engine"), on_engines(STATEFUL, 2))
+def test_addresses_and_earlier_calls_show_it(
+    few: None, case: tuple[str, dict], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, parts = case
+    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-3:])  # with finite numbers
+    found = default(stranger("stateful", engine, **parts))
+    assert found.ok == (not setting), found
+    if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and
+        assert next(iter(found)).ok  # the second can show it
+        assert not setting or found.smallest.setting.startswith(setting)
+        told = found.smallest and found.smallest.findings[0].kind
+        assert told != "wrong result"  # what matters more comes first, and what to do about that
+        if told == "wrong after other calls":
+            assert "what it keeps from call to call" in re.sub(r"\s+", " ", str(found))
+    assert bool(found.skipped) == ("x is not aligned" in str(parts))
+
+
+ONCE_ONLY = parted("strangers", "once only")
+
+
+@pytest.mark.parametrize(("case", "engine"), on_engines(ONCE_ONLY, 1))
+def test_both_engines_call_it_wrong(case: tuple[str, dict], engine: str) -> None:
+    told, parts = case
+    found = check(stranger("trusting", engine, **parts), [PLAIN], progress=False)
+    assert not found.ok and re.search(told, str(found)), found
+
+
+def test_lanes_that_happen_to_be_together_need_not_be() -> None:
+    """The mask is right in one order of the threads, and in another names the lane alone."""
+    mask = "sum += 0 * __shfl_xor_sync(__activemask(), sum, 1);"
+    found = check(stranger("together", last=mask), PLAIN)
+    assert not found.ok and {f.kind for f in found.findings} >= {"not repeatable"}
+
+
+def test_a_lane_that_a_fault_took_is_not_told_as_missing() -> None:
+    last = (
+        "if (idx == 5) sum += in[1 << 26];if (idx < 1024) sum += 0 * __shfl_xor_sync(~0u, sum, 1);"
+    )
+    found = check(stranger("faulty", last=last), [PLAIN], progress=False)
+    assert {f.kind for r in found for f in r.findings} == {"global out of bounds"}, found
+
+
+def test_a_problem_that_is_not_sparse_is_refused() -> None:
+    with pytest.raises(ProblemError, match="of its own: N2 C3 H32800.* or N2 C1 H46400"):
+        check(stranger("plain"), PLAIN, setting="sparse")
+
+
+def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
+    kernel = stranger("vectors", **STATEFUL["float4_of_any_address"][1])
+    x, w, bias = reference.inputs(PLAIN)
+    shifted = torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
+    options = PLAIN.stride, PLAIN.padding, PLAIN.dilation, PLAIN.groups
+    with pytest.raises(LaunchError, match="misaligned access"):
+        kernel(shifted, w, bias, *options)
+    assert torch.equal(stranger("plain")(shifted, w, bias, *options), kernel(x, w, bias, *options))
+
+
+def test_what_to_try_is_told_once() -> None:
+    text = (KERNEL_DIR / "01_direct.cu").read_text()
+    beyond = convlab.compile(text.replace("g_y[i] =", "g_y[i + 1] ="), engine="sim")
+    told = str(check(beyond, [PLAIN], progress=False))
+    assert "out of bounds" in told and told.count("  try: ") == 1
+
+
+# ---- what only nvcc says -----------------------------------------------------------------------
+
+REFUSED = parted("strangers", "refused")
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("told", "parts"), REFUSED.values(), ids=REFUSED)
+def test_what_only_nvcc_refuses_is_a_failing_report(told: str, parts: dict[str, str]) -> None:
+    kind, line = told.split(" | ")
+    kernel = stranger("refused", **parts)
+    one = check(kernel, PLAIN)
+    several = check(kernel, [PLAIN], progress=False)
+    assert not one.ok and not several.ok and not one.wrong
+    first = one.findings[0]
+    assert (one.fault, first.kind, first.file) == (kind, kind, "refused.cu")
+    assert line in kernel.source.splitlines()[first.line - 1]
+    told = json.loads(json.dumps([one.to_dict(), several.to_dict()]))
+    VALIDATOR.validate({"ok": False, "reports": told})
+    assert told[0]["fault"] == kind and ("does not build by nvcc" in str(several)) == bool(
+        several.errors
+    )
+    assert ("WRONG" in str(one)) == (kind != "does not build") and "\n  try: " in str(one)
+    found = (told[1]["smallest"] or told[1])["findings"][0]
+    assert found["kind"] == kind and found["try"]
+
+
+@needs_nvcc
+def test_nvcc_is_asked_once_and_only_by_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    warns = stranger("warns", last=f"int unused = {os.getpid()};")
+    asked = Mock(side_effect=builds.device_code)
+    monkeypatch.setattr(builds, "device_code", asked)
+    x, w, bias = reference.inputs(PLAIN)
+    warns(x, w, bias, PLAIN.stride, PLAIN.padding, PLAIN.dilation, PLAIN.groups)
+    assert not asked.called
+    for _ in range(2):
+        report = check(warns, PLAIN)
+        assert report.ok and [f.kind for f in report.findings] == ["compiler warning"]
+        assert '"unused"' in report.findings[0].text and "warning" in str(report)
+    assert asked.call_count == 1
+
+
+@needs_nvcc
+def test_no_nvcc_or_one_that_fails_is_no_fault_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = stranger("sound")
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--no-such-option")
+    report = check(kernel, PLAIN)
+    assert report.ok and "nvcc did not compile it: " in report.notes[-1]
+    monkeypatch.setattr(toolchain, "cuda", lambda: None)
+    report = check(kernel, PLAIN)
+    assert report.ok and not report.notes

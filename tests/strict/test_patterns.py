@@ -1,0 +1,438 @@
+"""What is said of wrong outputs has to be true of them, and nothing may be said of right ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convlab.core.correctness import output, reference
+from convlab.core.correctness.output import Tally, poison
+from convlab.core.correctness.reference import Reference
+from convlab.core.kernel.runnable import Launch
+from convlab.core.problem.problem import Problem, problem, problems
+from convlab.strict import patterns
+from convlab.strict.shapes import MAX_MACS, across, generated, shrink
+
+PROBLEM = problem("N3 C4 H20 W37 K8 R3 S3 p1 g2 bias")  # P=20, Q=37
+PIXELS = problem("N2 C3 H9 W9 K5 R3 S3 p1")  # P = Q: a transposed image keeps its shape
+
+
+def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
+    """The sentences on the right output as `spoil` leaves it; `spoil` gets y and the inputs."""
+    inputs = reference.inputs(problem, seed)
+    y = reference.truth(problem, *inputs).float()
+    spoilt = spoil(y, *inputs)
+    y = (y if spoilt is None else spoilt).contiguous()
+    bound = reference.tolerance(precision, problem.gemm_k)
+    with pytest.MonkeyPatch.context() as patch:
+        if sampled:  # as if there were too many outputs to look at all of them
+            patch.setattr(output, "LOOKED_AT", 0)
+            patch.setattr(reference, "SAMPLED", sampled)
+        right = Reference(problem, inputs, seed)
+        return Tally(right, y, bound, poisoned=True).words(precision)
+
+
+def put(*indices, value=9.0):
+    """Spoil what is at some indices."""
+
+    def spoil(y, x, w, bias):
+        for index in indices:
+            y[index] += value
+
+    return spoil
+
+
+def unwritten(index):
+    def spoil(y, x, w, bias):
+        launch = Launch(None, PROBLEM, (x, w, bias))
+        launch.y = torch.empty_like(y)
+        poison(launch)
+        y[index] = launch.y[index]
+
+    return spoil
+
+
+def biased(bias_times, product):
+    """So many times the product, and so many times the bias."""
+
+    def spoil(y, x, w, bias):
+        bias = bias.view(1, -1, 1, 1)
+        return (y - bias) * product + bias * bias_times
+
+    return spoil
+
+
+def rounded(bits):
+    def spoil(y, x, w, bias):
+        def cut(t):
+            half = 1 << (bits - 1)
+            mask = ~((1 << bits) - 1)
+            return ((t.view(torch.int32) + half) & mask).view(torch.float32)
+
+        return reference.truth(PROBLEM, cut(x), cut(w), bias).float()
+
+    return spoil
+
+
+COLUMNS = torch.arange(37)
+PLANTED = {
+    "tile_of_16": (put((..., COLUMNS % 16 >= 14)), "the last 2 columns of each tile of 16"),
+    "tile_of_4": (put((..., COLUMNS % 4 == 3)), "the last column of each tile of 4"),
+    "tile_start": (put((..., COLUMNS % 8 < 3)), "the first 3 columns of each tile of 8"),
+    "tile_middle": (put((..., COLUMNS % 12 == 5)), "only where q % 12 is 5"),
+    "tile_rows": (put((..., torch.arange(20) % 8 > 5, slice(None))), "the last 2 rows of each"),
+    "odd_column": (put((..., COLUMNS % 2 == 1)), "only where q is odd"),
+    "not_first_image": (put(slice(1, None)), "only where n > 0"),
+    "first_image": (put(0), "only where n is 0"),
+    "last_image": (put(2), "only where n is the last"),
+    "odd_k": (put((slice(None), slice(1, None, 2))), "only where k is odd"),
+    "even_k": (put((slice(None), slice(0, None, 2))), "only where k is even"),
+    "k_beyond": (put((slice(None), slice(5, None))), "only where k >= 5"),
+    "k_below": (put((slice(None), slice(0, 3))), "only where k <= 2"),
+    "one_group": (put((slice(None), slice(4, None))), "only where the group is 1"),
+    "partial_tile": (put((..., slice(32, None))), "q >= 32, past the last whole tile of 32"),
+    "one_row": (put((..., 7, slice(None))), "only where p is 7"),
+    "box": (put((1, slice(None), slice(2, 9), slice(3, 7))), "p is 2 to 8: 224 of 6,216"),
+    "borders": (put((..., 0, slice(None)), (..., 0), (..., -1)), "window reaches into the padding"),
+    "tail": (
+        put(torch.arange(3 * 8 * 20 * 37).view(3, 8, 20, 37) >= 17060),
+        "the offset in memory >= 17060",
+    ),
+    "shift_w": (lambda y, *_: y.roll(-1, 3), "shifted by (0, -1) in (p, q)"),
+    "shift_both": (lambda y, *_: y.roll((1, 2), (2, 3)), "shifted by (1, 2) in (p, q)"),
+    "shift_k": (lambda y, *_: y.roll(1, 1), "shifted by 1 in k"),
+    "n_k": (lambda y, *_: y.transpose(0, 1).reshape(y.shape), "n and k exchanged in memory"),
+    "p_q": (lambda y, *_: y.transpose(2, 3).reshape(y.shape), "p and q exchanged in memory"),
+    "channels_last": (lambda y, *_: y.permute(0, 2, 3, 1).reshape(y.shape), "channels last"),
+    "other_order": (lambda y, *_: y.permute(2, 3, 0, 1).reshape(y.shape), "read as (P, Q, N, K)"),
+    "scaled": (lambda y, *_: y / 3, "1/3 times what it should be: all 17,759"),
+    "negated": (lambda y, *_: -y, "-1 times what it should be"),
+    "scaled_before_bias": (biased(1, 0.5), "1/2 times what it should be, before the bias"),
+    "no_bias": (biased(0, 1), "the bias is not added: all 17,760"),
+    "bias_twice": (biased(2, 1), "the bias is added twice"),
+    "bias_by_four_threads": (biased(4, 1), "the bias is added 4 times: all 17,760"),
+    "zeros": (lambda y, *_: 0 * y, "every output is 0"),
+    "zeros_in_part": (lambda y, *_: y * (torch.arange(3) < 2).view(-1, 1, 1, 1), "alike, 0: all 5"),
+    "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 wrong"),
+    "nan": (put((0, 3), value=float("nan")), "NaN or inf, as made of memory that nobody wrote"),
+    "inf": (put((0, 3), value=float("inf")), "inf, as past the largest number, or by a division"),
+    "tf32": (rounded(13), "operands or sums were rounded to TF32 or fp16, where fp32 is declared"),
+    "fp16_sums": (lambda y, *_: y.half().float(), "operands or sums were rounded to TF32 or fp16"),
+    "fp16_sums_and_bias": (
+        lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),
+        "operands or sums were rounded to TF32 or fp16",
+    ),
+    "bf16": (rounded(16), "rounded to bf16, where fp32 is declared"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "sentence"), PLANTED.values(), ids=PLANTED)
+def test_planted_pattern_is_named(spoil, sentence):
+    sentences = said(PROBLEM, spoil)
+    assert any(sentence in line for line in sentences), sentences
+
+
+FEW = {  # which of six outputs are spoilt, what they are of themselves and the bias, what is said
+    "bias twice": ([1, 4], lambda y, b: y + b, "the bias is added twice: all 2 wrong outputs"),
+    "no bias": ([1], lambda y, b: y - b, "the bias is not added: the wrong output"),
+    "thrice": ([1, 4], lambda y, b: 3 * y, "3 times what it should be: all 2 wrong outputs"),
+    "zeros": ([1, 4], lambda y, b: 0 * y, "all alike, 0: all 2 wrong outputs"),
+    "one": ([1], lambda y, b: 3 * y, ""),
+    "unlike": ([1, 4], lambda y, b: y * torch.tensor([3, 5]), ""),
+}
+
+
+@pytest.mark.parametrize(("at", "change", "sentence"), FEW.values(), ids=FEW)
+def test_few_outputs_tell_what_all_of_them_have_in_common(at, change, sentence):
+    def spoil(y, x, w, bias):
+        y[0, at, 0, 0] = change(y[0, at, 0, 0], bias[at])
+
+    sentences = said(problem("N1 C2 H1 W1 K6 R1 S1 g2 bias"), spoil)
+    assert sentences == [sentence] * bool(sentence)
+
+
+SAMPLED = [
+    "tile_of_16",
+    "not_first_image",
+    "one_group",
+    "borders",
+    "n_k",
+    "shift_w",
+    "scaled",
+    "no_bias",
+    "unwritten",
+    "zeros",
+    "tf32",
+]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_planted_pattern_is_named_from_a_sample(name):
+    spoil, sentence = PLANTED[name]
+    sentences = said(PROBLEM, spoil, sampled=6000)
+    assert any(sentence.split(": all")[0] in line for line in sentences), sentences
+
+
+def test_two_patterns_are_both_named():
+    def both(y, *_):
+        y[1:, 1::2] += 5
+
+    sentences = said(dataclasses.replace(PROBLEM, groups=1), both)
+    assert [line.split(": ")[0] for line in sentences] == [
+        "wrong only where n > 0",
+        "wrong only where k is odd",
+    ]
+    assert "5,920 of 11,840" in sentences[0]
+    sentences = said(PROBLEM, unwritten((..., COLUMNS % 16 >= 14)))
+    assert sentences[0].startswith("never written: all")
+    assert "the last 2 columns of each tile of 16" in sentences[1]
+
+
+def test_square_transposed_image_is_named():
+    sentences = said(PIXELS, lambda y, *_: y.transpose(2, 3))
+    assert sentences[0].startswith("p and q exchanged")
+
+
+def test_nan_of_given_nan_is_not_blamed_on_memory():
+    """Outputs are NaN where another is: those who spread it read nothing that nobody wrote."""
+    everywhere = np.zeros((4, 4), int)
+    truth = np.array([1.0, 2.0, 3.0, np.nan])
+    wrong = np.array([True, True, True, False])
+    evidence = patterns.Evidence(
+        PROBLEM,
+        "fp32",
+        everywhere,
+        np.full(4, np.nan),
+        truth,
+        wrong,
+        wrong & False,
+        1e-6,
+        2.0,
+        True,
+        lambda where: truth,
+        usual=False,
+    )
+    assert patterns.words(evidence)[0].startswith("NaN or inf, and not the one that belongs there")
+
+
+def test_what_has_no_pattern_is_given_none():
+    scattered = torch.rand(PROBLEM.y_shape, generator=torch.Generator().manual_seed(3)) < 0.05
+    assert said(PROBLEM, put(scattered)) == []
+    assert said(PROBLEM, put((1, 2, 3, 4))) == []
+    assert said(PROBLEM, rounded(13), precision="tf32") == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(list(generated(60, seed=11))), st.integers(0, 2**31), st.booleans())
+def test_nothing_is_said_of_right_outputs(problem, seed, sample):
+    assert said(problem, lambda *_: None, seed=seed, sampled=64 if sample else None) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.sampled_from(list(generated(60, seed=12))))
+def test_places_said_are_true(data, problem):
+    """Whatever box of outputs is wrong: each sentence's count is what is wrong, and no more."""
+    box = tuple(
+        slice(low, data.draw(st.integers(low + 1, size)), data.draw(st.integers(1, 4)))
+        for size in problem.y_shape
+        for low in [data.draw(st.integers(0, size - 1))]
+    )
+    count = torch.empty(problem.y_shape)[box].numel()
+    total = int(np.prod(problem.y_shape))
+    for line in said(problem, put(box, value=99.0)):
+        if not line.startswith("wrong only where"):
+            continue
+        told = line.split(": ")[1].replace(",", "").split()
+        numbers = [int(word) for word in told if word.isdigit()]
+        assert numbers[0] == count and numbers[-1] < total and numbers[-1] >= count
+
+
+# Sets of problems ------------------------------------------------------------------------------
+
+SOME = [*generated(80, seed=5)]
+
+
+@pytest.mark.parametrize(
+    ("fails", "sentence"),
+    [
+        (lambda p: p.dilation != (1, 1), "wrong wherever the dilation is not 1, and only there"),
+        (lambda p: p.stride != (1, 1), "wrong wherever the stride is not 1, and only there"),
+        (lambda p: p.groups > 1, "wrong wherever groups > 1, and only there"),
+        (lambda p: p.R != p.S, "wrong wherever R is not S, and only there"),
+        (lambda p: p.padding[1] > 0, "wrong wherever pad_w is not 0, and only there"),
+        (
+            lambda p: p.C // p.groups >= 13,
+            "wrong wherever C/groups >= 13 (right up to 9), and only there",
+        ),
+        (lambda p: p.Q % 4 != 0, "wrong wherever Q is not a multiple of 4, and only there"),
+        (lambda p: p.bias and p.N > 1, "N > 1 and there is a bias"),
+        (lambda p: p.P % 24 == 0, "wrong wherever P is a multiple of 24, and only there"),
+        (lambda p: p.gemm_m * p.K > 9000, "wrong wherever N*K*P*Q >= "),
+        (lambda p: p.gemm_k < 32, "wrong wherever C/groups*R*S <= "),
+    ],
+    ids=[
+        "dilation",
+        "stride",
+        "groups",
+        "R!=S",
+        "pad_w",
+        "channels",
+        "Q%4",
+        "bias,N",
+        "P%24",
+        "outputs",
+        "gemm_k",
+    ],
+)
+def test_across_names_what_failing_problems_share(fails, sentence):
+    some = SOME if sum(map(fails, SOME)) > 1 else [*generated(80, seed=11)]
+    found = across([(p, not fails(p)) for p in some])
+    assert any(
+        sentence in line or " and ".join(reversed(sentence.split(" and "))) in line
+        for line in found
+    ), found
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 5, 12])
+def test_across_does_not_guess(failing):
+    """Of failures drawn at random something may be said by chance alone: rarely."""
+    draws = [random.Random(seed).sample(range(len(SOME)), failing) for seed in range(30)]
+    outcomes = [[(p, i not in drawn) for i, p in enumerate(SOME)] for drawn in draws]
+    assert sum(bool(across(each)) for each in outcomes) <= 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_across_blames_no_stride_for_what_the_height_does(seed):
+    some = [*generated(64, seed), *problems("awkward")]
+    for tile in (5, 7, 24):  # those it has no words for, too
+        assert not re.search("stride|pad|dil", str(across([(p, p.P % tile != 0) for p in some])))
+
+
+def test_across_tells_which_explanations_fit():
+    """No problem here has a stride of one side only: which of the three it is, nobody can tell."""
+    some = [
+        problem(f"N1 C2 H{h} W{w} K3 R2 S2 s{s}")
+        for h in (8, 9, 11)
+        for w in (8, 12, 15)
+        for s in (1, 2)
+    ]
+    (said,) = across([(p, p.stride[0] == 1) for p in some])
+    assert said.startswith("wrong wherever the stride is not 1, and only there (or stride_h is not")
+    assert "or stride_w is not 1" in said and said.endswith("these problems do not tell)")
+
+
+def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
+    """A limit is as near as it is known, and what a try contradicts is not said."""
+    drawn = [
+        problem(f"N{n} C1 H3 W{w} K2 R1 S1")
+        for n in (1, 2, 3, 4, 5, 6)
+        for w in (900, 1000, 1031, 1040)
+    ]
+    outcomes = [(p, p.Q < 1025) for p in drawn]
+    assert across(outcomes)[0].startswith("wrong wherever Q >= 1031 (right up to 1000), and only")
+    tries = [
+        dataclasses.replace(drawn[3], W=w, H=h, name="")
+        for w in (600, 1023, 1024, 1025)
+        for h in (1, 3)
+    ]
+    (said,) = across(outcomes, [(p, p.Q < 1025) for p in tries])
+    assert said.startswith("wrong wherever Q >= 1025, and only there") and "P*Q" not in said
+    assert not across(
+        outcomes, [(dataclasses.replace(drawn[0], W=1100, name=""), True), (drawn[0], False)]
+    )
+
+
+def test_across_is_silent_where_all_is_right_or_all_is_wrong():
+    assert across([(p, True) for p in SOME]) == across([(p, False) for p in SOME]) == []
+
+
+# Generated problems, and the smallest ----------------------------------------------------------
+
+
+def test_generated_problems_are_reproducible_and_small():
+    first = list(generated(200, seed=1))
+    assert first == list(generated(200, seed=1)) and first[:50] == list(generated(50, seed=1))
+    assert first != list(generated(200, seed=2))
+    assert len(set(first)) == 200 and max(p.macs for p in first) <= MAX_MACS
+
+
+@pytest.mark.parametrize(
+    "has",
+    [
+        lambda p: p.N == 1,
+        lambda p: p.C == 1,
+        lambda p: p.K == 1,
+        lambda p: p.W == 1 < p.H,
+        lambda p: p.stride[0] != p.stride[1],
+        lambda p: p.dilation[0] != p.dilation[1],
+        lambda p: p.padding[0] >= p.R and p.padding[1] >= p.S,
+        lambda p: p.groups == p.C > 1,
+        lambda p: 1 < p.groups < p.C,
+        lambda p: p.R == p.S == 1,
+        lambda p: (p.R, p.S) == (5, 9),
+        lambda p: (p.R, p.S) == (11, 11),
+        lambda p: p.Q > 50 * p.P,
+        lambda p: p.P > 50 * p.Q,
+        lambda p: 1 in (p.P % 16, p.Q % 16) and min(p.P, p.Q) > 16,
+        lambda p: p.Q % 16 == 15,
+        lambda p: p.K > 64,
+        lambda p: p.stride != (1, 1) != p.dilation,
+        lambda p: p.bias,
+    ],
+    ids=[
+        "N=1",
+        "C=1",
+        "K=1",
+        "W=1",
+        "strides",
+        "dilations",
+        "padding",
+        "depthwise",
+        "groups",
+        "1x1",
+        "5x9",
+        "11x11",
+        "wide",
+        "tall",
+        "tile+1",
+        "tile-1",
+        "K>64",
+        "stride,dilation",
+        "bias",
+    ],
+)
+def test_default_number_of_generated_problems_has(has):
+    assert any(map(has, generated(64)))
+
+
+@pytest.mark.parametrize(
+    ("fails", "smallest"),
+    [
+        (lambda p: p.Q >= 17, "N1 C1 H1 W17 K1 R1 S1"),
+        (lambda p: p.N > 1 and p.K > 2, "N2 C1 H1 W1 K3 R1 S1"),
+        (lambda p: p.dilation[1] > 1 and p.S > 1, "N1 C1 H1 W3 K1 R1 S2 d1x2"),
+        (lambda p: p.groups > 1, "N1 C2 H1 W1 K2 R1 S1 g2"),
+        (lambda p: p.bias, "N1 C1 H1 W1 K1 R1 S1 bias"),
+        (lambda p: p.padding[0] > p.R, "N1 C1 H1 W1 K1 R1 S1 p2x0"),
+    ],
+    ids=["Q", "N,K", "dilation", "groups", "bias", "padding"],
+)
+def test_shrinks_to_the_smallest(fails, smallest):
+    for start in [p for p in generated(300, seed=4) if fails(p)][:8]:
+        asked = Mock(side_effect=fails)
+        assert shrink(start, asked) == problem(smallest), start
+        assert asked.call_count < 100
+
+
+def test_shrinking_stops_after_as_many_tries():
+    asked = []
+    shrink(Problem(2, 8, 40, 40, 8, 3, 3), lambda p: asked.append(p) or p.H > 30, tries=5)
+    assert len(asked) == 5 == len(set(asked))
