@@ -27,7 +27,7 @@ from ..core.build import build as builds
 from ..core.errors import ConvlabError, LaunchError
 from ..core.kernel import data
 from ..core.kernel.runnable import Runnable
-from ..core.machine import child
+from ..core.machine import child, interrupt
 from ..core.problem.problem import Problem
 from . import faults
 from .worker_process import SERVING, dumps
@@ -63,7 +63,7 @@ def call(
     ours = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
     request = pickle.dumps(([*map(os.path.abspath, sys.path)], ours, payload))
     worker = _worker(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
-    with worker.lock:
+    with interrupt.held(), worker.lock:
         try:
             returned, value, lost = pickle.loads(worker.ask(request, time_limit))
             fault = None if returned else faults.classify(value)
@@ -201,14 +201,15 @@ def shown() -> Iterator[None]:
     libc.fflush(None)
     kept = os.dup(1)
     printed = os.memfd_create("printf")
-    os.dup2(printed, 1)
     try:
+        os.dup2(printed, 1)
         yield
         torch.cuda.synchronize()
     finally:
-        libc.fflush(None)
-        os.dup2(kept, 1)
-        sys.stdout.write(os.pread(printed, 1 << 20, 0).decode(errors="replace"))
-        sys.stdout.flush()
-        os.close(kept)
-        os.close(printed)
+        with interrupt.held():
+            libc.fflush(None)
+            os.dup2(kept, 1)
+            sys.stdout.write(os.pread(printed, 1 << 20, 0).decode(errors="replace"))
+            sys.stdout.flush()
+            os.close(kept)
+            os.close(printed)

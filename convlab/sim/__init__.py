@@ -27,7 +27,7 @@ from types import MappingProxyType
 import torch
 
 from ..core.errors import LaunchError
-from ..core.machine import child
+from ..core.machine import child, interrupt
 from ..core.machine.device import available_bytes
 from ..core.problem.format import FLOAT32, Format
 from .findings import INCLUDE, Array, Finding, describe, quoted
@@ -48,7 +48,7 @@ __all__ = [
     "Trace",
     "build",
     "compiler",
-    "interrupt",
+    "end_launches",
     "rewrite",
     "runtime",
     "simulate",
@@ -79,7 +79,7 @@ _all_free()
 os.register_at_fork(after_in_child=_all_free)
 
 
-def interrupt() -> None:
+def end_launches() -> None:
     """End all launches that other threads wait for; they raise a LaunchError."""
     for host in _hosts:
         host.interrupt()
@@ -190,24 +190,31 @@ def simulate(
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
     }
-    host = _free.get()
     started = time.perf_counter()
     try:  # the child ends itself in time, and says where it was
-        reply = json.loads(host.ask(json.dumps(request).encode(), time_limit + 5))
+        reply = json.loads(_asked(json.dumps(request).encode(), time_limit + 5))
     except child.TimedOut:
         reply = {"status": _OUT_OF_TIME, "report": ""}
     except child.Died as died:
         raise _ended(label, str(died)) from None
     except OSError as error:
         raise LaunchError(f"the simulator's process did not start: {error}") from error
-    finally:
-        _free.put(host)
     done = Trace(reply["report"], library, arena.arrays, time.perf_counter() - started)
     error = _failure(done, reply["status"], label, source, request)
     if error is not None:
         error.findings = done.findings
         raise error
     return done
+
+
+def _asked(request: bytes, limit: float) -> bytes:
+    """Ask a host that is free, or the first that becomes so."""
+    with interrupt.held():
+        host = _free.get()
+        try:
+            return host.ask(request, limit)
+        finally:
+            _free.put(host)
 
 
 def _failure(

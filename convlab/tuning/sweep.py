@@ -167,7 +167,8 @@ def sweep(
     fitted = [fit(each, [kernel]) for each in members(problems)[0]]
     notes = dict.fromkeys(note for _, note in fitted if note)
     quiet = {"leave": False, "disable": not progress}
-    errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
+    with build_all(kernels) as errors:
+        errors = list(progress_bar(errors, "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
     tasks: list[_Task] = []

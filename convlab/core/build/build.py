@@ -13,7 +13,7 @@ import torch
 from . import cache
 from ..machine import toolchain
 from .cache import (Build, Made)
-from .compile import (Source, compile_library, name_of, plain)
+from .compile import (Source, compile_library, name_of, plain, run_compiler)
 from ...sim import library as simulated
 from ..kernel.catalog import (KERNEL_DIR, parse_header)
 from ..errors import BuildError
@@ -85,7 +85,7 @@ def device_code(
         nvcc, "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
         *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)), "kernel.cu",
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return run_compiler(command, folder)
 
 
 def nvcc_flags(arch: str) -> list[str]:

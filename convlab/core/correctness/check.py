@@ -28,6 +28,7 @@ from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, 
 from ..kernel.kernel import resolve
 from ..kernel.runnable import Runnable, explained
 from ..kernel.shrink_to_fit import fit
+from ..machine import interrupt
 from ..machine.progress import bar as progress_bar
 from ..problem.problem import Problem, members
 from ..problem.problem import problem as named_problem
@@ -141,15 +142,19 @@ def check(
         return run(problem, special, notes=(note,) if note else ())
 
     asked, of_set = ([], False) if problem is None else members(problem)
-    if problem is None:
-        found = _by_default(run, count, progress)
-    elif not of_set:
-        found = fitted(asked[0])
-    else:
-        what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
-        found = _check_set(run, fitted, asked, what, progress)
-    if said := run.nvcc.result():
-        found = found.joined(said.findings, said.note)
+    try:
+        if problem is None:
+            found = _by_default(run, count, progress)
+        elif not of_set:
+            found = fitted(asked[0])
+        else:
+            what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
+            found = _check_set(run, fitted, asked, what, progress)
+        if said := run.nvcc.result():
+            found = found.joined(said.findings, said.note)
+    except KeyboardInterrupt:
+        interrupt.end_all()  # nvcc, which compiles in a thread of its own
+        raise
     if raises and not found.ok:
         raise WrongResult(str(found))
     return found
@@ -240,14 +245,15 @@ class _Run:
         if not self.kernel.simulated:
             yield in_time(attempt() for attempt in attempts)
             return
-        with ThreadPoolExecutor(sim.AT_ONCE) as pool:
-            under_way = [pool.submit(attempt) for attempt in attempts]
+        with interrupt.held(), ThreadPoolExecutor(sim.AT_ONCE) as pool:
+            under_way = []
             try:
+                under_way += [pool.submit(attempt) for attempt in attempts]
                 yield in_time(one.result() for one in under_way)
             finally:  # early, after faults or at an interrupt: nobody waits for the others
                 pool.shutdown(wait=False, cancel_futures=True)
                 while not all(one.done() for one in under_way):
-                    sim.interrupt()
+                    sim.end_launches()
                     time.sleep(0.02)
 
 

@@ -6,7 +6,8 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ..kernel.kernel import ENGINES, resolve
 from ..kernel.provenance import made_of
 from ..kernel.runnable import Runnable, explained
 from ..kernel.shrink_to_fit import fit
+from ..machine import interrupt
 from ..machine.device import Ceilings, ceilings, describe, floor_seconds
 from ..machine.progress import bar as progress_bar
 from ..problem.problem import Problem, members
@@ -249,17 +251,22 @@ def counted(report: Report | None) -> dict[str, float]:
     }
 
 
-def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
-    """Build runnables, as many at a time as there are cores; yield what went wrong with each."""
-    pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
-    try:
-        for building in [pool.submit(kernel.build) for kernel in kernels]:
-            error = building.exception()
-            if error is not None and not isinstance(error, BuildError):
-                raise error
-            yield error
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no compiler
+@contextmanager
+def build_all(kernels: Sequence[Runnable]) -> Iterator[Iterator[BuildError | None]]:
+    """Build runnables, as many at a time as there are cores; give what went wrong with each."""
+
+    def error(building: Future) -> BuildError | None:
+        found = building.exception()
+        if found is not None and not isinstance(found, BuildError):
+            raise found
+        return found
+
+    at_once = max(1, len(os.sched_getaffinity(0)))
+    with interrupt.held(), ThreadPoolExecutor(at_once) as pool:
+        try:
+            yield map(error, [pool.submit(kernel.build) for kernel in kernels])
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def cudnn_of(kernel: Runnable) -> str:
@@ -313,10 +320,11 @@ def _compared(
             bar.set_description(what)
             bar.update()
 
-        for entry, error in zip(entries, build_all(kernels), strict=True):
-            tell("building")
-            if error is not None:
-                entry.failed("does not build", error)
+        with build_all(kernels) as errors:
+            for entry, error in zip(entries, errors, strict=True):
+                tell("building")
+                if error is not None:
+                    entry.failed("does not build", error)
         for entry in entries:
             tell(f"checking {entry.kernel.name}")
             if not entry.failure:
