@@ -150,7 +150,7 @@ def interrupted(name: str, delay: float, how: str, cache: Path, cold: bool = Fal
         try:
             process.wait(delay)
         except subprocess.TimeoutExpired:
-            run.started = _deaf(process.pid)
+            run.started = _begun(process.pid)
             sent = _send(process.pid, how)
             run.status, run.seconds = _end(process, sent)
         else:
@@ -185,11 +185,13 @@ def _send(process: int, how: str) -> float:
     return sent
 
 
-def _deaf(process: int) -> bool:
-    """Whether a process has blocked SIGINT: convlab's first statement does."""
-    text = Path(f"/proc/{process}/status").read_text()
+def _begun(process: int) -> bool:
+    """Whether a command has blocked SIGINT, which is its first statement, or waits for its fork."""
+    folder = Path(f"/proc/{process}")
+    text = (folder / "status").read_text()
     blocked = int(re.search(r"^SigBlk:\s*(\w+)", text, re.MULTILINE)[1], 16)
-    return bool(blocked >> (signal.SIGINT - 1) & 1)
+    forked = (folder / "task" / str(process) / "children").read_text()
+    return bool(forked) or bool(blocked >> (signal.SIGINT - 1) & 1)
 
 
 # ---- one session of cells -----------------------------------------------------------------------

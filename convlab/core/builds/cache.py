@@ -62,7 +62,10 @@ _known: dict[str, tuple[object, Build]] = {}  # what this process found, with it
 
 def build(name: str, make: Callable[[Path], Made]) -> Build:
     """Return the build of that name, made in a fresh folder if there is none that still holds."""
-    with interrupt.held(), _locks[name]:  # threads of one process wait for each other; processes need not
+    with (
+        interrupt.held(),
+        _locks[name],
+    ):  # threads of one process wait for each other; processes need not
         seen, found = _known.get(name, (None, None))
         if found is None or seen != stamp(found.watched):
             found = _find(name) or _make(name, make)

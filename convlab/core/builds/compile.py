@@ -267,9 +267,7 @@ def _no_libraries() -> Path:
     return folder
 
 
-def run_compiler(
-    command: Sequence[str | Path], folder: Path
-) -> subprocess.CompletedProcess[str]:
+def run_compiler(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a compiler in a folder, where its temporary files go as well; Ctrl-C ends it."""
     return child.run(command, None, os.environ | {"TMPDIR": str(plain(folder))}, folder)
 
