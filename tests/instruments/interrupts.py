@@ -151,7 +151,8 @@ def interrupted(name: str, delay: float, how: str, cache: Path, cold: bool = Fal
             process.wait(delay)
         except subprocess.TimeoutExpired:
             run.started = _begun(process.pid)
-            sent = _send(process.pid, how)
+            sent = time.monotonic()
+            _send(process.pid, how, threading.Event())
             run.status, run.seconds = _end(process, sent)
         else:
             run.status = "ended"
@@ -171,18 +172,16 @@ def _end(process: subprocess.Popen, sent: float) -> tuple[int | str, float]:
     return status, time.monotonic() - sent
 
 
-def _send(process: int, how: str) -> float:
-    """Send the signal; return when."""
-    sent = time.monotonic()
+def _send(process: int, how: str, over: threading.Event) -> None:
+    """Send the signal; a second one 50 ms later, unless the run is over then."""
     for _ in range(2 if how == "twice" else 1):
         with contextlib.suppress(ProcessLookupError):
             if how == "process":
                 os.kill(process, signal.SIGINT)
             else:
                 os.killpg(process, signal.SIGINT)
-        if how == "twice":
-            time.sleep(0.05)
-    return sent
+        if how == "twice" and over.wait(0.05):
+            return
 
 
 def _begun(process: int) -> bool:
@@ -228,16 +227,20 @@ class Session:
 
         def interrupt() -> None:
             if not over.wait(delay):
-                sent[0] = _send(self._process.pid, how)
+                sent[0] = time.monotonic()
+                _send(self._process.pid, how, over)
 
+        thread = threading.Thread(target=interrupt)
         if delay is not None:
-            threading.Thread(target=interrupt, daemon=True).start()
+            thread.start()
         end = threading.Timer(_PATIENCE + (delay or 0), self._process.kill)
         end.start()
         outcome = self._process.stdout.readline().removesuffix("\n") or "never ended"
         seconds = time.monotonic() - sent[0]
         over.set()
         end.cancel()
+        if delay is not None:
+            thread.join()
         return outcome, seconds
 
     def interrupted(self, name: str, delay: float, how: str) -> Run:
@@ -377,6 +380,25 @@ def runs(name: str, count: int, draw: random.Random, cache: Path) -> list[Run]:
     return found
 
 
+def first_line(times: int = 20) -> list[float]:
+    """Seconds from the start of a command's process to convlab's first statement, many times."""
+    found = []
+    for _ in range(times):
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "convlab", "list"],
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while not _begun(process.pid):
+            time.sleep(0.0002)
+        found.append(time.monotonic() - started)
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    return found
+
+
 def _life(name: str, cache: Path) -> float:
     """Seconds that a command takes."""
     started = time.monotonic()
@@ -429,6 +451,11 @@ def main() -> int:
             draw = random.Random(f"{name} {asked.seed}")
             found[name] = runs(name, asked.runs, draw, Path(cache))
     print(table(found))
+    before = sorted(first_line())
+    print(
+        f"\nthe first line runs {1e3 * statistics.median(before):.0f} ms after the start of the "
+        f"process, at most {1e3 * before[-1]:.0f} ms (20 starts)"
+    )
     return int(any(run.faults for several in found.values() for run in several if run.started))
 
 
