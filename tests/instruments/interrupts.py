@@ -48,7 +48,7 @@ CELLS = {
     "cell:compare": "convlab.compare(['01', '03'], problem=SMALL, engine='sim')",
     "cell:check": "convlab.check('01', 'awkward')",
     "cell:ab": "convlab.ab('01', '03', SMALL, engine='sim')",
-    "cell:sweep": "convlab.sweep('03', {'TILE': [4, 8, 16]}, problem=SMALL, engine='sim')",
+    "cell:sweep": "convlab.sweep('03', {'TILE': [4, 8, 16]}, SMALL, engine='sim')",
     "cell:inspect": "convlab.inspect('01', SMALL)",
     "cell:build": "convlab.compile(text + f'// {time.time_ns()}', engine='sim')(x, w)",
     "cell:endless": "endless(x, w)",
