@@ -2,7 +2,6 @@
 
 import math
 import re
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,7 +140,7 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Plac
     if tool is not None:
         command = [str(tool), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)]
         offset = None
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = toolchain.asked(command)
         for line in done.stdout.splitlines():
             if line.startswith("0x"):
                 offset = int(line, 16) + 1

@@ -3,7 +3,6 @@
 import functools
 import platform
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,15 @@ from pathlib import Path
 from ..core.builds import cache
 from ..core.builds.build import CUBLAS_DECLARATIONS
 from ..core.builds.cache import Build, Made
-from ..core.builds.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
+from ..core.builds.compile import (
+    CXX_FLAGS,
+    Source,
+    compile_error,
+    compile_library,
+    name_of,
+    plain,
+    run_compiler,
+)
 from ..core.errors import BuildError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain
@@ -165,7 +172,7 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
         made = folder / "first.h.gch"
         text.write_text(_FIRST)
         command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_compiler(command, folder)
         if done.returncode:
             raise compile_error(source, done.stderr, "the simulator's headers")
         return Made(made, tuple(_first_headers()), (INCLUDE,))

@@ -11,7 +11,7 @@ from ..kernel.catalog import KERNEL_DIR, parse_header
 from ..machine import toolchain
 from . import cache
 from .cache import Build, Made
-from .compile import Source, compile_library, name_of, plain
+from .compile import Source, compile_library, name_of, plain, run_compiler
 
 # A folder with our declarations of cuBLAS, for machines where no toolkit brings cublas_v2.h.
 CUBLAS_DECLARATIONS = Path(__file__).parent / "cublas"
@@ -86,7 +86,7 @@ def device_code(
         *(f"-I{plain(path)}" for path in _includes(source)),
         "kernel.cu",
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return run_compiler(command, folder)
 
 
 def nvcc_flags(arch: str) -> list[str]:

@@ -38,7 +38,7 @@ _depth = 0  # how many `held` the main thread is in
 _usual: Any = None  # the handler that was there before
 
 
-class held:  # noqa: N801  (used as a function)
+class held:
     """Let Ctrl-C end what is at work, and raise KeyboardInterrupt only when the block is left.
 
     In other threads than the main one, which KeyboardInterrupt never reaches, this does nothing;
@@ -80,7 +80,7 @@ class held:  # noqa: N801  (used as a function)
             raise KeyboardInterrupt from None
 
 
-class at_work:  # noqa: N801  (used as a function)
+class at_work:
     """While the block waits for a process, let Ctrl-C end that by calling `end`.
 
     The block then raises KeyboardInterrupt, whatever else it would have raised.
@@ -113,7 +113,7 @@ class at_work:  # noqa: N801  (used as a function)
 
 def end_all() -> None:
     """End all that is at work, in every thread."""
-    for work in list(_works):
+    for work in _works.copy():
         work.end()
 
 
