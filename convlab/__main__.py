@@ -1,10 +1,8 @@
 """The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed."""
 
-import atexit
 import contextlib
 import json
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,10 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from .commands.cli import parser, understood
+from .commands.supervise import supervise
 from .core.arguments import reason
 from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
-from .core.machine import child
-from .core.machine.child_process import adopt
 from .core.machine.progress import Lines
 
 # as `grammar.STATUS` tells
@@ -23,24 +20,12 @@ RIGHT = 0
 WRONG = 1
 USAGE = 2
 DECLINED = 3
-INTERRUPTED = 130
 
 
 def command() -> NoReturn:
-    """What a shell starts: `main`, which Ctrl-C ends with all that runs; another, at once."""
-    adopt()  # what an interrupted compiler leaves behind, to end it too
-
-    def interrupt(*_: object) -> NoReturn:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    status = main()
-    if status == INTERRUPTED:
-        child.quit()
-        atexit._run_exitfuncs()
-        os._exit(status)  # the rest of Python's end takes as long as half its start
-    sys.exit(status)
+    """What a shell starts: `main`, in a process that Ctrl-C ends with all that it started."""
+    supervise()
+    sys.exit(main())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -92,9 +77,6 @@ def main(argv: list[str] | None = None) -> int:
             file = f"{error.filename or 'output'}: " if isinstance(error, OSError) else ""
             document["error"] = f"{file}{reason(error) if file else error}"
             print(f"convlab: {document['error']}", file=sys.stderr)
-        except KeyboardInterrupt:
-            print("convlab: interrupted", file=sys.stderr)
-            return INTERRUPTED
         if asked.json:
             print(json.dumps(document, indent=1), file=out)
     return status

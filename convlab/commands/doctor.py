@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .. import sim
+from ..sim import library as simulator
 from ..core.builds import cache
 from ..core.correctness.check import check
 from ..core.errors import BuildError, ConvlabError
@@ -53,7 +53,7 @@ def _compiler() -> Row:
     compiler = toolchain.find("c++")
     told = f"{toolchain.version(compiler)} ({compiler})" if compiler else "none"
     try:
-        sim.compiler()
+        simulator.compiler()
     except BuildError as error:
         return "C++ compiler", told, False, str(error)
     return "C++ compiler", told, True, ""

@@ -28,7 +28,7 @@ from ..core.kernel.kernel import ENGINES, Kernel, compile, load, tunables
 from ..core.kernel.libraries import BASELINES
 from ..core.kernel.options import parse_tunables
 from ..core.problem.problem import Problem
-from ..strict.settings import NAMES
+from ..core.correctness.stricter import settings
 
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
 
@@ -223,7 +223,7 @@ def _candidates(magic: str, known: list[str], word: str, values: Mapping[str, An
     option = options.get(known[-1]) if known else None
     takes = option is not None and option.nargs not in (0, "?")  # a value, which is to come
     if takes and (option.choices or option.dest == "setting"):
-        return list(option.choices or NAMES)
+        return list(option.choices or settings())
     if not takes and (word.startswith("-") or all(each.dest != "words" for each in actions)):
         return list(options)
     name, at, _ = word.partition("@")

@@ -20,7 +20,7 @@ from ..core.kernel.runnable import Runnable
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..core.problem.problem import Problem, members
-from ..core.timing.compare import reason
+from ..core.timing.sides import reason
 from ..core.timing.measure import measure
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint

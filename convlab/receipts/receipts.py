@@ -5,18 +5,15 @@ what it was made with. Two of them, of other days, edits or GPUs, are one histor
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ..core import arguments
 from ..core.errors import ProblemError
-from ..core.problem.problem import Problem
 from ..core.show import charts
 from ..core.show.plot import Chart
 from ..core.show.result import RECEIPT, Result, Table, receipts_folder, short
@@ -204,29 +201,6 @@ def _read(path: str | Path) -> Receipt:
             f"{RECEIPT}: read it with that one"
         )
     return Receipt(Path(path), document)
-
-
-def cost(
-    kernel: str,
-    problem: Problem,
-    value: float,
-    source: Mapping[str, Any],
-    mode: str = "",
-    samples: Sequence[float] = (),
-) -> dict[str, Any]:
-    """Return a row of costs: ms of a kernel made of a source, in a mode; without one, MB."""
-    low, high = np.quantile(samples, [0.25, 0.75]) if len(samples) else (value, value)
-    return {
-        "problem": problem.label,
-        "mode": mode,
-        "kernel": re.sub(r"#\w+| \([AB]\)$", "", kernel),
-        "cost": value,
-        "low": low,
-        "high": high,
-        "unit": "ms" if mode else "MB",
-        "source": (source.get("digest") or "")[:6],
-        "build": source.get("build"),
-    }
 
 
 def _changes(costs: pd.DataFrame) -> Iterator[str]:

@@ -9,8 +9,10 @@ from typing import Any
 import pandas as pd
 
 from ..core import arguments
+from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
+from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import describe
 from ..core.machine.progress import bar as progress_bar
@@ -18,9 +20,9 @@ from ..core.problem.problem import Problem, members
 from ..core.show import charts
 from ..core.show.plot import Chart
 from ..core.show.result import Table
-from ..core.timing.compare import build_all, compare, reason
+from ..core.timing.compare import compare
 from ..core.timing.comparison import COSTS, Costly
-from ..isolate import worker
+from ..core.timing.sides import build_all, reason
 
 LIMIT_SECONDS = 1.0  # for measuring one point
 _SPARE_SECONDS = 60.0  # for checking it
@@ -40,6 +42,7 @@ class Sweep(Costly):
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
         build", "declines", "failed", "wrong", "caught"), reason.
     notes : lines: device, scaling.
+    kind : what the cost is: measured time, or counted traffic.
     """
 
     kernel: str
@@ -47,6 +50,7 @@ class Sweep(Costly):
     frame: pd.DataFrame
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
+    kind: CostKind = COUNTED
 
     @property
     def ok(self) -> bool:
@@ -167,7 +171,8 @@ def sweep(
     fitted = [fit(each, [kernel]) for each in members(problems)[0]]
     notes = dict.fromkeys(note for _, note in fitted if note)
     quiet = {"leave": False, "disable": not progress}
-    errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
+    with build_all(kernels) as building:
+        errors = list(progress_bar(building, "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
     tasks: list[_Task] = []
@@ -184,8 +189,9 @@ def sweep(
         row |= found
     gpu = describe(kernel.device)
     where = f"on {gpu}" if gpu else "simulated: counters, no time is a GPU's"
-    frames = _frames(rows, list(grid))
-    return Sweep(kernel.name, grid, *frames, (*notes, where))
+    kind = COUNTED if kernel.counts else MEASURED
+    frames = _frames(rows, list(grid), kind)
+    return Sweep(kernel.name, grid, *frames, (*notes, where), kind)
 
 
 def _done(tasks: list[_Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
@@ -210,11 +216,11 @@ def measure_point(
     options = {"scale": None, "baselines": (), "seed": seed, "limit_seconds": limit_seconds}
     options |= {"progress": False}
     try:
-        if kernel.simulated:
+        if kernel.counts:
             found = compare(kernel, problem, **options)
         else:
             limit = _SPARE_SECONDS + 3 * limit_seconds
-            found = worker.call(compare, kernel, problem, time_limit=limit, **options)
+            found = runner().call(compare, kernel, problem, time_limit=limit, **options)
     except ConvlabError as error:
         return {"right": False, "note": f"failed: {reason(error, kernel.name)}"}
     return found.frame.to_dict("records")[0]
@@ -234,12 +240,14 @@ def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
     return grid
 
 
-def _frames(rows: list[dict[str, Any]], names: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _frames(
+    rows: list[dict[str, Any]], names: list[str], kind: CostKind
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The valid points, best first within a problem, and those dropped."""
     keys = ["problem", *names, "kernel"]
     labels = [row["problem"] for row in rows]
     valid = [row for row in rows if row["right"]]
-    cost = "time_ms" if valid and "time_ms" in valid[0] else "traffic_mb"
+    cost = kind.column
     valid.sort(key=lambda row: (labels.index(row["problem"]), row[cost]))
     frame = pd.DataFrame(valid, columns=None if valid else keys)
     frame = frame.drop(columns=_ALIKE, errors="ignore")

@@ -6,7 +6,7 @@ processes that have neither torch nor convlab (the simulator's, compute-sanitize
 
 import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # The integers of ConvProblem, in its order.
 FIELDS = (
@@ -39,6 +39,11 @@ _SIGNATURES = {
     "conv2d_prepare": (ctypes.c_char_p, [_POINTER] * 4),
     "convlab_launch_error": (ctypes.c_char_p, []),  # put there by the build for CUDA
 }
+
+
+def integers(variables: Mapping[str, int]) -> list[int]:
+    """Return the members of ConvProblem in their order, of `Problem.variables()`."""
+    return [variables[field] for field in FIELDS]
 
 
 class Entry:
