@@ -15,6 +15,8 @@ from convlab.core.errors import ProblemError
 from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
 from tests.drawn import generated
 
+pytestmark = pytest.mark.pure
+
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
 

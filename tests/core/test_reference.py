@@ -18,6 +18,8 @@ from convlab.core.kernel.libraries import BASELINES, baseline
 from convlab.core.problem.problem import Problem, problem, problems
 from tests.drawn import generated
 
+pytestmark = pytest.mark.pure
+
 AWKWARD = problems("awkward")
 SMALL = problem("awkward.everything")
 

@@ -28,11 +28,11 @@ import convlab
 from convlab.core.errors import ConvlabError, ProblemError
 from convlab.core.kernel import catalog
 from convlab.core.machine import device
-from convlab.core.timing.sides import build_all
 from convlab.core.timing.measure import measure
+from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
 from convlab.profile.model import OVERLAP, SUSTAINED
-from tests.instruments.tables import write_between
+from tests.instruments.pages import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 PROBLEMS = (

@@ -31,7 +31,7 @@ from convlab.profile import counting, flow, ncu
 from convlab.profile import gather as explain
 from convlab.sim import Trace
 from tests.instruments import merging
-from tests.instruments.tables import write_between
+from tests.instruments.pages import write_between
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",

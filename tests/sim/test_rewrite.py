@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from convlab.core.errors import BuildError
 from convlab.sim import rewrite
 
+pytestmark = pytest.mark.pure
+
 LAUNCH = re.compile(
     r"::sim::launch\(\"[^\"]*\", \[&\]\(auto f\) -> decltype\(f\((?P<name>.*?)\)\) "
     r"\{ return f\((?P=name)\); \}, "
