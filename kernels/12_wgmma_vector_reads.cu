@@ -21,7 +21,8 @@
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
-#include "wgmma_roles.cuh"
+#include "wgmma_block.cuh"
+#include "wgmma_store.cuh"
 
 constexpr Style kStyle = {256, 1, 0, true};
 constexpr int kBatch = 6;   // items that a loader has under way at a time
@@ -100,6 +101,101 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     }
 }
 
+// The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
+// [tap][quad][64 channels][4] for each of the block's k tiles. Of a filter that stays in shared
+// memory, slices are announced for each tile, but fetched for the first only.
+__device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_packed) {
+    if (b.lane != 0) return;
+    griddepcontrol_wait();   // until the kernel that packs the filter has finished
+    const int taps = conv.R * conv.S, tap_bytes = kTapBytes;
+    const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * tap_bytes;
+    const char* packed =
+        reinterpret_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
+    int slot = 0, parity = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        const char* from = packed;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            for (int first = 0; first < taps; first += tiling.taps) {
+                const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
+                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
+                mbarrier_wait(&b.w_empty[slot], parity ^ 1);
+                mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
+                for (int half = 0; half < copies; ++half)
+                    bulk_load(b.s_bytes + tiling.w_at + 16 * tiling.slot_at(slot, half),
+                              from + half * k_tile_bytes, bytes, &b.w_full[slot]);
+                from += bytes;
+                if (++slot == tiling.slots) slot = 0, parity ^= 1;
+            }
+        }
+    }
+}
+
+// A consumer warpgroup: multiplies 64 channels x 256 positions of each tile, and stores them to y.
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, const float* g_bias, float* g_y) {
+    const int consumer = b.warp / 4, taps = conv.R * conv.S;
+    const uint64_t x_first = wgmma_moved(
+        wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
+    const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
+    float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
+    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
+    // Once the group of products before the newest is computed: frees the slot of the filter that it
+    // has read and, behind the last slice of a chunk, the stage of x too.
+    auto release = [&](bool whole_chunk) {
+        if (b.lane != 0) return;
+        mbarrier_arrive(&b.w_empty[(slot == 0 ? tiling.slots : slot) - 1]);
+        if (whole_chunk) mbarrier_arrive(&b.x_empty[(stage == 0 ? tiling.stages : stage) - 1]);
+    };
+
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            mbarrier_wait(&b.x_full[stage], stage_parity);
+            const uint64_t x_stage = wgmma_moved(x_first, stage * 2 * tiling.quad);
+            for (int first = 0; first < taps; first += tiling.taps) {
+                mbarrier_wait(&b.w_full[slot], slot_parity);
+                const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
+                const int count = min_of(tiling.taps, taps - first);
+                // One group of products runs while the next is issued. Groups of three taps keep
+                // the tensor cores busier than single ones.
+                #pragma unroll 1
+                for (int i = 0; i < count;) {
+                    if (i + 3 <= count) {
+                        wgmma_fence();
+                        #pragma unroll
+                        for (int tap = i; tap < i + 3; ++tap) {
+                            // A tap is the same tile of x, read from a shifted start.
+                            const uint64_t w_tap = wgmma_moved(w_slot, tap * (kTapBytes / 16));
+                            const uint64_t x_tap = wgmma_moved(x_stage, b.s_tap[first + tap]);
+                            wgmma_m64n256k8_tf32(r_acc, w_tap, x_tap, chunk + first + tap > 0);
+                        }
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (i == 0 && chunk + first > 0) release(first == 0);
+                        i += 3;
+                    } else {
+                        wgmma_fence();
+                        const uint64_t w_tap = wgmma_moved(w_slot, i * (kTapBytes / 16));
+                        const uint64_t x_tap = wgmma_moved(x_stage, b.s_tap[first + i]);
+                        wgmma_m64n256k8_tf32(r_acc, w_tap, x_tap, chunk + first + i > 0);
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (i == 0 && chunk + first > 0) release(first == 0);
+                        i += 1;
+                    }
+                }
+                if (++slot == tiling.slots) slot = 0, slot_parity ^= 1;
+            }
+            if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
+        }
+        const Channels mine = channels_of(tiling, b, g_bias);
+        wgmma_wait<0>();
+        release(true);
+        store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);
+    }
+    bulk_wait_read<0>();   // until the copy engine has read this block's shared memory
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
              const float* __restrict__ g_packed, const float* __restrict__ g_bias,
@@ -110,7 +206,7 @@ conv2d_wgmma(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     find_rows(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
-        load_filter(conv, tiling, b, g_packed, kStyle.terms);
+        load_filter(conv, tiling, b, g_packed);
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {

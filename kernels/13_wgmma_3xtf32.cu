@@ -25,7 +25,8 @@
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
-#include "wgmma_roles.cuh"
+#include "wgmma_block.cuh"
+#include "wgmma_store.cuh"
 
 constexpr int kPositions = 128;
 constexpr int kPeriod = 9;   // taps, after which sums leave the tensor cores
@@ -79,6 +80,36 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
             if (b.lane == 0) mbarrier_arrive(&b.x_full[stage]);
             if (++stage == tiling.stages) stage = 0, parity ^= 1;
             x_c0 += kChunk * HW;
+        }
+    }
+}
+
+// The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
+// [tap][quad][64 channels][4] for each of the block's k tiles. Of a filter that stays in shared
+// memory, slices are announced for each tile, but fetched for the first only.
+__device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_packed) {
+    if (b.lane != 0) return;
+    griddepcontrol_wait();   // until the kernel that packs the filter has finished
+    const int taps = conv.R * conv.S, tap_bytes = 2 * kTapBytes;
+    const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * tap_bytes;
+    const char* packed =
+        reinterpret_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
+    int slot = 0, parity = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        const char* from = packed;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            for (int first = 0; first < taps; first += tiling.taps) {
+                const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
+                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
+                mbarrier_wait(&b.w_empty[slot], parity ^ 1);
+                mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
+                for (int half = 0; half < copies; ++half)
+                    bulk_load(b.s_bytes + tiling.w_at + 2 * 16 * tiling.slot_at(slot, half),
+                              from + half * k_tile_bytes, bytes, &b.w_full[slot]);
+                from += bytes;
+                if (++slot == tiling.slots) slot = 0, parity ^= 1;
+            }
         }
     }
 }
@@ -160,7 +191,7 @@ conv2d_wgmma_3xtf32(ConvProblem conv, Tiling tiling, const float* __restrict__ g
     find_pixels(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
-        load_filter(conv, tiling, b, g_packed, kStyle.terms);
+        load_filter(conv, tiling, b, g_packed);
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {
