@@ -114,10 +114,10 @@ __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tilin
     }
 }
 
-// A consumer. While it moves its sums, the other keeps the tensor cores busy.
-__device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const Tiling& tiling,
-                                                  const Block& b, const float* g_bias,
-                                                  float* g_y) {
+// A consumer warpgroup: multiplies 64 channels x 128 positions of each tile, and stores them to y.
+// While it adds its sums up, the other consumer keeps the tensor cores busy.
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, const float* g_bias, float* g_y) {
     const int consumer = b.warp / 4, taps = conv.R * conv.S;
     const uint64_t x_first = wgmma_moved(
         wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
@@ -133,31 +133,34 @@ __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const
             const uint64_t x_high = wgmma_moved(x_first, stage * 4 * tiling.quad);
             const uint64_t x_low = wgmma_moved(x_high, 2 * tiling.quad);
             for (int first = 0; first < taps; first += tiling.taps) {
-                const int count = min_of(tiling.taps, taps - first);
                 const uint64_t w_high =
                     wgmma_moved(w_first, slot * tiling.taps * (2 * kTapBytes / 16));
                 const uint64_t w_low = wgmma_moved(w_high, kTapBytes / 16);
+                const int count = min_of(tiling.taps, taps - first);
+                // A tap is the same tile of x, read from a shifted start.
                 auto product = [&](uint64_t w, uint64_t x, int tap, int accumulate) {
-                    wgmma_m64n128k8_tf32(r_acc, wgmma_moved(w, tap * (2 * kTapBytes / 16)),
-                                         wgmma_moved(x, b.s_tap[first + tap]), accumulate);
+                    const uint64_t w_tap = wgmma_moved(w, tap * (2 * kTapBytes / 16));
+                    const uint64_t x_tap = wgmma_moved(x, b.s_tap[first + tap]);
+                    wgmma_m64n128k8_tf32(r_acc, w_tap, x_tap, accumulate);
                 };
-                auto small = [&](int tap, int accumulate) {
-                    product(w_low, x_high, tap, accumulate);
-                    product(w_high, x_low, tap, true);
-                };
-                auto large = [&](int tap) { product(w_high, x_high, tap, true); };
                 mbarrier_wait(&b.w_full[slot], slot_parity);
                 wgmma_fence();
                 if (count == kPeriod) {   // without a jump, which keeps the tensor cores busier
                     #pragma unroll
-                    for (int tap = 0; tap < kPeriod; ++tap) small(tap, tap > 0);
+                    for (int tap = 0; tap < kPeriod; ++tap) {
+                        product(w_low, x_high, tap, tap > 0);
+                        product(w_high, x_low, tap, true);
+                    }
                     #pragma unroll
-                    for (int tap = 0; tap < kPeriod; ++tap) large(tap);
+                    for (int tap = 0; tap < kPeriod; ++tap) product(w_high, x_high, tap, true);
                 } else {
                     #pragma unroll 1
-                    for (int tap = 0; tap < count; ++tap) small(tap, since + tap > 0);
+                    for (int tap = 0; tap < count; ++tap) {
+                        product(w_low, x_high, tap, since + tap > 0);
+                        product(w_high, x_low, tap, true);
+                    }
                     #pragma unroll 1
-                    for (int tap = 0; tap < count; ++tap) large(tap);
+                    for (int tap = 0; tap < count; ++tap) product(w_high, x_high, tap, true);
                 }
                 wgmma_commit();
                 wgmma_wait<0>();
@@ -176,9 +179,10 @@ __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const
             #pragma unroll
             for (int i = 0; i < kPositions / 2; ++i) r_sum[i] += r_acc[i];
         }
-        store_tile<kPositions>(conv, tiling, b, tile, channels_of(tiling, b, g_bias), r_sum, g_y);
+        const Channels mine = channels_of(tiling, b, g_bias);
+        store_tile<kPositions>(conv, tiling, b, tile, mine, r_sum, g_y);
     }
-    bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
+    bulk_wait_read<0>();   // until the copy engine has read this block's shared memory
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
@@ -195,7 +199,7 @@ conv2d_wgmma_3xtf32(ConvProblem conv, Tiling tiling, const float* __restrict__ g
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {
-        multiply_in_parts(conv, tiling, b, g_bias, g_y);
+        multiply(conv, tiling, b, g_bias, g_y);
     }
 }
 

@@ -70,34 +70,36 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
     bool inside[kBatch];               // if it is inside of x
     int r_to[kBatch];                  // in the staged octet; or -1
     uint2 r_x[kBatch][8];              // four pixels of each of the octet's channels
-    auto find = [&](int number, int first, int chunk) {
-        const Tile tile = tile_at(tiling, number);
-        const int h0 = tile.p * conv.stride_h - conv.pad_h;                 // may be negative
-        const int w0 = tile.q * conv.stride_w - conv.pad_w - tiling.left;   // a multiple of 4
-        const int c = b.group * C_group + chunk * kChannels + 8 * octet;
-        const Number* x_octet = g_x + (int64_t(tile.n) * conv.C + c) * HW;
-        #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            const int item = first + i * kLoaders + b.warp - 8;
-            const int row = item / across * 2 + odd_row, w = item % across * 32 + column;
-            const int where = int(b.s_where[min_of(row, rows - 1)]);
-            const int image = divide(where, tiling.by_image_span);
-            const int h = h0 + where - image * tiling.image_rows * conv.stride_h;
-            r_from[i] = x_octet + int64_t(image) * conv.C * HW + (int64_t(h) * conv.W + w0 + w);
-            inside[i] = row < rows && unsigned(h) < unsigned(conv.H) &&
-                        unsigned(w0 + w) < unsigned(conv.W) && tile.n + image < conv.N;
-            r_to[i] = row < rows && w < tiling.pitch - 1 ? row * tiling.pitch + w : -1;
-        }
-    };
     const int batch = kLoaders * kBatch;   // items of all loaders
-    int stage = 0, parity = 0;
-    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+    int parity = 0, stage = 0;
+    for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             const int channels = C_group - chunk * kChannels - 8 * octet;
             uint4* s_octet = s_x + (2 * stage + octet) * tiling.quad;
             for (int first = 0; first < items; first += batch) {
                 // Under way while the stage is still in use; see 12.
-                if (chunk == 0 || items > batch) find(tile, first, chunk);
+                if (chunk == 0 || items > batch) {   // else only the channels differ
+                    const Tile tile = tile_at(tiling, number);
+                    const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
+                    const int w0 =                                        // a multiple of 4
+                        tile.q * conv.stride_w - conv.pad_w - tiling.left;
+                    const int c = b.group * C_group + chunk * kChannels + 8 * octet;
+                    const Number* x_octet = g_x + (int64_t(tile.n) * conv.C + c) * HW;
+                    #pragma unroll
+                    for (int i = 0; i < kBatch; ++i) {
+                        const int item = first + i * kLoaders + b.warp - 8;
+                        const int row = item / across * 2 + odd_row;
+                        const int w = item % across * 32 + column;
+                        const int where = int(b.s_where[min_of(row, rows - 1)]);
+                        const int image = divide(where, tiling.by_image_span);
+                        const int h = h0 + where - image * tiling.image_rows * conv.stride_h;
+                        r_from[i] = x_octet + int64_t(image) * conv.C * HW +
+                                    (int64_t(h) * conv.W + w0 + w);
+                        inside[i] = row < rows && unsigned(h) < unsigned(conv.H) &&
+                                    unsigned(w0 + w) < unsigned(conv.W) && tile.n + image < conv.N;
+                        r_to[i] = row < rows && w < tiling.pitch - 1 ? row * tiling.pitch + w : -1;
+                    }
+                }
                 #pragma unroll
                 for (int i = 0; i < kBatch; ++i) {
                     const int limit = inside[i] ? channels : 0;

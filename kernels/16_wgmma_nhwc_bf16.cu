@@ -89,27 +89,6 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     const Number* r_from[kBatch];   // the lane's channels of its pixel,
     unsigned inside = 0;            // a bit for each: if it is inside of x
     int r_to[kBatch];               // in the staged octet; or -1
-    auto find = [&](int number, int first, int chunk) {
-        const Tile tile = tile_at(tiling, number);
-        const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
-        const int w0 = tile.q * conv.stride_w - conv.pad_w;
-        inside = 0;
-        #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            const int item = first + i * kLoaders + b.warp - 8;
-            const int row = item / across, column = item % across * 16 + b.lane / 2;
-            const unsigned where = b.s_where[min_of(row, rows - 1)];
-            const int image = divide(int(where >> 16), tiling.by_image_span);
-            const int n = tile.n + image;
-            const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
-            const int w = w0 + int(where & 0xffff) + column * conv.stride_w;
-            r_from[i] = g_x + ((int64_t(n) * conv.H + h) * conv.W + w) * conv.C + c_lane +
-                        chunk * 2 * kOctet;
-            inside |= unsigned(unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W) &&
-                               n < conv.N) << i;
-            r_to[i] = row < rows && column < tiling.pitch ? row * tiling.pitch + column : -1;
-        }
-    };
     // Copies write by the usual way, wgmma reads by the asynchronous one: so each loader waits for
     // its own, and passes the fence, before it arrives. All stages but two may be under way.
     const int lead = tiling.stages - 2, batch = kLoaders * kBatch;
@@ -122,12 +101,34 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
         }
         if (++done == tiling.stages) done = 0;
     };
-    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+    for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             const bool has_channels = (chunk * 2 + octet) * kOctet < C_group;
             uint4* s_octet = s_x + (2 * stage + octet) * tiling.quad;
             for (int first = 0; first < items; first += batch) {
-                if (chunk == 0 || items > batch) find(tile, first, chunk);
+                if (chunk == 0 || items > batch) {   // else only the channels differ
+                    const Tile tile = tile_at(tiling, number);
+                    const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
+                    const int w0 = tile.q * conv.stride_w - conv.pad_w;
+                    inside = 0;
+                    #pragma unroll
+                    for (int i = 0; i < kBatch; ++i) {
+                        const int item = first + i * kLoaders + b.warp - 8;
+                        const int row = item / across, column = item % across * 16 + b.lane / 2;
+                        const unsigned where = b.s_where[min_of(row, rows - 1)];
+                        const int image = divide(int(where >> 16), tiling.by_image_span);
+                        const int n = tile.n + image;
+                        const int h =
+                            h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
+                        const int w = w0 + int(where & 0xffff) + column * conv.stride_w;
+                        r_from[i] = g_x + ((int64_t(n) * conv.H + h) * conv.W + w) * conv.C +
+                                    c_lane + chunk * 2 * kOctet;
+                        inside |= unsigned(unsigned(h) < unsigned(conv.H) &&
+                                           unsigned(w) < unsigned(conv.W) && n < conv.N) << i;
+                        r_to[i] =
+                            row < rows && column < tiling.pitch ? row * tiling.pitch + column : -1;
+                    }
+                }
                 if (first == 0) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
                 #pragma unroll
                 for (int i = 0; i < kBatch; ++i) {
@@ -172,8 +173,8 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
     // A lane names a row of 8 channels of one of four matrices: 2 of pixels x 2 of channels.
     char* s_to = s_y + (lane / 16 * 8 + lane % 8) * kPixelPitch + warp * 32 + lane / 8 % 2 * 16;
     const char* s_from = s_y + (warp * 8 + lane / 8) * kPixelPitch + 2 * k;
-    // Turns a part, and has `store` store 16 bytes, of a position.
-    auto turn = [&](int part, auto store) {
+    // Turns a part: afterwards a lane has 16 bytes, 8 channels, of each of some positions.
+    auto turn = [&](int part, uint4 (&r_y)[kPart / 16]) {
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i) {
             uint32_t r_pair[4];   // of neighbouring pixels, in one channel
@@ -186,28 +187,33 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
             stmatrix_x4_trans(s_to + i * 16 * kPixelPitch, r_pair);
         }
         meet(meeting, lane, 0);   // all have stored
-        uint4 r_y[kPart / 16];
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i)
             r_y[i] = *reinterpret_cast<const uint4*>(s_from + 4 * i * kPixelPitch);
         meet(meeting, lane, 1);   // all have read
-        #pragma unroll
-        for (int i = 0; i < kPart / 16; ++i)
-            store(part * kPart + warp * 8 + 4 * i + lane / 8, r_y[i]);
     };
     // Apart from all other cases, whose jumps would be in the way of every store.
     if (one_row) {
         #pragma unroll
-        for (int part = 0; part < positions / kPart; ++part)
-            turn(part, [&](int position, const uint4& r_y) {
-                if (position < length)
-                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(position) * conv.K), r_y);
-            });
+        for (int part = 0; part < positions / kPart; ++part) {
+            uint4 r_y[kPart / 16];
+            turn(part, r_y);
+            #pragma unroll
+            for (int i = 0; i < kPart / 16; ++i) {
+                const int position = part * kPart + warp * 8 + 4 * i + lane / 8;
+                if (length > position)
+                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(position) * conv.K), r_y[i]);
+            }
+        }
         return;
     }
     #pragma unroll
-    for (int part = 0; part < positions / kPart; ++part)
-        turn(part, [&](int mine_at, const uint4& r_y) {
+    for (int part = 0; part < positions / kPart; ++part) {
+        uint4 r_y[kPart / 16];
+        turn(part, r_y);
+        #pragma unroll
+        for (int i = 0; i < kPart / 16; ++i) {
+            const int mine_at = part * kPart + warp * 8 + 4 * i + lane / 8;
             const int position = beside * tiling.step + mine_at;
             const int row = divide(position, tiling.by_pitch);
             const int column = position - row * tiling.pitch;
@@ -215,17 +221,18 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
             const int n = at.n + image, p = at.p + row - image * tiling.image_rows;
             const int q = at.q + column;
             if (mine_at >= limit || row >= tiling.rows || p >= conv.P || n >= conv.N ||
-                column >= tiling.columns || q >= conv.Q) return;
+                column >= tiling.columns || q >= conv.Q) continue;
             Number* y = y_k + ((int64_t(n) * conv.P + p) * conv.Q + q) * conv.K;
             if (vectors) {
-                if (channels > 0) __stcs(reinterpret_cast<uint4*>(y), r_y);
+                if (channels > 0) __stcs(reinterpret_cast<uint4*>(y), r_y[i]);
             } else {
-                const unsigned words[] = {r_y.x, r_y.y, r_y.z, r_y.w};
+                const unsigned words[] = {r_y[i].x, r_y[i].y, r_y[i].z, r_y[i].w};
                 #pragma unroll
                 for (int c = 0; c < kOctet; ++c)
                     if (c < channels) y[c].bits = uint16_t(words[c / 2] >> c % 2 * 16);
             }
-        });
+        }
+    }
 }
 
 // The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
