@@ -20,6 +20,56 @@
 
 constexpr Shape kLarge = {6, 8, 1}, kMiddle = {4, 4, 3}, kSmall = {2, 8, 2};
 
+// A stage on its way. A warp copies every so-manieth row of it.
+struct Stage {
+    int tile, chunk;
+    const float* x_row;   // this warp's next row: its first column in x, may be left of it;
+    float* s_row;         // in the stage
+    int i, h;             // in its channel of the stage; in x
+    int w0;               // the first column: may be negative
+    int channels;         // that there are in x from this row's on
+    int row, rows;        // counted over all channels; and how many are to be copied
+};
+
+__device__ __forceinline__ void begin_stage(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_x, Stage& stage,
+                                            float* s_stage) {
+    const Tile at = tile_at(tiling, stage.tile);
+    const int C_group = conv.C / conv.groups, c0 = stage.chunk * tiling.channels;
+    stage.i = b.warp;
+    stage.h = at.p * conv.stride_h - conv.pad_h + b.warp;
+    stage.w0 = at.q * conv.stride_w - conv.pad_w + b.lane;
+    stage.x_row = g_x + stage.w0 +
+                  ((int64_t(at.n) * conv.C + b.group * C_group + c0) * conv.H + stage.h) * conv.W;
+    stage.s_row = s_stage + b.warp * tiling.pitch + b.lane;
+    stage.channels = C_group - c0;
+    stage.row = b.warp;
+    stage.rows = stage.tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
+}
+
+// Has this warp's next row copied. Channels past the last are zeros, as the padding is.
+__device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, Stage& stage) {
+    if (stage.i >= tiling.extent_h) {   // rows of a channel are not fewer than warps
+        stage.i -= tiling.extent_h, stage.h -= tiling.extent_h, --stage.channels;
+        stage.x_row += int64_t(conv.H - tiling.extent_h) * conv.W;
+        stage.s_row += tiling.plane - tiling.extent_h * tiling.pitch;
+    }
+    const bool inside = stage.channels > 0 && stage.h >= 0 && stage.h < conv.H;
+    const unsigned width = inside ? conv.W : 0;
+    #pragma unroll 1
+    for (int first = 0; first < tiling.extent_w; first += 128) {
+        #pragma unroll
+        for (int column = first; column < first + 128; column += 32)
+            if (column + b.lane < tiling.extent_w)
+                copy_async<4>(stage.s_row + column, stage.x_row + column,
+                              unsigned(stage.w0 + column) < width);
+    }
+    stage.i += b.warps, stage.h += b.warps, stage.row += b.warps;
+    stage.x_row += b.warps * int64_t(conv.W);
+    stage.s_row += b.warps * tiling.pitch;
+}
+
 // A stride along w that is known to the compiler; 0: any.
 template <int kStride, int kKParts, int kWarps, int kBlocks>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
