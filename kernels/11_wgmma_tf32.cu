@@ -1,12 +1,13 @@
-// title: Taps as moved starts on Hopper's tensor cores
-// idea: wgmma reads both operands from shared memory, wherever a descriptor points. With x staged
-//       as [channel quad][pixel][4], a filter tap is the same tile at another start: im2col costs
-//       one addition. Producer warps transpose NCHW into that layout while consumer warps multiply.
-// change: Against 10: operands are never gathered by taps nor read into registers; loading,
-//       multiplying and storing overlap, handed on through mbarriers; blocks stay for many tiles.
-// mapping: block -> 64 output channels of one group, for every so-manieth tile of pixels; two
-//       consumer warpgroups -> 64 channels x 256 positions of the tile each; producer warps ->
-//       three stage x, one the filter.
+// title: Filter taps as shifted descriptors on Hopper's tensor cores
+// idea: wgmma reads both operands from shared memory, at the address that a descriptor holds. With
+//       x staged as [channel quad][pixel][4], a filter tap is the same tile, read from a shifted
+//       start: im2col costs one addition. Producer warps transpose NCHW into this layout while
+//       consumer warps multiply.
+// change: Against 10: no operand is gathered tap by tap or read into registers. Loading,
+//       multiplying and storing overlap, synchronised by mbarriers. A block computes many tiles.
+// mapping: block -> 64 output channels of one group, every n-th tile of pixels; two consumer
+//       warpgroups -> 64 channels x 256 positions of the tile each; four producer warps -> three
+//       stage x, one the filter.
 // precision: tf32
 // epilogue: bias, relu
 // arch: sm_90a
@@ -19,9 +20,9 @@
 //       + 4096 + 4 * R * S + 10496 <= smem
 // best: tf32 == 1, groups == 1, C >= 16, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
 //       N * P * Q * K >= 6000000
-// limits: y leaves in runs of 1 KB, and a consumer stands still until the copy engine has taken
-//       them: on `square`, on an H200, storing is half of a tile's 13,000 cycles. Tiles are of 64
-//       channels and 512 positions, and reads of 8 channels, whether a problem has them or not.
+// limits: y is stored in runs of 1 KB, and a consumer waits until the copy engine has read them:
+//       on `square`, on an H200, storing takes half of a tile's 13,000 cycles. A tile always has 64
+//       channels and 512 positions, and a stage 8 input channels, even if the problem has fewer.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -29,7 +30,7 @@
 #include "wgmma_store.cuh"
 
 constexpr Style kStyle = {256, 1, 0, false};
-constexpr int kBatch = 11;   // pixels that a loader has under way at a time
+constexpr int kBatch = 11;   // pixels that a lane of a loader loads at a time
 
 // A loader: in batches of pixels, through registers.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
@@ -100,9 +101,10 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     }
 }
 
-// The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
-// [tap][quad][64 channels][4] for each of the block's k tiles. Of a filter that stays in shared
-// memory, slices are announced for each tile, but fetched for the first only.
+// The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A
+// slice is [tap][quad][64 channels][4] for each of the block's k tiles. A filter that stays in
+// shared memory is copied for the first tile only; for later tiles the warp just arrives on the
+// barriers.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b, const float* g_packed) {
     if (b.lane != 0) return;
@@ -139,8 +141,8 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
     const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
-    // Once the group of products before the newest is computed: frees the slot of the filter that it
-    // has read and, behind the last slice of a chunk, the stage of x too.
+    // Called when the previous slice's products are computed: frees that slice's slot, and if it
+    // was the chunk's last slice, also the chunk's stage of x.
     auto release = [&](bool whole_chunk) {
         if (b.lane != 0) return;
         mbarrier_arrive(&b.w_empty[(slot == 0 ? tiling.slots : slot) - 1]);
@@ -156,7 +158,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                 const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
                 const int count = min_of(tiling.taps, taps - first);
                 // One group of products runs while the next is issued. Groups of three taps keep
-                // the tensor cores busier than single ones.
+                // the tensor cores busier than single taps.
                 #pragma unroll 1
                 for (int i = 0; i < count;) {
                     if (i + 3 <= count) {

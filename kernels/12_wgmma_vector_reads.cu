@@ -1,11 +1,13 @@
 // title: x by 16-byte reads on Hopper's tensor cores
-// idea: Four neighbouring pixels of four channels are four reads of 16 bytes, 16 registers and four
-//       stores of 16 bytes: the transposition costs no instruction. Tiles begin at multiples of 4
-//       columns; wgmma may start anywhere, so the surplus on the left costs nothing either.
+// idea: Four neighbouring pixels of four channels are four 16-byte reads, 16 registers and four
+//       16-byte stores: the transposition itself costs no instruction. Tiles begin at multiples of
+//       4 columns of x. A descriptor may start at any pixel, so the extra columns on the left cost
+//       nothing.
 // change: Against 11: a loader's item is 4 pixels of a quad instead of one pixel of 8 channels, a
-//       quarter of the instructions. The eight lanes whose stores share a turn take 2 rows and 2
-//       quads, or they would meet in two of eight banks' groups.
+//       quarter of the instructions. Shared memory stores 16 bytes for eight lanes at a time; these
+//       lanes take 2 rows and 2 quads, which avoids bank conflicts.
 // mapping: as 11; a loader warp takes items of 2 rows x 2 quads x 8 groups of 4 columns.
+// parent: 11_wgmma_tf32
 // precision: tf32
 // epilogue: bias, relu
 // arch: sm_90a
@@ -15,9 +17,9 @@
 //       + 4 * (R + 1) * (dilation_h + 512) + 4096 + 4 * R * S + 11264 <= smem
 // best: tf32 == 1, groups == 1, C >= 32, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
 //       N * P * Q * K >= 6000000
-// limits: as 11, with a shorter wait for x: wgmma reads 80 of the 128 bytes that shared memory has
-//       for a cycle, and staging x and y takes much of the rest. It pays where there are many
-//       channels; with few, as in `square`, 11 is the quicker one.
+// limits: as 11, with a shorter wait for x: wgmma reads 80 of the 128 bytes that shared memory
+//       delivers in a cycle, and staging x and y takes much of the rest. 12 is faster than 11 with
+//       many input channels; with few, as in `square`, 11 is faster.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -25,23 +27,24 @@
 #include "wgmma_store.cuh"
 
 constexpr Style kStyle = {256, 1, 0, true};
-constexpr int kBatch = 6;   // items that a loader has under way at a time
+constexpr int kBatch = 6;   // items that a loader warp loads at a time
 
-// A loader: in batches of items, through registers.
+// A loader warp: copies x into the stages, in batches of items, through registers.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
                                      const float* g_x) {
     const int C_group = conv.C / conv.groups;
     const int rows = tiling.plane / tiling.pitch * conv.stride_h;   // of x, in a tile
     float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at);   // [stage][quad][pixel]
-    // A lane's part of an item: bit 1 is the quad, bit 2 the row, the others the column group.
+    // A lane's part of an item: bit 1 of the lane selects the quad, bit 2 the row, the other bits
+    // the column group.
     const int quad = b.lane / 2 % 2, odd_row = b.lane / 4 % 2;
     const int column = 4 * (b.lane % 2 + b.lane / 8 * 2);
-    const int across = ceil_div(tiling.pitch - 1, 32);   // no row's last pixel is read
+    const int across = ceil_div(tiling.pitch - 1, 32);   // a row's last pixel is padding
     const int items = across * ceil_div(rows, 2);
     const int64_t HW = int64_t(conv.H) * conv.W;
-    const float* r_from[kBatch];       // in the quad's first channel,
-    bool inside[kBatch];               // if it is inside of x
-    int r_to[kBatch];                  // in the staged quad; or -1
+    const float* r_from[kBatch];       // an item's first pixel, in the quad's first channel of x
+    bool inside[kBatch];               // whether it is inside x
+    int r_to[kBatch];                  // its pixel in the staged quad; or -1
     float4 r_x[kBatch][4];             // four pixels of each of the quad's channels
     const int batch = kLoaders * kBatch;   // items of all loaders
     int parity = 0, stage = 0;
@@ -50,8 +53,8 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
             const int channels = C_group - chunk * kChunk - 4 * quad;
             float4* s_quad = s_x + (2 * stage + quad) * tiling.quad;
             for (int first = 0; first < items; first += batch) {
-                // Under way while the stage is still in use. Not two batches at a time: ptxas
-                // has the stores of one wait for the loads of the other too.
+                // The loads begin before the stage is free. Only one batch at a time: with two,
+                // ptxas makes the stores of one batch wait for the loads of the other.
                 if (chunk == 0 || items > batch) {   // else only the channels differ
                     const Tile tile = tile_at(tiling, number);
                     const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
@@ -103,9 +106,10 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     }
 }
 
-// The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
-// [tap][quad][64 channels][4] for each of the block's k tiles. Of a filter that stays in shared
-// memory, slices are announced for each tile, but fetched for the first only.
+// The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A
+// slice is [tap][quad][64 channels][4] for each of the block's k tiles. A filter that stays in
+// shared memory is copied for the first tile only; for later tiles the warp just arrives on the
+// barriers.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b, const float* g_packed) {
     if (b.lane != 0) return;
@@ -142,8 +146,8 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
     const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
-    // Once the group of products before the newest is computed: frees the slot of the filter that it
-    // has read and, behind the last slice of a chunk, the stage of x too.
+    // Called when the previous slice's products are computed: frees that slice's slot, and if it
+    // was the chunk's last slice, also the chunk's stage of x.
     auto release = [&](bool whole_chunk) {
         if (b.lane != 0) return;
         mbarrier_arrive(&b.w_empty[(slot == 0 ? tiling.slots : slot) - 1]);
@@ -159,7 +163,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                 const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
                 const int count = min_of(tiling.taps, taps - first);
                 // One group of products runs while the next is issued. Groups of three taps keep
-                // the tensor cores busier than single ones.
+                // the tensor cores busier than single taps.
                 #pragma unroll 1
                 for (int i = 0; i < count;) {
                     if (i + 3 <= count) {

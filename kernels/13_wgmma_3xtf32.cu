@@ -1,12 +1,13 @@
 // title: fp32 accuracy on Hopper's tensor cores
-// idea: A number is the sum of two that tensor cores take whole: itself rounded to 11 bits, high,
-//       and what that left, low. Three products, high high + high low + low high, have all that
-//       fp32 keeps. But a tensor core's sum is cut off after every product, always towards zero,
-//       so it may not run for long: after 9 taps it is added to one in ordinary registers.
-// change: Against 11: both parts of x and of the filter are staged, and three products made of
-//       them, the small ones first, while the sum is small and little is cut off. Two sets of sums
-//       in registers leave room for 128 positions of a consumer.
+// idea: An fp32 number is the sum of two TF32 numbers: high, the number rounded to 11 bits, and
+//       low, the rest. Three products, high high + high low + low high, keep fp32's accuracy. But a
+//       tensor core truncates its sum after every product, always towards zero. So the sum must
+//       stay short: after 9 taps it is added to a sum in ordinary registers.
+// change: Against 11: both parts of x and of the filter are staged, and each tap takes three
+//       products. The small products come first, while the sum is small and truncation loses
+//       little. Two sets of sums in registers leave room for 128 positions per consumer.
 // mapping: as 11; two consumer warpgroups -> 64 channels x 128 positions of the tile each.
+// parent: 11_wgmma_tf32
 // precision: fp32
 // epilogue: bias, relu
 // arch: sm_90a
@@ -19,9 +20,9 @@
 //       + 8192 + 4 * R * S + 10496 <= smem
 // best: tf32 == 0, groups == 1, C >= 16, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
 //       N * P * Q * K >= 6000000
-// limits: three products where TF32 has one, for twice the staging: the tensor cores, and what they
-//       read from shared memory, 96 of its 128 bytes a cycle. With one tap there are few products
-//       for what is staged, and x is waited for. An infinity times an infinity is NaN.
+// limits: the tensor cores, with three products where TF32 has one and twice the staging; and their
+//       reads of shared memory, 96 of its 128 bytes a cycle. A 1x1 filter has few products per
+//       staged byte, so consumers wait for x. An infinity times an infinity is NaN.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -29,8 +30,8 @@
 #include "wgmma_store.cuh"
 
 constexpr int kPositions = 128;
-constexpr int kPeriod = 9;   // taps, after which sums leave the tensor cores
-constexpr int kBatch = 6;    // pixels that a loader has under way at a time
+constexpr int kPeriod = 9;   // taps, after which sums move from r_acc to r_sum
+constexpr int kBatch = 6;    // pixels that a lane of a loader loads at a time
 constexpr Style kStyle = {kPositions, 2, kPeriod, false};
 
 // A loader: pixel by pixel to [high, low][quad][pixel].
@@ -84,9 +85,10 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     }
 }
 
-// The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
-// [tap][quad][64 channels][4] for each of the block's k tiles. Of a filter that stays in shared
-// memory, slices are announced for each tile, but fetched for the first only.
+// The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A
+// slice is [tap][high, low][quad][64 channels][4] for each of the block's k tiles. A filter that
+// stays in shared memory is copied for the first tile only; for later tiles the warp just arrives
+// on the barriers.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b, const float* g_packed) {
     if (b.lane != 0) return;
@@ -115,7 +117,7 @@ __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tilin
 }
 
 // A consumer warpgroup: multiplies 64 channels x 128 positions of each tile, and stores them to y.
-// While it adds its sums up, the other consumer keeps the tensor cores busy.
+// While one consumer adds its sums up, the other keeps the tensor cores busy.
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
                                          const Block& b, const float* g_bias, float* g_y) {
     const int consumer = b.warp / 4, taps = conv.R * conv.S;
@@ -126,7 +128,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
 
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
         float r_sum[kPositions / 2] = {};   // as wgmma's d: 64 channels x 128 positions
-        float r_acc[kPositions / 2] = {};   // wgmma's own, of `since` taps
+        float r_acc[kPositions / 2] = {};   // wgmma's d: the sums of the last `since` taps
         int since = 0;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             mbarrier_wait(&b.x_full[stage], stage_parity);
@@ -145,7 +147,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                 };
                 mbarrier_wait(&b.w_full[slot], slot_parity);
                 wgmma_fence();
-                if (count == kPeriod) {   // without a jump, which keeps the tensor cores busier
+                if (count == kPeriod) {   // unrolled: without jumps the tensor cores are busier
                     #pragma unroll
                     for (int tap = 0; tap < kPeriod; ++tap) {
                         product(w_low, x_high, tap, tap > 0);

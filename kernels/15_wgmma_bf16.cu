@@ -1,11 +1,13 @@
 // title: bf16 on Hopper's tensor cores
-// idea: A pixel stays a row of 16 bytes, now of 8 channels: wgmma does twice the work for the same
-//       bytes staged. But two channels of a pixel are no longer two words; they lie far apart in
-//       NCHW, each beside its neighbour's. So a lane takes four pixels of 8 channels, 8 bytes of
-//       each channel, and a byte permutation makes two words of two.
-// change: Against 12: bf16 in and out, rounded once, at the end. Chunks are of 16 channels; a
-//       loader's four pixels are of 8. Where W or the stride forbid that, its item is one pixel.
+// idea: A pixel is still a row of 16 bytes, but of 8 channels: wgmma does twice the work for the
+//       same staged bytes. Two channels of a pixel now share a 32-bit word in the stage, but in
+//       NCHW a word holds two pixels of one channel. So a lane loads four pixels of 8 channels, 8
+//       bytes of each channel, and byte permutations pair up the channels.
+// change: Against 12: x, w and y are bf16; a sum is rounded once, at the end. A chunk has 16
+//       channels, a loader's item four pixels of 8 channels. If W or the stride does not allow
+//       that, an item is one pixel.
 // mapping: as 12.
+// parent: 12_wgmma_vector_reads
 // precision: bf16
 // epilogue: bias, relu
 // arch: sm_90a
@@ -17,10 +19,10 @@
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * ((S - 1) * dilation_w + 7)
 //             + (R - 1) * dilation_h * ((Q + 8) * stride_w + (S - 1) * dilation_w))
 //       + 4096 + 4 * R * S + 11264 <= smem
-// limits: as 12, with half of the time for a stage of the same bytes: 3x3 taps wait for x. y leaves
-//       in runs of 512 bytes, each with two ends that are stored by hand. On `square`, with one chunk
-//       a tile, storing is two thirds of the time, though warps store half of the runs: 9,300 cycles
-//       a tile, on an H200, where the products take 2,300.
+// limits: as 12, but the products of a stage take half the time: 3x3 filters wait for x. y is
+//       stored in runs of 512 bytes, and threads store the two ends of each. On `square`, with one
+//       chunk per tile, storing takes two thirds of the time, although warps store half of the
+//       runs: 9,300 cycles a tile, on an H200, where the products take 2,300.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -32,8 +34,8 @@
 #endif
 using Number = NUMBER;
 #ifndef STORES
-#define STORES 0   // rows of y leave 1: by the copy engine; 2: half of them by warps, 16 bytes a
-#endif             // lane; 0: as 2 where a tile has one chunk, too few products to hide the engine
+#define STORES 0   // rows of y are stored 1: by the copy engine; 2: half of them by warps, 16 bytes
+#endif             // a lane; 0: as 2 if a tile has one chunk, too few products to hide the stores
 static_assert(STORES >= 0 && STORES <= 2, "STORES must be 0, 1 or 2");
 
 constexpr Style style_of(bool vectors) {
@@ -41,8 +43,8 @@ constexpr Style style_of(bool vectors) {
     return {256, 1, 0, vectors, int(sizeof(Number)), 1, kByWarps};
 }
 constexpr int kChannels = kChunkBytes / int(sizeof(Number));   // of a chunk
-constexpr int kBatch = 6;    // items that a loader has under way at a time
-constexpr int kPixels = 4;   // or pixels
+constexpr int kBatch = 6;    // items that a loader warp loads at a time
+constexpr int kPixels = 4;   // or pixels of a lane, by load_pixels
 
 // d += a b^T in the number's format.
 __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b,
@@ -54,21 +56,23 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
     }
 }
 
-// A loader: in batches of items, each four pixels of an octet of channels.
+// A loader warp: copies x into the stages, in batches of items, through registers. An item is four
+// pixels of an octet of channels.
 __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tiling& tiling,
                                              const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
     const int rows = tiling.plane / tiling.pitch * conv.stride_h;   // of x, in a tile
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);   // [stage][octet][pixel]
-    // A lane's part of an item: bit 1 is the octet, bit 2 the row, the others the column group.
+    // A lane's part of an item: bit 1 of the lane selects the octet, bit 2 the row, the other bits
+    // the column group.
     const int octet = b.lane / 2 % 2, odd_row = b.lane / 4 % 2;
     const int column = 4 * (b.lane % 2 + b.lane / 8 * 2);
-    const int across = ceil_div(tiling.pitch - 1, 32);   // no row's last pixel is read
+    const int across = ceil_div(tiling.pitch - 1, 32);   // a row's last pixel is padding
     const int items = across * ceil_div(rows, 2);
     const int64_t HW = int64_t(conv.H) * conv.W;
-    const Number* r_from[kBatch];        // in the octet's first channel,
-    bool inside[kBatch];               // if it is inside of x
-    int r_to[kBatch];                  // in the staged octet; or -1
+    const Number* r_from[kBatch];      // an item's first pixel, in the octet's first channel of x
+    bool inside[kBatch];               // whether it is inside x
+    int r_to[kBatch];                  // its pixel in the staged octet; or -1
     uint2 r_x[kBatch][8];              // four pixels of each of the octet's channels
     const int batch = kLoaders * kBatch;   // items of all loaders
     int parity = 0, stage = 0;
@@ -77,7 +81,7 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
             const int channels = C_group - chunk * kChannels - 8 * octet;
             uint4* s_octet = s_x + (2 * stage + octet) * tiling.quad;
             for (int first = 0; first < items; first += batch) {
-                // Under way while the stage is still in use; see 12.
+                // The loads begin before the stage is free; see 12.
                 if (chunk == 0 || items > batch) {   // else only the channels differ
                     const Tile tile = tile_at(tiling, number);
                     const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
@@ -116,8 +120,8 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
                     const uint2 (&x)[8] = r_x[i];
                     #pragma unroll
                     for (int odd = 0; odd < 2; ++odd) {
-                        // A word holds two pixels of a channel. Of two words, the lower or
-                        // the upper halves:
+                        // A word holds two pixels of a channel. Of two words, take the lower
+                        // halves, or the upper ones for the odd pixel:
                         const unsigned halves = odd ? 0x7632 : 0x5410;
                         auto two = [=](unsigned a, unsigned b) {
                             return __byte_perm(a, b, halves);
@@ -138,7 +142,7 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
     }
 }
 
-// A loader of any W and stride: pixel by pixel.
+// A loader warp for any W and stride: an item is one pixel of all the chunk's channels.
 __device__ __forceinline__ void load_pixels(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
@@ -188,9 +192,10 @@ __device__ __forceinline__ void load_pixels(const ConvProblem& conv, const Tilin
     }
 }
 
-// The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
-// [tap][quad][64 channels][4] for each of the block's k tiles. Of a filter that stays in shared
-// memory, slices are announced for each tile, but fetched for the first only.
+// The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A
+// slice is [tap][octet][64 channels][8] for each of the block's k tiles. A filter that stays in
+// shared memory is copied for the first tile only; for later tiles the warp just arrives on the
+// barriers.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b, const Number* g_packed) {
     if (b.lane != 0) return;
@@ -227,8 +232,8 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
     const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
-    // Once the group of products before the newest is computed: frees the slot of the filter that it
-    // has read and, behind the last slice of a chunk, the stage of x too.
+    // Called when the previous slice's products are computed: frees that slice's slot, and if it
+    // was the chunk's last slice, also the chunk's stage of x.
     auto release = [&](bool whole_chunk) {
         if (b.lane != 0) return;
         mbarrier_arrive(&b.w_empty[(slot == 0 ? tiling.slots : slot) - 1]);
@@ -244,7 +249,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                 const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
                 const int count = min_of(tiling.taps, taps - first);
                 // One group of products runs while the next is issued. Groups of three taps keep
-                // the tensor cores busier than single ones.
+                // the tensor cores busier than single taps.
                 #pragma unroll 1
                 for (int i = 0; i < count;) {
                     if (i + 3 <= count) {

@@ -1,12 +1,12 @@
 // title: NHWC on Hopper's tensor cores
-// idea: In NHWC 16 bytes of memory are what wgmma wants a row to be: 8 channels of a pixel. So
-//       nothing passes through registers on its way in; cp.async puts each 16 bytes where they
-//       belong. What the layout costs is at the end: a thread's sums are pixels of one channel,
-//       and y wants channels of one pixel. stmatrix turns them, 8 x 8 numbers at a time, and then
-//       all channels of a pixel leave side by side: no short runs in far planes.
-// change: Against 15: x, w and y with channels last. Where K is a multiple of 128 the two consumers
-//       take 64 channels each of the same 256 positions, so that x is staged half as often; and a
-//       filter that fits stays in shared memory for all tiles of a block.
+// idea: In NHWC 16 bytes of memory are a row of wgmma's operand: 8 channels of a pixel. So x does
+//       not pass through registers: cp.async copies each 16 bytes to their place in the stage. The
+//       cost is in the stores: a thread's sums are pixels of one channel, but in y the channels of
+//       a pixel are neighbours. stmatrix transposes the sums, 8 x 8 numbers at a time. Then all
+//       channels of a pixel are stored side by side, not in short runs in many planes.
+// change: Against 15: x, w and y have their channels last. If K is a multiple of 128, the two
+//       consumers compute 64 channels each of the same 256 positions, so x is staged half as often.
+//       A filter that fits stays in shared memory for all tiles of a block.
 // mapping: as 15; a loader's item is 16 pixels of a row, two lanes each. A warp stores 64 channels
 //       of 4 pixels at a time.
 // parent: 15_wgmma_bf16
@@ -21,9 +21,9 @@
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 4 * R * S + 16384 <= smem
-// limits: a block's two consumers store at the same time, when nothing is multiplied: of 18,500
-//       cycles of a tile of `wide`, on an H200, 4,400, and 2,700 more wait for x. On `square`, with
-//       one chunk a tile, storing is 70% of the time.
+// limits: a block's two consumers store at the same time, and nothing is multiplied meanwhile. Of
+//       18,500 cycles for a tile of `wide`, on an H200, 4,400 are stores and 2,700 waits for x. On
+//       `square`, with one chunk per tile, storing takes 70% of the time.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -36,9 +36,9 @@
 using Number = NUMBER;
 
 constexpr int kOctet = 8;          // channels in 16 bytes; a stage holds two of each pixel
-constexpr int kBatch = 18;         // items that a loader has under way at a time
-constexpr int kPart = 32;          // positions of y that a consumer turns at a time
-constexpr int kPixelPitch = 2 * kKTile + 16;   // bytes: 8 pixels of a store meet all banks
+constexpr int kBatch = 18;         // items that a loader warp copies at a time
+constexpr int kPart = 32;          // positions of y that a consumer transposes at a time
+constexpr int kPixelPitch = 2 * kKTile + 16;   // bytes: stores of 8 pixels have no bank conflict
 
 // d += a b^T in the number's format.
 __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b,
@@ -50,7 +50,7 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
     }
 }
 
-// Of a consumer: its four warps wait for each other at it.
+// The mbarrier on which a consumer's four warps wait for each other.
 __device__ __forceinline__ uint64_t* meeting_of(const Tiling& tiling, const Block& b,
                                                 int consumer) {
     return b.w_empty + tiling.slots + consumer;
@@ -61,7 +61,8 @@ __device__ __forceinline__ void meet(uint64_t* meeting, int lane, int parity) {
     mbarrier_wait(meeting, parity);
 }
 
-// Where each of the staged rows, of all planes, is in x: so many rows and columns from the first.
+// Fills the loaders' table: how many rows and columns each staged row of each plane is from the
+// tile's first pixel in x.
 __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
                                                 const Tiling& tiling, const Block& b) {
     const int plane_rows = tiling.plane / tiling.pitch;
@@ -70,7 +71,7 @@ __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
         b.s_where[i] = unsigned(i % plane_rows * conv.stride_h + plane / conv.stride_w) << 16 |
                        unsigned(plane % conv.stride_w);
     }
-    // Behind the last row is what no valid output needs, but wgmma reads.
+    // wgmma reads past the last row; no valid output uses these pixels. They are zeros.
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);
     const int staged = tiling.plane * conv.stride_h * conv.stride_w;
     for (int i = staged + threadIdx.x; i < tiling.quad; i += kThreads)
@@ -78,7 +79,8 @@ __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
     fence_proxy_async();
 }
 
-// A loader: in batches of items, each 16 pixels of a staged row.
+// A loader warp: copies x into the stages, in batches of items, by cp.async. An item is 16 pixels
+// of a staged row.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling,
                                      const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
@@ -86,13 +88,15 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     const int octet = b.lane % 2, across = ceil_div(tiling.pitch, 16), items = across * rows;
     const int c_lane = b.group * C_group + octet * kOctet;
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);   // [stage][octet][pixel]
-    const Number* r_from[kBatch];   // the lane's channels of its pixel,
-    unsigned inside = 0;            // a bit for each: if it is inside of x
-    int r_to[kBatch];               // in the staged octet; or -1
-    // Copies write by the usual way, wgmma reads by the asynchronous one: so each loader waits for
-    // its own, and passes the fence, before it arrives. All stages but two may be under way.
+    const Number* r_from[kBatch];   // an item's pixel of this lane, at the lane's channels of x
+    unsigned inside = 0;            // a bit for each item: whether that pixel is inside x
+    int r_to[kBatch];               // its pixel in the staged octet; or -1
+    // cp.async writes through the generic proxy, wgmma reads through the asynchronous proxy. So a
+    // loader waits for its own copies and executes the proxy fence before it arrives on x_full. All
+    // stages but two can have copies in flight.
     const int lead = tiling.stages - 2, batch = kLoaders * kBatch;
-    int stage = 0, parity = 0, done = -lead;   // done: the stage to be announced, if not negative
+    int stage = 0, parity = 0;
+    int done = -lead;   // the stage whose copies finish next; negative: none yet
     auto announce = [&] {
         if (done >= 0) {
             fence_proxy_async();
@@ -150,7 +154,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     for (int i = 0; i < lead; ++i) announce();
 }
 
-// A consumer's sums, laid out as wgmma's d, to y.
+// Stores a consumer's sums, laid out as wgmma's d, to y: pixel by pixel, channels side by side.
 template <int positions>
 __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
@@ -163,17 +167,19 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
     const int channels = mine.count + warp * 16 - k;        // that are there from k on
     Number* y_k = g_y + mine.first - warp * 16 + k;
     const bool vectors = conv.K / conv.groups % kOctet == 0;
-    // Where a consumer's positions are one row of y, that is soon told of each.
+    // If a consumer's positions are one row of y, one comparison tells which of them exist.
     const bool one_row = vectors && tiling.images == 1 && tiling.rows == 3 - tiling.halves;
     const int p0 = at.p + beside;
     const int length = p0 < conv.P && channels > 0 ? min_of(tiling.columns, conv.Q - at.q) : 0;
     Number* y_row = y_k + ((int64_t(at.n) * conv.P + p0) * conv.Q + at.q) * conv.K;
     uint64_t* meeting = meeting_of(tiling, b, consumer);
     char* s_y = b.s_bytes + tiling.y_at + consumer * kPart * kPixelPitch;   // [pixel][channel]
-    // A lane names a row of 8 channels of one of four matrices: 2 of pixels x 2 of channels.
+    // A lane passes the address of a row of 8 channels in one of four matrices: 2 along pixels x 2
+    // along channels.
     char* s_to = s_y + (lane / 16 * 8 + lane % 8) * kPixelPitch + warp * 32 + lane / 8 % 2 * 16;
     const char* s_from = s_y + (warp * 8 + lane / 8) * kPixelPitch + 2 * k;
-    // Turns a part: afterwards a lane has 16 bytes, 8 channels, of each of some positions.
+    // Transposes a part through shared memory. Then a lane has 8 channels, 16 bytes, of some
+    // positions.
     auto turn = [&](int part, uint4 (&r_y)[kPart / 16]) {
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i) {
@@ -192,7 +198,7 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
             r_y[i] = *reinterpret_cast<const uint4*>(s_from + 4 * i * kPixelPitch);
         meet(meeting, lane, 1);   // all have read
     };
-    // Apart from all other cases, whose jumps would be in the way of every store.
+    // Separate from the general case, whose jumps would slow down every store.
     if (one_row) {
         #pragma unroll
         for (int part = 0; part < positions / kPart; ++part) {
@@ -235,9 +241,10 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
     }
 }
 
-// The filter's warp: has the copy engine fetch the packed filter, slice by slice, into free slots:
-// [tap][quad][64 channels][4] for each of the block's k tiles. Of a filter that stays in shared
-// memory, slices are announced for each tile, but fetched for the first only.
+// The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A
+// slice is [tap][octet][64 channels][8] for each of the block's k tiles. A filter that stays in
+// shared memory is copied for the first tile only; for later tiles the warp just arrives on the
+// barriers.
 __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b, const Number* g_packed) {
     if (b.lane != 0) return;
@@ -274,8 +281,8 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
     const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
     float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
-    // Once the group of products before the newest is computed: frees the slot of the filter that it
-    // has read and, behind the last slice of a chunk, the stage of x too.
+    // Called when the previous slice's products are computed: frees that slice's slot, and if it
+    // was the chunk's last slice, also the chunk's stage of x.
     auto release = [&](bool whole_chunk) {
         if (b.lane != 0) return;
         mbarrier_arrive(&b.w_empty[(slot == 0 ? tiling.slots : slot) - 1]);
@@ -291,7 +298,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                 const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
                 const int count = min_of(tiling.taps, taps - first);
                 // One group of products runs while the next is issued. Groups of three taps keep
-                // the tensor cores busier than single ones.
+                // the tensor cores busier than single taps.
                 #pragma unroll 1
                 for (int i = 0; i < count;) {
                     if (i + 3 <= count) {
@@ -351,7 +358,8 @@ conv2d_wgmma_nhwc(ConvProblem conv, Tiling tiling, const Number* __restrict__ g_
     }
 }
 
-// The filter as wgmma wants it: [group, k tile][chunk][r][s][octet][64 channels][8].
+// Packs the filter into wgmma's operand layout: [group, k tile][chunk][r][s][octet][64
+// channels][8].
 __global__ void __launch_bounds__(256)
 pack_octets(ConvProblem conv, int chunks, const uint4* __restrict__ g_w,
             uint4* __restrict__ g_packed, int64_t count) {
@@ -371,7 +379,8 @@ pack_octets(ConvProblem conv, int chunks, const uint4* __restrict__ g_w,
     }
 }
 
-// The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit.
+// Returns the tiling of a problem; its `stages` is 0 if there are too many tiles or they do not
+// fit.
 inline Tiling pixel_tiling_for(const ConvProblem& conv, int smem, int multiprocessors) {
     const int all_taps = conv.R * conv.S;
     Tiling t = {};
@@ -392,7 +401,7 @@ inline Tiling pixel_tiling_for(const ConvProblem& conv, int smem, int multiproce
         t = {};
         t.taps = all_taps;
         if (!cut(t, conv, multiprocessors, {256, 1, 0, false, 2, halves})) return false;
-        t.quad += (12 - t.quad % 8) % 8;   // so that a copy of 4 pixels x 2 octets meets all banks
+        t.quad += (12 - t.quad % 8) % 8;   // 4 pixels x 2 octets: no bank conflict
         return true;
     };
     auto keeps_filter = [&] { return t.resident = t.chunks <= 64 && fits(3, t.chunks); };

@@ -1,18 +1,19 @@
-// A block of the rungs on wgmma, from 11 on: its warps' roles, what it keeps in shared memory, and
-// what is written there before the roles begin: mbarriers, the table of taps and the loaders' table
-// of x. Include it after wgmma_tile.cuh.
+// The setup of a block in the rungs on wgmma, from 11 on: which warp has which role, where
+// everything is in shared memory, and what the block writes there before the roles begin: the
+// mbarriers, the table of taps and the loaders' table of pixels or rows of x. Include it after
+// wgmma_tile.cuh.
 #pragma once
 
 constexpr int kLoaders = 3;     // warps that stage x
 constexpr int kThreads = 384;   // two warpgroups of consumers, one of producers
 
-// A block's shared memory, and its place in the work.
+// The parts of a block's shared memory, and which tiles and channels the block computes.
 struct Block {
     char* s_bytes;
-    uint64_t *x_full, *x_empty;   // by stage
-    uint64_t *w_full, *w_empty;   // by slot
-    unsigned *s_tap, *s_where;    // where each tap is in the staged tile; and the loaders' table
-    int* s_k;                     // the block's first output channel; and how many it has
+    uint64_t *x_full, *x_empty;   // mbarriers of each stage of x
+    uint64_t *w_full, *w_empty;   // mbarriers of each slot of the filter
+    unsigned *s_tap, *s_where;    // each tap's shift in the staged tile; the loaders' table
+    int* s_k;                     // the block's first output channel; how many it has
     int warp, lane;
     int k_tile, group;            // k_tile: of all groups
     int first_tile;
@@ -29,7 +30,7 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     b.s_k = reinterpret_cast<int*>(b.s_bytes + tiling.x_at) - 2;
     b.s_tap = reinterpret_cast<unsigned*>(b.s_bytes + tiling.table_at);
     b.s_where = b.s_tap + conv.R * conv.S;
-    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
+    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // uniform, and the compiler knows it
     b.lane = threadIdx.x % 32;
     b.k_tile = blockIdx.x / tiling.lanes;
     b.group = b.k_tile / tiling.k_tiles;
@@ -37,7 +38,7 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     return b;
 }
 
-// What is made before the barrier that all warps of a block pass.
+// Fills the table of taps and initialises the mbarriers. A __syncthreads() must follow.
 __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& tiling,
                                        const Block& b) {
     for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads)
@@ -58,28 +59,30 @@ __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& ti
     mbarrier_fence_init();
 }
 
-// Four channels of a pixel, for a tensor core to truncate.
+// Four channels of a pixel, prepared for the tensor core's truncation to TF32.
 __device__ __forceinline__ float4 ready(float x, float y, float z, float w) {
     return make_float4(before_truncation(x), before_truncation(y), before_truncation(z),
                        before_truncation(w));
 }
 
-// For loaders that take x pixel by pixel: where each pixel of the staged tile is in x, from the
-// tile's first: rows down, columns on.
+// For loaders that read x pixel by pixel: fills s_where with each staged pixel's offset from the
+// tile's first pixel in x, rows in the upper half, columns in the lower half.
 __device__ __forceinline__ void find_pixels(const ConvProblem& conv, const Tiling& tiling,
                                             const Block& b) {
     for (int i = threadIdx.x; i < tiling.quad; i += kThreads) {
         const int plane = i / tiling.plane, row = i % tiling.plane / tiling.pitch;
         const int column = i % tiling.plane % tiling.pitch;
-        const bool used = plane < conv.stride_h * conv.stride_w;   // else nobody minds the value
+        const bool used = plane < conv.stride_h * conv.stride_w;   // else the value is never used
         b.s_where[i] = used ? unsigned(row * conv.stride_h + plane / conv.stride_w) << 16 |
                                   unsigned(column * conv.stride_w + plane % conv.stride_w)
                             : 0;
     }
 }
+// Staged pixel i of a tile: its offset from the tile's first image, in one channel; and whether it
+// is inside x.
 struct Pixel {
-    int64_t at;    // from the tile's first image on, in one channel
-    bool inside;   // of x
+    int64_t at;
+    bool inside;
 };
 __device__ __forceinline__ Pixel pixel_at(const ConvProblem& conv, const Tiling& tiling,
                                           const Block& b, const Tile& tile, int i) {
@@ -93,13 +96,15 @@ __device__ __forceinline__ Pixel pixel_at(const ConvProblem& conv, const Tiling&
                 tile.n + image < conv.N};
 }
 
-// For loaders that take x by rows: how many each of the staged tile's rows is from the first.
+// For loaders that read x row by row: fills s_where with each staged row's distance, in rows of x,
+// from the tile's first row.
 __device__ __forceinline__ void find_rows(const ConvProblem& conv, const Tiling& tiling,
                                           const Block& b) {
     const int plane_rows = tiling.plane / tiling.pitch;
     for (int i = threadIdx.x; i < plane_rows * conv.stride_h; i += kThreads)
         b.s_where[i] = i % plane_rows * conv.stride_h + i / plane_rows;
-    // Between the rows, and behind the last, is what no valid output needs, but wgmma reads.
+    // wgmma also reads the padding between the rows and past the last row. No valid output uses it;
+    // it is zeros.
     float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at);
     for (int i = threadIdx.x; i < tiling.stages * 2 * tiling.quad; i += kThreads) s_x[i] = {};
     fence_proxy_async();

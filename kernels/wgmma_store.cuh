@@ -1,18 +1,19 @@
-// How a consumer of the rungs on wgmma stores its sums to y in NCHW, in fp32, bf16 or fp16: bias and
-// ReLU, then rows by the copy engine or pixels by a warp. Include it after wgmma_block.cuh.
+// How a consumer in the rungs on wgmma stores its sums to y: bias and ReLU, rounding to y's type,
+// and the stores in NCHW, whole rows by the copy engine or 32 positions at a time by a warp. Rung
+// 16 stores NHWC by itself. Include it after wgmma_block.cuh.
 #pragma once
 
 #include <type_traits>   // std::true_type
 
-// The 16 output channels of a consumer's warp, or as many as there are. Of the bias a lane has that
-// of its two rows in d.
+// The 16 output channels of a consumer's warp, or as many as exist, and the bias of this lane's two
+// rows of wgmma's d.
 struct Channels {
     int first, count;
     float bias[2];
 };
 __device__ __forceinline__ Channels channels_of(const Tiling& tiling, const Block& b,
                                                 const float* g_bias) {
-    const int first = tiling.first_channel(b.warp / 4);   // of this consumer, in the block's
+    const int first = tiling.first_channel(b.warp / 4);   // this consumer's, in the block
     Channels mine = {b.s_k[0] + first + b.warp % 4 * 16, b.s_k[1] - first - b.warp % 4 * 16, {}};
     for (int half = 0; half < 2; ++half) {
         const int k = 8 * half + b.lane / 4;
@@ -21,9 +22,10 @@ __device__ __forceinline__ Channels channels_of(const Tiling& tiling, const Bloc
     return mine;
 }
 
-// What differs by the type of y: a sum made y (by one instruction, where tiles pass so fast that
-// two cost a tenth; with floats ptxas does no better by it), neighbours in shared memory, whose
-// address is even or not, and one number to where nobody reads it soon.
+// What depends on the type of y. y_of: the ReLU; 16-bit tiles take so little time that a second
+// instruction would cost a tenth, so theirs is one instruction. put: stores two neighbours to
+// shared memory; `even`: s_to is aligned to a pair. stream: stores one number to y, with
+// the cache hint that it is not read again soon.
 __device__ __forceinline__ float y_of(const ConvProblem& conv, float sum, const float*) {
     return activated(conv, sum);
 }
@@ -60,7 +62,7 @@ __device__ __forceinline__ void stream(T* to, float value) {
     __stcs(&to->bits, uint16_t(rounded(value, 0.0f, to)));
 }
 
-// A consumer's sums, laid out as wgmma's d, to y.
+// Stores a consumer's sums, laid out as wgmma's d, to y.
 template <int positions, typename T>
 __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
@@ -70,20 +72,20 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     T* y_k = g_y + (int64_t(at.n) * conv.K + mine.first) * PQ;
     if (tiling.rows_out) {
-        // Each consumer has one row of the tile. The copy engine moves its 16-byte multiples;
-        // what remains at the two ends is stored by hand.
+        // Each consumer has one row of the tile. The copy engine stores the part that is a multiple
+        // of 16 bytes; threads store the rest at the two ends.
         constexpr int kMultiple = 16 / sizeof(T);
         T* s_y = reinterpret_cast<T*>(b.s_bytes + tiling.y_at) +
                  b.warp * 8 * row_pitch(positions);
         const int p = at.p + consumer;
         const int length = p < conv.P ? min_of(tiling.columns, conv.Q - at.q) : 0;
         T* y_row = y_k + int64_t(p) * conv.Q + at.q;
-        auto shift_of = [&](int k) {   // of a row in s_y, as in y: numbers past a multiple of 16
+        auto shift_of = [&](int k) {   // a row's numbers past a multiple of 16 bytes
             const unsigned first = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(T));
             return int((first + unsigned(k) * unsigned(PQ)) % kMultiple);
         };
-        // Whether all rows begin at even numbers. Asked of each lane's own, ptxas makes words of
-        // pairs.
+        // Whether all rows are aligned to pairs. (Testing each lane's own row instead makes ptxas
+        // build words out of pairs.)
         const bool even = (reinterpret_cast<uintptr_t>(y_row) / sizeof(T) | PQ) % 2 == 0;
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -107,7 +109,7 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
             }
             fence_proxy_async();
             __syncwarp();
-            const int k = 8 * half + lane % 8, part = lane / 8;   // four lanes for a row
+            const int k = 8 * half + lane % 8, part = lane / 8;   // four lanes to a row
             if (k < mine.count) {
                 const int row_shift = shift_of(k);
                 const int head = min_of((kMultiple - row_shift) % kMultiple, length);
@@ -150,7 +152,7 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
         T* y_pixel = y_k + int64_t(image) * conv.K * PQ + int64_t(p) * conv.Q + at.q + column;
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            __syncwarp();                  // all have read what was there
+            __syncwarp();                  // all have read the previous part
             #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const float* d = &r_sum[4 * (4 * part + j) + 2 * half];
