@@ -18,7 +18,7 @@ from ..core.kernel import catalog
 from ..core.kernel.kernel import Kernel, load, resolve, tunables
 from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
-from ..core.problem.problem import PROBLEM_SETS, problems
+from ..core.problem.named import PROBLEM_SETS, problems
 from ..core.show.result import plain, wrapped
 from ..core.timing.ab import ab
 from ..core.timing.compare import compare

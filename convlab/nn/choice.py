@@ -21,8 +21,8 @@ from ..core.kernel.options import engine_of
 from ..core.machine import toolchain
 from ..core.machine.device import describe
 from ..core.problem.format import FLOAT32
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 from ..core.timing.compare import compare
 from ..core.timing.comparison import Comparison
 from . import op

@@ -33,8 +33,8 @@ from ..core.errors import ProblemError
 from ..core.kernel import data
 from ..core.kernel.runnable import Inputs, Runnable
 from ..core.problem.format import FLOAT32, Format
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 
 Y_OFFSET = 16  # bytes: the most that a kernel may take for granted of where y begins
 

@@ -29,9 +29,10 @@ from ..kernel.kernel import resolve
 from ..kernel.runnable import Runnable, explained
 from ..kernel.shrink_to_fit import fit
 from ..machine.progress import bar as progress_bar
-from ..problem.problem import Problem, members
-from ..problem.problem import problem as named_problem
-from ..problem.problem import problems as named_problems
+from ..problem.named import members
+from ..problem.named import problem as named_problem
+from ..problem.named import problems as named_problems
+from ..problem.problem import Problem
 from .examine import examine, examine_sparse, failed
 from .report import Report, Reports
 

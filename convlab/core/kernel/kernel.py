@@ -26,8 +26,8 @@ from ..build import build as builds
 from ..build import nvcc
 from ..build.cache import Build, stamp
 from ..errors import CatalogError, ProblemError
+from ..problem.named import problem as named_problem
 from ..problem.problem import Problem
-from ..problem.problem import problem as named_problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .data import match, require
