@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import sim
-from ..build.cache import Build
+from ..builds.cache import Build
 from ..errors import LaunchError
 from ..problem.problem import Problem
 from . import abi
@@ -48,7 +48,7 @@ class CudaLaunch(Launch):
         self, kernel: Kernel, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> None:
         super().__init__(kernel, problem, inputs)  # which keeps the memory behind the pointers
-        self._entry = abi.Entry(str(kernel.build().library), integers(problem))
+        self._entry = abi.EntryPoints(str(kernel.build().library), integers(problem))
         with torch.cuda.device(inputs[0].device):
             self._allocate(allocate)
             self.prepare_filter()

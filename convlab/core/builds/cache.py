@@ -50,7 +50,7 @@ class Build:
     flags: tuple[str, ...] = ()  # that the compiler was told
 
 
-class Entry(NamedTuple):
+class CachedBuild(NamedTuple):
     """One build as `contents` lists it: its folder's name, its bytes, when it was last used."""
 
     name: str
@@ -113,8 +113,10 @@ def _make(name: str, make: Callable[[Path], Made]) -> Build:
     try:
         made = make(folder)
         # one that changed while it was read is never found again
-        read = {str(path): _digest(path) if os.stat(path).st_mtime_ns <= began else str(began)
-                for path in made.read}
+        read = {
+            str(path): _digest(path) if os.stat(path).st_mtime_ns <= began else str(began)
+            for path in made.read
+        }
         searched = _visible(map(str, made.searched), read)
         record = {"library": _digest(made.library), "read": read, "searched": searched}
         made.library.rename(folder / _LIBRARY)
@@ -168,14 +170,14 @@ def _newest_first(pattern: str) -> list[Path]:
 # ---- what is kept ------------------------------------------------------------------------------
 
 
-def contents() -> list[Entry]:
+def contents() -> list[CachedBuild]:
     """Return all builds in the cache, the last used first."""
     found = []
     for folder in _newest_first("*"):
         with contextlib.suppress(OSError):
             sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
             if _RECORD in sizes:
-                found.append(Entry(folder.name, sum(sizes.values()), folder.stat().st_mtime))
+                found.append(CachedBuild(folder.name, sum(sizes.values()), folder.stat().st_mtime))
     return found
 
 
