@@ -196,12 +196,8 @@ def test_is_a_value():
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
     "module",
     ["problem/problem", "problem/named", "kernel/catalog", "errors", "problem/format", "arguments"],
-=======
-    "module", ["problem/problem", "kernel/catalog", "errors", "problem/format", "arguments"]
->>>>>>> main
 )
 def test_import_needs_the_standard_library_only(module):
     tree = ast.parse((Path(convlab.__file__).parent / "core" / f"{module}.py").read_text())
