@@ -12,20 +12,20 @@ from ..core.builds import cache
 from ..core.correctness.check import check
 from ..core.correctness.examine import failed
 from ..core.correctness.report import Report, Reports, unrun
+from ..core.correctness.setting import ORDINARY
+from ..core.correctness.stricter import settings
 from ..core.defaults import MODES
 from ..core.errors import BuildError, CatalogError, LaunchError, UnsupportedError
 from ..core.kernel import catalog
 from ..core.kernel.kernel import Kernel, load, resolve, tunables
 from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
-from ..core.problem.problem import PROBLEM_SETS, problems
+from ..core.problem.named import PROBLEM_SETS, problems
 from ..core.show.result import plain, wrapped
 from ..core.timing.ab import ab
 from ..core.timing.compare import compare
 from ..profile.gather import inspect
 from ..receipts.receipts import history
-from ..core.correctness.setting import ORDINARY
-from ..core.correctness.stricter import settings
 from ..tuning.sweep import sweep
 from . import doctor
 
@@ -80,12 +80,16 @@ def _checked(word: str, kernel: Runnable, asked: Namespace) -> Report | Reports:
     except LaunchError as error:
         if error.problem is None or error.kind == "too little workspace":
             raise
-        setting = next((each for each in settings().values() if each.name == asked.setting), ORDINARY)
+        setting = next(
+            (each for each in settings().values() if each.name == asked.setting), ORDINARY
+        )
         found = failed(kernel, error.problem, error, setting)
     least = found.smallest if isinstance(found, Reports) else found
     if found.ok or least is None:
         return found
-    setting = {each.words: each.name for each in settings().values()}.get(least.setting) or asked.setting
+    setting = {each.words: each.name for each in settings().values()}.get(
+        least.setting
+    ) or asked.setting
     engine = asked.engine if kernel.library else kernel.engine
     words = ["check", word, "--problem", str(least.problem), "--engine", engine]
     words += ["--setting", setting] if setting else []

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import torch
 
-from ..sim import library as simulator
 from ..core.builds import cache
 from ..core.correctness.check import check
 from ..core.errors import BuildError, ConvlabError
 from ..core.kernel.kernel import compile, load
 from ..core.machine import device, toolchain
 from ..core.problem.problem import Problem
+from ..sim import library as simulator
 
 _TRIED = Problem(1, 2, 9, 8, 3, 3, 2, padding=1, bias=True)
 _KERNEL = "01_direct"

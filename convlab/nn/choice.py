@@ -15,14 +15,14 @@ from ..core import arguments
 from ..core.builds.cache import stamp
 from ..core.errors import CatalogError, LaunchError, ProblemError
 from ..core.kernel import catalog
+from ..core.kernel.engine import engine_name
 from ..core.kernel.kernel import Kernel, load
 from ..core.kernel.libraries import Baseline, baseline
-from ..core.kernel.engine import engine_name
 from ..core.machine import toolchain
 from ..core.machine.device import describe
 from ..core.problem.format import FLOAT32
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 from ..core.timing.compare import compare
 from ..core.timing.comparison import Comparison
 from . import op

@@ -22,13 +22,13 @@ from IPython.display import display
 from ..commands import cli
 from ..commands.answers import Told, answers, kept
 from ..commands.cli import Parser
+from ..core.correctness.stricter import settings
 from ..core.errors import ConvlabError, brief
 from ..core.kernel import catalog
 from ..core.kernel.kernel import ENGINES, Kernel, compile, load, tunables
 from ..core.kernel.libraries import BASELINES
 from ..core.kernel.options import parse_tunables
 from ..core.problem.problem import Problem
-from ..core.correctness.stricter import settings
 
 _OWN = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
 

@@ -16,7 +16,8 @@ from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import describe
 from ..core.machine.progress import bar as progress_bar
-from ..core.problem.problem import Problem, members
+from ..core.problem.named import members
+from ..core.problem.problem import Problem
 from ..core.show import charts
 from ..core.show.plot import Chart
 from ..core.show.result import Table

@@ -23,7 +23,7 @@ from convlab.commands.cli import PROBLEMS, parser, understood
 from convlab.core.kernel.catalog import catalog
 from convlab.core.kernel.kernel import tunables
 from convlab.core.machine.device import GPUS
-from convlab.core.problem.problem import PROBLEM_SETS
+from convlab.core.problem.named import PROBLEM_SETS
 from tests.core.test_report_schema import VALIDATOR
 from tests.strict.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
 from tests.suites import FOLDER

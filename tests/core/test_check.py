@@ -33,7 +33,8 @@ from convlab.core.kernel import shrink_to_fit as fitting
 from convlab.core.kernel.function import Function
 from convlab.core.kernel.runnable import Launch, Runnable, run
 from convlab.core.kernel.shrink_to_fit import SIM_MACS, SPARE_BYTES, fit
-from convlab.core.problem.problem import Problem, problems
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
 from convlab.sim import Finding
 from convlab.strict import settings
 from tests.core.test_report_schema import VALIDATOR

@@ -15,8 +15,8 @@ from convlab.core.correctness.check import check
 from convlab.core.errors import LaunchError
 from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.kernel.kernel import Kernel, load
+from convlab.core.problem.named import problem as named_problem
 from convlab.core.problem.problem import Problem
-from convlab.core.problem.problem import problem as named_problem
 from convlab.sim.any_kernel import run
 from tests.suites import DEEP, FOLDER, on_engines
 

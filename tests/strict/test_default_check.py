@@ -24,7 +24,8 @@ from convlab.core.correctness.check import check
 from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
-from convlab.core.problem.problem import Problem, problems
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
 from convlab.strict import settings, shapes
 from tests.core.test_report_schema import VALIDATOR
 from tests.suites import DEEP, FOLDER, needs_nvcc, on_engines, parted

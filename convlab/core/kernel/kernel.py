@@ -23,8 +23,8 @@ from ..builds.cache import Build, stamp
 from ..builds.compile import Source
 from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
+from ..problem.named import problem as named_problem
 from ..problem.problem import Problem
-from ..problem.problem import problem as named_problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .data import match, require
