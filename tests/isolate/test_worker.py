@@ -36,7 +36,7 @@ from convlab.core.kernel.libraries import baseline
 from convlab.core.machine import child
 from convlab.core.problem.problem import Problem
 from convlab.isolate import faults, worker
-from tests.core.test_child import ended
+from tests.processes import ended
 from tests.suites import FOLDER
 
 ROOT = Path(__file__).parents[2]
