@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core import rooms
-from ..core.build import cache
+from ..core.builds import cache
 from ..core.correctness.check import check
 from ..core.errors import BuildError, ConvlabError
 from ..core.kernel import catalog

@@ -171,7 +171,7 @@ class Cache(Command):
         )
 
     def run(self, arguments: Namespace) -> Iterator[TextResult]:
-        from ..core.build import cache
+        from ..core.builds import cache
         from ..core.machine import toolchain
 
         folder = toolchain.cache_dir()
