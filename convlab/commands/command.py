@@ -3,7 +3,7 @@
 A room adds a command with a subclass of `Command` and one line in its ``room.toml``::
 
     [command]
-    sweep = "convlab.tuning.command:Sweep"
+    sweep = "convlab.tuning.command:SweepCommand"
 
 The module is imported to build the parser. It must not import torch, which takes seconds: a mistyped
 word is reported before that. `Command.run` imports what it needs.

@@ -30,9 +30,7 @@ def difference(kernel: Kernel | str, other: Kernel | str | None = None) -> TextR
     other = _loaded(other)
     old_lines = other.file.whole.splitlines()
     new_lines = kernel.file.whole.splitlines()
-    changes = list(
-        difflib.unified_diff(old_lines, new_lines, other.name, kernel.name, lineterm="")
-    )
+    changes = list(difflib.unified_diff(old_lines, new_lines, other.name, kernel.name, lineterm=""))
     own = sum(line.startswith("+") and not line.startswith("+++") for line in changes)
     total = len(new_lines)
     summary = f"{own} of {total} lines of {kernel.name} are not in {other.name}"

@@ -166,7 +166,9 @@ def _held_kernels(variables: Mapping[str, Any]) -> list[str]:
         return []
     kind = _kernel_class()
     return [
-        key for key, value in variables.items() if isinstance(value, kind) and not key.startswith("_")
+        key
+        for key, value in variables.items()
+        if isinstance(value, kind) and not key.startswith("_")
     ]
 
 

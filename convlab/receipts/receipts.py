@@ -30,5 +30,3 @@ def cost(
         "source": (source.get("digest") or "")[:6],
         "build": source.get("build"),
     }
-
-
