@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ... import sim
 from ...isolate import worker
-from ...nn import op
 from .. import arguments as valid
 from ..build import build as builds
 from ..build import nvcc
@@ -30,6 +29,7 @@ from ..problem.problem import Problem
 from ..problem.problem import problem as named_problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
+from .call import CallableRunnable
 from .data import match, require
 from .launch import CudaLaunch, SimLaunch
 from .libraries import baseline
@@ -41,7 +41,7 @@ __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve",
 _header = functools.lru_cache(256)(catalog.parse_header)
 
 
-class Kernel(op.Called):
+class Kernel(CallableRunnable):
     """A CUDA kernel that computes a convolution; made by `load` or `compile`.
 
     Attributes
@@ -292,9 +292,6 @@ def load(
     defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
     options = Options(engine, defines, workspace_limit, time_limit, isolate, trace)
     return Kernel(path.stem, path, None, options)
-
-
-op.LOADERS[None] = load
 
 
 def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
