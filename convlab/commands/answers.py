@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.build import cache
+from ..core.builds import cache
 from ..core.correctness.check import check
 from ..core.correctness.examine import failed
 from ..core.correctness.report import Report, Reports, unrun

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from .. import sim
-from ..core.build import cache
+from ..core.builds import cache
 from ..core.correctness.check import check
 from ..core.errors import BuildError, ConvlabError
 from ..core.kernel.kernel import compile, load

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..core.build import build as builds
+from ..core.builds import build as builds
 from ..core.errors import ConvlabError, LaunchError
 from ..core.kernel import data
 from ..core.kernel.runnable import Runnable

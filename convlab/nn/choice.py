@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import arguments
-from ..core.build.cache import stamp
+from ..core.builds.cache import stamp
 from ..core.errors import CatalogError, LaunchError, ProblemError
 from ..core.kernel import catalog
 from ..core.kernel.call import problem_of_call

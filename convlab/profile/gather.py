@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from ..core import arguments
-from ..core.build import nvcc
-from ..core.build.compile import compile_error
+from ..core.builds import nvcc
+from ..core.builds.compile import compile_error
 from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..core.kernel.kernel import ENGINES, Kernel, load
 from ..core.kernel.runnable import Runnable

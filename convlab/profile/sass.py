@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.build import cache
-from ..core.build.cache import Made
+from ..core.builds import cache
+from ..core.builds.cache import Made
 from ..core.errors import BuildError
 from ..core.machine import toolchain
 

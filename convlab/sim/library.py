@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.build import cache
-from ..core.build.cache import Build, Made
-from ..core.build.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
+from ..core.builds import cache
+from ..core.builds.cache import Build, Made
+from ..core.builds.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
 from ..core.errors import BuildError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain

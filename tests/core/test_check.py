@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import convlab
 from convlab import __main__
-from convlab.core.build import build as builds
+from convlab.core.builds import build as builds
 from convlab.core.correctness import check as checking
 from convlab.core.correctness import examine, output, reference
 from convlab.core.correctness.check import check

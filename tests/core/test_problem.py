@@ -193,7 +193,9 @@ def test_is_a_value():
     assert Problem(1, 2, 3, 3, 2, 2, 2, [2], (1,), 1).stride == (2, 2)
 
 
-@pytest.mark.parametrize("module", ["problem/problem", "kernel/catalog", "errors", "problem/format", "arguments"])
+@pytest.mark.parametrize(
+    "module", ["problem/problem", "kernel/catalog", "errors", "problem/format", "arguments"]
+)
 def test_import_needs_the_standard_library_only(module):
     tree = ast.parse((Path(convlab.__file__).parent / "core" / f"{module}.py").read_text())
     for node in tree.body:

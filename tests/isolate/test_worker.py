@@ -28,8 +28,8 @@ import worker_functions as functions
 from torch.nn import functional as F
 
 import convlab
-from convlab.core.build import build as builds
-from convlab.core.build import nvcc
+from convlab.core.builds import build as builds
+from convlab.core.builds import nvcc
 from convlab.core.errors import LaunchError, ProblemError, UnsupportedError, on_page
 from convlab.core.kernel import data
 from convlab.core.kernel.libraries import baseline

@@ -215,7 +215,7 @@ def test_a_measured_choice_is_remembered_until_a_kernel_is_edited(times, own):
         record.write_text(damaged)
         assert convlab.best(SMALL).name == "torch:cpu"
     assert convlab.best(SMALL, measured=True).name == "08_winograd" and times["asked"] == 4
-    convlab.core.build.cache.clear()
+    convlab.core.builds.cache.clear()
     assert convlab.best(SMALL).name == "torch:cpu"
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import convlab
-from convlab.core.build import build as builds
+from convlab.core.builds import build as builds
 from convlab.core.correctness import check as checking
 from convlab.core.correctness import reference
 from convlab.core.correctness.check import check

@@ -22,7 +22,7 @@ from ...isolate import worker
 from ...strict import settings, shapes
 from ...strict.settings import IN_CHUNKS, ONCE, ORDINARY, SETTINGS, SPARSE, Setting, with_relu
 from .. import arguments
-from ..build import build as builds
+from ..builds import build as builds
 from ..defaults import COUNT
 from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, WrongResult
 from ..kernel.kernel import resolve

@@ -21,9 +21,9 @@ from torch import Tensor
 from ... import sim
 from ...isolate import worker
 from .. import arguments as valid
-from ..build import build as builds
-from ..build import nvcc
-from ..build.cache import Build, stamp
+from ..builds import build as builds
+from ..builds import nvcc
+from ..builds.cache import Build, stamp
 from ..errors import CatalogError, ProblemError
 from ..problem.problem import Problem
 from ..problem.problem import problem as named_problem

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import sim
-from ..build.cache import Build
+from ..builds.cache import Build
 from ..errors import LaunchError
 from ..problem.problem import Problem
 from . import abi

@@ -9,7 +9,7 @@ import torch
 from ... import sim
 from ...isolate import worker
 from .. import arguments as valid
-from ..build.build import NO_GPU
+from ..builds.build import NO_GPU
 from ..defaults import ENGINES
 from ..errors import BuildError, ProblemError
 from ..machine import toolchain

@@ -21,8 +21,8 @@ from ..problem.format import FLOAT32, Format, Storage
 from ..problem.problem import Problem
 
 if TYPE_CHECKING:
-    from ..build.build import Build
-    from ..build.nvcc import Said
+    from ..builds.build import Build
+    from ..builds.nvcc import Said
 
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
 Inputs = tuple[Tensor, Tensor, Tensor | None]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from . import cache
-from ..machine import toolchain
-from .cache import (Build, Made)
-from .compile import (Source, compile_library, name_of, plain)
 from ...sim import library as simulated
-from ..kernel.catalog import (KERNEL_DIR, parse_header)
 from ..errors import BuildError
+from ..kernel.catalog import KERNEL_DIR, parse_header
+from ..machine import toolchain
+from . import cache
+from .cache import Build, Made
+from .compile import Source, compile_library, name_of, plain
 
 NO_GPU = (
     'engine="cuda" needs an NVIDIA GPU and a CUDA build of torch, and torch sees none; '
@@ -66,9 +66,15 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
 
     def make(folder: Path) -> Made:
         return compile_library(
-            source, folder, source.for_nvcc.marked + _FOOTER, flags=flags, include=_includes(source),
+            source,
+            folder,
+            source.for_nvcc.marked + _FOOTER,
+            flags=flags,
+            include=_includes(source),
             libraries=["-lcublas"] if _uses_cublas(source) else [],
-            folders=[toolchain.link_dir()], cuda=cuda, entry="conv2d",
+            folders=[toolchain.link_dir()],
+            cuda=cuda,
+            entry="conv2d",
         )
 
     parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
@@ -82,8 +88,15 @@ def device_code(
     (folder / "kernel.cu").write_text(source.for_nvcc.marked)
     nvcc = plain(toolchain.require_cuda().home) / "bin" / "nvcc"
     command = [
-        nvcc, "-cubin", *nvcc_flags(arch), "-Xptxas", "-v", *more,
-        *_defined(defines), *(f"-I{plain(path)}" for path in _includes(source)), "kernel.cu",
+        nvcc,
+        "-cubin",
+        *nvcc_flags(arch),
+        "-Xptxas",
+        "-v",
+        *more,
+        *_defined(defines),
+        *(f"-I{plain(path)}" for path in _includes(source)),
+        "kernel.cu",
     ]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ... import sim
-from . import cache
-from ..machine import toolchain
-from .cache import Made
-from .compile import (Source, name_of, real)
-from .compiler_messages import messages
 from ...sim import Finding
 from ...sim.findings import Place
 from ..kernel.catalog import KERNEL_DIR
+from ..machine import toolchain
 from . import build as builds
+from . import cache
+from .cache import Made
+from .compile import Source, name_of, real
+from .compiler_messages import messages
 
 WARNING = "compiler warning"  # a kind of finding
 # of an SM; a warp takes them by so many

@@ -113,8 +113,10 @@ def _make(name: str, make: Callable[[Path], Made]) -> Build:
     try:
         made = make(folder)
         # one that changed while it was read is never found again
-        read = {str(path): _digest(path) if os.stat(path).st_mtime_ns <= began else str(began)
-                for path in made.read}
+        read = {
+            str(path): _digest(path) if os.stat(path).st_mtime_ns <= began else str(began)
+            for path in made.read
+        }
         searched = _visible(map(str, made.searched), read)
         record = {"library": _digest(made.library), "read": read, "searched": searched}
         made.library.rename(folder / _LIBRARY)

@@ -25,11 +25,11 @@ from types import ModuleType
 import torch
 
 from ..arguments import hint
-from ..kernel.catalog import (KERNEL_DIR, uncommented)
 from ..errors import BuildError
+from ..kernel.catalog import KERNEL_DIR, uncommented
 from ..machine import toolchain
 from .cache import Made
-from .compiler_messages import (Message, messages, quoted)
+from .compiler_messages import Message, messages, quoted
 
 CXX_FLAGS = ["-std=c++17", "-w"]
 # No library of torch's is needed, and none is read: see `_no_libraries`.
@@ -37,8 +37,14 @@ LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
 _OURS = "convlab_"  # begins the name of a library that is not loaded
 # What else decides what compilers do.
 _VARIABLES = (
-    "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CC", "NVCC_PREPEND_FLAGS",
-    "NVCC_APPEND_FLAGS", "NVCC_CCBIN",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "C_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "CC",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_CCBIN",
 )
 _SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/local/cuda")  # the compiler stands for these
 _INCLUDE = re.compile(
@@ -83,8 +89,12 @@ class Source:
     def whole(self) -> str:
         """The text, with each .cu file that it includes in the place of the #include."""
         texts = {f'"{name}"': text.rstrip() for name, text in self.headers().values()}
-        return re.sub(r'^#include ("[^"]+\.cu").*$', lambda said: texts.get(said[1], said[0]),
-                      self.text, flags=re.MULTILINE)
+        return re.sub(
+            r'^#include ("[^"]+\.cu").*$',
+            lambda said: texts.get(said[1], said[0]),
+            self.text,
+            flags=re.MULTILINE,
+        )
 
     @property
     def code(self) -> tuple[str, str]:
@@ -123,9 +133,17 @@ def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KER
 
 
 def compile_library(
-    source: Source, folder: Path, text: str, *, flags: Sequence[str], include: Sequence[Path],
-    libraries: Sequence[str] = (), folders: Sequence[Path] = (), cuda: toolchain.Cuda | None = None,
-    copies: Mapping[Path, Path] | None = None, entry: str | None = None,
+    source: Source,
+    folder: Path,
+    text: str,
+    *,
+    flags: Sequence[str],
+    include: Sequence[Path],
+    libraries: Sequence[str] = (),
+    folders: Sequence[Path] = (),
+    cuda: toolchain.Cuda | None = None,
+    copies: Mapping[Path, Path] | None = None,
+    entry: str | None = None,
 ) -> Made:
     """Compile and link a library, in a folder, without loading it.
 
@@ -146,11 +164,16 @@ def compile_library(
     try:
         cpp_extension.load_inline(
             f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
-            cpp_sources=["" if cuda else text], cuda_sources=[text] if cuda else None,
-            extra_cflags=[] if cuda else flags, extra_cuda_cflags=flags if cuda else None,
-            extra_ldflags=linking, extra_include_paths=[str(plain(path)) for path in include],
-            build_directory=str(plain(folder)), with_cuda=cuda is not None,
-            is_python_module=False, no_implicit_headers=True,
+            cpp_sources=["" if cuda else text],
+            cuda_sources=[text] if cuda else None,
+            extra_cflags=[] if cuda else flags,
+            extra_cuda_cflags=flags if cuda else None,
+            extra_ldflags=linking,
+            extra_include_paths=[str(plain(path)) for path in include],
+            build_directory=str(plain(folder)),
+            with_cuda=cuda is not None,
+            is_python_module=False,
+            no_implicit_headers=True,
         )
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         raise compile_error(source, str(error)) from None
@@ -168,8 +191,11 @@ def compile_library(
         _must_fit(source)
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
-    headers = [(copies or {}).get(path, path) for path in _listed(folder)
-               if path.parent != folder and path not in own]
+    headers = [
+        (copies or {}).get(path, path)
+        for path in _listed(folder)
+        if path.parent != folder and path not in own
+    ]
     system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
     read = [path for path in headers if not str(path).startswith(system)]
     there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
@@ -253,9 +279,12 @@ _SHOWN = 2  # errors
 _CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
 # What a word comes with, where nothing that was included declares it.
 _FROM = {
-    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>", r"__half2?": "<cuda_fp16.h>",
-    "cooperative_groups": "<cooperative_groups.h>", r"__pipeline_\w+": "<cuda_pipeline.h>",
-    r"cublas\w+": "<cublas_v2.h>", r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
+    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>",
+    r"__half2?": "<cuda_fp16.h>",
+    "cooperative_groups": "<cooperative_groups.h>",
+    r"__pipeline_\w+": "<cuda_pipeline.h>",
+    r"cublas\w+": "<cublas_v2.h>",
+    r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
 }
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
