@@ -15,17 +15,17 @@ from ..core import arguments
 from ..core.builds.cache import stamp
 from ..core.errors import CatalogError, LaunchError, ProblemError
 from ..core.kernel import catalog
+from ..core.kernel.call import problem_of_call
+from ..core.kernel.engine import engine_name
 from ..core.kernel.kernel import Kernel, load
 from ..core.kernel.libraries import Baseline, baseline
-from ..core.kernel.engine import engine_name
 from ..core.machine import toolchain
 from ..core.machine.device import describe
 from ..core.problem.format import FLOAT32
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 from ..core.timing.compare import compare
 from ..core.timing.comparison import Comparison
-from . import op
 
 CLASSES = ("fp32", "tf32")  # who will take one is content with those before it
 SIMULATED = "03_smem_tile"  # quickest on the simulator: 5 times plain loops, 01_direct 21 times
@@ -195,7 +195,7 @@ class Auto:
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object, relu: bool = False
     ) -> Tensor:
-        _, problem = op.posed(x, w, bias, *numbers, relu)
+        _, problem = problem_of_call(x, w, bias, *numbers, relu)
         return self.choice(problem)(x, w, bias, *numbers, relu)
 
     def choice(self, problem: Problem) -> Kernel | Baseline:
@@ -216,4 +216,3 @@ class Auto:
 
 
 AUTOS = ("auto", *(f"auto:{name}" for name in CLASSES))
-op.LOADERS |= dict.fromkeys(AUTOS, lambda name, engine: Auto(engine, name.partition(":")[2]))

@@ -10,10 +10,10 @@ from typing import Any
 from ..core.errors import LaunchError
 from ..core.kernel import data
 from ..core.kernel.kernel import Kernel
+from ..core.problem.problem import Problem
 from ..sim.launch import simulated
 from ..sim.simulation import Arena
 from ..sim.trace import Trace
-from ..core.problem.problem import Problem
 
 MACS = 25_000_000  # multiply-adds that are simulated in a moment
 # blocks: of each launch, to see how many there are; of all, that are to run

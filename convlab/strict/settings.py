@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from ..core.correctness.setting import Setting
 from ..core.kernel.runnable import Runnable
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 from .after_others import SHARED_BYTES, AfterOthers
 from .sparse import SPARSE
 from .unusual_data import Denormals, Huge, Integers, Special, Tiny, Zeros

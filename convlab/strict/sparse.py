@@ -17,8 +17,8 @@ from ..core.correctness.setting import Setting
 from ..core.errors import LaunchError, ProblemError
 from ..core.kernel.runnable import Runnable
 from ..core.problem.format import FLOAT32
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 
 _SECONDS = 20.0  # of a run; a kernel that takes longer reads all of x, and nothing is said of it
 _PLANES = ((3, 32800), (1, 46400))  # channels; height and width

@@ -8,8 +8,8 @@ from ..core.correctness.report import Report
 from ..core.correctness.stricter import Trial
 from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 from . import nvcc_report, shapes
 from .settings import IN_CHUNKS, host_problems, settings_for, with_relu
 from .sparse import SPARSE, sparse_problems

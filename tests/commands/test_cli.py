@@ -24,7 +24,7 @@ from convlab.core.correctness import check as checking
 from convlab.core.kernel.catalog import catalog
 from convlab.core.kernel.kernel import tunables
 from convlab.core.machine.device import GPUS
-from convlab.core.problem.problem import PROBLEM_SETS
+from convlab.core.problem.named import PROBLEM_SETS
 from tests.schema import VALIDATOR
 from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
 from tests.suites import FOLDER

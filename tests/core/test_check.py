@@ -25,13 +25,24 @@ from convlab.core.errors import (
     UnsupportedError,
     WrongResult,
 )
+from convlab.core.finding import Finding
 from convlab.core.kernel import shrink_to_fit as fitting
 from convlab.core.kernel.function import Function
 from convlab.core.kernel.runnable import Launch, run
-from convlab.core.kernel.shrink_to_fit import SIM_MACS, SPARE_BYTES, fit
-from convlab.core.problem.problem import Problem, problems
-from convlab.sim import Finding
-from tests.fakes import CPU, FULL, PLAIN, Fake, shifted, spoilt, tf32, wrong_if_strided
+from convlab.core.kernel.shrink_to_fit import SPARE_BYTES, fit
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
+from tests.fakes import (
+    CPU,
+    FULL,
+    PLAIN,
+    CountingEngine,
+    Fake,
+    shifted,
+    spoilt,
+    tf32,
+    wrong_if_strided,
+)
 from tests.schema import VALIDATOR
 
 pytestmark = pytest.mark.pure
@@ -456,19 +467,17 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
 
     def call(function, *arguments, time_limit):
         calls.append((function, arguments, time_limit))
-        kernel = arguments[0]
-        kernel.engine = "sim"
         return function(*pickle.loads(pickle.dumps(arguments)))
 
-    stand_in = SimpleNamespace(call=call, can_cross=lambda *arguments: crosses)
-    monkeypatch.setattr(checking, "worker", stand_in)
+    stand_in = SimpleNamespace(call=call, accepts=lambda *arguments: crosses)
+    monkeypatch.setattr(checking, "runner", lambda: stand_in)
     kernel = Fake()
     crosses = True
     kernel.engine = "cuda"
+    kernel.runs_on = None
     kernel.time_limit = 7.0
     assert check(kernel, PLAIN).ok and calls[0][2] == 7.0
     assert calls[0][0] is examine.examine and calls[0][1][1] == PLAIN
-    kernel.engine = "cuda"
     kernel.isolate = False
     assert check(kernel, PLAIN).ok and len(calls) == 1
     assert check("torch:cpu", PLAIN).ok and len(calls) == 1
@@ -480,7 +489,11 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
 def test_fit_shrinks_for_the_simulator_or_says_how_much_is_needed(monkeypatch):
     big = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
     small, note = fit(big, [Fake()])
-    assert small.macs <= SIM_MACS and "scaled down to" in note and "hours" in note
+    assert (
+        small.macs <= CountingEngine.macs_in_a_second
+        and "scaled down to" in note
+        and "hours" in note
+    )
     assert fit(PLAIN, [Fake()]) == (PLAIN, None)
     monkeypatch.setattr(fitting, "available_bytes", lambda device: 1000)
     with pytest.raises(LaunchError, match=r"needs about .* GB"):

@@ -20,7 +20,7 @@ import torch
 
 from convlab.core.kernel import catalog
 from convlab.core.machine.device import describe
-from convlab.core.problem.problem import problems
+from convlab.core.problem.named import problems
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparisons
 from tests.instruments.pages import between, laid, write_between

@@ -12,6 +12,7 @@ import convlab
 from convlab.core.kernel.function import Function
 from convlab.core.timing import ab as abing
 from convlab.core.timing import ab_timing
+from convlab.isolate.runner import RUNNER
 from convlab.isolate.worker import can_cross
 from tests.fake_times import timed, until
 from tests.fakes import CPU, PLAIN, plain_torch
@@ -27,7 +28,9 @@ def test_what_can_be_sent_to_a_worker():
 def test_isolation_goes_through_the_worker(monkeypatch):
     calls = []
     here = []
-    monkeypatch.setattr(abing.worker, "call", lambda f, *args, **options: calls.append(options))
+    monkeypatch.setattr(
+        RUNNER, "call", lambda f, *args, **options: calls.append(options), raising=False
+    )
     monkeypatch.setattr(ab_timing, "measure_pair", lambda *task: here.append(task))
     kernels = [Function(plain_torch, CPU), convlab.load("01", engine="sim")]
     notes: list[str] = []
@@ -43,13 +46,13 @@ def test_careful_times_in_fresh_processes(monkeypatch):
     stopped = []
     asked = []
     answers = itertools.cycle([timed(1.02).modes, timed(1.024).modes])
-    monkeypatch.setattr(abing.worker, "stop", lambda: stopped.append(1))
+    monkeypatch.setattr(RUNNER, "restart", lambda: stopped.append(1), raising=False)
 
     def call(function, *task, **_):
         asked.append(task[-1])
         return next(answers)
 
-    monkeypatch.setattr(abing.worker, "call", call)
+    monkeypatch.setattr(RUNNER, "call", call, raising=False)
     kernels = [Function(plain_torch, CPU)] * 2
     asking = dataclasses.replace(until(), places=6)
     found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [])

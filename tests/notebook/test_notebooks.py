@@ -37,11 +37,11 @@ import convlab
 from convlab.core.kernel.kernel import Kernel
 from convlab.profile import counting
 from convlab.core.kernel import catalog
-from convlab.core.problem import problem
+from convlab.core.problem import named
 
 counting.MACS = 500_000
 compare.catalog = lambda some=catalog.catalog()[::3]: some
-sets = problem._sets()
+sets = named._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
 Kernel.by_nvcc = lambda kernel: None
 """

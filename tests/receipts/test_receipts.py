@@ -6,13 +6,13 @@ import json
 import re
 
 import pytest
+from convlab.receipts.receipts import History, Receipt, history, load_result
 
 import convlab
 from convlab.__main__ import main
 from convlab.core.errors import ProblemError
 from convlab.core.kernel.provenance import made_of
 from convlab.core.timing.compare import compare
-from convlab.receipts.receipts import History, Receipt, history, load_result
 from tests.fake_times import timed
 from tests.fakes import PLAIN, Fake, shifted
 

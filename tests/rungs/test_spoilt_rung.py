@@ -7,14 +7,14 @@ import re
 import pytest
 
 import convlab
-from convlab.core.builds import build as builds
 from convlab.core.correctness import check as checking
 from convlab.core.correctness.check import check
 from convlab.core.correctness.report import Reports
 from convlab.core.errors import (
     BuildError,
 )
-from convlab.core.problem.problem import problems
+from convlab.core.problem.named import problems
+from convlab.isolate import rehearsal
 from tests.fakes import FULL, PLAIN
 from tests.spoilt import LAST, made
 
@@ -45,10 +45,10 @@ def test_build_that_passes_all_is_known_to_be_good_until_it_is_edited(few, tmp_p
     path = tmp_path / "92_edited.cu"
     path.write_text(made("right").source + f"// {tmp_path}")  # a build of its own
     kernel = convlab.load(path, engine="sim")
-    assert check(kernel, PLAIN).ok and not builds.is_good(kernel.build())
-    assert check(kernel, count=1, progress=False).ok and builds.is_good(kernel.build())
+    assert check(kernel, PLAIN).ok and not rehearsal.is_good(kernel.build())
+    assert check(kernel, count=1, progress=False).ok and rehearsal.is_good(kernel.build())
     path.write_text(path.read_text() + " edited")
-    assert not builds.is_good(kernel.build())
+    assert not rehearsal.is_good(kernel.build())
 
 
 FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"

@@ -9,7 +9,7 @@ import pytest
 import convlab
 from convlab.commands import answers
 from convlab.commands.cli import parser, understood
-from convlab.core.errors import on_page
+from convlab.core.faults import FAULTS
 from tests.instruments import mend
 from tests.schema import VALIDATOR
 from tests.suites import FOLDER, parted
@@ -50,7 +50,7 @@ def test_fault_is_told_with_its_place(told, name):
     finding = next(f for f in report["findings"] if f["error"])
     told_of = "\n".join(report["failures"])
     assert (finding["kind"], finding["array"], finding["index"]) == (kind, array, index)
-    assert finding["try"] == on_page(kind)[1] and finding["text"] in told_of
+    assert finding["try"] == FAULTS[kind].advice and finding["text"] in told_of
     lines = enumerate(path.read_text().splitlines(), 1)
     here = next((number for number, line in lines if "// here" in line), None)
     assert (finding["file"], finding["line"]) == (here and str(path), here)

@@ -10,7 +10,7 @@ from convlab.core.errors import (
     LaunchError,
     WrongResult,
 )
-from convlab.core.problem.problem import problems
+from convlab.core.problem.named import problems
 from convlab.strict import settings
 from tests.fakes import Fake, wrong_if_strided
 

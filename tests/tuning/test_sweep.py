@@ -12,6 +12,7 @@ import convlab
 from convlab.core.errors import ProblemError
 from convlab.core.problem.problem import Problem
 from convlab.core.timing.measure import Timing
+from convlab.isolate.runner import RUNNER
 from convlab.tuning import sweep as sweeping
 from tests.fakes import PLAIN, Fake, dumped
 
@@ -70,7 +71,8 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
         row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
         return SimpleNamespace(frame=pd.DataFrame([row]))
 
-    monkeypatch.setattr(sweeping.worker, "call", call)
+    monkeypatch.setattr(RUNNER, "call", call, raising=False)
+    monkeypatch.setattr(type(kernel), "counts", False)
     monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
     found = sweep("03", {"TILE": [8, 16]})
     assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]

@@ -25,8 +25,9 @@ from ..kernel.runner import IN_PROCESS, Runner, runner
 from ..kernel.shrink_to_fit import fit
 from ..machine import interrupt
 from ..machine.progress import bar as progress_bar
-from ..problem.problem import Problem, members
-from ..problem.problem import problems as named_problems
+from ..problem.named import members
+from ..problem.named import problems as named_problems
+from ..problem.problem import Problem
 from .examine import examine, failed
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting

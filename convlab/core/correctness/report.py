@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from .. import rooms
-from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError, on_page
+from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError
+from ..faults import FAULTS
 from ..finding import Finding
 from ..problem.problem import Problem
 from ..show import charts
@@ -81,7 +82,7 @@ def _outcome(
         "problem": problem and problem.label,
         "dimensions": problem and str(problem),
         "failures": failures,
-        "findings": [plain(found) | {"try": on_page(found.kind)[1]} for found in findings],
+        "findings": [plain(found) | {"try": FAULTS[found.kind].advice} for found in findings],
     }
 
 
@@ -234,7 +235,7 @@ class Report(Result):
         lines += [f"  pattern: {line}" for line in self.patterns]
         fault = next((f.kind for f in self.findings if f.error), None)
         if fault and not any(line.startswith("  try: ") for line in self.failures):
-            lines.append(f"  try: {on_page(fault)[1]}")
+            lines.append(f"  try: {FAULTS[fault].advice}")
         return lines + _warnings([self])
 
     def __bool__(self) -> bool:

@@ -79,7 +79,9 @@ class CudaLaunch(Launch):
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> None:
         super().__init__(kernel, problem, inputs)  # which keeps the memory behind the pointers
-        self._entry = abi.Entry(str(kernel.build().library), abi.integers(problem.variables()))
+        self._entry = abi.EntryPoints(
+            str(kernel.build().library), abi.integers(problem.variables())
+        )
         with torch.cuda.device(inputs[0].device):
             self._allocate(allocate)
             self.prepare_filter()

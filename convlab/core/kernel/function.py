@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...nn import op
 from ..errors import LaunchError
 from ..problem.problem import Problem
+from .call import relu_keyword
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 
@@ -99,7 +99,7 @@ class FunctionLaunch(Launch):
         arguments = (problem.stride, problem.padding, problem.dilation, problem.groups)
         try:
             with torch.no_grad():
-                y = self.runnable.function(*self.inputs, *arguments, **op.asked(problem.relu))
+                y = self.runnable.function(*self.inputs, *arguments, **relu_keyword(problem.relu))
         except Exception as error:
             # the GPU's errors are told apart by whoever runs it
             ours = isinstance(error, (torch.OutOfMemoryError, LaunchError))

@@ -17,16 +17,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...nn import op
 from .. import arguments as valid
 from ..builds.cache import Build, stamp
 from ..builds.compile import Source
 from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
+from ..problem.named import problem as named_problem
 from ..problem.problem import Problem
-from ..problem.problem import problem as named_problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
+from .call import CallableRunnable
 from .data import match, require
 from .engine import engine_named
 from .libraries import baseline
@@ -38,7 +38,7 @@ __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve",
 _header = functools.lru_cache(256)(catalog.parse_header)
 
 
-class Kernel(op.Called):
+class Kernel(CallableRunnable):
     """A CUDA kernel that computes a convolution; made by `load` or `compile`.
 
     Attributes
@@ -274,9 +274,6 @@ def load(
     defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
     options = Options.of(engine, defines, workspace_limit, time_limit, isolate, trace)
     return Kernel(path.stem, path, None, options)
-
-
-op.LOADERS[None] = load
 
 
 def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:

@@ -17,7 +17,8 @@ from ..kernel.runnable import Runnable
 from ..kernel.runner import runner
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import ceilings, describe, floor_seconds
-from ..problem.problem import Problem, members
+from ..problem.named import members
+from ..problem.problem import Problem
 from . import ab_timing
 from .ab_result import AB, ABs
 from .ab_timing import Paired, Until

@@ -23,7 +23,8 @@ from ..kernel.runnable import Runnable, explained
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import Ceilings, ceilings, describe, floor_seconds
 from ..machine.progress import bar as progress_bar
-from ..problem.problem import Problem, members
+from ..problem.named import members
+from ..problem.problem import Problem
 from .ab_result import BELOW, BELOW_WORDS
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
