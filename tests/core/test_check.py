@@ -406,7 +406,7 @@ NAN = math.nan
 WHAT = {"problem": PLAIN}
 HOSTILE = {
     "check": (
-        {"kernel": "01"} | WHAT,
+        {"kernel": "torch:cpu"} | WHAT,
         (
             {"count": -1},
             {"count": "2"},
@@ -419,7 +419,7 @@ HOSTILE = {
         ),
     ),
     "compare": (
-        {"kernels": "01"} | WHAT,
+        {"kernels": "torch:cpu"} | WHAT,
         (
             {"limit_seconds": math.inf},
             {"limit_seconds": "3"},
@@ -431,7 +431,7 @@ HOSTILE = {
         ),
     ),
     "ab": (
-        {"a": "01", "b": "01"} | WHAT,
+        {"a": "torch:cpu", "b": "torch:cpu"} | WHAT,
         (
             {"threshold": NAN},
             {"threshold": True},
