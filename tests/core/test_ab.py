@@ -22,6 +22,7 @@ from torch.nn import functional as F
 import convlab
 from convlab.__main__ import main
 from convlab.core.errors import ConvlabError, LaunchError
+from convlab.core.kernel.cuda import CUDA
 from convlab.core.kernel.function import Function
 from convlab.core.kernel.runnable import empty
 from convlab.core.machine import clock
@@ -707,6 +708,7 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
     kernel = Fake(name="03")
     one_point = sweeping.measure_point
     kernel.engine = "cuda"
+    kernel.runs_on = CUDA
     timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
 
     def call(function, kernel, problem, time_limit, **options):
@@ -715,7 +717,6 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
         return SimpleNamespace(frame=pd.DataFrame([row]))
 
     monkeypatch.setattr(RUNNER, "call", call, raising=False)
-    monkeypatch.setattr(type(kernel), "counts", False)
     monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
     found = sweep("03", {"TILE": [8, 16]})
     assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]

@@ -38,7 +38,7 @@ from convlab.core.problem.problem import Problem
 from convlab.isolate import rehearsal
 from convlab.sim.engine import MACS_IN_A_SECOND
 from convlab.strict import settings
-from tests.fakes import CPU, PLAIN, Fake, shifted, spoilt, tf32
+from tests.fakes import CPU, PLAIN, CountingEngine, Fake, shifted, spoilt, tf32
 from tests.instruments import planted
 from tests.schema import VALIDATOR
 
@@ -118,7 +118,7 @@ PLANTED = {
     "inf": (put((0, 0, 0, 0), math.inf), "got inf"),
     "tf32": (tf32, "fp32 allows"),
     "writes_input": (spoilt(writes_input), "wrote to its input: 1 elements of x"),
-    "moves": (spoilt(moves), "sums by atomics, of which the header is to say `atomics: yes`"),
+    "moves": (spoilt(moves), "sums by atomics, for which the header must say `atomics: yes`"),
     "one_element": (spoilt(one_element), "1 of {total} outputs are wrong"),
     "accumulates": (accumulates, "outputs are wrong"),
     "past_y": (write("y", 1), "outside of y: 1 element changed after its end, 1 past the last"),
@@ -568,17 +568,20 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
         calls.append((function, arguments, time_limit))
         kernel = arguments[0]
         kernel.engine = "sim"
+        kernel.runs_on = CountingEngine()
         return function(*pickle.loads(pickle.dumps(arguments)))
 
-    stand_in = SimpleNamespace(call=call, can_cross=lambda *arguments: crosses)
-    monkeypatch.setattr(checking, "worker", stand_in)
+    stand_in = SimpleNamespace(call=call, accepts=lambda *arguments: crosses)
+    monkeypatch.setattr(checking, "runner", lambda: stand_in)
     kernel = Fake()
     crosses = True
     kernel.engine = "cuda"
+    kernel.runs_on = None
     kernel.time_limit = 7.0
     assert check(kernel, PLAIN).ok and calls[0][2] == 7.0
     assert calls[0][0] is examine.examine and calls[0][1][1] == PLAIN
     kernel.engine = "cuda"
+    kernel.runs_on = None
     kernel.isolate = False
     assert check(kernel, PLAIN).ok and len(calls) == 1
     assert check("torch:cpu", PLAIN).ok and len(calls) == 1
@@ -662,6 +665,7 @@ def gpu() -> torch.device:
 def test_on_a_gpu(gpu):
     kernel = Fake(device=gpu)
     kernel.engine = "cuda"
+    kernel.runs_on = None
     kernel.isolate = False
     with reference.full_precision():
         assert check(kernel, FULL).ok

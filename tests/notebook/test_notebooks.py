@@ -34,7 +34,7 @@ import sys
 
 sys.path.insert(0, "..")
 import convlab
-from convlab.core.kernel.kernel import Kernel
+from convlab.strict import nvcc_report
 from convlab.profile import counting
 from convlab.core.kernel import catalog
 from convlab.core.problem import named
@@ -43,7 +43,7 @@ counting.MACS = 500_000
 compare.catalog = lambda some=catalog.catalog()[::3]: some
 sets = named._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
-Kernel.by_nvcc = lambda kernel: None
+nvcc_report.nvcc_report = lambda kernel: None
 """
 # A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"
