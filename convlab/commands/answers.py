@@ -22,7 +22,7 @@ from ..core.problem.problem import PROBLEM_SETS, problems
 from ..core.show.result import plain, wrapped
 from ..core.timing.ab import ab
 from ..core.timing.compare import compare
-from ..profile.gather import inspect
+from ..profile.inspect_kernel import inspect
 from ..receipts.receipts import history
 from ..strict.settings import ALL, ORDINARY
 from ..tuning.sweep import sweep

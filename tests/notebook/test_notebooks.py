@@ -34,11 +34,11 @@ import sys
 sys.path.insert(0, "..")
 import convlab
 from convlab.core.kernel.kernel import Kernel
-from convlab.profile import counting
+from convlab.profile import sampling
 from convlab.core.kernel import catalog
 from convlab.core.problem import problem
 
-counting.MACS = 500_000
+sampling.MACS = 500_000
 compare.catalog = lambda some=catalog.catalog()[::3]: some
 sets = problem._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
