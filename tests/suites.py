@@ -26,8 +26,8 @@ import pytest
 import torch
 
 import convlab
-from convlab.core.build import build
-from convlab.core.build.compile import Source, compile_error
+from convlab.core.builds import build
+from convlab.core.builds.compile import Source, compile_error
 from convlab.core.kernel.runnable import Launch
 from convlab.core.machine import toolchain
 from convlab.core.problem.problem import Problem

@@ -6,13 +6,12 @@ This needs nvcc for the cubin and nvdisasm for the instructions, but no GPU.
 import functools
 import hashlib
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..core.build import cache, nvcc
-from ..core.build.cache import Made
-from ..core.build.compile import compile_error
+from ..core.builds import cache, nvcc
+from ..core.builds.cache import Made
+from ..core.builds.compile import compile_error
 from ..core.errors import BuildError
 from ..core.kernel.kernel import Kernel
 from ..core.machine import toolchain
@@ -77,7 +76,7 @@ def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
     def disassemble(folder: Path) -> Made:
         (folder / "kernel.cubin").write_bytes(cubin)
         command = [str(nvdisasm), "-gi", "kernel.cubin"]
-        process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        process = toolchain.asked(command, cwd=folder)
         if process.returncode:
             raise BuildError(f"nvdisasm cannot read a cubin: {process.stderr.strip()[:200]}")
         (folder / "kernel.sass").write_text(process.stdout)

@@ -22,7 +22,7 @@ import torch
 from ..core.errors import ConvlabError, LaunchError
 from ..core.kernel.data import inputs
 from ..core.kernel.kernel import Kernel
-from ..core.machine import child, toolchain
+from ..core.machine import child, interrupt, toolchain
 from ..core.problem.problem import Problem
 from .sass import demangled
 
@@ -94,7 +94,8 @@ def profile_each(
         )
     # The other process needs the memory, too.
     torch.cuda.empty_cache()
-    with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
+    prefix = f"convlab-{interrupt.MARK}-ncu-"
+    with interrupt.held(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
         request = Path(folder) / "request"
         request.write_bytes(pickle.dumps((list(calls), time_limit * _SHARE_OF_CALLS)))
         profiled = [sys.executable, "-m", "convlab.profile.ncu", str(request)]

@@ -112,8 +112,8 @@ def simulate(
     """
     if not installed():
         raise LaunchError(NOT_INSTALLED)
-    from ..core.kernel.launch import simulated
-    from ..sim import Arena
+    from ..sim.launch import simulated
+    from ..sim.simulation import Arena
 
     shapes = {"x": problem.x_shape, "w": problem.w_shape}
     if problem.bias:

@@ -24,8 +24,8 @@ import torch
 import convlab
 from convlab import sim
 from convlab.__main__ import main
-from convlab.core.build import build, cache
-from convlab.core.build.compile import exported
+from convlab.core.builds import build, cache
+from convlab.core.builds.compile import exported
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.kernel.kernel import load
 from convlab.core.machine import toolchain

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import convlab
 from convlab.core.errors import ProblemError
-from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
+from convlab.core.problem import named
+from convlab.core.problem.named import PROBLEM_SETS, problem, problems
+from convlab.core.problem.problem import Problem, same_padding
 from tests.drawn import generated
 
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
@@ -193,7 +195,10 @@ def test_is_a_value():
     assert Problem(1, 2, 3, 3, 2, 2, 2, [2], (1,), 1).stride == (2, 2)
 
 
-@pytest.mark.parametrize("module", ["problem/problem", "kernel/catalog", "errors", "problem/format", "arguments"])
+@pytest.mark.parametrize(
+    "module",
+    ["problem/problem", "problem/named", "kernel/catalog", "errors", "problem/format", "arguments"],
+)
 def test_import_needs_the_standard_library_only(module):
     tree = ast.parse((Path(convlab.__file__).parent / "core" / f"{module}.py").read_text())
     for node in tree.body:
@@ -204,7 +209,7 @@ def test_import_needs_the_standard_library_only(module):
 
 
 def test_options_of_a_set_are_its_problems():
-    found, of_set = convlab.core.problem.problem.members("headline bias relu")
+    found, of_set = named.members("headline bias relu")
     assert of_set and [p.name for p in found] == [
         f"{n} bias relu" for n in ("square", "rect", "wide")
     ]

@@ -19,7 +19,7 @@ import torch
 from torch.utils import cpp_extension
 
 from convlab import sim
-from convlab.core.build.compile import ninja_on_path
+from convlab.core.builds.compile import ninja_on_path
 from convlab.core.kernel.kernel import ENGINES, load
 from convlab.core.machine import toolchain
 from convlab.core.machine.device import describe

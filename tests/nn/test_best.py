@@ -21,7 +21,8 @@ from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.kernel.libraries import baseline
 from convlab.core.machine import toolchain
 from convlab.core.machine.device import LIMITS
-from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem, problems
+from convlab.core.problem.named import PROBLEM_SETS, problem, problems
+from convlab.core.problem.problem import Problem
 from convlab.core.timing.comparison import Comparison
 from convlab.nn import choice as module
 from convlab.nn.choice import Auto, candidates, ruled
@@ -215,7 +216,7 @@ def test_a_measured_choice_is_remembered_until_a_kernel_is_edited(times, own):
         record.write_text(damaged)
         assert convlab.best(SMALL).name == "torch:cpu"
     assert convlab.best(SMALL, measured=True).name == "08_winograd" and times["asked"] == 4
-    convlab.core.build.cache.clear()
+    convlab.core.builds.cache.clear()
     assert convlab.best(SMALL).name == "torch:cpu"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import convlab
-from convlab.core.build import build
+from convlab.core.builds import build
 from convlab.core.errors import BuildError
 from convlab.core.kernel import catalog
 from convlab.core.kernel.data import inputs

@@ -274,7 +274,7 @@ def run_bare(folder, compiler, *runner):
     assert "size_t(1) << 40" in types and "size_t(1) << 30" in types
     types = types.replace("size_t(1) << 40", "1 << 28").replace("size_t(1) << 30", "1 << 24")
     (copied / "types.h").write_text(types)
-    flags = ["-std=c++17", "-w", f"-I{sim.INCLUDE}", f"-I{convlab.core.build.build.KERNEL_DIR}"]
+    flags = ["-std=c++17", "-w", f"-I{sim.INCLUDE}", f"-I{convlab.core.builds.build.KERNEL_DIR}"]
     units = {
         "runtime": ["runtime/runtime.cpp", "-O2"],
         "driver": ["driver.cpp"],

@@ -2,27 +2,21 @@
 
 g++ takes a host function in a kernel for any other, knows no limit of constants, and does not count
 registers. So nvcc compiles the device code too, for the architecture that the header states or the
-simulated GPU's; no GPU is needed. What it made is kept, for `why` to look into.
+simulated GPU's; no GPU is needed.
 """
 
 import math
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ... import sim
-from . import cache
-from ..machine import toolchain
-from .cache import Made
-from .compile import (Source, name_of, real)
-from .compiler_messages import messages
-from ...sim import Finding
-from ...sim.findings import Place
-from ..kernel.catalog import KERNEL_DIR
-from . import build as builds
+from ..core.builds.compiler_messages import messages
+from ..core.builds.nvcc import Compiled, compiled
+from ..core.finding import Finding, Place
+from ..core.kernel.runnable import Runnable
+from ..core.machine import toolchain
 
 WARNING = "compiler warning"  # a kind of finding
 # of an SM; a warp takes them by so many
@@ -32,7 +26,6 @@ _NOWHERE = None, None
 _ANY = 1024  # threads of a block
 _MOST = 8  # errors told, and warnings
 _ASSEMBLER = re.compile(r"^ptxas (?:\S+, line \d+; )?(error|warning|fatal) *: (.*)", re.MULTILINE)
-_LIMITS = re.compile(r"\.entry (\w+)\([^{]*?\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
 # Not by `parse_header`: it parses Python, which CPython 3.11 cannot do in two threads (gh-106905).
 _ARCH = re.compile(r"^// ?arch:\s+sm_(\w+)", re.MULTILINE)
 _USED = re.compile(
@@ -41,7 +34,7 @@ _USED = re.compile(
 
 
 @dataclass(frozen=True)
-class Entry:
+class CompiledKernel:
     """A ``__global__`` function as it was compiled."""
 
     symbol: str  # its name as the linker knows it
@@ -51,11 +44,11 @@ class Entry:
     place: Place | tuple[None, None]
 
 
-class Said(NamedTuple):
+class NvccReport(NamedTuple):
     """What nvcc said: errors and warnings, the kernels; why it could not be asked, or nothing."""
 
     findings: tuple[Finding, ...]
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[CompiledKernel, ...] = ()
     note: str = ""
 
     def too_large(self, launched: Mapping[str, int]) -> Iterator[Finding]:
@@ -68,7 +61,7 @@ class Said(NamedTuple):
             if refused and all(refused):
                 yield refused[0]
 
-    def _named(self, name: str) -> list[Entry]:
+    def _named(self, name: str) -> list[CompiledKernel]:
         plain, _, arguments = name.partition("<")
         plain = plain.strip().rpartition(":")[2]
         found = [e for e in self.entries if _holds(e.symbol, plain)] or [*self.entries]
@@ -82,7 +75,7 @@ def _holds(symbol: str, name: str) -> bool:
     return re.search(rf"(?<!\d){len(name)}{name}", symbol) is not None
 
 
-def _refusal(entry: Entry, threads: int) -> Finding | None:
+def _refusal(entry: CompiledKernel, threads: int) -> Finding | None:
     warps = -(-threads // 32)
     each = -(-entry.registers * 32 // _BY) * _BY
     if threads > entry.threads:
@@ -98,50 +91,22 @@ def _refusal(entry: Entry, threads: int) -> Finding | None:
     return Finding("launch configuration", f"nvcc: {text}", file=file, line=line)
 
 
-class Compiled(NamedTuple):
-    """What nvcc made of a source: its exit status, what it printed, `_LIMITS` of the PTX, a cubin."""
+def nvcc_report(kernel: Runnable) -> NvccReport | None:
+    """Let nvcc compile a kernel's device code, or return its earlier report; None without nvcc.
 
-    status: int
-    log: str
-    heads: list[list[str]]
-    cubin: bytes
-
-
-def said(source: Source, defines: Mapping[str, object]) -> Said | None:
-    """Let nvcc compile a kernel, or return what it said before; None where there is none."""
-    if toolchain.cuda() is None:
+    The architecture is the one that the header states, or the simulated GPU's.
+    """
+    if toolchain.cuda() is None or kernel.build() is None:
         return None
+    source = kernel.file
     stated = _ARCH.search(source.text)
-    made = compiled(source, stated[1] if stated else f"{sim.SM}a", defines)
+    architecture = stated[1] if stated else f"{kernel.target[0]}a"
+    output = compiled(source, architecture, kernel.defines)
     texts = {str(path): text for path, (_, text) in source.headers().items()}
-    return _read(made, {source.label: source.text, **texts})
+    return _read(output, {source.label: source.text, **texts})
 
 
-def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compiled:
-    """Let nvcc compile device code for "80" or "90a"; what it made before is found."""
-    headers = source.headers()
-
-    def make(folder: Path) -> Made:
-        done = builds.device_code(source, arch, folder, defines, "--keep")
-        ptx = folder / "kernel.ptx"
-        heads = _LIMITS.findall(ptx.read_text()) if ptx.exists() else []
-        made = b"" if done.returncode else (folder / "kernel.cubin").read_bytes()
-        kept = folder / "made"
-        kept.write_bytes(
-            pickle.dumps((done.returncode, real(done.stdout + done.stderr), heads, made))
-        )
-        # what failed is for this process alone: the text it is of goes with the folder
-        read = (*headers, folder / "kernel.cu") if done.returncode else tuple(headers)
-        return Made(kept, read, (source.folder, KERNEL_DIR))
-
-    parts = [*builds.nvcc_flags(arch), repr(sorted(defines.items()))]
-    parts.append(toolchain.identity(toolchain.require_cuda().nvcc))
-    parts.append(Path(__file__).read_text())  # decides what is kept
-    built = cache.build(name_of(source, f"nvcc_{arch}", parts), make)
-    return Compiled(*pickle.loads(built.library.read_bytes()))
-
-
-def _read(made: Compiled, texts: Mapping[str, str]) -> Said:
+def _read(made: Compiled, texts: Mapping[str, str]) -> NvccReport:
     """Tell the kernel's own errors from what is amiss with nvcc, as where a header is missing."""
     found: dict[Finding, None] = {}
     others = []
@@ -149,30 +114,34 @@ def _read(made: Compiled, texts: Mapping[str, str]) -> Said:
     for file, line, _, kind, text in messages(log):
         file = file if file in texts else str(Path(file).resolve())
         if file in texts and "No such file" not in text:
-            found[_told(kind, text, file, line)] = None
+            found[_finding(kind, text, file, line)] = None
         elif kind == "error":
             others.append(f"{Path(file).name}: {text}")
     for kind, text in _ASSEMBLER.findall(log):
         if kind != "fatal" or "extern" in text:
             symbol = re.search(r"'(\w+)'", text)
             where = _place(symbol and symbol[1], texts)
-            found[_told(kind, text, *(where if symbol or "constant" in text else _NOWHERE))] = None
+            found[_finding(kind, text, *(where if symbol or "constant" in text else _NOWHERE))] = (
+                None
+            )
         else:
             others.append(text)
     wrong = [f for f in found if f.error][:_MOST]
     warned = [f for f in found if not f.error][:_MOST]
     if made.status and not wrong:
         first = (others or log.strip().splitlines() or ["it says nothing"])[0]
-        return Said(tuple(warned), (), f"nvcc did not compile it: {first}")
+        return NvccReport(tuple(warned), (), f"nvcc did not compile it: {first}")
     bounds = {symbol: math.prod(int(n or 1) for n in block) for symbol, *block in made.heads}
     entries = (
-        Entry(symbol, int(registers), bounds.get(symbol, _ANY), int(spilled), _place(symbol, texts))
+        CompiledKernel(
+            symbol, int(registers), bounds.get(symbol, _ANY), int(spilled), _place(symbol, texts)
+        )
         for symbol, spilled, registers in _USED.findall(log)
     )
-    return Said((*wrong, *warned), tuple(entries))
+    return NvccReport((*wrong, *warned), tuple(entries))
 
 
-def _told(kind: str, text: str, file: str | None, line: int | None) -> Finding:
+def _finding(kind: str, text: str, file: str | None, line: int | None) -> Finding:
     error = kind != "warning"
     return Finding("does not build" if error else WARNING, f"nvcc: {text}", error, file, line)
 

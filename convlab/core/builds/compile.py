@@ -21,15 +21,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from ..arguments import hint
-from ..kernel.catalog import (KERNEL_DIR, uncommented)
 from ..errors import BuildError
-from ..machine import toolchain
+from ..kernel.catalog import KERNEL_DIR, uncommented
+from ..machine import child, toolchain
 from .cache import Made
-from .compiler_messages import (Message, messages, quoted)
+from .compiler_messages import Message, messages, quoted
 
 CXX_FLAGS = ["-std=c++17", "-w"]
 # No library of torch's is needed, and none is read: see `_no_libraries`.
@@ -37,8 +38,14 @@ LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
 _OURS = "convlab_"  # begins the name of a library that is not loaded
 # What else decides what compilers do.
 _VARIABLES = (
-    "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CC", "NVCC_PREPEND_FLAGS",
-    "NVCC_APPEND_FLAGS", "NVCC_CCBIN",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "C_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "CC",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_CCBIN",
 )
 _SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/local/cuda")  # the compiler stands for these
 _INCLUDE = re.compile(
@@ -83,8 +90,12 @@ class Source:
     def whole(self) -> str:
         """The text, with each .cu file that it includes in the place of the #include."""
         texts = {f'"{name}"': text.rstrip() for name, text in self.headers().values()}
-        return re.sub(r'^#include ("[^"]+\.cu").*$', lambda said: texts.get(said[1], said[0]),
-                      self.text, flags=re.MULTILINE)
+        return re.sub(
+            r'^#include ("[^"]+\.cu").*$',
+            lambda said: texts.get(said[1], said[0]),
+            self.text,
+            flags=re.MULTILINE,
+        )
 
     @property
     def code(self) -> tuple[str, str]:
@@ -123,9 +134,17 @@ def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KER
 
 
 def compile_library(
-    source: Source, folder: Path, text: str, *, flags: Sequence[str], include: Sequence[Path],
-    libraries: Sequence[str] = (), folders: Sequence[Path] = (), cuda: toolchain.Cuda | None = None,
-    copies: Mapping[Path, Path] | None = None, entry: str | None = None,
+    source: Source,
+    folder: Path,
+    text: str,
+    *,
+    flags: Sequence[str],
+    include: Sequence[Path],
+    libraries: Sequence[str] = (),
+    folders: Sequence[Path] = (),
+    cuda: toolchain.Cuda | None = None,
+    copies: Mapping[Path, Path] | None = None,
+    entry: str | None = None,
 ) -> Made:
     """Compile and link a library, in a folder, without loading it.
 
@@ -146,11 +165,16 @@ def compile_library(
     try:
         cpp_extension.load_inline(
             f"{_OURS}{re.sub(r'[^0-9A-Za-z]', '_', source.name)}_{folder.name[-8:]}",
-            cpp_sources=["" if cuda else text], cuda_sources=[text] if cuda else None,
-            extra_cflags=[] if cuda else flags, extra_cuda_cflags=flags if cuda else None,
-            extra_ldflags=linking, extra_include_paths=[str(plain(path)) for path in include],
-            build_directory=str(plain(folder)), with_cuda=cuda is not None,
-            is_python_module=False, no_implicit_headers=True,
+            cpp_sources=["" if cuda else text],
+            cuda_sources=[text] if cuda else None,
+            extra_cflags=[] if cuda else flags,
+            extra_cuda_cflags=flags if cuda else None,
+            extra_ldflags=linking,
+            extra_include_paths=[str(plain(path)) for path in include],
+            build_directory=str(plain(folder)),
+            with_cuda=cuda is not None,
+            is_python_module=False,
+            no_implicit_headers=True,
         )
     except (RuntimeError, subprocess.SubprocessError) as error:  # the latter: from `c++ --version`
         raise compile_error(source, str(error)) from None
@@ -168,8 +192,11 @@ def compile_library(
         _must_fit(source)
     # nvcc lists what `Source.marked` names too
     own = (Path(os.path.normpath(folder / source.label)), source.path)
-    headers = [(copies or {}).get(path, path) for path in _listed(folder)
-               if path.parent != folder and path not in own]
+    headers = [
+        (copies or {}).get(path, path)
+        for path in _listed(folder)
+        if path.parent != folder and path not in own
+    ]
     system = (*_SYSTEM, f"{cuda.home}/") if cuda else _SYSTEM
     read = [path for path in headers if not str(path).startswith(system)]
     there = [Path(p).absolute() for p in os.environ.get("CPATH", "").split(os.pathsep) if p]
@@ -218,16 +245,31 @@ def _cpp_extension() -> ModuleType:
     builder._import_module_from_library = lambda name, *rest: (
         None if name.startswith(_OURS) else load(name, *rest)
     )
+    ninja = builder._run_ninja_build
+
+    def run_ninja(folder: str, verbose: bool, error_prefix: str, *rest: Any) -> None:
+        if f"'{_OURS}" not in error_prefix:
+            return ninja(folder, verbose, error_prefix, *rest)
+        done = run_compiler([toolchain.find("ninja"), "-v"], Path(folder))
+        if done.returncode:
+            raise RuntimeError(f"{error_prefix}: {done.stdout}{done.stderr}")
+
+    builder._run_ninja_build = run_ninja
     return builder
 
 
 @functools.cache
 def _no_libraries() -> Path:
     """A folder where torch's libraries, which the linker is slow to read, are empty."""
-    folder = toolchain.temporary(str(_links()))
+    folder = toolchain.temporary(_plain_temporary())
     for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"):
         (folder / f"lib{name}.so").write_text("/* a linker script that brings nothing */\n")
     return folder
+
+
+def run_compiler(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a compiler in a folder, where its temporary files go as well; Ctrl-C ends it."""
+    return child.run(command, None, os.environ | {"TMPDIR": str(plain(folder))}, folder)
 
 
 def exported(library: Path) -> set[str]:
@@ -235,14 +277,15 @@ def exported(library: Path) -> set[str]:
     if (nm := toolchain.find("nm")) is None:
         raise BuildError("no nm on PATH, to look into libraries; install binutils, as for g++")
     command = [str(nm), "-D", "--defined-only", "--format=posix", str(library)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = toolchain.asked(command)
+    done.check_returncode()
+    listed = done.stdout
     return {line.split()[0] for line in listed.splitlines()}
 
 
 def _listed(folder: Path) -> list[Path]:
     """The headers that the compiler read, as ninja keeps them."""
-    command = [str(toolchain.find("ninja")), "-t", "deps"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = toolchain.asked([toolchain.find("ninja"), "-t", "deps"], cwd=folder)
     lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
     return [Path(os.path.normpath(folder / real(line))) for line in lines]
 
@@ -253,9 +296,12 @@ _SHOWN = 2  # errors
 _CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
 # What a word comes with, where nothing that was included declares it.
 _FROM = {
-    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>", r"__half2?": "<cuda_fp16.h>",
-    "cooperative_groups": "<cooperative_groups.h>", r"__pipeline_\w+": "<cuda_pipeline.h>",
-    r"cublas\w+": "<cublas_v2.h>", r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
+    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>",
+    r"__half2?": "<cuda_fp16.h>",
+    "cooperative_groups": "<cooperative_groups.h>",
+    r"__pipeline_\w+": "<cuda_pipeline.h>",
+    r"cublas\w+": "<cublas_v2.h>",
+    r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
 }
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
@@ -314,6 +360,7 @@ def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=,./-]*")
+_LINKS = "convlab-links-"
 _linked: dict[str, str] = {}  # what each link stands for
 
 
@@ -342,17 +389,22 @@ def real(text: str) -> str:
 
 def unlinked(file: str) -> str:
     """The file that a library's debug information names, perhaps through a link to its folder."""
-    if not Path(file).is_relative_to(_links()):
+    if f"/{_LINKS}" not in file or not Path(file).is_relative_to(_links()):
         return file
     found = Path(os.path.realpath(file))
     return found.name if found.is_relative_to(_links()) else str(found)  # of a folder that is gone
 
 
+def _plain_temporary() -> str:
+    """The folder of temporary files, or another one where every tool could not read its name."""
+    found = tempfile.gettempdir()
+    return found if _PLAIN.fullmatch(found) else "/tmp"
+
+
 @functools.cache
 def _links() -> Path:
     """Where links are: the same for all processes of a user, as libraries that are kept name them."""
-    found = tempfile.gettempdir()
-    folder = Path(found if _PLAIN.fullmatch(found) else "/tmp") / f"convlab-links-{os.getuid()}"
+    folder = Path(_plain_temporary()) / f"{_LINKS}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():  # another's, who could change where links lead
         return toolchain.temporary(str(folder.parent))
