@@ -14,7 +14,9 @@ import pandas as pd
 
 from ..core import arguments
 from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
+from ..core.kernel import catalog
 from ..core.kernel.kernel import ENGINES, Kernel, load
+from ..core.kernel.options import Options, parse_tunables
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
@@ -78,7 +80,7 @@ def inspect(
     inspections = []
     unsupported = []
     for member in problems:
-        why = kernel.unsupported(member)
+        why = _unsupported(kernel, member, gpu, engine)
         if why is None:
             inspections.append(_inspect(kernel, member, gpu, engine))
         else:
@@ -97,7 +99,23 @@ def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:
     name = str(arguments.path(kernel, "kernel"))
     if ":" in name:
         raise ProblemError(_not_a_file(name))
+    if _only_compiles(engine):
+        stem, _, tunables = name.partition("@")
+        path = catalog.find(stem).resolve()
+        return Kernel(path.stem, path, None, Options("cuda", parse_tunables(tunables)))
     return load(kernel, engine=engine)
+
+
+def _only_compiles(engine: str) -> bool:
+    """Return whether nothing here can run a kernel; nvcc may still compile it."""
+    return engine == "auto" and not sampling.installed() and describe() is None
+
+
+def _unsupported(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> str | None:
+    """Return why a kernel does not support a problem; None if it does."""
+    if _only_compiles(engine):
+        return kernel.header.unsupported(problem, gpu.sm, gpu.limits.shared_optin_bytes)
+    return kernel.unsupported(problem)
 
 
 def _not_a_file(name: str) -> str:
@@ -121,7 +139,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
     if has_gpu and (counts or not simulates):
         measured = _measure(kernel.on("cuda"), problem, notes)
     elif measures and not has_gpu:
-        notes.append("not measured: there is no GPU here; all numbers are simulated or predicted")
+        notes.append("not measured: there is no GPU here")
     launched: list[LaunchedFunction] = []
     lines = pd.DataFrame()
     if counts:

@@ -27,15 +27,9 @@ from convlab import load, problem
 from convlab.core.errors import ConvlabError
 from convlab.core.kernel import catalog
 from convlab.core.machine import device
-<<<<<<< HEAD
 from convlab.profile import disassembly, ncu, sampling
 from convlab.profile.launched_functions import launched_functions
-from convlab.sim import Trace
-=======
-from convlab.profile import counting, flow, ncu
-from convlab.profile import gather as explain
 from convlab.sim.trace import Trace
->>>>>>> main
 from tests.instruments import merging
 from tests.instruments.tables import write_between
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import subprocess
+import sys
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
@@ -461,6 +462,24 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     assert any(note.startswith("not simulated") and "out of bounds" in note for note in found.notes)
     assert found.measured is None and found.predicted is None
     assert "wild" in str(found) and found.plot()
+
+
+def test_without_the_simulator_there_is_still_the_machine_code(monkeypatch) -> None:
+    """The room ``sim`` is not imported, and its absence is a note."""
+    simulated = convlab.load("01", engine="sim")
+    monkeypatch.setattr(sampling, "installed", lambda: False)
+    for name in ("launch", "simulation"):
+        monkeypatch.setitem(sys.modules, f"convlab.sim.{name}", None)
+    found = convlab.inspect("03_smem_tile@TILE=8", SMALL, gpu="A100")
+    assert "not counted: the simulator room is not installed" in found.notes
+    assert any(note.startswith("no prediction") for note in found.notes)
+    assert found.kernel == "03_smem_tile@TILE=8" and found.predicted is None
+    assert "03_smem_tile" in str(found) and found.plot() and found.costly().empty
+    with pytest.raises(LaunchError, match="not installed"):
+        sampling.count(simulated, convlab.problem(SMALL))
+    if any(note.startswith("no registers") for note in found.notes):
+        pytest.skip("needs nvcc and nvdisasm")
+    assert list(found.static["function"]) == ["conv2d_smem_tile"] and len(found.sass)
 
 
 def test_blocks_that_are_too_long_to_sample_are_said_so_within_the_kernels_own_limit(
