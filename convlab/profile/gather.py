@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..core import arguments
 from ..core.builds import nvcc
-from ..core.builds.compile import compile_error
+from ..core.builds.compile_error import compile_error
 from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..core.kernel.kernel import ENGINES, Kernel, load
 from ..core.kernel.runnable import Runnable

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.builds import cache
-from ..core.builds.cache import Made
+from ..core.builds.cache import BuildOutput, Key
 from ..core.errors import BuildError
 from ..core.machine import toolchain
 
@@ -250,17 +250,18 @@ def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
             "no nvdisasm: `pip install -r requirements.txt` brings it, as does a CUDA toolkit"
         )
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> BuildOutput:
         (folder / "kernel.cubin").write_bytes(cubin)
         command = [str(nvdisasm), "-gi", "kernel.cubin"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"nvdisasm cannot read a cubin: {done.stderr.strip()[:200]}")
         (folder / "kernel.sass").write_text(done.stdout)
-        return Made(folder / "kernel.sass", (), ())
+        return BuildOutput(folder / "kernel.sass")
 
     digest = hashlib.sha256(cubin + toolchain.identity(nvdisasm).encode()).hexdigest()
-    made = cache.build(f"{Path(label).stem[:80]}-sass-{digest[:16]}", make)
+    key = Key(f"{Path(label).stem[:80]}-sass-{digest[:16]}")
+    made = cache.build(lambda: key, make)
     return resources(log, parse(made.library.read_text(), label))
 
 

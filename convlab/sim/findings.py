@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.builds.compile import unlinked
+from ..core.builds.plain_paths import unlinked
 from ..core.machine import toolchain
 
 INCLUDE = Path(__file__).parent / "include"

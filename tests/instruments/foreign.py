@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from convlab import sim
-from convlab.core.builds.compile import Source
+from convlab.core.builds.source import Source
 from convlab.core.errors import BuildError, LaunchError
 
 # main by another name, called with any of its signatures; who leaves it by exit() has ended, too.

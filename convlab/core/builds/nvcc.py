@@ -16,13 +16,14 @@ from typing import NamedTuple
 from ... import sim
 from ...sim import Finding
 from ...sim.findings import Place
-from ..kernel.catalog import KERNEL_DIR
 from ..machine import toolchain
 from . import build as builds
 from . import cache
-from .cache import Made
-from .compile import Source, name_of, real
+from .cache import BuildOutput, Key
 from .compiler_messages import messages
+from .key import key_of
+from .plain_paths import real
+from .source import Source
 
 WARNING = "compiler warning"  # a kind of finding
 # of an SM; a warp takes them by so many
@@ -119,9 +120,8 @@ def said(source: Source, defines: Mapping[str, object]) -> Said | None:
 
 def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compiled:
     """Let nvcc compile device code for "80" or "90a"; what it made before is found."""
-    headers = source.headers()
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> BuildOutput:
         done = builds.device_code(source, arch, folder, defines, "--keep")
         ptx = folder / "kernel.ptx"
         heads = _LIMITS.findall(ptx.read_text()) if ptx.exists() else []
@@ -130,14 +130,17 @@ def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compil
         kept.write_bytes(
             pickle.dumps((done.returncode, real(done.stdout + done.stderr), heads, made))
         )
-        # what failed is for this process alone: the text it is of goes with the folder
-        read = (*headers, folder / "kernel.cu") if done.returncode else tuple(headers)
-        return Made(kept, read, (source.folder, KERNEL_DIR))
+        # A failure is kept for this process alone: nvcc itself may be broken.
+        return BuildOutput(kept, lasting=done.returncode == 0)
 
     parts = [*builds.nvcc_flags(arch), repr(sorted(defines.items()))]
     parts.append(toolchain.identity(toolchain.require_cuda().nvcc))
     parts.append(Path(__file__).read_text())  # decides what is kept
-    built = cache.build(name_of(source, f"nvcc_{arch}", parts), make)
+
+    def find_key() -> Key:
+        return key_of(source, f"nvcc_{arch}", parts)
+
+    built = cache.build(find_key, make)
     return Compiled(*pickle.loads(built.library.read_bytes()))
 
 
