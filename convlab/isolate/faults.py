@@ -11,10 +11,10 @@ from typing import Any
 
 from ..core.errors import ConvlabError, LaunchError
 from ..core.faults import FAULTS
+from ..core.finding import Finding
 from ..core.kernel import data
 from ..core.kernel.runnable import Runnable
 from ..core.problem.problem import Problem
-from ..sim import Finding
 
 EXPLAIN_MACS = 2_000_000  # what a problem is scaled down to where a line is looked for
 _SIMULATOR_SECONDS = 6.0

@@ -21,8 +21,8 @@ from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..core.problem.named import members
 from ..core.problem.problem import Problem
-from ..core.timing.compare import reason
 from ..core.timing.measure import measure
+from ..core.timing.sides import reason
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint
 from .counting import count

@@ -3,14 +3,14 @@
 import functools
 import platform
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.builds import cache
+from ..core.builds.build import CUBLAS_DECLARATIONS
 from ..core.builds.cache import Build, BuildOutput, Key
-from ..core.builds.compile import CXX_FLAGS, Compilation, compile_library
+from ..core.builds.compile import CXX_FLAGS, Compilation, compile_library, run_compiler
 from ..core.builds.compile_error import compile_error
 from ..core.builds.key import key_of, name_of
 from ..core.builds.plain_paths import plain
@@ -21,6 +21,8 @@ from ..core.machine import toolchain
 from .findings import INCLUDE
 from .rewrite import rewrite
 
+# Where kernels find what stands for CUDA's headers.
+_HEADERS = (INCLUDE, CUBLAS_DECLARATIONS)
 RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 _EITHER = [
     *CXX_FLAGS,
@@ -95,7 +97,7 @@ def build(
             '#include "first.h"\n' + written.marked,
             # "cuda.h" is the one next to the source, if there is one
             flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
-            include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
+            include=[*_HEADERS, *(homes if copies else []), source.folder, KERNEL_DIR],
             libraries=[linked],
             entry=entry,
         )
@@ -104,13 +106,15 @@ def build(
         except BuildError as error:
             if not _NO_CUDA_HEADER.search(str(error)):
                 raise
-            known = ", ".join(sorted(path.name for path in INCLUDE.glob("[cv]*.h")))
+            known = ", ".join(
+                sorted(path.name for folder in _HEADERS for path in folder.glob("[cv]*.h"))
+            )
             note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
             text, full_log, path = str(error).rpartition("\nfull log: ")
             raise BuildError(f"{text}\n{note}{full_log}{path}", error.places) from None
 
     def find_key() -> Key:
-        return key_of(source, "sim", [*flags, toolchain.identity(gcc), linked], [INCLUDE])
+        return key_of(source, "sim", [*flags, toolchain.identity(gcc), linked], _HEADERS)
 
     built = cache.build(find_key, make)
     return replace(built, flags=tuple(flags))
@@ -152,13 +156,13 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
         made = folder / "first.h.gch"
         text.write_text(_FIRST)
         command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_compiler(command, folder)
         if done.returncode:
             raise compile_error(source, done.stderr, "the simulator's headers")
         return BuildOutput(made)
 
     def find_key() -> Key:
-        return key_of(source, "headers", [*flags, toolchain.identity(gcc)], [INCLUDE])
+        return key_of(source, "headers", [*flags, toolchain.identity(gcc)], _HEADERS)
 
     source = Source(_FIRST, "simulator")
     return cache.build(find_key, make)
@@ -174,7 +178,7 @@ def runtime() -> Path:
             source,
             source.marked,
             flags=_RUNTIME_FLAGS,
-            include=[INCLUDE, RUNTIME.parent],
+            include=[*_HEADERS, RUNTIME.parent],
             libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
         )
         return compile_library(compilation, folder)
@@ -192,7 +196,8 @@ def _runtime_source() -> Source:
 @functools.cache
 def _runtime_files() -> list[Path]:
     """The files that decide what the runtime is, and what kernels become (``rewrite.py``)."""
-    headers = sorted([*INCLUDE.rglob("*.h"), *RUNTIME.parent.glob("*.h")])
+    folders = [*_HEADERS, RUNTIME.parent]
+    headers = sorted(path for folder in folders for path in folder.rglob("*.h"))
     return [RUNTIME, Path(__file__).with_name("rewrite.py"), *headers]
 
 

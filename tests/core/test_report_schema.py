@@ -14,11 +14,9 @@ from convlab.commands import answers
 from convlab.commands.cli import parser, understood
 from convlab.core.faults import FAULTS
 from tests.instruments import mend
+from tests.schema import SCHEMA, VALIDATOR
 from tests.suites import FOLDER, parted
 
-RIGHT = Path(convlab.__file__).parent / "core" / "correctness"
-SCHEMA = json.loads((RIGHT / "report.schema.json").read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 pytestmark = pytest.mark.xdist_group("report schema")  # the reports are made once
 PROBLEM = "N1 C2 H5 W9 K2 R2 S3 s1x2 p0 d1 g1"  # 32 outputs, 16 of each channel
 PLACES = {"header": "", "device": "if (t < end) y[t] = 1;", "host": "", "launch": "32, 0"}

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -21,13 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..machine import toolchain
+from ..machine import interrupt, toolchain
 
 # Builds together may take this many bytes; then the oldest are removed.
 LIMIT_BYTES = 2 << 30
 _LIBRARY = "kernel.so"
 _RECORD = "made.json"
-_UNFINISHED = "unfinished-"
 # Seconds for which a build, or an unfinished one, is left alone.
 _YOUNG = 3600.0
 
@@ -83,7 +81,7 @@ def build(find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]) -> B
     while True:
         key = find_key()
         # Threads of one process wait for each other; processes need not.
-        with _locks[key.name]:
+        with interrupt.held(), _locks[key.name]:
             seen, found = _known.get(key.name, (None, None))
             if found is not None and seen == stamp([found.library]):
                 return replace(found, watched=(found.library, *key.watched))
@@ -131,7 +129,7 @@ def _make(
     root = toolchain.cache_dir()
     _tidy(root)
     started = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
+    folder = toolchain.unfinished(root)
     try:
         output = make(folder)
         if find_key().name != key.name:
@@ -143,7 +141,7 @@ def _make(
         name = key.name
         if not output.lasting:
             # No other process finds it under this name.
-            name += "-" + folder.name.removeprefix(_UNFINISHED)
+            name += "-" + folder.name.removeprefix(toolchain.UNFINISHED)
         # If another process was quicker, the folder is there, and its build is as good.
         with contextlib.suppress(OSError):
             folder.rename(root / name)
@@ -191,7 +189,7 @@ def clear() -> int:
     root = toolchain.cache_dir()
     builds = contents()
     names = [*(build.name for build in builds), "logs", "best"]
-    for folder in [*map(root.joinpath, names), *root.glob(f"{_UNFINISHED}*")]:
+    for folder in [*map(root.joinpath, names), *root.glob(f"{toolchain.UNFINISHED}*")]:
         shutil.rmtree(folder, ignore_errors=True)
     return sum(build.bytes for build in builds)
 
@@ -201,7 +199,7 @@ def clear() -> int:
 def _tidy(root: Path) -> None:
     """Remove what killed builds left an hour ago, and the oldest builds beyond `LIMIT_BYTES`."""
     now = time.time()
-    for folder in root.glob(f"{_UNFINISHED}*"):
+    for folder in root.glob(f"{toolchain.UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if now - folder.stat().st_mtime > _YOUNG:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -16,15 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from ..errors import BuildError
 from ..kernel.catalog import uncommented
-from ..machine import toolchain
+from ..machine import child, toolchain
 from .cache import BuildOutput
 from .compile_error import compile_error
-from .plain_paths import links, plain, shell_quoted
+from .plain_paths import plain, plain_temporary, shell_quoted
 from .source import Source
 
 CXX_FLAGS = ["-std=c++17", "-w"]
@@ -164,16 +165,31 @@ def _cpp_extension() -> ModuleType:
         return None if name.startswith(_OURS) else load(name, *rest)
 
     builder._import_module_from_library = load_foreign
+    ninja = builder._run_ninja_build
+
+    def run_ninja(folder: str, verbose: bool, error_prefix: str, *rest: Any) -> None:
+        if f"'{_OURS}" not in error_prefix:
+            return ninja(folder, verbose, error_prefix, *rest)
+        done = run_compiler([toolchain.find("ninja"), "-v"], Path(folder))
+        if done.returncode:
+            raise RuntimeError(f"{error_prefix}: {done.stdout}{done.stderr}")
+
+    builder._run_ninja_build = run_ninja
     return builder
 
 
 @functools.cache
 def _no_libraries() -> Path:
     """Return a folder of empty files for torch's libraries, which the linker is slow to read."""
-    folder = toolchain.temporary(str(links()))
+    folder = toolchain.temporary(plain_temporary())
     for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"):
         (folder / f"lib{name}.so").write_text("/* a linker script that brings nothing */\n")
     return folder
+
+
+def run_compiler(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a compiler in a folder, where its temporary files go as well; Ctrl-C ends it."""
+    return child.run(command, None, os.environ | {"TMPDIR": str(plain(folder))}, folder)
 
 
 def exported(library: Path) -> set[str]:
@@ -182,5 +198,6 @@ def exported(library: Path) -> set[str]:
     if nm is None:
         raise BuildError("no nm on PATH, to look into libraries; install binutils, as for g++")
     command = [str(nm), "-D", "--defined-only", "--format=posix", str(library)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {line.split()[0] for line in listed.splitlines()}
+    done = toolchain.asked(command)
+    done.check_returncode()
+    return {line.split()[0] for line in done.stdout.splitlines()}

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..machine import toolchain
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=,./-]*")
+_LINKS = "convlab-links-"
 # The path that each link of this process stands for.
 _linked: dict[str, str] = {}
 
@@ -26,7 +27,7 @@ def plain(path: Path) -> Path:
     """Return the path, or a link to it if a shell, ninja or nvcc would misread it."""
     if _PLAIN.fullmatch(str(path)):
         return path
-    link = links() / hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    link = _links() / hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     with contextlib.suppress(FileExistsError):
         link.symlink_to(path)
     _linked[str(link)] = str(path)
@@ -42,23 +43,27 @@ def real(text: str) -> str:
 
 def unlinked(file: str) -> str:
     """Return the file that a library's debug information names, perhaps through a link."""
-    if not Path(file).is_relative_to(links()):
+    if f"/{_LINKS}" not in file or not Path(file).is_relative_to(_links()):
         return file
     target = Path(os.path.realpath(file))
     # If the linked folder is gone, the link leads nowhere, and the name alone is left.
-    return target.name if target.is_relative_to(links()) else str(target)
+    return target.name if target.is_relative_to(_links()) else str(target)
+
+
+def plain_temporary() -> str:
+    """Return the folder of temporary files, or /tmp if some tool could not read its name."""
+    folder = tempfile.gettempdir()
+    return folder if _PLAIN.fullmatch(folder) else "/tmp"
 
 
 @functools.cache
-def links() -> Path:
+def _links() -> Path:
     """Return the folder of links: the same in all processes of a user, as kept libraries name it."""
-    temporary = tempfile.gettempdir()
-    parent = Path(temporary if _PLAIN.fullmatch(temporary) else "/tmp")
-    folder = parent / f"convlab-links-{os.getuid()}"
+    folder = Path(plain_temporary()) / f"{_LINKS}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():
         # Another user's folder: its owner could change where links lead.
-        return toolchain.temporary(str(parent))
+        return toolchain.temporary(str(folder.parent))
     for link in folder.iterdir():
         if not link.exists() and time.time() - link.lstat().st_mtime > 3600:
             link.unlink(missing_ok=True)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...sim import Finding
-from ...strict.shapes import across
+from .. import rooms
 from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError
 from ..faults import FAULTS
+from ..finding import Finding
 from ..problem.problem import Problem
 from ..show import charts
 from ..show.plot import Chart
@@ -44,7 +44,7 @@ def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
     return sum(int((counters or {}).get(part, 0)) for part in parts) or None  # 0: not traced
 
 
-def found_in(error: ConvlabError) -> tuple[Finding, ...]:
+def findings_of(error: ConvlabError) -> tuple[Finding, ...]:
     """Return what an error says of a kernel as data: one mistake at least."""
     kind = getattr(error, "kind", "") or "refused"
     places = getattr(error, "places", ())
@@ -61,7 +61,7 @@ def found_in(error: ConvlabError) -> tuple[Finding, ...]:
 def unrun(kernel: str, error: BuildError | LaunchError | UnsupportedError) -> dict[str, Any]:
     """Return, as JSON has it, what stands for a kernel's report where an error ended the check."""
     verdict = "failed" if isinstance(error, LaunchError) else error.kind
-    return plain(_outcome(kernel, verdict, error.problem, [str(error)], found_in(error)))
+    return plain(_outcome(kernel, verdict, error.problem, [str(error)], findings_of(error)))
 
 
 def _outcome(
@@ -309,6 +309,9 @@ class Reports(Result):
             for text, many in told.most_common(3)
             if 3 * many >= len(wrong) > 1
         ]
+        across = rooms.provided("patterns", "of_problems")
+        if across is None:
+            return again
         return across([(r.problem, r.ok) for r in self if not r.setting], self.tried) + again
 
     frame = property(lambda self: pd.DataFrame([report.cells for report in self]))

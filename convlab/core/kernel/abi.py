@@ -6,7 +6,7 @@ simulator's process and compute-sanitizer's use it, and have neither torch nor c
 
 import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # The integers of ConvProblem, in its order.
@@ -28,6 +28,11 @@ _SIGNATURES = {
     "conv2d_prepare": (ctypes.c_char_p, [_POINTER] * 4),
     "convlab_launch_error": (ctypes.c_char_p, []),
 }
+
+
+def integers(variables: Mapping[str, int]) -> list[int]:
+    """Return the members of ConvProblem in their order, of `Problem.variables()`."""
+    return [variables[field] for field in FIELDS]
 
 
 class EntryPoints:
