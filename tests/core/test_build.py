@@ -280,11 +280,11 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def built(name: str) -> cache.Build:
     """A build that takes no compiler."""
 
-    def make(folder: Path) -> cache.Made:
+    def make(folder: Path) -> cache.BuildOutput:
         (folder / "any.so").write_bytes(bytes(range(256)) * 80)
-        return cache.Made(folder / "any.so", (), ())
+        return cache.BuildOutput(folder / "any.so")
 
-    return cache.build(name, make)
+    return cache.build(lambda: cache.Key(name), make)
 
 
 @pytest.mark.parametrize(("what", "kind"), DAMAGED, ids=" ".join)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..builds.cache import Build
-from ..builds.compile import Source
+from ..builds.source import Source
 from ..errors import ConvlabError, LaunchError, UnsupportedError
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
