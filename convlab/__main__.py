@@ -1,21 +1,23 @@
 """The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed."""
 
-import atexit
 import contextlib
 import json
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from .core import rooms
+try:
+    from .commands import cli
+    from .commands.supervise import supervise
+except ModuleNotFoundError as error:
+    if error.name != "convlab.commands":
+        raise
+    sys.exit("convlab: the commands are in convlab/commands, which was deleted")
 from .core.arguments import reason
 from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
-from .core.machine import child
-from .core.machine.child_process import adopt
 from .core.machine.progress import Lines
 
 # The exit statuses: `commands.cli.STATUS` explains them.
@@ -23,32 +25,16 @@ RIGHT = 0
 WRONG = 1
 USAGE = 2
 DECLINED = 3
-INTERRUPTED = 130
 
 
 def command() -> NoReturn:
-    """What a shell starts: `main`, which Ctrl-C ends with all that runs; another, at once."""
-    adopt()  # what an interrupted compiler leaves behind, to end it too
-
-    def interrupt(*_: object) -> NoReturn:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    status = main()
-    if status == INTERRUPTED:
-        child.quit()
-        atexit._run_exitfuncs()
-        os._exit(status)  # the rest of Python's end takes as long as half its start
-    sys.exit(status)
+    """What a shell starts: `main`, in a process that Ctrl-C ends with all that it started."""
+    supervise()
+    sys.exit(main())
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    cli = rooms.provided("command_line", "cli")
-    if cli is None:
-        print("convlab: the commands are in convlab/commands, which was deleted", file=sys.stderr)
-        return USAGE
     words = sys.argv[1:] if argv is None else argv
     installed = Path(sys.argv[0]).name == "convlab"
     parser = cli.build_parser(program="convlab" if installed else "python -m convlab")
@@ -95,9 +81,6 @@ def main(argv: list[str] | None = None) -> int:
             status = _error_status(error)
             document["error"] = _error_text(error)
             print(f"convlab: {document['error']}", file=sys.stderr)
-        except KeyboardInterrupt:
-            print("convlab: interrupted", file=sys.stderr)
-            return INTERRUPTED
         if arguments.json:
             print(json.dumps(document, indent=1), file=out)
     return status

@@ -2,14 +2,13 @@
 
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from ..core import rooms
 from ..core.correctness.check import check
 from ..core.correctness.examine import failed
 from ..core.correctness.report import Report, Reports
+from ..core.correctness.setting import ORDINARY
+from ..core.correctness.stricter import settings
 from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
 
@@ -54,18 +53,13 @@ def _report(kernel: Runnable, arguments: Namespace) -> Report | Reports:
     except LaunchError as error:
         if error.problem is None or error.kind == "too little workspace":
             raise
-        chosen = [setting for setting in _settings() if setting.name == arguments.setting]
-        return failed(kernel, error.problem, error, *chosen)
+        setting = settings().get(arguments.setting, ORDINARY)
+        return failed(kernel, error.problem, error, setting)
 
 
 def _setting_named(description: str) -> str:
     """Return the name, as ``--setting`` takes it, of the setting that a report describes."""
-    for setting in _settings():
+    for setting in settings().values():
         if setting.words == description:
             return setting.name
     return ""
-
-
-def _settings() -> Sequence[Any]:
-    """Return the settings of the default check; none without the room strict."""
-    return rooms.provided("settings", "all") or ()

@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..commands.cli import Parser
 from ..commands.lookup import problem_names
-from ..core import rooms
+from ..core.correctness.stricter import settings
 from ..core.defaults import BASELINES
 from ..core.errors import ConvlabError
 from ..core.kernel import catalog
@@ -97,7 +97,7 @@ def _values(option: Action, variables: Mapping[str, Any]) -> list[str]:
     if option.dest == "problem":
         return [*_names_of(Problem, variables), *problem_names()]
     if option.dest == "setting":
-        return [setting.name for setting in rooms.provided("settings", "all") or ()]
+        return list(settings())
     return []
 
 

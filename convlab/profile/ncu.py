@@ -22,7 +22,7 @@ import torch
 from ..core.errors import ConvlabError, LaunchError
 from ..core.kernel.data import inputs
 from ..core.kernel.kernel import Kernel
-from ..core.machine import child, toolchain
+from ..core.machine import child, interrupt, toolchain
 from ..core.problem.problem import Problem
 from .sass import demangled
 
@@ -71,7 +71,8 @@ def profile_each(
             "no ncu here (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
         )
     torch.cuda.empty_cache()  # the other process needs the memory, too
-    with tempfile.TemporaryDirectory(prefix="convlab-ncu-") as folder:
+    prefix = f"convlab-{interrupt.MARK}-ncu-"
+    with interrupt.held(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
         asked = Path(folder) / "asked"
         asked.write_bytes(pickle.dumps((list(calls), time_limit * 2 / 3)))
         command = [

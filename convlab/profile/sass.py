@@ -10,7 +10,6 @@ import ctypes
 import functools
 import hashlib
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -253,7 +252,7 @@ def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
     def make(folder: Path) -> Made:
         (folder / "kernel.cubin").write_bytes(cubin)
         command = [str(nvdisasm), "-gi", "kernel.cubin"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        done = toolchain.asked(command, cwd=folder)
         if done.returncode:
             raise BuildError(f"nvdisasm cannot read a cubin: {done.stderr.strip()[:200]}")
         (folder / "kernel.sass").write_text(done.stdout)

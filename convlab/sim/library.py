@@ -3,14 +3,22 @@
 import functools
 import platform
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.builds import cache
+from ..core.builds.build import CUBLAS_DECLARATIONS
 from ..core.builds.cache import Build, Made
-from ..core.builds.compile import CXX_FLAGS, Source, compile_error, compile_library, name_of, plain
+from ..core.builds.compile import (
+    CXX_FLAGS,
+    Source,
+    compile_error,
+    compile_library,
+    name_of,
+    plain,
+    run_compiler,
+)
 from ..core.errors import BuildError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain
@@ -93,7 +101,13 @@ def build(
                 '#include "first.h"\n' + written.marked,
                 # "cuda.h" is the one beside the source, where there is one
                 flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
-                include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
+                include=[
+                    INCLUDE,
+                    CUBLAS_DECLARATIONS,
+                    *(homes if copies else []),
+                    source.folder,
+                    KERNEL_DIR,
+                ],
                 libraries=[linked],
                 copies=copies,
                 entry=entry,
@@ -102,7 +116,13 @@ def build(
         except BuildError as error:
             if not _NO_CUDA_HEADER.search(str(error)):
                 raise
-            known = ", ".join(sorted(path.name for path in INCLUDE.glob("[cv]*.h")))
+            known = ", ".join(
+                sorted(
+                    path.name
+                    for folder in (INCLUDE, CUBLAS_DECLARATIONS)
+                    for path in folder.glob("[cv]*.h")
+                )
+            )
             note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
             text, full_log, path = str(error).rpartition("\nfull log: ")
             raise BuildError(f"{text}\n{note}{full_log}{path}", error.places) from None
@@ -152,7 +172,7 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
         made = folder / "first.h.gch"
         text.write_text(_FIRST)
         command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_compiler(command, folder)
         if done.returncode:
             raise compile_error(source, done.stderr, "the simulator's headers")
         return Made(made, tuple(_first_headers()), (INCLUDE,))
@@ -170,7 +190,9 @@ def runtime() -> Path:
 def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
     source = Source(RUNTIME.read_text(), "simulator")  # wherever convlab lies
     read = [Path(__file__).with_name("rewrite.py")]  # which decides what kernels become
-    read += sorted([*INCLUDE.rglob("*.h"), *RUNTIME.parent.glob("*.h")])
+    read += sorted(
+        [*INCLUDE.rglob("*.h"), *CUBLAS_DECLARATIONS.glob("*.h"), *RUNTIME.parent.glob("*.h")]
+    )
     gcc = toolchain.require_host_compiler()
 
     def make(folder: Path) -> Made:
@@ -180,7 +202,7 @@ def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
             folder,
             source.marked,
             flags=_RUNTIME_FLAGS,
-            include=[INCLUDE, RUNTIME.parent],
+            include=[INCLUDE, CUBLAS_DECLARATIONS, RUNTIME.parent],
             libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
         )
 

@@ -8,14 +8,17 @@ from typing import Any
 import pandas as pd
 
 from ..core import arguments
+from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
+from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import describe
 from ..core.machine.progress import bar as progress_bar
-from ..core.problem.problem import Problem, members
-from ..core.timing.compare import build_all, compare, reason
-from ..isolate import worker
+from ..core.problem.named import members
+from ..core.problem.problem import Problem
+from ..core.timing.compare import compare
+from ..core.timing.sides import build_all, reason
 from .sweep_result import Sweep
 
 # The seconds for which one point is measured, and those that its check may take on a GPU.
@@ -103,7 +106,8 @@ def sweep(
     fitted = [fit(problem, [kernel]) for problem in members(problems)[0]]
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}
-    errors = list(progress_bar(build_all(kernels), "building", len(kernels), **quiet))
+    with build_all(kernels) as building:
+        errors = list(progress_bar(building, "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
     tasks: list[Task] = []
@@ -121,8 +125,9 @@ def sweep(
         row.update(cells)
     gpu = describe(kernel.device)
     notes.append(f"on {gpu}" if gpu else "simulated: counters, no time is a GPU's")
-    valid = _valid(rows, list(grid))
-    return Sweep(kernel.name, grid, valid, _dropped(rows, list(grid)), tuple(notes))
+    kind = COUNTED if kernel.counts else MEASURED
+    valid = _valid(rows, list(grid), kind)
+    return Sweep(kernel.name, grid, valid, _dropped(rows, list(grid)), tuple(notes), kind)
 
 
 def _measure(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
@@ -154,11 +159,11 @@ def measure_point(
         "progress": False,
     }
     try:
-        if kernel.simulated:
+        if kernel.counts:
             comparison = compare(kernel, problem, **options)
         else:
             time_limit = _CHECK_SECONDS + 3 * limit_seconds
-            comparison = worker.call(compare, kernel, problem, time_limit=time_limit, **options)
+            comparison = runner().call(compare, kernel, problem, time_limit=time_limit, **options)
     except ConvlabError as error:
         return {"right": False, "note": f"failed: {reason(error, kernel.name)}"}
     return comparison.frame.to_dict("records")[0]
@@ -182,13 +187,12 @@ def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
     return grid
 
 
-def _valid(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
+def _valid(rows: list[dict[str, Any]], names: list[str], kind: CostKind) -> pd.DataFrame:
     """Return the valid points, best first within a problem; `names` are the tunables'."""
     valid = [row for row in rows if row["right"]]
     if valid:
         order = [row["problem"] for row in rows]
-        cost = "time_ms" if "time_ms" in valid[0] else "traffic_mb"
-        valid.sort(key=lambda row: (order.index(row["problem"]), row[cost]))
+        valid.sort(key=lambda row: (order.index(row["problem"]), row[kind.column]))
         frame = pd.DataFrame(valid).drop(columns=_SAME_FOR_ALL, errors="ignore")
     else:
         frame = pd.DataFrame(columns=["problem", *names, "kernel"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..core.cost import COUNTED, CostKind
 from ..core.show import charts
 from ..core.show.plot import Chart
 from ..core.show.result import Table
@@ -27,6 +28,7 @@ class Sweep(Costly):
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
         build", "declines", "failed", "wrong", "caught"), reason.
     notes : lines: device, scaling.
+    kind : what the cost is: measured time, or counted traffic.
     """
 
     kernel: str
@@ -34,6 +36,7 @@ class Sweep(Costly):
     frame: pd.DataFrame
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
+    kind: CostKind = COUNTED
 
     @property
     def ok(self) -> bool:

@@ -28,8 +28,8 @@ import convlab
 from convlab.core.errors import ConvlabError, ProblemError
 from convlab.core.kernel import catalog
 from convlab.core.machine import device
-from convlab.core.timing.compare import build_all
 from convlab.core.timing.measure import measure
+from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
 from convlab.profile.model import OVERLAP, SUSTAINED
 from tests.instruments.tables import write_between
@@ -70,9 +70,10 @@ def measured(names: list[str], only: str | None, before: dict, seconds: float = 
         for name, spec in itertools.product(names, PROBLEMS)
         if not (kernel := load(name, "cuda")).unsupported(asked := convlab.problem(spec))
     ]
-    for error in build_all(list({kernel.name: kernel for kernel, _ in calls}.values())):
-        if error is not None:
-            raise error
+    with build_all(list({kernel.name: kernel for kernel, _ in calls}.values())) as errors:
+        for error in errors:
+            if error is not None:
+                raise error
     kept = {(row["kernel"], row["problem"]): row for row in before["counters"]}
     seen = {name: row.get("date", "then") for name, row in kept.items()}
     calls.sort(key=lambda call: seen.get((call[0].name, call[1].label), ""))

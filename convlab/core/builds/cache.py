@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -23,12 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..machine import toolchain
+from ..machine import interrupt, toolchain
 
 LIMIT_BYTES = 2 << 30  # that builds may take together; the oldest go first
 _LIBRARY = "kernel.so"
 _RECORD = "made.json"
-_UNFINISHED = "unfinished-"
 _YOUNG = 3600.0  # seconds for which a build, or an unfinished one, is left alone
 
 
@@ -50,7 +48,7 @@ class Build:
     flags: tuple[str, ...] = ()  # that the compiler was told
 
 
-class Entry(NamedTuple):
+class CachedBuild(NamedTuple):
     """One build as `contents` lists it: its folder's name, its bytes, when it was last used."""
 
     name: str
@@ -64,7 +62,10 @@ _known: dict[str, tuple[object, Build]] = {}  # what this process found, with it
 
 def build(name: str, make: Callable[[Path], Made]) -> Build:
     """Return the build of that name, made in a fresh folder if there is none that still holds."""
-    with _locks[name]:  # threads of one process wait for each other; processes need not
+    with (
+        interrupt.held(),
+        _locks[name],
+    ):  # threads of one process wait for each other; processes need not
         seen, found = _known.get(name, (None, None))
         if found is None or seen != stamp(found.watched):
             found = _find(name) or _make(name, make)
@@ -109,7 +110,7 @@ def _make(name: str, make: Callable[[Path], Made]) -> Build:
     _tidy(root)
     started = time.perf_counter()
     began = time.time_ns()
-    folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
+    folder = toolchain.unfinished(root)
     try:
         made = make(folder)
         # one that changed while it was read is never found again
@@ -170,14 +171,14 @@ def _newest_first(pattern: str) -> list[Path]:
 # ---- what is kept ------------------------------------------------------------------------------
 
 
-def contents() -> list[Entry]:
+def contents() -> list[CachedBuild]:
     """Return all builds in the cache, the last used first."""
     found = []
     for folder in _newest_first("*"):
         with contextlib.suppress(OSError):
             sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
             if _RECORD in sizes:
-                found.append(Entry(folder.name, sum(sizes.values()), folder.stat().st_mtime))
+                found.append(CachedBuild(folder.name, sum(sizes.values()), folder.stat().st_mtime))
     return found
 
 
@@ -186,7 +187,7 @@ def clear() -> int:
     root = toolchain.cache_dir()
     builds = contents()
     names = [*(entry.name for entry in builds), "logs", "best"]
-    for folder in [*map(root.joinpath, names), *root.glob(f"{_UNFINISHED}*")]:
+    for folder in [*map(root.joinpath, names), *root.glob(f"{toolchain.UNFINISHED}*")]:
         shutil.rmtree(folder, ignore_errors=True)
     return sum(entry.bytes for entry in builds)
 
@@ -196,7 +197,7 @@ def _tidy(root: Path) -> None:
     """Remove what killed builds left an hour ago, and the oldest builds beyond `LIMIT_BYTES`."""
     now = time.time()
     total = 0
-    for folder in root.glob(f"{_UNFINISHED}*"):
+    for folder in root.glob(f"{toolchain.UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if now - folder.stat().st_mtime > _YOUNG:
                 shutil.rmtree(folder, ignore_errors=True)

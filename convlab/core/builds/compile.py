@@ -21,13 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from ..arguments import hint
 from ..errors import BuildError
 from ..kernel.catalog import KERNEL_DIR, uncommented
-from ..machine import toolchain
+from ..machine import child, toolchain
 from .cache import Made
 from .compiler_messages import Message, messages, quoted
 
@@ -244,16 +245,31 @@ def _cpp_extension() -> ModuleType:
     builder._import_module_from_library = lambda name, *rest: (
         None if name.startswith(_OURS) else load(name, *rest)
     )
+    ninja = builder._run_ninja_build
+
+    def run_ninja(folder: str, verbose: bool, error_prefix: str, *rest: Any) -> None:
+        if f"'{_OURS}" not in error_prefix:
+            return ninja(folder, verbose, error_prefix, *rest)
+        done = run_compiler([toolchain.find("ninja"), "-v"], Path(folder))
+        if done.returncode:
+            raise RuntimeError(f"{error_prefix}: {done.stdout}{done.stderr}")
+
+    builder._run_ninja_build = run_ninja
     return builder
 
 
 @functools.cache
 def _no_libraries() -> Path:
     """A folder where torch's libraries, which the linker is slow to read, are empty."""
-    folder = toolchain.temporary(str(_links()))
+    folder = toolchain.temporary(_plain_temporary())
     for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"):
         (folder / f"lib{name}.so").write_text("/* a linker script that brings nothing */\n")
     return folder
+
+
+def run_compiler(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a compiler in a folder, where its temporary files go as well; Ctrl-C ends it."""
+    return child.run(command, None, os.environ | {"TMPDIR": str(plain(folder))}, folder)
 
 
 def exported(library: Path) -> set[str]:
@@ -261,14 +277,15 @@ def exported(library: Path) -> set[str]:
     if (nm := toolchain.find("nm")) is None:
         raise BuildError("no nm on PATH, to look into libraries; install binutils, as for g++")
     command = [str(nm), "-D", "--defined-only", "--format=posix", str(library)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = toolchain.asked(command)
+    done.check_returncode()
+    listed = done.stdout
     return {line.split()[0] for line in listed.splitlines()}
 
 
 def _listed(folder: Path) -> list[Path]:
     """The headers that the compiler read, as ninja keeps them."""
-    command = [str(toolchain.find("ninja")), "-t", "deps"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = toolchain.asked([toolchain.find("ninja"), "-t", "deps"], cwd=folder)
     lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
     return [Path(os.path.normpath(folder / real(line))) for line in lines]
 
@@ -343,6 +360,7 @@ def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=,./-]*")
+_LINKS = "convlab-links-"
 _linked: dict[str, str] = {}  # what each link stands for
 
 
@@ -371,17 +389,22 @@ def real(text: str) -> str:
 
 def unlinked(file: str) -> str:
     """The file that a library's debug information names, perhaps through a link to its folder."""
-    if not Path(file).is_relative_to(_links()):
+    if f"/{_LINKS}" not in file or not Path(file).is_relative_to(_links()):
         return file
     found = Path(os.path.realpath(file))
     return found.name if found.is_relative_to(_links()) else str(found)  # of a folder that is gone
 
 
+def _plain_temporary() -> str:
+    """The folder of temporary files, or another one where every tool could not read its name."""
+    found = tempfile.gettempdir()
+    return found if _PLAIN.fullmatch(found) else "/tmp"
+
+
 @functools.cache
 def _links() -> Path:
     """Where links are: the same for all processes of a user, as libraries that are kept name them."""
-    found = tempfile.gettempdir()
-    folder = Path(found if _PLAIN.fullmatch(found) else "/tmp") / f"convlab-links-{os.getuid()}"
+    folder = Path(_plain_temporary()) / f"{_LINKS}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():  # another's, who could change where links lead
         return toolchain.temporary(str(folder.parent))
