@@ -108,7 +108,7 @@ PLANTED = {
     "inf": (put((0, 0, 0, 0), math.inf), "got inf"),
     "tf32": (tf32, "fp32 allows"),
     "writes_input": (spoilt(writes_input), "wrote to its input: 1 elements of x"),
-    "moves": (spoilt(moves), "sums by atomics, of which the header is to say `atomics: yes`"),
+    "moves": (spoilt(moves), "sums by atomics, for which the header must say `atomics: yes`"),
     "one_element": (spoilt(one_element), "1 of {total} outputs are wrong"),
     "accumulates": (accumulates, "outputs are wrong"),
     "past_y": (write("y", 1), "outside of y: 1 element changed after its end, 1 past the last"),
@@ -511,6 +511,7 @@ def gpu() -> torch.device:
 def test_on_a_gpu(gpu):
     kernel = Fake(device=gpu)
     kernel.engine = "cuda"
+    kernel.runs_on = None
     kernel.isolate = False
     with reference.full_precision():
         assert check(kernel, FULL).ok

@@ -347,11 +347,12 @@ def test_the_truth_is_computed_once_for_a_comparison(monkeypatch):
 def gpu(monkeypatch):
     """A GPU on which all of PLAIN is right; returns what compares two kernels, given their times."""
     report = check(Fake(), PLAIN)
-    monkeypatch.setattr(comparing, "check", lambda *_, **__: report)
+    monkeypatch.setattr(sides, "check", lambda *_, **__: report)
     monkeypatch.setattr(comparing, "ceilings", lambda _: H200)
     kernels = [Fake(name=name, device=torch.device("cuda")) for name in ("01_a", "02_b")]
     for kernel in kernels:
         kernel.engine = "cuda"
+        kernel.runs_on = None
 
     def compared(times):
         monkeypatch.setattr(comparing, "measure_all", times)
@@ -372,13 +373,13 @@ def test_times_stand_beside_their_floors(gpu):
     assert list(frame.columns) == [
         *ABOUT,
         "time_ms",
+        "floor_ms",
+        "x_floor",
         "with_prepare_ms",
         "spread_pct",
         "samples",
         "mhz",
         "tflops",
-        "floor_ms",
-        "x_floor",
         "note",
     ]
     assert list(frame.time_ms) == [2, 1] and list(frame.samples) == [50, 3]
