@@ -20,8 +20,8 @@ import sys
 
 # A command holds Ctrl-C back from its first line on, until `commands.supervise` waits for it.
 _SCRIPT = os.path.join(os.path.dirname(sys.executable), "convlab")  # as pip installs it
-_MODULE = sys.orig_argv[-len(sys.argv)].removeprefix("-m") if sys.argv[:1] == ["-m"] else ""
-if _MODULE == "convlab" or sys.argv[:1] == [_SCRIPT]:
+_MODULE = sys.orig_argv[-len(sys.argv) :][:1] if sys.argv[:1] == ["-m"] else []
+if _MODULE in (["convlab"], ["-mconvlab"]) or [*map(os.path.abspath, sys.argv[:1])] == [_SCRIPT]:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
 import importlib
