@@ -39,8 +39,8 @@ _CORE = {
     "compare": "timing.compare",
     "compile": "kernel.kernel",
     "load": "kernel.kernel",
-    "problem": "problem.problem",
-    "problems": "problem.problem",
+    "problem": "problem.named",
+    "problems": "problem.named",
 }
 
 __all__ = sorted([*_CORE, "errors", *rooms.names("name")])

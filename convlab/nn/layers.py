@@ -39,11 +39,12 @@ from torch import Tensor, nn
 
 from ..core.arguments import choice, flag, shown
 from ..core.errors import ProblemError
+from ..core.kernel.call import problem_of_call
 from ..core.kernel.catalog import find
 from ..core.problem.problem import Problem
 from ..core.show.result import Table
 from .choice import ALWAYS, AUTOS
-from .op import convolve, key_of, loaded, name_of, posed
+from .op import convolve, key_of, loaded, name_of
 
 DEFAULT_KERNEL = "03_smem_tile"
 Pair = int | tuple[int, int]
@@ -301,7 +302,7 @@ class Choices(list):
     def __repr__(self) -> str:
         rows = [{"layer": name, "problem": str(p), "kernel": taken.name} for name, p, taken in self]
         lines = Table(pd.DataFrame(rows), left=("problem", "kernel")).lines()
-        simulated = any(taken.simulated for *_, taken in self)
+        simulated = any(taken.counts for *_, taken in self)
         return "\n".join([*lines, *[f"no GPU is used: {ALWAYS}"] * simulated])
 
 
@@ -322,4 +323,4 @@ def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     x, padding = _outer(layer, x)
     numbers = layer.stride, padding, layer.dilation, layer.groups
     relu = isinstance(layer, Conv2d) and layer.relu
-    return posed(x, layer.weight, layer.bias, *numbers, relu, name)[1]
+    return problem_of_call(x, layer.weight, layer.bias, *numbers, relu, name)[1]

@@ -12,16 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, make_dual, unpack_dual
 
 from ..core import arguments
 from ..core.errors import ProblemError
-from ..core.kernel.data import given, require
-from ..core.kernel.runnable import Runnable
-from ..core.problem.problem import Pair, Problem, pair, same_padding
+from ..core.kernel.call import images_and_padding, problem_of_call, relu_keyword
+from ..core.kernel.data import given
+from ..core.kernel.kernel import load
+from ..core.problem.problem import pair
+from .choice import AUTOS, Auto
 
 # An op's schema carries tensors, numbers and strings, so a kernel travels through it as a string:
 # a name or path as itself, loaded at the first call; an object as "#<serial> <name>", looked up
@@ -30,8 +31,6 @@ from ..core.problem.problem import Pair, Problem, pair, same_padding
 # keeps it alive; this table does not.
 _kernels: weakref.WeakValueDictionary[str, Callable] = weakref.WeakValueDictionary()
 _serials = itertools.count(1)
-# What loads the kernel of a name; under None, of all others. Modules above this one put it there.
-LOADERS: dict[str | None, Callable] = {}
 
 
 def key_of(kernel: Any) -> str:
@@ -67,8 +66,10 @@ def name_of(kernel: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def loaded(name: str, engine: str) -> Callable:
-    """The kernel of a name or path, loaded once."""
-    return LOADERS.get(name, LOADERS[None])(name, engine=engine)
+    """Return the kernel of a name or path, loaded once; "auto" is the choice for each shape."""
+    if name in AUTOS:
+        return Auto(engine, name.partition(":")[2])
+    return load(name, engine=engine)
 
 
 def _find(key: str, device: torch.device) -> Callable:
@@ -81,18 +82,6 @@ def _find(key: str, device: torch.device) -> Callable:
         f"the kernel {key.split(' ', 1)[1]!r} that this graph was traced with no longer exists: "
         "keep the object alive, or give the kernel by name"
     )
-
-
-def derives(*tensors: Tensor | None) -> bool:
-    """Whether torch asks for more than y: a gradient, a tangent, a `torch.func` transform."""
-    if torch._C._are_functorch_transforms_active():
-        return True
-    there = [t for t in tensors if t is not None]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in there):
-        return True
-    if torch.is_inference_mode_enabled() or not torch._C._is_fwd_grad_enabled():
-        return False
-    return any(unpack_dual(t, level=0).tangent is not None for t in there if not t.is_inference())
 
 
 # --- the op ---------------------------------------------------------------------------------
@@ -122,14 +111,9 @@ def _compute(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Ten
             tuple(padding),
             tuple(dilation),
             groups,
-            **asked(relu),
+            **relu_keyword(relu),
         )
     return y.contiguous()
-
-
-def asked(relu: bool) -> dict[str, bool]:
-    """What a kernel is called with for a ReLU: nothing without one, so that any callable will do."""
-    return {"relu": True} if relu else {}
 
 
 def _shape_alone(x, w, bias, kernel, *numbers) -> Tensor:
@@ -221,6 +205,21 @@ def _require_float32(*tensors: Tensor | None) -> None:
 # --- the call -------------------------------------------------------------------------------
 
 
+def call_with_derivatives(
+    kernel: Callable,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    relu: bool,
+) -> Tensor:
+    """Call a kernel through the op, so that torch can derive it; the core asks for this function."""
+    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel), relu)
+
+
 def convolve(
     x: Tensor,
     w: Tensor,
@@ -240,103 +239,10 @@ def convolve(
         x, w, bias = (
             t.float() if t is not None and t.dtype in _HALVES else t for t in (x, w, bias)
         )
-    images, padding = padded(x, w, stride, padding, dilation)
+    images, padding = images_and_padding(x, w, stride, padding, dilation)
     stride = pair(stride, "stride")
     dilation = pair(dilation, "dilation")
     if not torch.compiler.is_compiling():  # there, sizes may be symbols
-        posed(images, w, bias, stride, padding, dilation, groups, relu)
+        problem_of_call(images, w, bias, stride, padding, dilation, groups, relu)
     y = _op(images, w, bias, key, stride, padding, dilation, groups, relu)
     return y.squeeze(0) if x.dim() == 3 else y
-
-
-class Called(Runnable):
-    """A runnable that is called like ``torch.nn.functional.conv2d``."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        w: Tensor,
-        bias: Tensor | None = None,
-        stride: int | Pair = 1,
-        padding: int | Pair | str = 0,
-        dilation: int | Pair = 1,
-        groups: int = 1,
-        relu: bool = False,
-    ) -> Tensor:
-        """Compute the convolution, with gradients where the inputs ask for them.
-
-        Parameters
-        ----------
-        x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
-            dtypes of `format`, on `device`, with any strides.
-        stride, padding, dilation, groups : as `torch.nn.functional.conv2d` takes them.
-        relu : whether negative outputs become 0, by a kernel whose header says that it fuses that.
-
-        Returns
-        -------
-        tensor (N, K, P, Q) or (K, P, Q), laid out as `format` says.
-
-        Raises
-        ------
-        ProblemError
-            The arguments do not describe a convolution on this kernel's device.
-        UnsupportedError
-            The header says that the kernel cannot do it; names kernels that can.
-        BuildError, LaunchError
-            The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
-        """
-        require(self, x, w, bias)
-        images, problem = posed(x, w, bias, stride, padding, dilation, groups, relu)
-        if derives(x, w, bias):
-            return convolve(x, w, bias, stride, padding, dilation, groups, key_of(self), relu)
-        y = self._compute(problem, *(None if t is None else t.detach() for t in (images, w, bias)))
-        return y.squeeze(0) if x.dim() == 3 else y
-
-    def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
-        """Return y of tensors that fit and ask for no gradients."""
-        launch = self.prepare(problem, *tensors)
-        launch()
-        return launch.y
-
-
-def posed(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    relu: bool = False,
-    name: str = "",
-) -> tuple[Tensor, Problem]:
-    """The images (4-D), and the problem that the arguments of ``conv2d`` pose on them."""
-    images, around = padded(x, w, stride, padding, dilation)
-    shapes = images.shape, w.shape, None if bias is None else bias.shape
-    return images, Problem.from_shapes(*shapes, stride, around, dilation, groups, relu, name)
-
-
-def padded(
-    x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any
-) -> tuple[Tensor, tuple[int, int]]:
-    """The images (4-D) and the padding in numbers; what is odd of "same" becomes the images'."""
-    x = x.unsqueeze(0) if x.dim() == 3 else x
-    if x.dim() != 4 or w.dim() != 4:
-        Problem.from_shapes(x.shape, w.shape)  # which says so
-    if not isinstance(padding, str):
-        return x, pair(padding, "padding")
-    if padding == "valid":
-        return x, (0, 0)
-    if padding != "same":
-        raise ProblemError(
-            f"padding is {padding!r}: give an int, a (height, width) pair, 'valid' or 'same'"
-        )
-    if pair(stride, "stride") != (1, 1):
-        raise ProblemError(
-            f'padding="same" needs stride 1, not {stride}: give the padding as numbers'
-        )
-    dilation = Problem(1, 1, 1, 1, 1, 1, 1, dilation=dilation).dilation  # which checks it
-    (top, bottom), (left, right) = map(same_padding, w.shape[2:], dilation)
-    if (top, left) != (bottom, right):  # an even extent: one more at the end
-        x = F.pad(x, (0, right - left, 0, bottom - top))
-    return x, (top, left)

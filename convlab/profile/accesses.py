@@ -14,8 +14,8 @@ from ..core.arguments import several, whole
 from ..core.errors import ProblemError
 from ..core.kernel.kernel import Kernel, load
 from ..core.problem.format import Storage
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 from ..core.show.plot import Chart
 from . import figures
 from .counting import simulate

@@ -7,12 +7,13 @@ addresses of a convolution do not depend on its data.
 import math
 from typing import Any
 
-from .. import sim
 from ..core.errors import LaunchError
 from ..core.kernel import data
 from ..core.kernel.kernel import Kernel
-from ..core.kernel.launch import simulated
 from ..core.problem.problem import Problem
+from ..sim.launch import simulated
+from ..sim.simulation import Arena
+from ..sim.trace import Trace
 
 MACS = 25_000_000  # multiply-adds that are simulated in a moment
 # blocks: of each launch, to see how many there are; of all, that are to run
@@ -21,7 +22,7 @@ _LEAST = 8
 _PROBE_SECONDS = 6.0  # that two blocks of a grid that shares its work out take at most
 
 
-def count(kernel: Kernel, problem: Problem) -> sim.Trace:
+def count(kernel: Kernel, problem: Problem) -> Trace:
     """Return what the simulator counts, of as many blocks as it does in a moment.
 
     A problem of at most `MACS` runs whole, on data. Raises LaunchError, as when the kernel is called.
@@ -43,7 +44,7 @@ def simulate(
     seed: int | None = None,
     sample: int | None = None,
     **options: Any,
-) -> sim.Trace:
+) -> Trace:
     """Run a kernel once on the simulator: on data of a seed, or else on zeros.
 
     Of each launch `sample` blocks run, all of them unless told; `options` are those of
@@ -51,7 +52,7 @@ def simulate(
     """
     shapes = {"x": problem.x_shape, "w": problem.w_shape}
     shapes |= {"bias": (problem.K,)} if problem.bias else {}
-    arena = sim.Arena(shapes | {"y": problem.y_shape}, [*shapes, "y"], kernel.format)
+    arena = Arena(shapes | {"y": problem.y_shape}, [*shapes, "y"], kernel.format)
     if seed is not None:
         for name, tensor in zip(shapes, data.inputs(problem, seed, format=kernel.format)):
             arena.tensors[name].copy_(tensor)

@@ -26,7 +26,7 @@ import numpy as np
 from ..core.machine.device import Gpu
 from ..core.problem.format import Format
 from ..core.problem.problem import Problem
-from ..sim import Trace
+from ..sim.trace import Trace
 from .flow import Call, Rows, asked
 from .order import Order, learn
 

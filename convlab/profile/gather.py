@@ -19,9 +19,10 @@ from ..core.kernel.kernel import ENGINES, Kernel, load
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
-from ..core.problem.problem import Problem, members
-from ..core.timing.compare import reason
+from ..core.problem.named import members
+from ..core.problem.problem import Problem
 from ..core.timing.measure import measure
+from ..core.timing.sides import reason
 from . import ncu, sass
 from .accesses import access_map, accesses, footprint
 from .counting import count

@@ -18,7 +18,7 @@ from ..core.machine.device import Ceilings, Gpu
 from ..core.problem.format import FLOAT32, Format
 from ..core.problem.problem import Problem
 from ..core.show.result import short
-from ..sim import Trace
+from ..sim.trace import Trace
 from .dram import Traffic, traffic
 from .flow import Call, asked, executions
 from .sass import in_order

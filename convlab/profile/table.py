@@ -8,7 +8,7 @@ import pandas as pd
 
 from ..core.machine.device import Gpu
 from ..core.problem.problem import Problem
-from ..sim import Trace
+from ..sim.trace import Trace
 from .flow import Call
 from .model import Prediction
 

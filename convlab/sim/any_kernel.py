@@ -9,7 +9,10 @@ import torch
 
 from ..core.builds.compile import Source
 from ..core.errors import ProblemError
-from . import TIME_LIMIT, Arena, Array, Trace, build, simulate
+from .findings import Array
+from .library import build
+from .simulation import TIME_LIMIT, Arena, simulate
+from .trace import Trace
 
 
 def run(

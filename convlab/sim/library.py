@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.builds import cache
+from ..core.builds.build import CUBLAS_DECLARATIONS
 from ..core.builds.cache import Build, Made
 from ..core.builds.compile import (
     CXX_FLAGS,
@@ -100,7 +101,13 @@ def build(
                 '#include "first.h"\n' + written.marked,
                 # "cuda.h" is the one beside the source, where there is one
                 flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
-                include=[INCLUDE, *(homes if copies else []), source.folder, KERNEL_DIR],
+                include=[
+                    INCLUDE,
+                    CUBLAS_DECLARATIONS,
+                    *(homes if copies else []),
+                    source.folder,
+                    KERNEL_DIR,
+                ],
                 libraries=[linked],
                 copies=copies,
                 entry=entry,
@@ -109,7 +116,13 @@ def build(
         except BuildError as error:
             if not _NO_CUDA_HEADER.search(str(error)):
                 raise
-            known = ", ".join(sorted(path.name for path in INCLUDE.glob("[cv]*.h")))
+            known = ", ".join(
+                sorted(
+                    path.name
+                    for folder in (INCLUDE, CUBLAS_DECLARATIONS)
+                    for path in folder.glob("[cv]*.h")
+                )
+            )
             note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
             text, full_log, path = str(error).rpartition("\nfull log: ")
             raise BuildError(f"{text}\n{note}{full_log}{path}", error.places) from None
@@ -177,7 +190,9 @@ def runtime() -> Path:
 def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
     source = Source(RUNTIME.read_text(), "simulator")  # wherever convlab lies
     read = [Path(__file__).with_name("rewrite.py")]  # which decides what kernels become
-    read += sorted([*INCLUDE.rglob("*.h"), *RUNTIME.parent.glob("*.h")])
+    read += sorted(
+        [*INCLUDE.rglob("*.h"), *CUBLAS_DECLARATIONS.glob("*.h"), *RUNTIME.parent.glob("*.h")]
+    )
     gcc = toolchain.require_host_compiler()
 
     def make(folder: Path) -> Made:
@@ -187,7 +202,7 @@ def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
             folder,
             source.marked,
             flags=_RUNTIME_FLAGS,
-            include=[INCLUDE, RUNTIME.parent],
+            include=[INCLUDE, CUBLAS_DECLARATIONS, RUNTIME.parent],
             libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
         )
 

@@ -20,12 +20,13 @@ import convlab
 from convlab.__main__ import main
 from convlab.commands import answers
 from convlab.commands.cli import PROBLEMS, parser, understood
+from convlab.core.correctness import check as checking
 from convlab.core.kernel.catalog import catalog
 from convlab.core.kernel.kernel import tunables
 from convlab.core.machine.device import GPUS
-from convlab.core.problem.problem import PROBLEM_SETS
-from tests.core.test_report_schema import VALIDATOR
-from tests.strict.test_default_check import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL, checking
+from convlab.core.problem.named import PROBLEM_SETS
+from tests.schema import VALIDATOR
+from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
 from tests.suites import FOLDER
 
 REPOSITORY = Path(__file__).parents[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -24,20 +23,21 @@ import convlab
 from convlab.__main__ import main
 from convlab.core.errors import ConvlabError, LaunchError
 from convlab.core.kernel.function import Function
-from convlab.core.kernel.runnable import Launch, Runnable, empty
+from convlab.core.kernel.runnable import empty
 from convlab.core.machine import clock
 from convlab.core.machine.device import Ceilings, floor_seconds
 from convlab.core.problem.problem import Problem
 from convlab.core.timing import ab as abing
 from convlab.core.timing import ab_timing, ratio, stopwatch
-from convlab.core.timing.ab_result import AB, ABs
+from convlab.core.timing.ab_result import ABs
 from convlab.core.timing.measure import Timing
 from convlab.core.timing.ratio import Ratio, autocorrelation_time, estimate, settled
 from convlab.isolate.worker import can_cross
 from convlab.tuning import sweep as sweeping
-from tests.core.test_check import PLAIN, Fake, rounded, shifted, tf32
+from tests.fake_gpu import LARGE, LONG, SHORT, Spin, chip_instead_of_a_gpu
+from tests.fake_times import MOST, Machine, Tape, in_rounds, quiet, timed, until
+from tests.fakes import CPU, PLAIN, Fake, rounded, shifted, tf32
 
-CPU = torch.device("cpu")
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
 SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
 
@@ -49,10 +49,6 @@ def dumped(result):
 
 # The method, on generated times ---------------------------------------------------------------
 # Each noise gives the logarithms of what is put on top of turns 0, 1, 2, ... in order of time.
-
-
-def quiet(rng, turns):
-    return rng.normal(0, 0.001, turns)
 
 
 def noisy(rng, turns):
@@ -85,22 +81,6 @@ def stepping(rng, turns):
     return 0.08 * (np.cumsum(rng.random(turns) < 0.02) % 2) + rng.normal(0, 0.003, turns)
 
 
-MOST = 2 * ratio.LOOKS[-1]
-
-
-class Machine:
-    """Times A and B as a noisy GPU would: one sample a turn."""
-
-    def __init__(self, noise, rng, planted):
-        self.noise = np.exp(noise(rng, MOST))
-        self.at = 0
-        self.turns = [lambda: self.turn(1.0), lambda: self.turn(planted)]
-
-    def turn(self, seconds):
-        self.at += 1
-        return [seconds * self.noise[self.at - 1]]
-
-
 class Coarse:
     """Kernels of 5 µs timed one by one, twenty a turn, by a clock of 0.5 µs."""
 
@@ -120,15 +100,6 @@ class Wanders(Machine):
         super().__init__(noise, rng, planted)
         own = autocorrelated(rng, MOST)
         self.turns[1] = lambda: [planted * math.exp(0.3 * own[self.at]) * self.turn(1)[0]]
-
-
-def until(seed=0, target=0.005, limit_seconds=math.inf):
-    return ab_timing.Until(target, limit_seconds, seed, warm_seconds=0, least_seconds=0)
-
-
-def in_rounds(turns, seed=0, tape=None, mode="cold"):
-    """What rounds of turns give that do not wait for a clock to rise."""
-    return ab_timing.in_rounds(mode, ab_timing.Plan(turns, ""), until(seed), tape)
 
 
 def simulate(machine, noise, planted, runs, seed=0):
@@ -254,21 +225,6 @@ def test_sampling_stops_at_looks_only():
 # Rounds ----------------------------------------------------------------------------------------
 
 
-class Tape:
-    """A clock whose readings are given, one for each round."""
-
-    missing = ""
-
-    def __init__(self, throttled=lambda at: False):
-        self.throttled = throttled
-        self.at = 0
-
-    def take(self):
-        self.at += 1
-        held = ("power cap",) if self.throttled(self.at) else ()
-        return [clock.Reading(1000 if held else 1980, held)]
-
-
 @pytest.mark.parametrize(
     ("throttled", "discarded", "said"),
     [(lambda at: at % 3 == 0, 15, "left out"), (lambda at: True, 0, "all are kept")],
@@ -347,119 +303,9 @@ def test_the_clock_is_nvmls_by_uuid_and_its_reasons_are_named(monkeypatch):
 # How a round is timed, on a GPU that is only a clock -----
 
 
-class Chip:
-    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top.
-
-    `now` is in picoseconds, exact, so that equal launches take equal times.
-    """
-
-    capture_error: str | None = None
-
-    def __init__(self):
-        self.now = 0
-        self.capturing = None
-        self.log = []
-
-    def work(self, name, seconds):
-        if self.capturing is not None:
-            self.capturing.append((name, seconds))
-            return
-        self.now += round(1e12 * (seconds + 8e-6))
-        self.log.append(name)
-
-    def event(self, enable_timing):
-        chip = self
-        at = []
-        return SimpleNamespace(
-            record=lambda: at.append(chip.now),
-            synchronize=lambda: None,
-            at=at,
-            elapsed_time=lambda end: (end.at[-1] - at[-1]) / 1e9,
-        )
-
-    def graph(self):
-        steps: list = []
-
-        def replay():
-            for name, seconds in steps:
-                self.now += round(1e12 * seconds)
-                self.log.append(name)
-
-        return SimpleNamespace(steps=steps, replay=replay)
-
-    @contextlib.contextmanager
-    def capture(self, graph, capture_error_mode):
-        if self.capture_error:
-            raise RuntimeError(self.capture_error)
-        self.capturing = graph.steps
-        yield
-        self.capturing = None
-
-
-class Spin(Runnable):
-    """A runnable of known time, which tells the buffers it is given apart."""
-
-    engine = "cuda"
-    device = CPU
-    title = "Spin"
-    precision = "fp32"
-
-    def __init__(self, chip, name, seconds):
-        self.chip = chip
-        self.name = name
-        self.seconds = seconds
-        self.inputs = []
-        self.given = []
-
-    def prepare(self, problem, x, w, bias=None, allocate=None):
-        self.inputs.append(x)
-        self.given.append(allocate)
-        return Spun(self, problem, (x, w, bias))
-
-
-class Spun(Launch):
-    """What `Spin` prepares."""
-
-    def __init__(self, spin, problem, inputs):
-        super().__init__(spin, problem, inputs)
-        self.name = f"{spin.name}{len(spin.inputs)}"
-
-    def __call__(self):
-        self.runnable.chip.work(self.name, self.runnable.seconds)
-
-
-class Blind:
-    """Stands for a witness of launches that compute nothing."""
-
-    def __init__(self, launch, rows, trusted=False):
-        self.launch = launch
-        self.trusted = trusted
-
-    def look(self, row=0):
-        """Change nothing, keep nothing, judge nothing."""
-
-    change = keep = judge = judge_one = renew = look
-
-
 @pytest.fixture
 def chip(monkeypatch):
-    chip = Chip()
-    for module in (ab_timing, stopwatch):
-        monkeypatch.setattr(module, "Witness", Blind)
-    for name, value in {
-        "Event": chip.event,
-        "CUDAGraph": chip.graph,
-        "graph": chip.capture,
-        "synchronize": lambda device=None: None,
-        "empty_cache": lambda: None,
-        "device": lambda device: contextlib.nullcontext(),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
-    monkeypatch.setattr(ab_timing, "flush_buffer", lambda device: flush)
-    monkeypatch.setattr(stopwatch, "_end_capture", lambda: None)
-    monkeypatch.setattr(ab_timing, "describe", lambda device: SimpleNamespace(l2_bytes=50 << 20))
-    return chip
+    return chip_instead_of_a_gpu(monkeypatch)
 
 
 def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
@@ -469,9 +315,6 @@ def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
     return found, a, b
 
 
-SHORT = (5e-6, 5.1e-6)
-LONG = (2e-3, 2.04e-3)
-LARGE = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
 BACK_TO_BACK = "launches back to back, no flush; 1 set of buffers, 78.7 MB and"
 
 
@@ -729,24 +572,6 @@ def test_careful_times_in_fresh_processes(monkeypatch):
 
 
 # The result, as a GPU would give it -------------------------------------------------------------
-
-
-def timed(planted=1.021, notes=()):
-    modes = tuple(
-        in_rounds(Machine(quiet, np.random.default_rng(0), planted).turns, 0, Tape(), mode)
-        for mode in ("cold", "hot")
-    )
-    return AB(
-        "01_a",
-        "02_b",
-        PLAIN,
-        "cuda",
-        0.01,
-        ("fp32", "tf32"),
-        modes=modes,
-        floors=(0.5, 0.1),
-        notes=tuple(notes),
-    )
 
 
 def test_on_a_gpu_times_are_compared(monkeypatch):

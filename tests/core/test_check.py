@@ -31,17 +31,17 @@ from convlab.core.errors import (
 )
 from convlab.core.kernel import shrink_to_fit as fitting
 from convlab.core.kernel.function import Function
-from convlab.core.kernel.runnable import Launch, Runnable, run
+from convlab.core.kernel.runnable import Launch, run
 from convlab.core.kernel.shrink_to_fit import SIM_MACS, SPARE_BYTES, fit
-from convlab.core.problem.problem import Problem, problems
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
 from convlab.sim import Finding
 from convlab.strict import settings
-from tests.core.test_report_schema import VALIDATOR
+from tests.fakes import CPU, PLAIN, Fake, shifted, spoilt, tf32
 from tests.instruments import planted
+from tests.schema import VALIDATOR
 
-CPU = torch.device("cpu")
 AWKWARD = len(problems("awkward"))
-PLAIN = Problem(N=2, C=4, H=11, W=9, K=6, R=3, S=3, name="plain")
 FULL = Problem(
     N=3,
     C=4,
@@ -57,68 +57,6 @@ FULL = Problem(
     bias=True,
     name="full",
 )
-
-
-def zeros(shape, dtype, device):
-    return torch.zeros(shape, dtype=dtype, device=device)
-
-
-class Fake(Runnable):
-    """A runnable that computes with torch and then spoils the output as it is told to."""
-
-    def __init__(self, spoil=None, *, name="90_fake", precision="fp32", atomics=False, device=CPU):
-        self.name = name
-        self.title = f"Fake {name}"
-        self.precision = precision
-        self.engine = "sim"
-        self.device = device
-        self.source = name
-        self.path = f"kernels/{name}.cu"
-        self.atomics = atomics
-        self.spoil = spoil or right
-        self.runs = 0
-
-    def unsupported(self, problem):
-        return "needs R == 3" if problem.R == 1 else None
-
-    def prepare(self, problem, x, w, bias=None, allocate=zeros):
-        if self.unsupported(problem):
-            raise UnsupportedError(f"{self.name} cannot do it: {self.unsupported(problem)}")
-        return FakeLaunch(self, problem, (x, w, bias), allocate)
-
-
-class FakeLaunch(Launch):
-    def __init__(self, kernel, problem, inputs, allocate):
-        super().__init__(kernel, problem, inputs)
-        device = inputs[0].device
-        self.y = allocate(problem.y_shape, torch.float32, device)
-        self.workspace = allocate((64,), torch.uint8, device)
-
-    def __call__(self):
-        p = self.problem
-        self.runnable.runs += 1
-        y = F.conv2d(*self.inputs, p.stride, p.padding, p.dilation, p.groups)
-        self.runnable.spoil(self, y.relu() if p.relu else y)
-        self.counters = {
-            "global_load_bytes": 4 * p.macs,
-            "global_store_bytes": 4 * y.numel(),
-            "shared_wavefronts": 7,
-            "seconds": 0.01,
-        }
-
-
-def right(launch, y):
-    launch.y.copy_(y)
-
-
-def spoilt(change):
-    """A mistake: all is right, and then `change(launch)` is made."""
-
-    def spoil(launch, y):
-        launch.y.copy_(y)
-        change(launch)
-
-    return spoil
 
 
 def put(at, value):
@@ -143,10 +81,6 @@ def write(name, *offsets, runs=0):
     return spoilt(change)
 
 
-def shifted(launch, y):
-    launch.y.copy_(y.roll(1, -1))
-
-
 def unwritten_tail(launch, y):
     launch.y.view(-1)[:-5] = y.view(-1)[:-5]
 
@@ -157,19 +91,6 @@ def accumulates(launch, y):
 
 def only_first_image(launch):
     launch.y[1:] = launch.y[1:].transpose(1, 0).reshape(launch.y[1:].shape) + 0.5
-
-
-def rounded(t):
-    """To the ten bits of mantissa that TF32 keeps."""
-    return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-
-
-def tf32(launch, y):
-    p = launch.problem
-    (x, w, bias) = launch.inputs
-    launch.y.copy_(
-        F.conv2d(rounded(x), rounded(w), bias, p.stride, p.padding, p.dilation, p.groups)
-    )
 
 
 def writes_input(launch):

@@ -33,7 +33,7 @@ from convlab.core.timing import compare as comparing
 from convlab.core.timing import measure, stopwatch
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparison
-from tests.core.test_check import PLAIN, Fake, FakeLaunch, shifted, tf32, zeros
+from tests.fakes import PLAIN, Fake, FakeLaunch, shifted, tf32, zeros
 
 ABOUT = ["kernel", "title", "class", "engine", "right", "error", "bound"]
 SIM_COLUMNS = [

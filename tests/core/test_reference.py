@@ -15,7 +15,8 @@ from convlab.core.correctness.reference import full_precision, inputs, sample, t
 from convlab.core.errors import ProblemError, UnsupportedError
 from convlab.core.kernel import libraries
 from convlab.core.kernel.libraries import BASELINES, baseline
-from convlab.core.problem.problem import Problem, problem, problems
+from convlab.core.problem.named import problem, problems
+from convlab.core.problem.problem import Problem
 from tests.drawn import generated
 
 AWKWARD = problems("awkward")

@@ -12,13 +12,11 @@ import pytest
 import convlab
 from convlab.commands import answers
 from convlab.commands.cli import parser, understood
-from convlab.core.errors import on_page
+from convlab.core.faults import FAULTS
 from tests.instruments import mend
+from tests.schema import SCHEMA, VALIDATOR
 from tests.suites import FOLDER, parted
 
-RIGHT = Path(convlab.__file__).parent / "core" / "correctness"
-SCHEMA = json.loads((RIGHT / "report.schema.json").read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 pytestmark = pytest.mark.xdist_group("report schema")  # the reports are made once
 PROBLEM = "N1 C2 H5 W9 K2 R2 S3 s1x2 p0 d1 g1"  # 32 outputs, 16 of each channel
 PLACES = {"header": "", "device": "if (t < end) y[t] = 1;", "host": "", "launch": "32, 0"}
@@ -55,7 +53,7 @@ def test_fault_is_told_with_its_place(told, name):
     finding = next(f for f in report["findings"] if f["error"])
     told_of = "\n".join(report["failures"])
     assert (finding["kind"], finding["array"], finding["index"]) == (kind, array, index)
-    assert finding["try"] == on_page(kind)[1] and finding["text"] in told_of
+    assert finding["try"] == FAULTS[kind].advice and finding["text"] in told_of
     lines = enumerate(path.read_text().splitlines(), 1)
     here = next((number for number, line in lines if "// here" in line), None)
     assert (finding["file"], finding["line"]) == (here and str(path), here)

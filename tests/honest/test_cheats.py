@@ -14,12 +14,11 @@ from convlab.core.timing import ab_timing, stopwatch
 from convlab.honest import replaced_tools, witness
 from convlab.honest.replaced_tools import settings
 from convlab.honest.witness import Caught, Witness, audit
-from tests.core.test_ab import BACK_TO_BACK, LARGE, LONG, Chip, Spin, chip, until  # noqa: F401
-from tests.core.test_check import PLAIN, Fake
+from tests.fake_gpu import LARGE, LONG, Spin, chip_instead_of_a_gpu
+from tests.fake_times import until
+from tests.fakes import CPU, PLAIN, Fake
 from tests.instruments import calibrate_ab, cheats
 from tests.instruments.cheats import CHEATS, PROBLEM, honest
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_settings_are_put_back_whichever_way_they_were_changed(older):
 class Works(Spin):
     """Convolves, for as long as it is told on the chip's clock, unless it had better not."""
 
-    def __init__(self, chip, name, seconds, calls=1 << 30):  # noqa: F811
+    def __init__(self, chip, name, seconds, calls=1 << 30):
         super().__init__(chip, name, seconds)
         self.calls = calls
 
@@ -175,7 +174,8 @@ class Worked(Launch):
 
 
 @pytest.fixture
-def judging(chip, monkeypatch):  # noqa: F811
+def judging(monkeypatch):
+    chip = chip_instead_of_a_gpu(monkeypatch)
     for module in (ab_timing, stopwatch):
         monkeypatch.setattr(module, "Witness", witness.Witness)
     monkeypatch.setattr(witness, "replaced", list)  # the chip stands for torch's own

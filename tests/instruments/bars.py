@@ -18,7 +18,8 @@ import pandas as pd
 
 from convlab.core.kernel.kernel import load
 from convlab.core.machine.device import describe
-from convlab.core.problem.problem import Problem, problem
+from convlab.core.problem.named import problem
+from convlab.core.problem.problem import Problem
 from convlab.core.show.result import short
 from convlab.core.timing.compare import compare
 from convlab.profile import ncu

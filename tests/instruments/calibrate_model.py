@@ -28,8 +28,8 @@ import convlab
 from convlab.core.errors import ConvlabError, ProblemError
 from convlab.core.kernel import catalog
 from convlab.core.machine import device
-from convlab.core.timing.compare import build_all
 from convlab.core.timing.measure import measure
+from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
 from convlab.profile.model import OVERLAP, SUSTAINED
 from tests.instruments.tables import write_between

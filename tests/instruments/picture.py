@@ -30,7 +30,7 @@ from convlab.core.errors import LaunchError
 from convlab.core.kernel.catalog import find
 from convlab.core.show import plot
 from convlab.core.show.plot import Chart
-from convlab.core.timing.compare import cudnn_of
+from convlab.core.timing.sides import cudnn_of
 
 # inches, at 100 dots each
 WIDTH = 9.6

@@ -30,12 +30,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from convlab.core.kernel.launch import integers
 
 import convlab
 from convlab import sim
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.kernel.kernel import WORKSPACE_LIMIT
-from convlab.core.kernel.launch import integers
 from convlab.core.machine import child, device, toolchain
 from tests.instruments import examples, mutants, tables
 from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant

@@ -22,7 +22,7 @@ from convlab.core.arguments import readable, writable
 from convlab.core.errors import ProblemError
 from convlab.core.kernel import catalog
 from convlab.core.machine.device import describe
-from convlab.core.problem.problem import problems
+from convlab.core.problem.named import problems
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparisons
 from tests.instruments.versus import Versus, apart, versus

@@ -21,7 +21,8 @@ from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.kernel.libraries import baseline
 from convlab.core.machine import toolchain
 from convlab.core.machine.device import LIMITS
-from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem, problems
+from convlab.core.problem.named import PROBLEM_SETS, problem, problems
+from convlab.core.problem.problem import Problem
 from convlab.core.timing.comparison import Comparison
 from convlab.nn import choice as module
 from convlab.nn.choice import Auto, candidates, ruled

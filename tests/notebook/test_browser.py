@@ -22,7 +22,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.notebook.test_notebooks import INSTEAD
+from tests.notebook.smaller import INSTEAD
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONTRAST = 4.5  # of text against what is behind it: WCAG 2.1, success criterion 1.4.3

@@ -11,7 +11,6 @@ from convlab.core.errors import ProblemError
 from convlab.core.problem.problem import Problem
 from convlab.profile import figures
 from convlab.profile import gather as explain
-from tests.core.test_formats_and_plans import COPY
 from tests.suites import FOLDER, line_of
 
 PROBLEM = Problem(N=2, C=3, H=20, W=40, K=5, R=3, S=3, padding=1)
@@ -139,7 +138,7 @@ def test_the_footprint_is_the_tile_and_its_halo() -> None:
 
 def test_halves_that_lie_otherwise() -> None:
     """A warp copies the first 32 elements of NHWC: ten pixels of 3 channels, and 2 of the next."""
-    kernel = convlab.compile(COPY, name="halves", engine="sim")
+    kernel = convlab.compile((FOLDER / "copy.cu").read_text(), name="halves", engine="sim")
     problem = Problem(N=2, C=3, H=5, W=7, K=3, R=1, S=1)
     frame = explain.accesses(kernel, problem)
     assert set(frame["bytes"]) == {2}

@@ -6,15 +6,15 @@ import json
 import re
 
 import pytest
+from convlab.receipts.receipts import History, Receipt, history, load_result
 
 import convlab
 from convlab.__main__ import main
 from convlab.core.errors import ProblemError
 from convlab.core.kernel.provenance import made_of
 from convlab.core.timing.compare import compare
-from convlab.receipts.receipts import History, Receipt, history, load_result
-from tests.core.test_ab import timed
-from tests.core.test_check import PLAIN, Fake, shifted
+from tests.fake_times import timed
+from tests.fakes import PLAIN, Fake, shifted
 
 SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
 

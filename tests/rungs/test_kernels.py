@@ -27,7 +27,8 @@ from convlab.core.errors import BuildError, LaunchError, UnsupportedError
 from convlab.core.kernel.catalog import catalog, parse_header
 from convlab.core.kernel.kernel import Kernel, load, tunables
 from convlab.core.machine.device import GPUS, available_bytes
-from convlab.core.problem.problem import Problem, problems
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
 from convlab.profile import gather as profile
 from convlab.strict import settings
 from tests.drawn import EDGES, FILTERS, generated

@@ -4,11 +4,11 @@ import math
 import re
 
 import pytest
+from convlab.core.kernel.launch import simulated
 
 import convlab
 from convlab import sim
 from convlab.core.errors import LaunchError
-from convlab.core.kernel.launch import simulated
 from convlab.core.problem.problem import Problem
 from convlab.profile import counting
 from tests.suites import FOLDER

@@ -24,25 +24,12 @@ from convlab.core.correctness.check import check
 from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
-from convlab.core.problem.problem import Problem, problems
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
 from convlab.strict import settings, shapes
-from tests.core.test_report_schema import VALIDATOR
-from tests.suites import DEEP, FOLDER, needs_nvcc, on_engines, parted
-
-PLAIN = Problem(N=2, C=4, H=11, W=12, K=6, R=3, S=3, padding=1, groups=2, bias=True)
-
-# A thread for each output, as a textbook has it. What can be spliced in: declarations before the
-# kernel; what a thread does first, and to its sum; the host's code before the launch.
-SOURCE = (FOLDER / "textbook.cu").read_text()
-PARTS = {
-    "header": "",
-    "before": "",
-    "first": "",
-    "last": "",
-    "workspace": "",
-    "host": "",
-    "product": "if (ok) sum += in[AT] * filt[wi];",
-}
+from tests.schema import VALIDATOR
+from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
+from tests.suites import DEEP, needs_nvcc, on_engines, parted
 
 
 def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
@@ -214,7 +201,6 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
 
 # ---- data --------------------------------------------------------------------------------------
 
-UNUSUAL = parted("strangers", "unusual")
 LAST = {setting: name for name, (setting, _) in UNUSUAL.items()}  # of each setting
 
 
@@ -252,8 +238,6 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
 
 
 # ---- where it lies, and what came before it ----------------------------------------------------
-
-STATEFUL = parted("strangers", "stateful")
 
 
 @pytest.mark.parametrize(("case", "engine"), on_engines(STATEFUL, 2))

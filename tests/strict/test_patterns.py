@@ -17,7 +17,8 @@ from convlab.core.correctness import output, reference
 from convlab.core.correctness.output import Tally, poison
 from convlab.core.correctness.reference import Reference
 from convlab.core.kernel.runnable import Launch
-from convlab.core.problem.problem import Problem, problem, problems
+from convlab.core.problem.named import problem, problems
+from convlab.core.problem.problem import Problem
 from convlab.strict import patterns
 from convlab.strict.shapes import MAX_MACS, across, generated, shrink
 

@@ -48,7 +48,7 @@ class Build:
     flags: tuple[str, ...] = ()  # that the compiler was told
 
 
-class Entry(NamedTuple):
+class CachedBuild(NamedTuple):
     """One build as `contents` lists it: its folder's name, its bytes, when it was last used."""
 
     name: str
@@ -171,14 +171,14 @@ def _newest_first(pattern: str) -> list[Path]:
 # ---- what is kept ------------------------------------------------------------------------------
 
 
-def contents() -> list[Entry]:
+def contents() -> list[CachedBuild]:
     """Return all builds in the cache, the last used first."""
     found = []
     for folder in _newest_first("*"):
         with contextlib.suppress(OSError):
             sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
             if _RECORD in sizes:
-                found.append(Entry(folder.name, sum(sizes.values()), folder.stat().st_mtime))
+                found.append(CachedBuild(folder.name, sum(sizes.values()), folder.stat().st_mtime))
     return found
 
 

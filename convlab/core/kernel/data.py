@@ -136,7 +136,7 @@ def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
                 f"pass {name}.{_CASTS[dtype]}()"
             )
         if tensor.device.type != runnable.device.type:
-            other = "cuda" if runnable.simulated else "sim"
+            other = "sim" if runnable.device.type == "cuda" else "cuda"
             load = "" if runnable.library else f', or load it with engine="{other}"'
             raise ProblemError(
                 f"{name} is on {tensor.device}, and {runnable.name} runs on the engine "

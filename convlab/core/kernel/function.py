@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...nn import op
 from ..errors import LaunchError
 from ..problem.problem import Problem
+from .call import relu_keyword
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 
@@ -30,9 +30,9 @@ class Function(Runnable):
     library = True
 
     @classmethod
-    def of(cls, function: Callable[..., Tensor], engine: str) -> Function:
-        """Return a callable as a runnable: on the CPU beside what is simulated, else on the GPU."""
-        on_cpu = engine == "sim" or not torch.cuda.is_available()
+    def of(cls, function: Callable[..., Tensor], device: str) -> Function:
+        """Return a callable as a runnable on the CPU, or on the current GPU where there is one."""
+        on_cpu = device == "cpu" or not torch.cuda.is_available()
         where = "cpu" if on_cpu else f"cuda:{torch.cuda.current_device()}"
         return cls(function, torch.device(where), declared(function) or "fp32")
 
@@ -99,7 +99,7 @@ class FunctionLaunch(Launch):
         arguments = (problem.stride, problem.padding, problem.dilation, problem.groups)
         try:
             with torch.no_grad():
-                y = self.runnable.function(*self.inputs, *arguments, **op.asked(problem.relu))
+                y = self.runnable.function(*self.inputs, *arguments, **relu_keyword(problem.relu))
         except Exception as error:
             # the GPU's errors are told apart by whoever runs it
             ours = isinstance(error, (torch.OutOfMemoryError, LaunchError))

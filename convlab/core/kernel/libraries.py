@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...nn import op
 from .. import arguments
 from ..defaults import BASELINES
 from ..errors import UnsupportedError
 from ..problem.format import FLOAT32, Format, parse_format
 from ..problem.problem import Problem
+from .call import CallableRunnable
 from .data import Device, chunks, full_precision, match, padded, require
 from .runnable import Allocate, Inputs, Launch, empty
 
@@ -23,7 +23,7 @@ _HALVES = {
 
 
 @dataclass(frozen=True)
-class Baseline(op.Called):
+class Baseline(CallableRunnable):
     """A library's convolution, run and timed as a kernel is; made by `baseline`.
 
     `precision` is its class, pinned whatever torch's global settings are. A ReLU is torch's own, in
