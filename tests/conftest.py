@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from convlab.core.kernel.kernel import Kernel
+from convlab.strict import nvcc_report
 
 # What takes longest begins first; each of the last is one group, tens of seconds long.
 HEAVY = (
@@ -57,7 +57,7 @@ def _nvcc_where_it_is_the_subject(request: pytest.FixtureRequest):
     """Have nvcc compile what is checked on the simulator only in tests that are named after it."""
     with pytest.MonkeyPatch.context() as patch:
         if "nvcc" not in request.node.name:
-            patch.setattr(Kernel, "by_nvcc", lambda kernel: None)
+            patch.setattr(nvcc_report, "nvcc_report", lambda kernel: None)
         yield
 
 

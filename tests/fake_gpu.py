@@ -101,7 +101,7 @@ class Spun(Launch):
 
 
 class Blind:
-    """Stands for a witness of launches that compute nothing."""
+    """Stands for an observer of launches that compute nothing."""
 
     def __init__(self, launch, rows, trusted=False):
         self.launch = launch
@@ -110,14 +110,14 @@ class Blind:
     def look(self, row=0):
         """Change nothing, keep nothing, judge nothing."""
 
-    change = keep = judge = judge_one = renew = look
+    before = after = finish = finish_any = renew = look
 
 
 def chip_instead_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Chip:
     """Put a `Chip` in the place of torch.cuda; no launch's output is judged."""
     chip = Chip()
     for module in (ab_timing, stopwatch):
-        monkeypatch.setattr(module, "Witness", Blind)
+        monkeypatch.setattr(module, "observe", Blind)
     for name, value in {
         "Event": chip.event,
         "CUDAGraph": chip.graph,

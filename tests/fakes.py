@@ -17,6 +17,21 @@ def zeros(shape, dtype, device):
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
+class CountingEngine:
+    """Stands for an engine that counts traffic, as the simulator does."""
+
+    name = "sim"
+    counts = True
+    time_limit = 120.0
+    at_once = 1
+    macs_in_a_second = 20_000_000
+    device = CPU
+    target = (90, 227 << 10)
+
+    def interrupt(self):
+        """Do nothing: each launch has ended."""
+
+
 class Fake(Runnable):
     """A runnable that computes with torch and then spoils the output as it is told to."""
 
@@ -25,6 +40,7 @@ class Fake(Runnable):
         self.title = f"Fake {name}"
         self.precision = precision
         self.engine = "sim"
+        self.runs_on = CountingEngine()
         self.device = device
         self.source = name
         self.path = f"kernels/{name}.cu"

@@ -17,7 +17,7 @@ from typing import Any
 from ..core.defaults import ENDINGS, ENGINES
 from ..core.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from ..core.kernel import catalog
-from ..core.problem.problem import PROBLEM_SETS
+from ..core.problem.named import PROBLEM_SETS
 from .text_result import Failure
 
 SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'

@@ -6,7 +6,7 @@ from typing import Any
 from ..core.errors import CatalogError
 from ..core.kernel import catalog
 from ..core.kernel.kernel import load, tunables
-from ..core.problem.problem import PROBLEM_SETS, problems
+from ..core.problem.named import PROBLEM_SETS, problems
 from ..core.show.result import plain, wrapped
 from .text_result import TextResult
 

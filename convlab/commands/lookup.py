@@ -18,7 +18,8 @@ from ..core.defaults import BASELINES, ENDINGS
 from ..core.errors import CatalogError, ProblemError
 from ..core.kernel import catalog
 from ..core.machine import toolchain
-from ..core.problem.problem import EPILOGUE, PROBLEM_SETS, Problem, members, problems
+from ..core.problem.named import PROBLEM_SETS, members, problems
+from ..core.problem.problem import EPILOGUE, Problem
 from .command import SPEC
 
 _FIELDS = "|".join(field.name for field in fields(Problem))

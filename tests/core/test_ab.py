@@ -32,6 +32,7 @@ from convlab.core.timing import ab_timing, ratio, stopwatch
 from convlab.core.timing.ab_result import ABs
 from convlab.core.timing.measure import Timing
 from convlab.core.timing.ratio import Ratio, autocorrelation_time, estimate, settled
+from convlab.isolate.runner import RUNNER
 from convlab.isolate.worker import can_cross
 from convlab.tuning import sweep as sweeping
 from tests.fake_gpu import LARGE, LONG, SHORT, Spin, chip_instead_of_a_gpu
@@ -538,7 +539,9 @@ def test_what_can_be_sent_to_a_worker():
 def test_isolation_goes_through_the_worker(monkeypatch):
     calls = []
     here = []
-    monkeypatch.setattr(abing.worker, "call", lambda f, *args, **options: calls.append(options))
+    monkeypatch.setattr(
+        RUNNER, "call", lambda f, *args, **options: calls.append(options), raising=False
+    )
     monkeypatch.setattr(ab_timing, "measure_pair", lambda *task: here.append(task))
     kernels = [Function(plain_torch, CPU), convlab.load("01", engine="sim")]
     notes: list[str] = []
@@ -554,13 +557,13 @@ def test_careful_times_in_fresh_processes(monkeypatch):
     stopped = []
     asked = []
     answers = itertools.cycle([timed(1.02).modes, timed(1.024).modes])
-    monkeypatch.setattr(abing.worker, "stop", lambda: stopped.append(1))
+    monkeypatch.setattr(RUNNER, "restart", lambda: stopped.append(1), raising=False)
 
     def call(function, *task, **_):
         asked.append(task[-1])
         return next(answers)
 
-    monkeypatch.setattr(abing.worker, "call", call)
+    monkeypatch.setattr(RUNNER, "call", call, raising=False)
     kernels = [Function(plain_torch, CPU)] * 2
     asking = dataclasses.replace(until(), places=6)
     found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [])
@@ -582,7 +585,7 @@ def test_on_a_gpu_times_are_compared(monkeypatch):
     monkeypatch.setattr(
         ab_timing, "measure_pair", lambda *task: asked.append(task) or timed().modes
     )
-    monkeypatch.setattr(abing.worker, "can_cross", lambda *sides: False)
+    monkeypatch.setattr(RUNNER, "accepts", lambda *sides: False, raising=False)
     a = Fake(name="01_a")
     b = Fake(name="02_b")
     result = convlab.ab(a, b, PLAIN, seed=3, threshold=0.02, limit_seconds=7.0)
@@ -711,7 +714,8 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
         row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
         return SimpleNamespace(frame=pd.DataFrame([row]))
 
-    monkeypatch.setattr(sweeping.worker, "call", call)
+    monkeypatch.setattr(RUNNER, "call", call, raising=False)
+    monkeypatch.setattr(type(kernel), "counts", False)
     monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
     found = sweep("03", {"TILE": [8, 16]})
     assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]

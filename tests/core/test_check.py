@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 import convlab
 from convlab import __main__
-from convlab.core.builds import build as builds
 from convlab.core.correctness import check as checking
 from convlab.core.correctness import examine, output, reference
 from convlab.core.correctness.check import check
@@ -29,13 +28,15 @@ from convlab.core.errors import (
     UnsupportedError,
     WrongResult,
 )
+from convlab.core.finding import Finding
 from convlab.core.kernel import shrink_to_fit as fitting
 from convlab.core.kernel.function import Function
 from convlab.core.kernel.runnable import Launch, run
-from convlab.core.kernel.shrink_to_fit import SIM_MACS, SPARE_BYTES, fit
+from convlab.core.kernel.shrink_to_fit import SPARE_BYTES, fit
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
-from convlab.sim import Finding
+from convlab.isolate import rehearsal
+from convlab.sim.engine import MACS_IN_A_SECOND
 from convlab.strict import settings
 from tests.fakes import CPU, PLAIN, Fake, shifted, spoilt, tf32
 from tests.instruments import planted
@@ -590,10 +591,10 @@ def test_build_that_passes_all_is_known_to_be_good_until_it_is_edited(few, tmp_p
     path = tmp_path / "92_edited.cu"
     path.write_text(made("right").source + f"// {tmp_path}")  # a build of its own
     kernel = convlab.load(path, engine="sim")
-    assert check(kernel, PLAIN).ok and not builds.is_good(kernel.build())
-    assert check(kernel, count=1, progress=False).ok and builds.is_good(kernel.build())
+    assert check(kernel, PLAIN).ok and not rehearsal.is_good(kernel.build())
+    assert check(kernel, count=1, progress=False).ok and rehearsal.is_good(kernel.build())
     path.write_text(path.read_text() + " edited")
-    assert not builds.is_good(kernel.build())
+    assert not rehearsal.is_good(kernel.build())
 
 
 DIRECT = (planted.KERNELS / "01_direct.cu").read_text()
@@ -643,7 +644,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
 def test_fit_shrinks_for_the_simulator_or_says_how_much_is_needed(monkeypatch):
     big = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
     small, note = fit(big, [Fake()])
-    assert small.macs <= SIM_MACS and "scaled down to" in note and "hours" in note
+    assert small.macs <= MACS_IN_A_SECOND and "scaled down to" in note and "hours" in note
     assert fit(PLAIN, [Fake()]) == (PLAIN, None)
     monkeypatch.setattr(fitting, "available_bytes", lambda device: 1000)
     with pytest.raises(LaunchError, match=r"needs about .* GB"):

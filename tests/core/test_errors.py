@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 
 import convlab.nn
-from convlab import sim
 from convlab.core.errors import (
     BuildError,
     CatalogError,
@@ -31,6 +30,7 @@ from convlab.core.errors import (
 )
 from convlab.core.faults import FAULTS
 from convlab.core.kernel.kernel import Kernel, load
+from convlab.sim import simulation
 from tests.suites import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -342,7 +342,7 @@ def no_process_left() -> Iterator[None]:
     mine = children(os.getpid())
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in mine]
     simulators = [pid for pid, text in zip(mine, commands) if b"sim/host.py" in text]
-    assert len(simulators) <= sim.AT_ONCE
+    assert len(simulators) <= simulation.AT_ONCE
     hosts = [host for pid in simulators for host in children(pid)]  # which each of them outlives
     assert not any(map(children, hosts))
     assert all(commands), "a process that nobody waited for"
@@ -427,7 +427,7 @@ import sys, torch, convlab
 from convlab import sim
 good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
-print(next(host._process.pid for host in sim._hosts if host._process), flush=True)
+print(next(host._process.pid for host in simulation._hosts if host._process), flush=True)
 endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
 if sys.argv[2] == "call":
     endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))

@@ -23,16 +23,16 @@ from convlab.core.correctness.check import check
 from convlab.core.correctness.report import traffic_bytes
 from convlab.core.errors import BuildError, ConvlabError, LaunchError
 from convlab.core.kernel.data import inputs
-from convlab.core.kernel.shrink_to_fit import SIM_MACS
 from convlab.core.machine import device
 from convlab.core.machine.device import Ceilings, Datasheet, floor_seconds
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.problem import Problem
 from convlab.core.show import charts
 from convlab.core.timing import compare as comparing
-from convlab.core.timing import measure, stopwatch
+from convlab.core.timing import measure, sides, stopwatch
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparison
+from convlab.sim.engine import MACS_IN_A_SECOND
 from tests.fakes import PLAIN, Fake, FakeLaunch, shifted, tf32, zeros
 
 ABOUT = ["kernel", "title", "class", "engine", "right", "error", "bound"]
@@ -157,7 +157,7 @@ def test_rounds_interleave_and_end(monkeypatch):
     for where, name, value in (
         (stopwatch.Single, "_sample", sample),
         (stopwatch, "flush_buffer", lambda device: None),
-        (stopwatch, "Witness", MagicMock()),
+        (stopwatch, "observe", MagicMock()),
         (stopwatch.time, "perf_counter", lambda: next(clock)),
         (torch.cuda, "device", lambda device: contextlib.nullcontext()),
         (measure, "shared_inputs", lambda *_: data),
@@ -313,7 +313,7 @@ def test_kernels_are_built_side_by_side(monkeypatch):
     for kernel in kernels[:2]:
         kernel.build = functools.partial(meet, kernel.name)
     kernels[2].build = fail
-    monkeypatch.setattr(comparing.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(sides.os, "sched_getaffinity", lambda _: {0, 1})
     result = compare(kernels, PLAIN, progress=False)
     assert list(result.frame.right) == [True, True, False]
     assert list(result.frame.kernel) == ["01_a", "02_b", "03_typo"]
@@ -321,7 +321,7 @@ def test_kernels_are_built_side_by_side(monkeypatch):
 
 def test_scaling_is_said():
     result = compare([Fake()], SQUARE, progress=False)
-    assert result.problem.macs <= SIM_MACS and "scaled down to" in result.note
+    assert result.problem.macs <= MACS_IN_A_SECOND and "scaled down to" in result.note
 
 
 def test_a_set_has_a_column_for_each_problem_and_a_summary():

@@ -11,9 +11,11 @@ from convlab.core.kernel.function import Function
 from convlab.core.kernel.runnable import Launch
 from convlab.core.problem.problem import Problem
 from convlab.core.timing import ab_timing, stopwatch
+from convlab.core.timing.observer import Caught
 from convlab.honest import replaced_tools, witness
+from convlab.honest.audit import CallableAudit
 from convlab.honest.replaced_tools import settings
-from convlab.honest.witness import Caught, Witness, audit
+from convlab.honest.witness import Witness
 from tests.fake_gpu import LARGE, LONG, Spin, chip_instead_of_a_gpu
 from tests.fake_times import until
 from tests.fakes import CPU, PLAIN, Fake
@@ -54,14 +56,14 @@ def test_witness_passes_what_is_right_and_nothing_stale(problem):
         launch()
         seen.keep(row)
     for row in range(3):
-        seen.judge(row)
+        seen.finish(row)
     assert torch.equal(launch.inputs[1], before), "w is another's too"
     seen.renew(1)
     seen.change(0)
     seen.keep(0)
     if problem.gemm_k * min(problem.R, problem.S) > 1 or not any(problem.padding):
         with pytest.raises(Caught, match=cheats.STALE):
-            seen.judge(0)
+            seen.finish(0)
 
 
 def test_witness_changes_no_filter_that_was_laid_out():
@@ -73,7 +75,7 @@ def test_witness_changes_no_filter_that_was_laid_out():
     assert torch.equal(launch.inputs[1], w)
     launch()
     seen.keep(0)
-    seen.judge(0)
+    seen.finish(0)
 
 
 @pytest.mark.parametrize("name", ["05_async_gemm", "08_winograd", "11_wgmma_tf32"])
@@ -85,7 +87,7 @@ def test_rungs_pass_the_witness(name):
     seen.change(0)
     seen.launch()
     seen.keep(0)
-    seen.judge(0)
+    seen.finish(0)
 
 
 def test_witness_sees_through_what_the_calibration_wraps():
@@ -96,14 +98,14 @@ def test_witness_sees_through_what_the_calibration_wraps():
     seen.change(0)
     inner()
     seen.keep(0)
-    seen.judge(0)
+    seen.finish(0)
 
 
 def test_what_is_trusted_is_not_judged():
     seen = Witness(baseline(PLAIN), 1, trusted=True)
     seen.change(0)
     seen.keep(0)
-    seen.judge(0)
+    seen.finish(0)
 
 
 @pytest.mark.parametrize("name", ["torch:cpu", "torch:im2col"])
@@ -116,7 +118,8 @@ def test_an_honest_callable_passes_the_audit(name):
             N=3, C=6, H=9, W=8, K=4, R=2, S=3, stride=(2, 1), padding=(1, 2), groups=2, bias=True
         ),
     ):
-        notes = audit(Function(kernel, CPU), problem)
+        function = Function(kernel, CPU)
+        notes = CallableAudit(function).finish(function, problem, right=True)
         assert all("calls a library" in note for note in notes), notes
 
 
@@ -177,8 +180,8 @@ class Worked(Launch):
 def judging(monkeypatch):
     chip = chip_instead_of_a_gpu(monkeypatch)
     for module in (ab_timing, stopwatch):
-        monkeypatch.setattr(module, "Witness", witness.Witness)
-    monkeypatch.setattr(witness, "replaced", list)  # the chip stands for torch's own
+        monkeypatch.setattr(module, "observe", witness.Witness)
+    monkeypatch.setattr(replaced_tools, "replaced", list)  # the chip stands for torch's own
     return chip
 
 

@@ -29,7 +29,7 @@ from convlab.core.kernel import catalog
 from convlab.core.machine import device
 from convlab.profile import counting, flow, ncu
 from convlab.profile import gather as explain
-from convlab.sim import Trace
+from convlab.sim.trace import Trace
 from tests.instruments import merging
 from tests.instruments.tables import write_between
 

@@ -98,7 +98,7 @@ def write(path, best: str = "everything", more: str = "") -> None:
 @pytest.fixture
 def gpu(monkeypatch):
     """A pretended H200, with nvcc: what is taken is the simulator's kernel, the library the CPU's."""
-    monkeypatch.setattr(module, "engine_of", lambda engine: "cuda")
+    monkeypatch.setattr(module, "engine_name", lambda engine: "cuda")
     monkeypatch.setattr(module, "candidates", lambda precision, _: candidates(precision, "sim"))
     monkeypatch.setattr(module, "baseline", lambda name: baseline("torch:cpu"))
     monkeypatch.setattr(module, "describe", lambda: "a GPU")

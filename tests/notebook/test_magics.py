@@ -19,8 +19,8 @@ from jupyter_client.kernelspec import KernelSpec
 
 import convlab
 from convlab.core.errors import BuildError, CatalogError, ProblemError
+from convlab.core.kernel import cuda
 from convlab.core.kernel.catalog import KERNEL_DIR
-from convlab.isolate import worker
 from convlab.notebook.magics import Results
 from tests.suites import line_of
 
@@ -350,7 +350,7 @@ def test_what_c_prints_reaches_pythons_output(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.synchronize", lambda: ctypes.CDLL(None).puts(b"from C"))
-    with worker.shown():
+    with cuda._printed():
         pass
     assert capsys.readouterr().out == "from C\n"
 

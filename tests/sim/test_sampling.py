@@ -4,13 +4,13 @@ import math
 import re
 
 import pytest
-from convlab.core.kernel.launch import simulated
 
 import convlab
-from convlab import sim
 from convlab.core.errors import LaunchError
 from convlab.core.problem.problem import Problem
 from convlab.profile import counting
+from convlab.sim import simulation, trace
+from convlab.sim.launch import simulated
 from tests.suites import FOLDER
 
 # Blocks at the borders differ from those inside: rows and columns of tiles are cut off.
@@ -20,11 +20,11 @@ ONE = Problem(N=1, C=1, H=300, W=300, K=1, R=1, S=1)
 
 def counted(
     kernel: convlab.Kernel | str, problem: Problem, blocks: int | None, seed: int = 0
-) -> sim.Trace:
+) -> trace.Trace:
     """One run of a kernel on zeros, of all its blocks or of so many, chosen by the seed."""
     kernel = convlab.load(kernel, engine="sim") if isinstance(kernel, str) else kernel
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    arena = sim.Arena(shapes, sparse=["y"])
+    arena = simulation.Arena(shapes, sparse=["y"])
     return simulated(kernel, problem, arena, sample=blocks and (blocks, seed))
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convlab.core.correctness import output, reference
-from convlab.core.correctness.output import Tally, poison
+from convlab.core.correctness.output import OutputComparison, poison
 from convlab.core.correctness.reference import Reference
 from convlab.core.kernel.runnable import Launch
 from convlab.core.problem.named import problem, problems
@@ -38,7 +38,7 @@ def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
             patch.setattr(output, "LOOKED_AT", 0)
             patch.setattr(reference, "SAMPLED", sampled)
         right = Reference(problem, inputs, seed)
-        return Tally(right, y, bound, poisoned=True).words(precision)
+        return OutputComparison(right, y, bound, poisoned=True).patterns(precision)
 
 
 def put(*indices, value=9.0):
