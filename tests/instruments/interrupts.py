@@ -38,11 +38,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 SMALL = "N=1,C=2,H=6,W=6,K=2,R=3,S=3"
 COMMANDS = {
-    "compare": ["compare", "01", "03", "--engine", "sim", SMALL],
-    "check": ["check", "01", "awkward", "--engine", "sim"],
-    "ab": ["ab", "01", "03", "--engine", "sim", SMALL],
-    "sweep": ["sweep", "03", "TILE=4,8", "--engine", "sim", SMALL],
-    "inspect": ["inspect", "01", "--engine", "sim", SMALL],
+    "compare": ["compare", "01", "03", "--engine", "sim", "--problem", SMALL],
+    "check": ["check", "01", "--engine", "sim", "--problem", "awkward"],
+    "ab": ["ab", "01", "03", "--engine", "sim", "--problem", SMALL],
+    "sweep": ["sweep", "03", "TILE=4,8", "--engine", "sim", "--problem", SMALL],
+    "inspect": ["inspect", "01", "--engine", "sim", "--problem", SMALL],
 }
 CELLS = {
     "cell:compare": "convlab.compare(['01', '03'], problem=SMALL, engine='sim')",
