@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-from convlab.receipts.receipts import History, Receipt, history, load_result
 
 import convlab
 from convlab.__main__ import main
