@@ -14,10 +14,21 @@ Importing convlab compiles nothing, touches no GPU and does not import torch: ea
 when it is first used. ``convlab/README.md`` says how the package is built.
 """
 
+import _signal  # built in: to import `signal` takes milliseconds, which Ctrl-C could fall into
+import os
+import sys
+
+# A command holds Ctrl-C back from its first line on, until `commands.supervise` waits for it.
+_SCRIPT = os.path.join(os.path.dirname(sys.executable), "convlab")  # as pip installs it
+_MODULE = sys.orig_argv[-len(sys.argv) :][:1] if sys.argv[:1] == ["-m"] else []
+if _MODULE in (["convlab"], ["-mconvlab"]) or [*map(os.path.abspath, sys.argv[:1])] == [_SCRIPT]:
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGINT])
+
 import importlib
 from typing import Any
 
 from .core import rooms
+from .core.machine import interrupt
 
 # The public names of the core, and the module that has each. Rooms add theirs in ``room.toml``.
 _CORE = {
@@ -28,8 +39,8 @@ _CORE = {
     "compare": "timing.compare",
     "compile": "kernel.kernel",
     "load": "kernel.kernel",
-    "problem": "problem.problem",
-    "problems": "problem.problem",
+    "problem": "problem.named",
+    "problems": "problem.named",
 }
 
 __all__ = sorted([*_CORE, "errors", *rooms.names("name")])
@@ -39,10 +50,11 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name == "errors":
         return importlib.import_module(".core.errors", __name__)
-    if name in _CORE:
-        value = getattr(importlib.import_module(f".core.{_CORE[name]}", __name__), name)
-    else:
-        value = rooms.provided("name", name)
+    with interrupt.held():  # torch cannot be imported again where its import was interrupted
+        if name in _CORE:
+            value = getattr(importlib.import_module(f".core.{_CORE[name]}", __name__), name)
+        else:
+            value = rooms.provided("name", name)
     if value is None:
         raise AttributeError(f"convlab has no {name!r}; it has {', '.join(__all__)}")
     globals()[name] = value

@@ -1,109 +1,110 @@
 """The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed."""
 
-import atexit
 import contextlib
 import json
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from .commands.cli import parser, understood
+try:
+    from .commands import cli
+    from .commands.supervise import supervise
+except ModuleNotFoundError as error:
+    if error.name != "convlab.commands":
+        raise
+    sys.exit("convlab: the commands are in convlab/commands, which was deleted")
 from .core.arguments import reason
 from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
-from .core.machine import child
-from .core.machine.child_process import adopt
 from .core.machine.progress import Lines
 
-# as `grammar.STATUS` tells
+# The exit statuses: `commands.cli.STATUS` explains them.
 RIGHT = 0
 WRONG = 1
 USAGE = 2
 DECLINED = 3
-INTERRUPTED = 130
 
 
 def command() -> NoReturn:
-    """What a shell starts: `main`, which Ctrl-C ends with all that runs; another, at once."""
-    adopt()  # what an interrupted compiler leaves behind, to end it too
-
-    def interrupt(*_: object) -> NoReturn:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    status = main()
-    if status == INTERRUPTED:
-        child.quit()
-        atexit._run_exitfuncs()
-        os._exit(status)  # the rest of Python's end takes as long as half its start
-    sys.exit(status)
+    """What a shell starts: `main`, in a process that Ctrl-C ends with all that it started."""
+    supervise()
+    sys.exit(main())
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    prog = "convlab" if Path(sys.argv[0]).name == "convlab" else "python -m convlab"
-    if not (sys.argv[1:] if argv is None else argv):
-        parser(prog=prog).print_help(sys.stderr)
+    words = sys.argv[1:] if argv is None else argv
+    installed = Path(sys.argv[0]).name == "convlab"
+    parser = cli.build_parser(program="convlab" if installed else "python -m convlab")
+    if not words:
+        parser.print_help(sys.stderr)
         return USAGE
-    asked = parser(prog=prog).parse_args(argv)
-    found: list[Any] = []
+    arguments = parser.parse_args(words)
+    results: list[Any] = []
     document: dict[str, Any] = {}
     status = RIGHT
-    said = " ".join(sys.argv[1:] if argv is None else argv)
-    with warnings.catch_warnings(), _only_json(asked.json) as out, Lines(desc=said[:60]):
-        # without the place in our sources
+    shown_words = " ".join(words)[:60]
+    with warnings.catch_warnings(), _only_json(arguments.json) as out, Lines(desc=shown_words):
+        # A warning is shown without its place in our sources.
         warnings.showwarning = lambda text, *_: print(f"convlab: {text}", file=sys.stderr)
 
         def show(text: object) -> None:
-            if not asked.json:
+            if not arguments.json:
                 print(text, file=out, flush=True)
 
         try:
-            asked = understood(asked)
-            from .commands.answers import PLURAL, Told, answers, kept  # with torch
-
-            for answer in answers(asked):
-                found.append(answer)
-                if isinstance(answer, Told) and answer.failure:
-                    print(answer, file=sys.stderr, flush=True)
+            arguments = cli.look_up(arguments)
+            command = arguments.command
+            for result in command.run(arguments):
+                results.append(result)
+                if isinstance(result, cli.Failure):
+                    print(result, file=sys.stderr, flush=True)
                     continue
-                show(answer)
-                if getattr(asked, "listing", False):
-                    show(answer.listing())
-            document = found[0].to_dict()
-            if asked.command in PLURAL:
-                each = [answer.to_dict() for answer in found]
-                document = {"ok": _status(found) == RIGHT, PLURAL[asked.command]: each}
-            status = _status(found)
-            for what, path in kept(found, asked):
-                document[what] = str(path)
-                show(f"{what}: {path}")
-        except BrokenPipeError:  # whoever read it has enough: `convlab list | head`
+                show(result)
+                if getattr(arguments, "listing", False):
+                    show(result.listing())
+            document = results[0].to_dict()
+            if command.results_key:
+                documents = [result.to_dict() for result in results]
+                document = {"ok": _status(results) == RIGHT, command.results_key: documents}
+            status = _status(results)
+            for kind, path in cli.write_files(results, arguments):
+                document[kind] = str(path)
+                show(f"{kind}: {path}")
+        except BrokenPipeError:
+            # Whoever read the output has enough: `convlab list | head`.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return status
-        except (ConvlabError, OSError) as error:  # OSError: a file that was named
-            usage = isinstance(error, (CatalogError, ProblemError, OSError))
-            declined = DECLINED if isinstance(error, UnsupportedError) else WRONG
-            status = USAGE if usage else declined
-            file = f"{error.filename or 'output'}: " if isinstance(error, OSError) else ""
-            document["error"] = f"{file}{reason(error) if file else error}"
+        except (ConvlabError, OSError) as error:
+            status = _error_status(error)
+            document["error"] = _error_text(error)
             print(f"convlab: {document['error']}", file=sys.stderr)
-        except KeyboardInterrupt:
-            print("convlab: interrupted", file=sys.stderr)
-            return INTERRUPTED
-        if asked.json:
+        if arguments.json:
             print(json.dumps(document, indent=1), file=out)
     return status
 
 
-def _status(found: list[Any]) -> int:
-    if any(not answer.ok and not answer.declined for answer in found):
+def _status(results: list[Any]) -> int:
+    """Return the exit status of what ran."""
+    if any(not result.ok and not result.declined for result in results):
         return WRONG
-    return RIGHT if any(answer.ok for answer in found) else DECLINED
+    return RIGHT if any(result.ok for result in results) else DECLINED
+
+
+def _error_status(error: ConvlabError | OSError) -> int:
+    """Return the exit status of an error that ended a command; an OSError is of a named file."""
+    if isinstance(error, UnsupportedError):
+        return DECLINED
+    usage = isinstance(error, (CatalogError, ProblemError, OSError))
+    return USAGE if usage else WRONG
+
+
+def _error_text(error: ConvlabError | OSError) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'output'}: {reason(error)}"
+    return str(error)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 // title: Direct
-// idea: The formula as it stands. Each output is a sum over C/groups * R * S products, and one
-//       thread computes one output, alone.
-// change: The first rung. Nothing is shared between threads but what the caches happen to hold.
+// idea: The formula, written as a loop. Each output is a sum over C/groups * R * S products, and
+//       one thread computes one output, alone.
+// change: The first rung. Threads share nothing, except through the caches.
 // mapping: grid.x * block = all outputs end to end; thread -> one (n, k, p, q), q fastest, so that
 //       the lanes of a warp read neighbours along a row of x and write neighbours in y.
 // precision: fp32

@@ -1,8 +1,8 @@
 // title: Input tile in shared memory
 // idea: Neighbouring outputs see almost the same inputs. A block loads the input tile it needs,
 //       halo included, into shared memory once, and all its threads read it there.
-// change: Against 01b: borders are dealt with while loading, and a warp's taps that overlap are
-//       read from global memory once. A block is a square of pixels now, for a small halo.
+// change: Against 01b: borders are handled while loading, and inputs that several taps use are read
+//       from global memory once. A block is a square of pixels now, for a small halo.
 // mapping: block -> tile x tile output pixels and k_tile output channels of one group (grid.x) of
 //       image n (grid.y, z); thread -> one pixel (p, q) and k_tile sums in registers.
 // parent: 01b_register_channels

@@ -1,16 +1,16 @@
 // title: im2col + tiled GEMM
 // idea: Lay out, for each output pixel, the C*R*S inputs it sees as a column of a matrix, and the
 //       convolution is one matrix product: (K, C*R*S) x (C*R*S, N*P*Q). Then tile that product.
-// change: Against 01: x is copied R*S times over. It buys a kernel that knows no borders, strides
-//       or dilation, and uses each value it reads into a register kTM or kTN times.
+// change: Against 01: x is copied R*S times. In return the GEMM needs no borders, strides or
+//       dilation, and uses each value that it reads into a register kTM or kTN times.
 // mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
 //       GEMM: block -> kBN output channels of one group (grid.x) x kBM pixels (grid.y);
 //       thread -> kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
 // precision: fp32
 // epilogue: bias, relu
 // supports: everything
-// limits: The matrix is written to memory and read back; groups with few channels fill a small
-//       part of a tile. The workspace bounds the matrix: it is made and used in chunks of pixels.
+// limits: The matrix is written to memory and read back; groups with few channels fill a small part
+//       of a tile. The workspace limits the matrix: it is written and used in chunks of pixels.
 #include "convlab.cuh"
 
 #ifndef BM
@@ -69,7 +69,7 @@ gemm_nchw(ConvProblem conv, const float* __restrict__ g_w, const float* __restri
           const float* __restrict__ g_bias, float* __restrict__ g_y,
           int64_t first, int pixels, int pitch) {
     __shared__ float s_col[kBK][kBM];
-    __shared__ float s_w[kBK][kBN + 4];   // +4: stores down a column meet 8 banks, not 1
+    __shared__ float s_w[kBK][kBN + 4];   // +4: stores down a column go to 8 banks, not 1
 
     const int K_group = conv.K / conv.groups;
     const int64_t gemm_k = int64_t(conv.C / conv.groups) * conv.R * conv.S;
@@ -121,7 +121,8 @@ gemm_nchw(ConvProblem conv, const float* __restrict__ g_w, const float* __restri
     }
 }
 
-// Columns that fit into `bytes`, 0 if not even one: whole 128-byte lines, at most a grid's worth.
+// Returns how many columns fit into `bytes`, 0 if not even one: whole 128-byte lines, and at most
+// as many as a grid can cover.
 static int pixels_per_chunk(const ConvProblem& conv, size_t bytes) {
     const int64_t all = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(32)) * 32;
     const int64_t fit = int64_t(bytes / sizeof(float)) / (int64_t(conv.C) * conv.R * conv.S);

@@ -1,16 +1,16 @@
 // title: im2col + one cuBLAS GEMM
 // idea: Once a convolution is a matrix product, a library does the rest. One SGEMM over all images
-//       yields a (K, N*P*Q) matrix; as y is (N, K, P, Q), its planes are then moved into place.
-// change: Against 02: our GEMM gives way to cuBLAS's. It can't write to NCHW or add the bias, so
-//       the product goes through the workspace, and one more kernel does both.
+//       computes a (K, N*P*Q) matrix. As y is (N, K, P, Q), another kernel copies its planes to y.
+// change: Against 02: cuBLAS's GEMM replaces ours. It can't write NCHW or add the bias, so the
+//       product goes through the workspace, and one more kernel does both.
 // mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
 //       GEMM: cuBLAS's, the batch being the groups. to_nchw: thread -> one pixel, one k.
 // parent: 02_im2col_gemm
 // precision: fp32
 // epilogue: bias, relu
 // supports: C * R * S <= 2147483647 * groups
-// limits: y is written, read and written again on top of im2col's traffic. Workspace is shared by
-//       the matrix and the product, in chunks of pixels.
+// limits: y is written, read and written again, in addition to im2col's traffic. The matrix and the
+//       product share the workspace, in chunks of pixels.
 #include <cublas_v2.h>
 #include "convlab.cuh"
 #include "convlab_cublas.cuh"

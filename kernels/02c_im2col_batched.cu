@@ -1,8 +1,9 @@
 // title: im2col + batched cuBLAS GEMM
-// idea: Keep images apart: the columns of each image are a matrix of their own, and all are
-//       multiplied in one strided-batched call. The filter is the same for all: its stride is 0.
-// change: Against 02b: the product of image n, (K, P*Q), is y[n] as it stands, so the GEMM writes
-//       y itself and nothing is moved afterwards; bias and ReLU happen in place, if there are any.
+// idea: Keep images separate: the columns of each image are a matrix of their own, and one
+//       strided-batched call multiplies all of them. The filter is the same for all: its stride is
+//       0.
+// change: Against 02b: the product of image n, (K, P*Q), is exactly y[n], so the GEMM writes y
+//       itself and nothing is moved afterwards; bias and ReLU, if any, are applied in place.
 // mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
 //       GEMM: cuBLAS's, the batch being the images, a call for each group.
 //       add_bias: thread -> one pixel (p, q) of one plane (n, k).
@@ -37,7 +38,8 @@ add_bias(ConvProblem conv, const float* __restrict__ g_bias, float* __restrict__
     }
 }
 
-// Pixels that fit into `bytes`, 0 if not even one: those of whole images, or of a part of one.
+// Returns how many pixels fit into `bytes`, 0 if not even one: those of whole images, or of a part
+// of one.
 static int pixels_per_chunk(const ConvProblem& conv, size_t bytes) {
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     const int64_t floats = int64_t(conv.C) * conv.R * conv.S;

@@ -2,8 +2,8 @@
 // idea: Neighbouring outputs see almost the same inputs. A block loads the input tile it needs,
 //       halo included, into shared memory once, for all its pixels and several output channels.
 // change: Against 01c: the filter is staged too, transposed, so that one read brings 4 channels of
-//       a tap; several input channels at a time, rows of the tile pitched so that reads meet
-//       different banks. Against 02: nothing is copied through memory.
+//       a tap; several input channels at a time, and a pitch of the tile's rows that avoids bank
+//       conflicts. Against 02: nothing is copied through memory.
 // mapping: block -> tile x tile output pixels and k_tile output channels of one group (grid.x) of
 //       image n (grid.y, z); thread -> one pixel (p, q) and k_tile sums in registers.
 // parent: 01c_smem_input
@@ -31,7 +31,7 @@ static_assert(kKTile % 4 == 0 && kKTile >= 4 && kKTile <= 64, "K_TILE: a multipl
 static_assert(kCTile >= 1, "C_TILE: at least 1");
 
 // A row of the staged filter holds kKTile channels of one tap, and 4 floats of padding: the stores
-// of neighbouring taps then meet different banks, and float4 reads stay aligned.
+// of neighbouring taps then go to different banks, and float4 reads stay aligned.
 constexpr int kWPitch = kKTile + 4;
 
 // The staged tiles. Two neighbouring outputs are stride apart in x, two taps dilation apart:
@@ -133,13 +133,14 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
     }
 }
 
-// As many channels at a time as stay below 48 KB, so that several blocks share an SM, but one.
+// Stages as many channels at a time as fit into 48 KB, so that several blocks share an SM; at least
+// one.
 static Staging staging_of(const ConvProblem& conv) {
     constexpr int budget = 48 * 1024 / sizeof(float);
     const int extent_h = (kTile - 1) * conv.stride_h + (conv.R - 1) * conv.dilation_h + 1;
     const int extent_w = (kTile - 1) * conv.stride_w + (conv.S - 1) * conv.dilation_w + 1;
     // A warp reads 32 / kTile rows of the tile; with a pitch of kTile modulo 32 (and stride 1) they
-    // meet in different banks. Where there is no room for that, rows are simply end to end.
+    // are in different banks. If there is no room for that, rows are simply end to end.
     const int w_floats = conv.R * conv.S * kWPitch;
     int pitch = extent_w + (32 + kTile - extent_w % 32) % 32;
     if (w_floats + extent_h * pitch > budget) pitch = extent_w;

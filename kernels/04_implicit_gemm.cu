@@ -2,16 +2,16 @@
 // idea: The matrix product of im2col, without the matrix: a block works out which elements of x a
 //       tile of it would hold, and loads those. Memory sees x, the filter and y, nothing else.
 // change: Against 02: no im2col kernel, no workspace. A thread's pixel (n, p, q) is found once, its
-//       row (c, r, s) for each element anew: divisions, which the next rung removes.
+//       row (c, r, s) again for each element: divisions, which the next rung removes.
 // parent: 02_im2col_gemm
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; thread ->
 //       kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
 // precision: fp32
 // epilogue: bias, relu
 // supports: everything
-// limits: Two divisions and a test of the borders for each element of a tile; nothing is multiplied
-//       while a tile is loaded, but by other blocks; nvcc does not unroll the last loop: sums pass
-//       through local memory. Slower than 02, without its workspace; it is here as the step to 05.
+// limits: Two divisions and a test of the borders for each element of a tile; while a block loads a
+//       tile, only other blocks multiply; nvcc does not unroll the last loop, so sums pass through
+//       local memory. Slower than 02, but without its workspace; it is the step to 05.
 #include "convlab.cuh"
 
 #ifndef BM
@@ -44,7 +44,7 @@ conv2d_implicit_gemm(ConvProblem conv, const float* __restrict__ g_x,
                      const float* __restrict__ g_w, const float* __restrict__ g_bias,
                      float* __restrict__ g_y) {
     __shared__ float s_x[kBK][kBM];
-    __shared__ float s_w[kBK][kBN + 4];   // +4: stores down a column meet 8 banks, not 1
+    __shared__ float s_w[kBK][kBN + 4];   // +4: stores down a column go to 8 banks, not 1
 
     const int K_group = conv.K / conv.groups;
     const int64_t gemm_k = int64_t(conv.C / conv.groups) * conv.R * conv.S;

@@ -1,9 +1,9 @@
 // title: Implicit GEMM, pipelined
-// idea: The same product of tiles, fed without a pause: while one tile is multiplied, the next is
-//       on its way into shared memory, by asynchronous copies that pass through no register.
+// idea: The same product of tiles, without pauses for loading: while one tile is multiplied,
+//       asynchronous copies bring the next into shared memory, past the registers.
 // change: Against 04: kStages tiles in turn instead of one, and one barrier a tile instead of two.
-//       Offsets and borders are worked out once for each row of the matrix (by one thread, ahead
-//       of time) and for each pixel (once in all); an element costs one test and one addition.
+//       Offsets and borders are computed once for each row of the matrix (by one thread, in
+//       advance) and once for each pixel; an element costs one test and one addition.
 //       Shared memory is read, and y written, 16 bytes at a time.
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; a warp -> 8
 //       threads along pixels x 4 along channels; thread -> 2 x 4 pixels x 2 x kTN/2 channels.
@@ -11,24 +11,24 @@
 // epilogue: bias, relu
 // supports: R + S <= 31
 // best: groups == 1, N * P * Q * K >= 2200000, tf32 == 0 or C <= 4 and stride_h >= 2
-// limits: The multipliers, where gemm_k is long; three of four instructions are multiply-adds.
+// limits: The multipliers, if gemm_k is large; three of four instructions are multiply-adds.
 #include "convlab_async.cuh"
 
 #ifndef BK
 #define BK 16     // rows of the im2col matrix staged at a time
 #endif
 constexpr int kBK = BK, kTM = 8;
-constexpr int kStages = 2;   // tiles in shared memory: one in use, the others on their way
+constexpr int kStages = 2;   // tiles in shared memory: one in use, the others being copied
 static_assert(kBK == 8 || kBK == 16, "BK: 8 or 16");
 
-// A row (c, r, s) of the im2col matrix, for all pixels: what it adds to a pixel's first element in
-// x, and the bits that must be set in the pixel's mask for it to lie inside the image.
+// A row (c, r, s) of the im2col matrix, for all pixels: its offset from a pixel's first element in
+// x, and the bits that must be set in the pixel's mask if the row's element is inside the image.
 struct alignas(16) Row {
     int64_t offset;
     unsigned needs, unused;
 };
 
-// kBK rows further is c, r, s further, but for carries.
+// kBK rows further: c, r, s further, then carries.
 struct Step {
     int c, r, s;
 };
@@ -38,7 +38,7 @@ struct alignas(n * sizeof(float)) Floats {   // read and written in one piece
     float v[n];
 };
 
-// Bit r: row r of the filter lies inside the image; bit R + s: its column s does.
+// Bit r: row r of the filter is inside the image; bit R + s: its column s is.
 __device__ unsigned inside_mask(const ConvProblem& conv, int h0, int w0) {
     unsigned mask = 0;
     for (int r = 0; r < conv.R; ++r) {
@@ -62,7 +62,7 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
                   const float* __restrict__ g_w, const float* __restrict__ g_bias,
                   float* __restrict__ g_y) {
     constexpr int kThreads = threads_of<kBM, kBN, kTN>;
-    constexpr int kPitchW = kBN + 4;   // stores of 8 rows x 4 channels meet different banks
+    constexpr int kPitchW = kBN + 4;   // stores of 8 rows x 4 channels: no bank conflict
     __shared__ __align__(16) float s_x[kStages][kBK][kBM];
     __shared__ __align__(16) float s_w[kStages][kBK][kPitchW];
     __shared__ Row s_rows[2][kBK];
@@ -84,7 +84,7 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
     constexpr int kPieces = kBM / kWidth / columns;           // of a row, each thread's
     const int row_x = threadIdx.x / columns;
     const int column_x = threadIdx.x % columns * kWidth;
-    const float* x_pixel[kPieces];   // where the filter's corner lies, perhaps outside
+    const float* x_pixel[kPieces];   // where the filter's corner is, perhaps outside
     unsigned mask[kPieces];
     #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -159,7 +159,7 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
         __pipeline_wait_prior(kStages - 2);
         __syncthreads();   // all have their part of this tile, and are done with the one before
         if (tile + kStages - 1 < tiles) copy_tile(tile + kStages - 1);
-        __pipeline_commit();   // also where there was nothing: the count goes on
+        __pipeline_commit();   // also without copies: groups are counted
         write_rows(tile + kStages);
         const int stage = tile % kStages;
         #pragma unroll
@@ -230,7 +230,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     const ThisDevice device = this_device();
     if (device.error) return device.error;
 
-    // The tile with which the busiest SM has least to do; a smaller one copies more for each sum.
+    // Choose the tile that gives the busiest SM the least work; a smaller tile copies more for each
+    // sum.
     const auto cost = [&](int kBM, int kBN, int percent) {
         return ceil_div(blocks_of(conv, kBM, kBN), int64_t(device.sms)) * kBM * kBN * percent;
     };

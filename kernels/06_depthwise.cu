@@ -1,6 +1,6 @@
 // title: Depthwise
-// idea: One input channel for each output channel leaves nothing for a matrix product to share:
-//       each byte of x is used R*S times and then no more, so memory is the limit. A block copies
+// idea: With one input channel for each output channel, a matrix product has nothing to share: each
+//       byte of x is used only R*S times, so memory is the limit. A block copies
 //       the input tile of one plane into shared memory, and keeps many copies in flight.
 // change: Against 03: the loops over channels are gone. The tile arrives by asynchronous copies, 16
 //       bytes each where rows allow it, without passing through registers. A thread computes
@@ -12,8 +12,8 @@
 // supports: groups == C, 4 * (7 * stride_h + (R - 1) * dilation_h + 1)
 //       * (31 * stride_w + (S - 1) * dilation_w + 8) <= smem
 // best: groups > 1
-// limits: Memory: x read and y written once. Filters of other sizes than those listed at the end,
-//       strides and dilations take loops at run time, and read shared memory for each product.
+// limits: Memory: x is read and y written once. Other filter sizes than those listed at the end,
+//       strides and dilations need loops at run time and read shared memory for each product.
 #include "convlab_async.cuh"
 
 #ifndef TILE_W
@@ -28,9 +28,9 @@ static_assert(kTileW >= 32 && kThreads % kTileW == 0, "TILE_W: 32, 64, 128 or 25
 static_assert(kRows >= 1 && kRows <= 256, "ROWS: 1 to 256");
 constexpr int kChunk = 4;   // outputs of a column that are summed at a time, where R, S may be any
 
-// A block's outputs, kThreads / tile_w * rows below each other, and what they see, staged: its rows
-// begin `shift` columns before the first that is needed, where that makes them begin at a multiple
-// of 16 bytes in x.
+// A block's outputs, kThreads / tile_w * rows below each other, and their input tile in shared
+// memory. Its rows begin `shift` columns before the first needed one, if that aligns them to 16
+// bytes in x.
 struct Tile {
     int tile_w, rows;
     int extent_h, pitch;   // staged rows, and floats from one to the next
@@ -98,7 +98,7 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
             for (int tap = 0; tap < kR * kS; ++tap) r_w[tap / kS][tap % kS] = w_k[tap];
             float r_acc[kR] = {};   // of the kR output rows that see the input row: row - r
             const float* s_row = s_thread;
-            #pragma unroll kR   // so that passing sums on is a matter of names
+            #pragma unroll kR   // so that passing sums on only renames registers
             for (int row = 0; row < rows + kR - 1; ++row) {
                 #pragma unroll
                 for (int s = 0; s < kS; ++s)

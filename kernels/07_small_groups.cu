@@ -25,8 +25,8 @@ constexpr int kRows = ROWS, kCTile = C_TILE, kK = 4;
 static_assert(kRows == 2 || kRows == 4 || kRows == 8, "ROWS: 2, 4 or 8");
 static_assert(kCTile >= 1, "C_TILE: at least 1");
 
-// The staged tile. Its rows begin `shift` columns before the first that is needed, where that makes
-// them begin at a multiple of 16 bytes in x.
+// The staged tile. Its rows begin `shift` columns before the first needed one, if that aligns them
+// to 16 bytes in x.
 struct Staging {
     int extent_h, pitch;   // rows of a channel, and floats from one to the next
     int shift;
@@ -162,9 +162,9 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
     }
 }
 
-// As many channels at a time as stay below 48 KB, so that several blocks share an SM; where one
-// alone is larger, one, up to the device's limit. Tiles begin at multiples of 16 columns, so all
-// are shifted alike.
+// Stages as many channels at a time as fit into 48 KB, so that several blocks share an SM; if a
+// single channel is larger, one, up to the device's limit. Tiles begin at multiples of 16 columns,
+// so all have the same shift.
 static Staging staging_for(const ConvProblem& conv, int tile_w, int tile_h, const float* x,
                            int64_t smem) {
     const bool vectors = conv.W % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
@@ -184,7 +184,7 @@ static Staging staging_for(const ConvProblem& conv, int tile_w, int tile_h, cons
     return {int(extent_h), int(pitch), shift, vectors, lanes, c_tile, int(c_tile * channel)};
 }
 
-// False if the tile does not fit into shared memory; else launches, and says how in `error`.
+// Launches, and sets `error`; returns false if the tile does not fit into shared memory.
 template <int kR, int kS, int kTileW, int kThreads>
 static bool launch(const ConvProblem& conv, int smem, const float* x, const float* w,
                    const float* bias, float* y, cudaStream_t stream, const char** error) {

@@ -32,7 +32,7 @@ struct Tiling {
     int tiles_q;
     int64_t per_image, tiles;
     int k_pitch;   // K / groups, rounded up to 16 bytes
-    bool pairs;    // two neighbours of y lie at a multiple of 8 bytes
+    bool pairs;    // two neighbours of y are aligned to 8 bytes
 };
 
 struct alignas(16) Quad {
@@ -74,7 +74,7 @@ transform_filter(ConvProblem conv, Tiling tiling, int first_group, int groups,
 }
 
 // One block stays on each SM and does one item of work after another: kBT tiles x kBN channels.
-// Items that share tiles follow each other. The next one's first loads pass while y is written.
+// Items that share tiles follow each other. The next item's first loads run while y is written.
 template <int kBC>
 __global__ void __launch_bounds__(kThreads)
 conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, int64_t items,
@@ -93,9 +93,9 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
     // Of an item: its channels, and a lane's tile, as it reads x and writes y.
     int k0, group;                 // within the group; in the workspace
     int p, q;
-    int64_t n;                     // N and more where there is no such tile
+    int64_t n;                     // N or more if there is no such tile
     const float* x_tile;
-    unsigned mask;                 // bit 4 i + j: element (i, j) of the tile lies inside x
+    unsigned mask;                 // bit 4 i + j: element (i, j) of the tile is inside x
     const auto locate = [&](int64_t item) {
         k0 = int(item % k_tiles) * kBN;
         group = int(item / k_tiles % groups);
@@ -117,7 +117,7 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
     const auto load_x = [&](int c0) {
         const unsigned inside = warp < kBC && c0 + warp < C_group ? mask : 0;
         const float* x_c = x_tile + (c0 + warp) * HW;
-        if (inside == 0xffff) {   // the rule; the tests below cost more than the loads
+        if (inside == 0xffff) {   // most tiles; the tests below cost more than the loads
             #pragma unroll
             for (int i = 0; i < 16; ++i) r_x[i / 4][i % 4] = x_c[int64_t(i / 4) * conv.W + i % 4];
         } else {
@@ -208,8 +208,9 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
             copy_u(0, stage);
             load_x(0);
         }
-        // The 16 elements of a tile are with 8 warps: they meet where the last stage was, some
-        // channels at a time. With this pitch, 8 lanes' stores of four floats meet different banks.
+        // Eight warps have the 16 elements of a tile. They exchange them through the last stage's
+        // memory, some channels at a time. With this pitch, 8 lanes' stores of four floats have no
+        // bank conflict.
         constexpr int kPitch = kBT + 16;
         constexpr int kRound = min_of(8, kStage / (kElements * 8 * kPitch));   // of a thread's 8
         static_assert(kRound >= 1, "BC: room for the exchange");

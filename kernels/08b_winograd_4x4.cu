@@ -1,10 +1,10 @@
 // title: Winograd F(4x4, 3x3), fused
 // idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. At the usual points, 0,
-//       +-1, +-2 and infinity, large terms cancel; at 0, +-5/8, +-3/2 and infinity they are less,
-//       and the error is not half as large. A and B have exact constants with these, too.
+//       +-1, +-2 and infinity, large terms cancel. At 0, +-5/8, +-3/2 and infinity these terms are
+//       smaller, and the error is less than half. A and B still have exact constants.
 // change: Against 08: 36 elements. The sums of 32 tiles x 32 channels take 96 registers of 384
-//       threads, and leave none for x on its way. So four warps load, transform and copy, while
-//       twelve multiply. Where two stages hold all channels, the filter is copied once.
+//       threads, and leave none for loads of x. So four warps load, transform and copy, while
+//       twelve multiply. If two stages hold all channels, the filter is copied once.
 // mapping: block -> 32 tiles of 4 x 4 outputs (n, p, q) end to end x 32 channels k of one group; a
 //       warp of twelve -> 3 elements: one for each half warp, 8 x 8 a thread, one for both, 8 x 4.
 // precision: fp32
@@ -12,7 +12,7 @@
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // mixes: 4x4
 // limits: Loads of x, which four warps do not hide: 2 ms of 9 on `square` and of 7 on `wide`, on an
-//       H200. With few channels the elements of a tile that meet are as large a part. An inf or
+//       H200. With few channels the exchange of a tile's elements takes as much. An inf or
 //       NaN in x reaches all of its 4 x 4 outputs, and inf minus inf is NaN.
 #include "convlab_async.cuh"
 
@@ -36,11 +36,11 @@ constexpr float kA2 = kA * kA, kB2 = kB * kB;
 // The plan, by count (04_to_the_limit: what came of it). Per block and input channel: 32 x 32 x 36
 // products are 1152 instructions of warps; with reads (7 of 16 bytes for 96 products a thread) and
 // steps the twelve warps issue 1340, the loaders 280: an SM needs 405 cycles where its multipliers
-// need 288. Shared memory is busy for 290: 168 to read, 36 + 36 to write v and u, 50 to pass x. From
-// L2 come 4.6 KB of u and 3.3 of x, 19 bytes a cycle of some 24: registers hold no larger block.
-// An item ends with 3000 to 3500 cycles in which 36 x 1024 sums meet, 128 bytes a cycle in and out,
-// and y is written. On an H200 at 1.98 GHz `square` takes 5.0 ms and `wide` 3.7, at 0.8 of that
-// clock 6.2 and 4.6. Were v and the products written to memory instead, so that 36 products of
+// need 288. Shared memory is busy for 290: 168 to read, 36 + 36 to write v and u, 50 to pass x.
+// From L2 come 4.6 KB of u and 3.3 of x, 19 bytes a cycle of some 24: registers hold no larger
+// block. An item ends with 3000 to 3500 cycles in which 36 x 1024 sums meet, 128 bytes a cycle in
+// and out, and y is written. On an H200 at 1.98 GHz `square` takes 5.0 ms and `wide` 3.7, at 0.8 of
+// that clock 6.2 and 4.6. Were v and the products written to memory instead, so that 36 products of
 // matrices remain, `square` would move 38 GB more: 2.25 times y, out and in.
 
 // B' of six numbers: values of the polynomial that is zero at all other points.
@@ -135,8 +135,8 @@ __device__ __forceinline__ int v_at(int element, int t) {
 
 // One block stays on each SM and does one item after another. Its warps part for good: four stage
 // what the next kBC channels need, also of the next item, while twelve multiply; all write y.
-// kKeep: two stages have all channels, and all items of a block the same 32 filters. Then u is
-// copied once, and sums do not meet where it lies but in a third place.
+// kKeep: two stages hold all channels, and all items of a block have the same 32 filters. Then u is
+// copied once, and the sums are exchanged in a third place, not in a stage.
 template <int kBC, bool kKeep>
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items, int blocks,
@@ -159,7 +159,7 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
         float r_x[6][6];
         const auto load_x = [&] {
             const float* x = pixels.x + next_c * tiling.HW;
-            if (pixels.inside && next_c < C_group)   // the rule; tests would cost more than loads
+            if (pixels.inside && next_c < C_group)   // most tiles; tests would cost more than loads
                 load_tile<true>(x, 0, conv.W, conv.pad_w, tiling.quads, r_x);
             else
                 load_tile<false>(x, next_c < C_group ? pixels.mask : 0, conv.W, conv.pad_w,

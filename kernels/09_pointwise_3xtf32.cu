@@ -1,9 +1,8 @@
 // title: 1x1 on tensor cores, to fp32's accuracy
-// idea: A 1x1 filter makes a convolution the product of two matrices that lie there as they are:
-//       the filter, and each image's channels x pixels. Nothing is gathered; what counts is how
-//       little moves for each product. So blocks stay and go from pixels to pixels: x of the next
-//       is on its way while these are multiplied and stored, and a filter of few channels is
-//       loaded once.
+// idea: A 1x1 filter makes a convolution the product of two matrices that are already in memory:
+//       the filter, and each image's channels x pixels. Nothing is gathered; the aim is to move
+//       few bytes for each product. So a block computes many tiles: the next tile's x is copied
+//       while this one is multiplied and stored, and a filter of few channels is loaded once.
 // change: Against 10 and 14b: x comes 16 bytes at a time, and its fragments are read so too: which
 //       pixel is which column of a fragment is free, so a lane's four are neighbours, in x as in y.
 //       The filter's parts are made once, in the order in which lanes want them.
@@ -15,14 +14,14 @@
 // supports: sm >= 80, R == 1, S == 1, N * P * Q < 2147483000
 // best: tf32 == 0, sm == 90, groups == 1, C >= 64, K >= 64, N * P * Q * K >= 800000,
 //       P * Q >= 64 or C >= 1024
-// limits: mma.sync, at half of wgmma's rate, and what a scheduler's two warps do not hide of each
-//       other: see the plan below. A tile has 64 channels and 128 pixels, whether a problem has
-//       them or not. An infinity times an infinity is NaN.
+// limits: mma.sync, at half of wgmma's rate, and waits that a scheduler's two warps do not hide:
+//       see the plan below. A tile always has 64 channels and 128 pixels, even if the problem has
+//       fewer. An infinity times an infinity is NaN.
 #include "convlab_async.cuh"
 #include "tensor.cuh"
 
 #ifndef STAGES
-#define STAGES 2    // chunks of x in shared memory: one in use, the others on their way
+#define STAGES 2    // chunks of x in shared memory: one in use, the others being copied
 #endif
 #ifndef DEPTH
 #define DEPTH 32    // channels of a chunk
@@ -55,13 +54,13 @@ struct alignas(n * sizeof(float)) Floats {   // read in one piece
 // mma of a scheduler's two warps take 580 cycles, in which it issues 320 times, and shared memory
 // is read in 320. From L2 two blocks take 8 KB of x, and 8 of the filter where it is not resident:
 // 28 bytes a cycle. KernelBench's 87 would be 2.7 ms of products beside the 3.05 that its 12.9 GB
-// take: 3.5 to 4 in all.
-// Measured on an H200: 5.69 ms (05: 7.87, cuDNN: 9.67). Products are dearer than planned: from
-// 09b's one to these three, 6.6 GFLOP of ResNet-50 take 0.0266 ms longer for each, 247 TFLOP/s. That
-// is 8 cycles a mma, and 3.3 ms of 87. Without stores it took 5.0 (in an earlier form): while a block
-// waits at a barrier, copies or stores, a scheduler is left with one warp, whose products wait for
-// one another. WARPS=8 has twice the warps, but reads the filter twice as often, and took 6.07; three
-// stages took 6% less on 87, but a quarter more where the stride is 2.
+// take: 3.5 to 4 in all. Measured on an H200: 5.69 ms (05: 7.87, cuDNN: 9.67). Products are dearer
+// than planned: from 09b's one to these three, 6.6 GFLOP of ResNet-50 take 0.0266 ms longer for
+// each, 247 TFLOP/s. That is 8 cycles a mma, and 3.3 ms of 87. Without stores it took 5.0 (in an
+// earlier form): while a block waits at a barrier, copies or stores, a scheduler is left with one
+// warp, whose products wait for one another. WARPS=8 has twice the warps, but reads the filter
+// twice as often, and took 6.07; three stages took 6% less on 87, but a quarter more where the
+// stride is 2.
 
 // 64 channels of a group are a slice. Tiles are counted slice by slice: blocks that share pixels
 // run side by side.
@@ -171,7 +170,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                 w_from += kFilter;
             }
         }
-        __pipeline_commit();   // also where there was nothing: the count goes on
+        __pipeline_commit();   // also without copies: groups are counted
         if (++next_stage == kStages) next_stage = 0;
         if (++next_chunk == work.chunks) {
             next_chunk = 0, w_wanted = !work.resident;
@@ -186,7 +185,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int warp_m = threadIdx.x / 32 * 8 * kFragments;   // its first pixel
     // Column g of the fragments 0, 1, ... are the pixels first + 0, 1, ..., so that one read has
-    // them. Of four, a quarter of a warp, two g and four t, meets 32 banks: 4 (t + g/2) + 16 (g%2);
+    // them. Of four, a quarter of a warp, two g and four t, reads 32 banks: 4 (t + g/2) + 16 (g%2);
     // of two, half a warp does: 8 t + 2 g.
     const int first = kFragments == 4 ? g / 2 * 4 + g % 2 * 16 : 2 * g;
     const float* s_x_lane = s_x + t * kPitch + warp_m + first;

@@ -1,15 +1,15 @@
 // title: Implicit GEMM on tensor cores
-// idea: im2col's matrix need not exist: its tiles are gathered from x while they are loaded. A warp's
-//       tensor core then multiplies 16 x 8 filters with 8 x 8 inputs in one instruction.
-// change: Against 02: no matrix in memory; and where a thread had sums of its own, the 32 lanes of a
-//       warp hold fragments of the operands and of the sums, which mma.sync prescribes.
+// idea: im2col's matrix need not exist: its tiles are gathered from x during loading. A
+//       warp's tensor core then multiplies 16 x 8 filters with 8 x 8 inputs in one instruction.
+// change: Against 02: no matrix in memory; and where a thread had sums of its own, the 32 lanes of
+//       a warp hold fragments of the operands and of the sums, which mma.sync prescribes.
 // mapping: block -> k_tile output channels of one group and m_tile pixels of all images' (grid.x);
 //       warp (4 of them, 2 x 2) -> a quarter of that; lane -> fragments of 16 x 8 (k, pixel).
 // precision: tf32
 // epilogue: bias, relu
 // supports: sm >= 80
-// limits: Fragments come from shared memory word by word: 24 reads feed 16 instructions. x is copied
-//       word by word too, each word R*S times.
+// limits: Fragments come from shared memory word by word: 24 reads feed 16 instructions. x is
+//       copied word by word too, each word R*S times.
 #include <cuda_pipeline_primitives.h>
 #include "convlab.cuh"
 #include "tensor.cuh"
@@ -21,10 +21,10 @@
 #define M_TILE 128   // pixels of a block
 #endif
 constexpr int kKTile = K_TILE, kMTile = M_TILE;
-constexpr int kStages = 3;    // tiles of the two operands at a time: two under way, one in use
+constexpr int kStages = 3;    // tiles of the two operands: two being copied, one in use
 constexpr int kDepth = 16;    // of these tiles, along gemm_k
 constexpr int kThreads = 128;
-// Rows of the tiles are padded so that a warp's reads of fragments meet 32 different banks:
+// Rows of the tiles are padded so that a warp's reads of fragments have no bank conflict:
 constexpr int kWPitch = kDepth + 4, kXPitch = kMTile + 8;   // lane -> 20 g + t, and 8 t + g
 constexpr int kSharedBytes =
     kStages * (kKTile * kWPitch + kDepth * kXPitch + 4 * kDepth) * 4 + 8 * kMTile;
@@ -32,12 +32,12 @@ static_assert(kKTile % 32 == 0 && kKTile >= 32, "K_TILE: a multiple of 32");
 static_assert(kMTile == 32 || kMTile == 64 || kMTile == 128, "M_TILE: 32, 64 or 128");
 static_assert(kSharedBytes <= 48 * 1024, "K_TILE, M_TILE: the tiles pass 48 KB");
 
-struct Tap {         // where a row of im2col's matrix lies, from the first tap of channel 0
+struct Tap {         // a row of im2col's matrix, relative to the first tap of channel 0
     int64_t offset;  // in x
     int h, w;
 };
 
-// Row kk of the im2col matrix; gemm_k counts (c, r, s), s fastest, as the filter lies in memory.
+// Row kk of the im2col matrix; gemm_k counts (c, r, s), s fastest, in the filter's memory order.
 __device__ __forceinline__ Tap tap_of(const ConvProblem& conv, int kk) {
     const int RS = conv.R * conv.S;
     const int h = kk % RS / conv.S * conv.dilation_h;
@@ -99,7 +99,7 @@ conv2d_mma(ConvProblem conv, const float* __restrict__ g_x, const float* __restr
                 __pipeline_memcpy_async(&s_x[stage][kk][column], from, 4, inside ? 0 : 4);
             }
         }
-        __pipeline_commit();   // an empty batch too: they are counted
+        __pipeline_commit();   // also without copies: groups are counted
     };
 
     // Each warp: half of the block's channels and half of its pixels, in tiles of 16 x 8.

@@ -1,12 +1,13 @@
 // title: fp32 accuracy on Hopper's tensor cores
-// idea: A number is the sum of two that tensor cores take whole: itself rounded to 11 bits, high,
-//       and what that left, low. Three products, high high + high low + low high, have all that
-//       fp32 keeps. But a tensor core's sum is cut off after every product, always towards zero,
-//       so it may not run for long: after 9 taps it is added to one in ordinary registers.
-// change: Against 11: both parts of x and of the filter are staged, and three products made of
-//       them, the small ones first, while the sum is small and little is cut off. Two sets of sums
-//       in registers leave room for 128 positions of a consumer.
+// idea: An fp32 number is the sum of two TF32 numbers: high, the number rounded to 11 bits, and
+//       low, the rest. Three products, high high + high low + low high, keep fp32's accuracy. But a
+//       tensor core truncates its sum after every product, always towards zero. So the sum must
+//       stay short: after 9 taps it is added to a sum in ordinary registers.
+// change: Against 11: both parts of x and of the filter are staged, and each tap takes three
+//       products. The small products come first, while the sum is small and truncation loses
+//       little. Two sets of sums in registers leave room for 128 positions per consumer.
 // mapping: as 11; two consumer warpgroups -> 64 channels x 128 positions of the tile each.
+// parent: 11_wgmma_tf32
 // precision: fp32
 // epilogue: bias, relu
 // arch: sm_90a
@@ -19,20 +20,22 @@
 //       + 8192 + 4 * R * S + 10496 <= smem
 // best: tf32 == 0, groups == 1, C >= 16, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
 //       N * P * Q * K >= 6000000
-// limits: three products where TF32 has one, for twice the staging: the tensor cores, and what they
-//       read from shared memory, 96 of its 128 bytes a cycle. With one tap there are few products
-//       for what is staged, and x is waited for. An infinity times an infinity is NaN.
+// limits: the tensor cores, with three products where TF32 has one and twice the staging; and their
+//       reads of shared memory, 96 of its 128 bytes a cycle. A 1x1 filter has few products per
+//       staged byte, so consumers wait for x. An infinity times an infinity is NaN.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
-#include "wgmma_roles.cuh"
+#include "wgmma_block.cuh"
+#include "wgmma_store.cuh"
 
 constexpr int kPositions = 128;
-constexpr int kPeriod = 9;   // taps, after which sums leave the tensor cores
-constexpr int kBatch = 6;    // pixels that a loader has under way at a time
+constexpr int kPeriod = 9;   // taps, after which sums move from r_acc to r_sum
+constexpr int kBatch = 6;    // pixels that a lane of a loader loads at a time
 constexpr Style kStyle = {kPositions, 2, kPeriod, false};
 
-// A loader: pixel by pixel to [high, low][quad][pixel].
+// A loader warp: copies x into the stages, [high, low][quad][pixel], in batches of pixels, through
+// registers.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
                                      const float* g_x) {
     const int C_group = conv.C / conv.groups, quad = tiling.quad;
@@ -83,10 +86,41 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     }
 }
 
-// A consumer. While it moves its sums, the other keeps the tensor cores busy.
-__device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const Tiling& tiling,
-                                                  const Block& b, const float* g_bias,
-                                                  float* g_y) {
+// The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A
+// slice is [tap][high, low][quad][64 channels][4] for each of the block's k tiles. A filter that
+// stays in shared memory is copied for the first tile only; for later tiles the warp just arrives
+// on the barriers.
+__device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_packed) {
+    if (b.lane != 0) return;
+    griddepcontrol_wait();   // until the kernel that packs the filter has finished
+    const int taps = conv.R * conv.S, tap_bytes = 2 * kTapBytes;
+    const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * tap_bytes;
+    const char* packed =
+        reinterpret_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
+    int slot = 0, parity = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        const char* from = packed;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            for (int first = 0; first < taps; first += tiling.taps) {
+                const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
+                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
+                mbarrier_wait(&b.w_empty[slot], parity ^ 1);
+                mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
+                for (int half = 0; half < copies; ++half)
+                    bulk_load(b.s_bytes + tiling.w_at + 2 * 16 * tiling.slot_at(slot, half),
+                              from + half * k_tile_bytes, bytes, &b.w_full[slot]);
+                from += bytes;
+                if (++slot == tiling.slots) slot = 0, parity ^= 1;
+            }
+        }
+    }
+}
+
+// A consumer warpgroup: multiplies 64 channels x 128 positions of each tile, and stores them to y.
+// While one consumer adds its sums up, the other keeps the tensor cores busy.
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, const float* g_bias, float* g_y) {
     const int consumer = b.warp / 4, taps = conv.R * conv.S;
     const uint64_t x_first = wgmma_moved(
         wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
@@ -95,38 +129,41 @@ __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const
 
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
         float r_sum[kPositions / 2] = {};   // as wgmma's d: 64 channels x 128 positions
-        float r_acc[kPositions / 2] = {};   // wgmma's own, of `since` taps
+        float r_acc[kPositions / 2] = {};   // wgmma's d: the sums of the last `since` taps
         int since = 0;
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             mbarrier_wait(&b.x_full[stage], stage_parity);
             const uint64_t x_high = wgmma_moved(x_first, stage * 4 * tiling.quad);
             const uint64_t x_low = wgmma_moved(x_high, 2 * tiling.quad);
             for (int first = 0; first < taps; first += tiling.taps) {
-                const int count = min_of(tiling.taps, taps - first);
                 const uint64_t w_high =
                     wgmma_moved(w_first, slot * tiling.taps * (2 * kTapBytes / 16));
                 const uint64_t w_low = wgmma_moved(w_high, kTapBytes / 16);
+                const int count = min_of(tiling.taps, taps - first);
+                // A tap is the same tile of x, read from a shifted start.
                 auto product = [&](uint64_t w, uint64_t x, int tap, int accumulate) {
-                    wgmma_m64n128k8_tf32(r_acc, wgmma_moved(w, tap * (2 * kTapBytes / 16)),
-                                         wgmma_moved(x, b.s_tap[first + tap]), accumulate);
+                    const uint64_t w_tap = wgmma_moved(w, tap * (2 * kTapBytes / 16));
+                    const uint64_t x_tap = wgmma_moved(x, b.s_tap[first + tap]);
+                    wgmma_m64n128k8_tf32(r_acc, w_tap, x_tap, accumulate);
                 };
-                auto small = [&](int tap, int accumulate) {
-                    product(w_low, x_high, tap, accumulate);
-                    product(w_high, x_low, tap, true);
-                };
-                auto large = [&](int tap) { product(w_high, x_high, tap, true); };
                 mbarrier_wait(&b.w_full[slot], slot_parity);
                 wgmma_fence();
-                if (count == kPeriod) {   // without a jump, which keeps the tensor cores busier
+                if (count == kPeriod) {   // unrolled: without jumps the tensor cores are busier
                     #pragma unroll
-                    for (int tap = 0; tap < kPeriod; ++tap) small(tap, tap > 0);
+                    for (int tap = 0; tap < kPeriod; ++tap) {
+                        product(w_low, x_high, tap, tap > 0);
+                        product(w_high, x_low, tap, true);
+                    }
                     #pragma unroll
-                    for (int tap = 0; tap < kPeriod; ++tap) large(tap);
+                    for (int tap = 0; tap < kPeriod; ++tap) product(w_high, x_high, tap, true);
                 } else {
                     #pragma unroll 1
-                    for (int tap = 0; tap < count; ++tap) small(tap, since + tap > 0);
+                    for (int tap = 0; tap < count; ++tap) {
+                        product(w_low, x_high, tap, since + tap > 0);
+                        product(w_high, x_low, tap, true);
+                    }
                     #pragma unroll 1
-                    for (int tap = 0; tap < count; ++tap) large(tap);
+                    for (int tap = 0; tap < count; ++tap) product(w_high, x_high, tap, true);
                 }
                 wgmma_commit();
                 wgmma_wait<0>();
@@ -145,9 +182,10 @@ __device__ __forceinline__ void multiply_in_parts(const ConvProblem& conv, const
             #pragma unroll
             for (int i = 0; i < kPositions / 2; ++i) r_sum[i] += r_acc[i];
         }
-        store_tile<kPositions>(conv, tiling, b, tile, channels_of(tiling, b, g_bias), r_sum, g_y);
+        const Channels mine = channels_of(tiling, b, g_bias);
+        store_tile<kPositions>(conv, tiling, b, tile, mine, r_sum, g_y);
     }
-    bulk_wait_read<0>();   // the copy engine still reads this block's shared memory
+    bulk_wait_read<0>();   // until the copy engine has read this block's shared memory
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
@@ -160,11 +198,11 @@ conv2d_wgmma_3xtf32(ConvProblem conv, Tiling tiling, const float* __restrict__ g
     find_pixels(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
-        load_filter(conv, tiling, b, g_packed, kStyle.terms);
+        load_filter(conv, tiling, b, g_packed);
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {
-        multiply_in_parts(conv, tiling, b, g_bias, g_y);
+        multiply(conv, tiling, b, g_bias, g_y);
     }
 }
 

@@ -1,26 +1,78 @@
 // title: Stems on tensor cores
-// idea: A stem has a few channels and a large stride: the filter and the input tile both fit into
-//       shared memory, and im2col's rows are read there where they lie. In a row of x, 4 taps and 8
-//       outputs at stride 4 are 32 words end to end: a fragment's 32 lanes meet 32 banks unaided.
-// change: Against 10: x is staged once, not R*S times, and a tap is an offset into the stage; the
-//       filter is staged for good, in the order of fragments, and blocks stay for many tiles.
-// mapping: block -> k_parts * 16 output channels of one group, for every so-manieth tile of up to 8
-//       rows x 56 columns of y; warp -> a row of it, all channels; lane -> fragments of 16 x 8.
+// idea: A stem has few channels and a large stride, so the filter and the input tile both fit into
+//       shared memory. The rows of im2col's matrix are read directly from that tile. In a row of x,
+//       4 taps and 8 outputs at stride 4 are 32 consecutive words: the 32 lanes that read a
+//       fragment read 32 different banks.
+// change: Against 10: x is staged once, not R*S times, and a tap is an offset into the stage. The
+//       filter is staged once, in the order of fragments. A block computes many tiles.
+// mapping: block -> k_parts * 16 output channels of one group, every n-th tile of up to 8 rows x 56
+//       columns of y; warp -> a row of it, all channels; lane -> fragments of 16 x 8.
 // precision: tf32
 // epilogue: bias, relu
 // supports: sm >= 80,
 //       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
 //       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem
 // best: tf32 == 1, groups == 1, C <= 4, stride_h >= 2
-// limits: mma.sync, which has half of wgmma's rate on Hopper; and it waits while a block stores y.
-//       Tiles have 56 columns and 32, 64 or 96 channels, whether a problem has them or not.
+// limits: mma.sync, which has half of wgmma's rate on Hopper; and nothing is multiplied while a
+//       block stores y. A tile always has 56 columns and 32, 64 or 96 channels, even if the problem
+//       has fewer.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "stem_tile.cuh"
 
 constexpr Shape kLarge = {6, 8, 1}, kMiddle = {4, 4, 3}, kSmall = {2, 8, 2};
 
-// A stride along w that is known to the compiler; 0: any.
+// A stage that is being copied. A warp copies every n-th row of it, n the number of warps.
+struct Stage {
+    int tile, chunk;
+    const float* x_row;   // this warp's next row, at its first column in x (may be left of x)
+    float* s_row;         // the same in the stage
+    int i, h;             // the row's number in its channel of the stage; in x
+    int w0;               // the first column: may be negative
+    int channels;         // channels of x from this row's on
+    int row, rows;        // the row's number over all channels; rows to copy
+};
+
+__device__ __forceinline__ void begin_stage(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_x, Stage& stage,
+                                            float* s_stage) {
+    const Tile at = tile_at(tiling, stage.tile);
+    const int C_group = conv.C / conv.groups, c0 = stage.chunk * tiling.channels;
+    stage.i = b.warp;
+    stage.h = at.p * conv.stride_h - conv.pad_h + b.warp;
+    stage.w0 = at.q * conv.stride_w - conv.pad_w + b.lane;
+    stage.x_row = g_x + stage.w0 +
+                  ((int64_t(at.n) * conv.C + b.group * C_group + c0) * conv.H + stage.h) * conv.W;
+    stage.s_row = s_stage + b.warp * tiling.pitch + b.lane;
+    stage.channels = C_group - c0;
+    stage.row = b.warp;
+    stage.rows = stage.tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
+}
+
+// Copies this warp's next row, asynchronously. Channels past the last are zeros, like the padding.
+__device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, Stage& stage) {
+    if (stage.i >= tiling.extent_h) {   // a channel has at least as many rows as there are warps
+        stage.i -= tiling.extent_h, stage.h -= tiling.extent_h, --stage.channels;
+        stage.x_row += int64_t(conv.H - tiling.extent_h) * conv.W;
+        stage.s_row += tiling.plane - tiling.extent_h * tiling.pitch;
+    }
+    const bool inside = stage.channels > 0 && stage.h >= 0 && stage.h < conv.H;
+    const unsigned width = inside ? conv.W : 0;
+    #pragma unroll 1
+    for (int first = 0; first < tiling.extent_w; first += 128) {
+        #pragma unroll
+        for (int column = first; column < first + 128; column += 32)
+            if (column + b.lane < tiling.extent_w)
+                copy_async<4>(stage.s_row + column, stage.x_row + column,
+                              unsigned(stage.w0 + column) < width);
+    }
+    stage.i += b.warps, stage.h += b.warps, stage.row += b.warps;
+    stage.x_row += b.warps * int64_t(conv.W);
+    stage.s_row += b.warps * tiling.pitch;
+}
+
+// kStride: the stride along w, if the compiler is to know it; 0: any.
 template <int kStride, int kKParts, int kWarps, int kBlocks>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -62,7 +114,8 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             __pipeline_wait_prior(0);
             __syncthreads();   // all have their part of this stage, and are done with the other
             const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
-            // What a step needs is read during the one before, a little with each of its parts.
+            // A step's fragments of x are read during the step before, a few with each part of 16
+            // channels.
             int2 tap = b.s_tap[t];
             const float *s_low = nullptr, *s_high = nullptr;
             float r_x[kParts][2], r_next[kParts][2];
@@ -87,7 +140,7 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             const int last = tiling.steps * kKParts - 1;
             #pragma unroll 1
             for (int step = 0; step < tiling.steps; ++step) {
-                tap = b.s_tap[4 * step + 4 + t];   // past the last step: of none
+                tap = b.s_tap[4 * step + 4 + t];   // after the last step: no taps
                 #pragma unroll
                 for (int i = 0; i < kKParts; ++i) {
                     const float r_w[4] = {w_next.x, w_next.y, w_next.z, w_next.w};

@@ -1,9 +1,9 @@
 // title: Stems on tensor cores, to fp32's accuracy
-// idea: What 13 does for deep layers: three products, of the parts that rounding to TF32 makes of
-//       each number. Here the parts are made as fragments are read, so shared memory holds no more
-//       than in 14, and each product that is added costs no read at all.
-// change: Against 14: three products, the small ones first; sums leave the tensor cores after 4
-//       steps of 8 taps. Two sets of sums halve a block's channels.
+// idea: As 13 for deep layers: each number is split into a high and a low TF32 part, and three
+//       products are added. Here numbers are split when fragments are read, so shared memory holds
+//       no more than in 14, and the two additional products read nothing.
+// change: Against 14: three products, the small ones first; sums move from the tensor cores to
+//       ordinary registers after 4 steps of 8 taps. Two sets of sums halve a block's channels.
 // mapping: as 14; warp -> a row of the tile, 48 or 32 channels.
 // parent: 14_stem_tf32
 // precision: fp32
@@ -12,16 +12,66 @@
 //       4 * ((C // groups * 32 + 1) * ((R * S + 7) // 8 * 8) + 944 + 2 * ((R - 1) * dilation_h + 2)
 //       * (55 * stride_w + (S - 1) * dilation_w + 32)) <= smem
 // best: tf32 == 0, groups == 1, C <= 4, stride_h >= 2
-// limits: Three products where TF32 has one. Tiles have 56 columns and 32 or 48 channels, whether a
-//       problem has them or not. An infinity times an infinity is NaN.
+// limits: Three products where TF32 has one. A tile always has 56 columns and 32 or 48 channels,
+//       even if the problem has fewer. An infinity times an infinity is NaN.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "stem_tile.cuh"
 
 constexpr Shape kLarge = {3, 8, 1}, kSmall = {2, 4, 3};
-constexpr int kPeriod = 4;   // steps, after which sums leave the tensor cores
+constexpr int kPeriod = 4;   // steps, after which sums move from r_acc to r_sum
 
-// A stride along w that is known to the compiler; 0: any.
+// A stage that is being copied. A warp copies every n-th row of it, n the number of warps.
+struct Stage {
+    int tile, chunk;
+    const float* x_row;   // this warp's next row, at its first column in x (may be left of x)
+    float* s_row;         // the same in the stage
+    int i, h;             // the row's number in its channel of the stage; in x
+    int w0;               // the first column: may be negative
+    int channels;         // channels of x from this row's on
+    int row, rows;        // the row's number over all channels; rows to copy
+};
+
+__device__ __forceinline__ void begin_stage(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const float* g_x, Stage& stage,
+                                            float* s_stage) {
+    const Tile at = tile_at(tiling, stage.tile);
+    const int C_group = conv.C / conv.groups, c0 = stage.chunk * tiling.channels;
+    stage.i = b.warp;
+    stage.h = at.p * conv.stride_h - conv.pad_h + b.warp;
+    stage.w0 = at.q * conv.stride_w - conv.pad_w + b.lane;
+    stage.x_row = g_x + stage.w0 +
+                  ((int64_t(at.n) * conv.C + b.group * C_group + c0) * conv.H + stage.h) * conv.W;
+    stage.s_row = s_stage + b.warp * tiling.pitch + b.lane;
+    stage.channels = C_group - c0;
+    stage.row = b.warp;
+    stage.rows = stage.tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
+}
+
+// Copies this warp's next row, asynchronously. Channels past the last are zeros, like the padding.
+__device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, Stage& stage) {
+    if (stage.i >= tiling.extent_h) {   // a channel has at least as many rows as there are warps
+        stage.i -= tiling.extent_h, stage.h -= tiling.extent_h, --stage.channels;
+        stage.x_row += int64_t(conv.H - tiling.extent_h) * conv.W;
+        stage.s_row += tiling.plane - tiling.extent_h * tiling.pitch;
+    }
+    const bool inside = stage.channels > 0 && stage.h >= 0 && stage.h < conv.H;
+    const unsigned width = inside ? conv.W : 0;
+    #pragma unroll 1
+    for (int first = 0; first < tiling.extent_w; first += 128) {
+        #pragma unroll
+        for (int column = first; column < first + 128; column += 32)
+            if (column + b.lane < tiling.extent_w)
+                copy_async<4>(stage.s_row + column, stage.x_row + column,
+                              unsigned(stage.w0 + column) < width);
+    }
+    stage.i += b.warps, stage.h += b.warps, stage.row += b.warps;
+    stage.x_row += b.warps * int64_t(conv.W);
+    stage.s_row += b.warps * tiling.pitch;
+}
+
+// kStride: the stride along w, if the compiler is to know it; 0: any.
 template <int kStride, int kKParts, int kWarps, int kBlocks>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -92,7 +142,7 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
             const int last = tiling.steps * kKParts - 1;
             #pragma unroll 1
             for (int step = 0; step < tiling.steps; ++step) {
-                tap = b.s_tap[4 * step + 4 + t];   // past the last step: of none
+                tap = b.s_tap[4 * step + 4 + t];   // after the last step: no taps
                 #pragma unroll
                 for (int i = 0; i < kKParts; ++i) {
                     const Parts w[4] = {parts_of(w_next.x), parts_of(w_next.y), parts_of(w_next.z),

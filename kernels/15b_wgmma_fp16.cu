@@ -1,8 +1,8 @@
 // title: fp16 on Hopper's tensor cores
-// idea: 16 bits divided otherwise: 11 significant ones, as TF32 has, where bf16 has 8, at the
-//       price of the range. Tensor cores take both at one rate, so results eight times as accurate
-//       cost nothing, as long as they stay below 65504; beyond it they are infinite.
-// change: Against 15: the type of a number.
+// idea: fp16 has 11 significant bits, as TF32, where bf16 has 8; but its range is smaller. Tensor
+//       cores multiply both formats at the same rate. So results are eight times as accurate at no
+//       cost, as long as they stay below 65504; beyond it they are infinite.
+// change: Against 15: the number format.
 // mapping: as 15.
 // parent: 15_wgmma_bf16
 // precision: fp16

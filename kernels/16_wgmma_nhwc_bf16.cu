@@ -1,12 +1,12 @@
 // title: NHWC on Hopper's tensor cores
-// idea: In NHWC 16 bytes of memory are what wgmma wants a row to be: 8 channels of a pixel. So
-//       nothing passes through registers on its way in; cp.async puts each 16 bytes where they
-//       belong. What the layout costs is at the end: a thread's sums are pixels of one channel,
-//       and y wants channels of one pixel. stmatrix turns them, 8 x 8 numbers at a time, and then
-//       all channels of a pixel leave side by side: no short runs in far planes.
-// change: Against 15: x, w and y with channels last. Where K is a multiple of 128 the two consumers
-//       take 64 channels each of the same 256 positions, so that x is staged half as often; and a
-//       filter that fits stays in shared memory for all tiles of a block.
+// idea: In NHWC 16 bytes of memory are a row of wgmma's operand: 8 channels of a pixel. So x does
+//       not pass through registers: cp.async copies each 16 bytes to their place in the stage. The
+//       cost is in the stores: a thread's sums are pixels of one channel, but in y the channels of
+//       a pixel are neighbours. stmatrix transposes the sums, 8 x 8 numbers at a time. Then all
+//       channels of a pixel are stored side by side, not in short runs in many planes.
+// change: Against 15: x, w and y have their channels last. If K is a multiple of 128, the two
+//       consumers compute 64 channels each of the same 256 positions, so x is staged half as often.
+//       A filter that fits stays in shared memory for all tiles of a block.
 // mapping: as 15; a loader's item is 16 pixels of a row, two lanes each. A warp stores 64 channels
 //       of 4 pixels at a time.
 // parent: 15_wgmma_bf16
@@ -21,13 +21,14 @@
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 4 * R * S + 16384 <= smem
-// limits: a block's two consumers store at the same time, when nothing is multiplied: of 18,500
-//       cycles of a tile of `wide`, on an H200, 4,400, and 2,700 more wait for x. On `square`, with
-//       one chunk a tile, storing is 70% of the time.
+// limits: a block's two consumers store at the same time, and nothing is multiplied meanwhile. Of
+//       18,500 cycles for a tile of `wide`, on an H200, 4,400 are stores and 2,700 waits for x. On
+//       `square`, with one chunk per tile, storing takes 70% of the time.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
-#include "wgmma_roles.cuh"
+#include "wgmma_block.cuh"
+#include "wgmma_store.cuh"
 
 #if !defined(NUMBER)
 #define NUMBER bf16   // or fp16, for 16b
@@ -35,13 +36,21 @@
 using Number = NUMBER;
 
 constexpr int kOctet = 8;          // channels in 16 bytes; a stage holds two of each pixel
-constexpr int kBatch = 18;         // items that a loader has under way at a time
-constexpr int kPart = 32;          // positions of y that a consumer turns at a time
-constexpr int kPixelPitch = 2 * kKTile + 16;   // bytes: 8 pixels of a store meet all banks
+constexpr int kBatch = 18;         // items that a loader warp copies at a time
+constexpr int kPart = 32;          // positions of y that a consumer transposes at a time
+constexpr int kPixelPitch = 2 * kKTile + 16;   // bytes: stores of 8 pixels have no bank conflict
 
-struct PixelTiling : Tiling {};   // whose y has channels last: see store_tile
+// d += a b^T in the number's format.
+__device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b,
+                                                 int accumulate) {
+    if constexpr (std::is_same_v<Number, bf16>) {
+        wgmma_m64n256k16_bf16(d, a, b, accumulate);
+    } else {
+        wgmma_m64n256k16_fp16(d, a, b, accumulate);
+    }
+}
 
-// Of a consumer: its four warps wait for each other at it.
+// The mbarrier on which a consumer's four warps wait for each other.
 __device__ __forceinline__ uint64_t* meeting_of(const Tiling& tiling, const Block& b,
                                                 int consumer) {
     return b.w_empty + tiling.slots + consumer;
@@ -52,7 +61,8 @@ __device__ __forceinline__ void meet(uint64_t* meeting, int lane, int parity) {
     mbarrier_wait(meeting, parity);
 }
 
-// Where each of the staged rows, of all planes, is in x: so many rows and columns from the first.
+// Fills the loaders' table: how many rows and columns each staged row of each plane is from the
+// tile's first pixel in x.
 __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
                                                 const Tiling& tiling, const Block& b) {
     const int plane_rows = tiling.plane / tiling.pitch;
@@ -61,7 +71,7 @@ __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
         b.s_where[i] = unsigned(i % plane_rows * conv.stride_h + plane / conv.stride_w) << 16 |
                        unsigned(plane % conv.stride_w);
     }
-    // Behind the last row is what no valid output needs, but wgmma reads.
+    // wgmma reads past the last row; no valid output uses these pixels. They are zeros.
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);
     const int staged = tiling.plane * conv.stride_h * conv.stride_w;
     for (int i = staged + threadIdx.x; i < tiling.quad; i += kThreads)
@@ -69,7 +79,8 @@ __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
     fence_proxy_async();
 }
 
-// A loader: in batches of items, each 16 pixels of a staged row.
+// A loader warp: copies x into the stages, in batches of items, by cp.async. An item is 16 pixels
+// of a staged row.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling,
                                      const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
@@ -77,34 +88,15 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     const int octet = b.lane % 2, across = ceil_div(tiling.pitch, 16), items = across * rows;
     const int c_lane = b.group * C_group + octet * kOctet;
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);   // [stage][octet][pixel]
-    const Number* r_from[kBatch];   // the lane's channels of its pixel,
-    unsigned inside = 0;            // a bit for each: if it is inside of x
-    int r_to[kBatch];               // in the staged octet; or -1
-    auto find = [&](int number, int first, int chunk) {
-        const Tile tile = tile_at(tiling, number);
-        const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
-        const int w0 = tile.q * conv.stride_w - conv.pad_w;
-        inside = 0;
-        #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            const int item = first + i * kLoaders + b.warp - 8;
-            const int row = item / across, column = item % across * 16 + b.lane / 2;
-            const unsigned where = b.s_where[min_of(row, rows - 1)];
-            const int image = divide(int(where >> 16), tiling.by_image_span);
-            const int n = tile.n + image;
-            const int h = h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
-            const int w = w0 + int(where & 0xffff) + column * conv.stride_w;
-            r_from[i] = g_x + ((int64_t(n) * conv.H + h) * conv.W + w) * conv.C + c_lane +
-                        chunk * 2 * kOctet;
-            inside |= unsigned(unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W) &&
-                               n < conv.N) << i;
-            r_to[i] = row < rows && column < tiling.pitch ? row * tiling.pitch + column : -1;
-        }
-    };
-    // Copies write by the usual way, wgmma reads by the asynchronous one: so each loader waits for
-    // its own, and passes the fence, before it arrives. All stages but two may be under way.
+    const Number* r_from[kBatch];   // an item's pixel of this lane, at the lane's channels of x
+    unsigned inside = 0;            // a bit for each item: whether that pixel is inside x
+    int r_to[kBatch];               // its pixel in the staged octet; or -1
+    // cp.async writes through the generic proxy, wgmma reads through the asynchronous proxy. So a
+    // loader waits for its own copies and executes the proxy fence before it arrives on x_full. All
+    // stages but two can have copies in flight.
     const int lead = tiling.stages - 2, batch = kLoaders * kBatch;
-    int stage = 0, parity = 0, done = -lead;   // done: the stage to be announced, if not negative
+    int stage = 0, parity = 0;
+    int done = -lead;   // the stage whose copies finish next; negative: none yet
     auto announce = [&] {
         if (done >= 0) {
             fence_proxy_async();
@@ -113,12 +105,34 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
         }
         if (++done == tiling.stages) done = 0;
     };
-    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+    for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             const bool has_channels = (chunk * 2 + octet) * kOctet < C_group;
             uint4* s_octet = s_x + (2 * stage + octet) * tiling.quad;
             for (int first = 0; first < items; first += batch) {
-                if (chunk == 0 || items > batch) find(tile, first, chunk);
+                if (chunk == 0 || items > batch) {   // else only the channels differ
+                    const Tile tile = tile_at(tiling, number);
+                    const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
+                    const int w0 = tile.q * conv.stride_w - conv.pad_w;
+                    inside = 0;
+                    #pragma unroll
+                    for (int i = 0; i < kBatch; ++i) {
+                        const int item = first + i * kLoaders + b.warp - 8;
+                        const int row = item / across, column = item % across * 16 + b.lane / 2;
+                        const unsigned where = b.s_where[min_of(row, rows - 1)];
+                        const int image = divide(int(where >> 16), tiling.by_image_span);
+                        const int n = tile.n + image;
+                        const int h =
+                            h0 + int(where >> 16) - image * tiling.image_rows * conv.stride_h;
+                        const int w = w0 + int(where & 0xffff) + column * conv.stride_w;
+                        r_from[i] = g_x + ((int64_t(n) * conv.H + h) * conv.W + w) * conv.C +
+                                    c_lane + chunk * 2 * kOctet;
+                        inside |= unsigned(unsigned(h) < unsigned(conv.H) &&
+                                           unsigned(w) < unsigned(conv.W) && n < conv.N) << i;
+                        r_to[i] =
+                            row < rows && column < tiling.pitch ? row * tiling.pitch + column : -1;
+                    }
+                }
                 if (first == 0) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
                 #pragma unroll
                 for (int i = 0; i < kBatch; ++i) {
@@ -140,9 +154,9 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     for (int i = 0; i < lead; ++i) announce();
 }
 
-// A consumer's sums, laid out as wgmma's d, to y.
+// Stores a consumer's sums, laid out as wgmma's d, to y: pixel by pixel, channels side by side.
 template <int positions>
-__device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelTiling& tiling,
+__device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
                                            const float (&r_sum)[positions / 2], Number* g_y) {
     const int consumer = b.warp / 4, warp = b.warp % 4, lane = b.lane;
@@ -153,18 +167,20 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
     const int channels = mine.count + warp * 16 - k;        // that are there from k on
     Number* y_k = g_y + mine.first - warp * 16 + k;
     const bool vectors = conv.K / conv.groups % kOctet == 0;
-    // Where a consumer's positions are one row of y, that is soon told of each.
+    // If a consumer's positions are one row of y, one comparison tells which of them exist.
     const bool one_row = vectors && tiling.images == 1 && tiling.rows == 3 - tiling.halves;
     const int p0 = at.p + beside;
     const int length = p0 < conv.P && channels > 0 ? min_of(tiling.columns, conv.Q - at.q) : 0;
     Number* y_row = y_k + ((int64_t(at.n) * conv.P + p0) * conv.Q + at.q) * conv.K;
     uint64_t* meeting = meeting_of(tiling, b, consumer);
     char* s_y = b.s_bytes + tiling.y_at + consumer * kPart * kPixelPitch;   // [pixel][channel]
-    // A lane names a row of 8 channels of one of four matrices: 2 of pixels x 2 of channels.
+    // A lane passes the address of a row of 8 channels in one of four matrices: 2 along pixels x 2
+    // along channels.
     char* s_to = s_y + (lane / 16 * 8 + lane % 8) * kPixelPitch + warp * 32 + lane / 8 % 2 * 16;
     const char* s_from = s_y + (warp * 8 + lane / 8) * kPixelPitch + 2 * k;
-    // Turns a part, and has `store` store 16 bytes, of a position.
-    auto turn = [&](int part, auto store) {
+    // Transposes a part through shared memory. Then a lane has 8 channels, 16 bytes, of some
+    // positions.
+    auto turn = [&](int part, uint4 (&r_y)[kPart / 16]) {
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i) {
             uint32_t r_pair[4];   // of neighbouring pixels, in one channel
@@ -177,28 +193,33 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
             stmatrix_x4_trans(s_to + i * 16 * kPixelPitch, r_pair);
         }
         meet(meeting, lane, 0);   // all have stored
-        uint4 r_y[kPart / 16];
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i)
             r_y[i] = *reinterpret_cast<const uint4*>(s_from + 4 * i * kPixelPitch);
         meet(meeting, lane, 1);   // all have read
-        #pragma unroll
-        for (int i = 0; i < kPart / 16; ++i)
-            store(part * kPart + warp * 8 + 4 * i + lane / 8, r_y[i]);
     };
-    // Apart from all other cases, whose jumps would be in the way of every store.
+    // Separate from the general case, whose jumps would slow down every store.
     if (one_row) {
         #pragma unroll
-        for (int part = 0; part < positions / kPart; ++part)
-            turn(part, [&](int position, const uint4& r_y) {
-                if (position < length)
-                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(position) * conv.K), r_y);
-            });
+        for (int part = 0; part < positions / kPart; ++part) {
+            uint4 r_y[kPart / 16];
+            turn(part, r_y);
+            #pragma unroll
+            for (int i = 0; i < kPart / 16; ++i) {
+                const int position = part * kPart + warp * 8 + 4 * i + lane / 8;
+                if (length > position)
+                    __stcs(reinterpret_cast<uint4*>(y_row + int64_t(position) * conv.K), r_y[i]);
+            }
+        }
         return;
     }
     #pragma unroll
-    for (int part = 0; part < positions / kPart; ++part)
-        turn(part, [&](int mine_at, const uint4& r_y) {
+    for (int part = 0; part < positions / kPart; ++part) {
+        uint4 r_y[kPart / 16];
+        turn(part, r_y);
+        #pragma unroll
+        for (int i = 0; i < kPart / 16; ++i) {
+            const int mine_at = part * kPart + warp * 8 + 4 * i + lane / 8;
             const int position = beside * tiling.step + mine_at;
             const int row = divide(position, tiling.by_pitch);
             const int column = position - row * tiling.pitch;
@@ -206,17 +227,114 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const PixelT
             const int n = at.n + image, p = at.p + row - image * tiling.image_rows;
             const int q = at.q + column;
             if (mine_at >= limit || row >= tiling.rows || p >= conv.P || n >= conv.N ||
-                column >= tiling.columns || q >= conv.Q) return;
+                column >= tiling.columns || q >= conv.Q) continue;
             Number* y = y_k + ((int64_t(n) * conv.P + p) * conv.Q + q) * conv.K;
             if (vectors) {
-                if (channels > 0) __stcs(reinterpret_cast<uint4*>(y), r_y);
+                if (channels > 0) __stcs(reinterpret_cast<uint4*>(y), r_y[i]);
             } else {
-                const unsigned words[] = {r_y.x, r_y.y, r_y.z, r_y.w};
+                const unsigned words[] = {r_y[i].x, r_y[i].y, r_y[i].z, r_y[i].w};
                 #pragma unroll
                 for (int c = 0; c < kOctet; ++c)
                     if (c < channels) y[c].bits = uint16_t(words[c / 2] >> c % 2 * 16);
             }
-        });
+        }
+    }
+}
+
+// The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A
+// slice is [tap][octet][64 channels][8] for each of the block's k tiles. A filter that stays in
+// shared memory is copied for the first tile only; for later tiles the warp just arrives on the
+// barriers.
+__device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tiling& tiling,
+                                            const Block& b, const Number* g_packed) {
+    if (b.lane != 0) return;
+    griddepcontrol_wait();   // until the kernel that packs the filter has finished
+    const int taps = conv.R * conv.S, tap_bytes = kTapBytes;
+    const int64_t k_tile_bytes = int64_t(tiling.chunks) * taps * tap_bytes;
+    const char* packed =
+        reinterpret_cast<const char*>(g_packed) + b.k_tile * tiling.halves * k_tile_bytes;
+    int slot = 0, parity = 0;
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        const char* from = packed;
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            for (int first = 0; first < taps; first += tiling.taps) {
+                const int bytes = min_of(tiling.taps, taps - first) * tap_bytes;
+                const int copies = tiling.resident && tile != b.first_tile ? 0 : tiling.halves;
+                mbarrier_wait(&b.w_empty[slot], parity ^ 1);
+                mbarrier_arrive_expect(&b.w_full[slot], copies * bytes);
+                for (int half = 0; half < copies; ++half)
+                    bulk_load(b.s_bytes + tiling.w_at + 16 * tiling.slot_at(slot, half),
+                              from + half * k_tile_bytes, bytes, &b.w_full[slot]);
+                from += bytes;
+                if (++slot == tiling.slots) slot = 0, parity ^= 1;
+            }
+        }
+    }
+}
+
+// A consumer warpgroup: multiplies 64 channels x 256 positions of each tile, and stores them to y.
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
+                                         const Block& b, const float* g_bias, Number* g_y) {
+    const int consumer = b.warp / 4, taps = conv.R * conv.S;
+    const uint64_t x_first = wgmma_moved(
+        wgmma_descriptor(b.s_bytes + tiling.x_at, 16 * tiling.quad, 128), consumer * tiling.step);
+    const uint64_t w_first = wgmma_descriptor(b.s_bytes + tiling.w_at, 16 * kKTile, 128);
+    float r_acc[128] = {};   // wgmma's d: 64 channels x 256 positions
+    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
+    // Called when the previous slice's products are computed: frees that slice's slot, and if it
+    // was the chunk's last slice, also the chunk's stage of x.
+    auto release = [&](bool whole_chunk) {
+        if (b.lane != 0) return;
+        mbarrier_arrive(&b.w_empty[(slot == 0 ? tiling.slots : slot) - 1]);
+        if (whole_chunk) mbarrier_arrive(&b.x_empty[(stage == 0 ? tiling.stages : stage) - 1]);
+    };
+
+    for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
+        for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+            mbarrier_wait(&b.x_full[stage], stage_parity);
+            const uint64_t x_stage = wgmma_moved(x_first, stage * 2 * tiling.quad);
+            for (int first = 0; first < taps; first += tiling.taps) {
+                mbarrier_wait(&b.w_full[slot], slot_parity);
+                const uint64_t w_slot = wgmma_moved(w_first, tiling.slot_at(slot, consumer));
+                const int count = min_of(tiling.taps, taps - first);
+                // One group of products runs while the next is issued. Groups of three taps keep
+                // the tensor cores busier than single taps.
+                #pragma unroll 1
+                for (int i = 0; i < count;) {
+                    if (i + 3 <= count) {
+                        wgmma_fence();
+                        #pragma unroll
+                        for (int tap = i; tap < i + 3; ++tap) {
+                            // A tap is the same tile of x, read from a shifted start.
+                            const uint64_t w_tap = wgmma_moved(w_slot, tap * (kTapBytes / 16));
+                            const uint64_t x_tap = wgmma_moved(x_stage, b.s_tap[first + tap]);
+                            wgmma_m64n256k16(r_acc, w_tap, x_tap, chunk + first + tap > 0);
+                        }
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (i == 0 && chunk + first > 0) release(first == 0);
+                        i += 3;
+                    } else {
+                        wgmma_fence();
+                        const uint64_t w_tap = wgmma_moved(w_slot, i * (kTapBytes / 16));
+                        const uint64_t x_tap = wgmma_moved(x_stage, b.s_tap[first + i]);
+                        wgmma_m64n256k16(r_acc, w_tap, x_tap, chunk + first + i > 0);
+                        wgmma_commit();
+                        wgmma_wait<1>();
+                        if (i == 0 && chunk + first > 0) release(first == 0);
+                        i += 1;
+                    }
+                }
+                if (++slot == tiling.slots) slot = 0, slot_parity ^= 1;
+            }
+            if (++stage == tiling.stages) stage = 0, stage_parity ^= 1;
+        }
+        const Channels mine = channels_of(tiling, b, g_bias);
+        wgmma_wait<0>();
+        release(true);
+        store_pixels<256>(conv, tiling, b, tile, mine, r_acc, g_y);
+    }
+    bulk_wait_read<0>();   // until the copy engine has read this block's shared memory
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
@@ -232,15 +350,16 @@ conv2d_wgmma_nhwc(ConvProblem conv, Tiling tiling, const Number* __restrict__ g_
     find_plane_rows(conv, tiling, b);
     __syncthreads();
     if (b.warp == 11) {
-        load_filter(conv, tiling, b, g_packed, 1);
+        load_filter(conv, tiling, b, g_packed);
     } else if (b.warp >= 8) {
         load(conv, tiling, b, g_x);
     } else {
-        multiply(conv, PixelTiling{tiling}, b, g_bias, g_y);
+        multiply(conv, tiling, b, g_bias, g_y);
     }
 }
 
-// The filter as wgmma wants it: [group, k tile][chunk][r][s][octet][64 channels][8].
+// Packs the filter into wgmma's operand layout: [group, k tile][chunk][r][s][octet][64
+// channels][8].
 __global__ void __launch_bounds__(256)
 pack_octets(ConvProblem conv, int chunks, const uint4* __restrict__ g_w,
             uint4* __restrict__ g_packed, int64_t count) {
@@ -260,7 +379,8 @@ pack_octets(ConvProblem conv, int chunks, const uint4* __restrict__ g_w,
     }
 }
 
-// The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit.
+// Returns the tiling of a problem; its `stages` is 0 if there are too many tiles or they do not
+// fit.
 inline Tiling pixel_tiling_for(const ConvProblem& conv, int smem, int multiprocessors) {
     const int all_taps = conv.R * conv.S;
     Tiling t = {};
@@ -281,7 +401,7 @@ inline Tiling pixel_tiling_for(const ConvProblem& conv, int smem, int multiproce
         t = {};
         t.taps = all_taps;
         if (!cut(t, conv, multiprocessors, {256, 1, 0, false, 2, halves})) return false;
-        t.quad += (12 - t.quad % 8) % 8;   // so that a copy of 4 pixels x 2 octets meets all banks
+        t.quad += (12 - t.quad % 8) % 8;   // 4 pixels x 2 octets: no bank conflict
         return true;
     };
     auto keeps_filter = [&] { return t.resident = t.chunks <= 64 && fits(3, t.chunks); };

@@ -1,6 +1,7 @@
 // title: NHWC in fp16 on Hopper's tensor cores
-// idea: What 15b is to 15: stmatrix turns 16 bits whatever they mean, and wgmma takes both formats.
-// change: Against 16: the type of a number.
+// idea: The same step as from 15 to 15b: stmatrix transposes 16-bit numbers of any format, and
+//       wgmma multiplies both formats.
+// change: Against 16: the number format.
 // mapping: as 16.
 // parent: 16_wgmma_nhwc_bf16
 // precision: fp16

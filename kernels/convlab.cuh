@@ -1,4 +1,5 @@
-// What every rung needs and none of them teaches. Every kernels/*.cu includes this file.
+// The problem, the entry points and small helpers that every rung needs. Every kernels/*.cu
+// includes this file.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ struct ConvProblem {
 //   CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem,
 //       const float* x, const float* w, const float* bias,        // bias may be null
 //       float* y, void* workspace, size_t workspace_bytes, cudaStream_t stream);
-//       launches on `stream`, allocates nothing; returns null, or a text that says what went wrong.
+//       launches on `stream`, allocates nothing; returns null, or an error text.
 //       A workspace, and a plan, begin at a multiple of 256 bytes; tensors at one of their type's.
 //
 //   CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit);
@@ -38,8 +39,9 @@ struct ConvProblem {
 //   CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* problem);
 //   CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const float* w, void* plan,
 //                                            cudaStream_t stream);
-//       optional, both or none: lay a filter out, once, into as many bytes as the first says;
-//       conv2d then gets `plan` in the place of w. 0 bytes: it takes w as it is.
+//       optional, both or none: the second lays out a filter, once, in as many bytes as the first
+//       returns;
+//       conv2d then gets `plan` in place of w. 0 bytes: conv2d gets w itself.
 #define CONVLAB_ENTRY extern "C" __attribute__((visibility("default")))
 
 // a / b rounded up, for a >= 0 and b > 0; a + b may overflow, this does not.
@@ -52,7 +54,7 @@ __host__ __device__ constexpr T min_of(T a, T b) { return a < b ? a : b; }
 template <typename T>
 __host__ __device__ constexpr T max_of(T a, T b) { return a < b ? b : a; }
 
-// The y of a sum of products and bias. Not fmaxf(sum, 0), which would make 0 of a NaN.
+// Applies the ReLU, if any, to a sum. Not fmaxf(sum, 0), which turns NaN into 0.
 __device__ __forceinline__ float activated(const ConvProblem& conv, float sum) {
     return conv.relu && sum < 0.0f ? 0.0f : sum;
 }
@@ -63,10 +65,10 @@ inline const char* launch_error() {
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-// How far a grid goes: x to 2^31 - 1, y and z to 65535 each.
+// The largest grid: 2^31 - 1 blocks along x, 65535 along y and z.
 constexpr int kMaxGrid = 65535;
 
-// A text if `blocks` are more than a grid's x holds, else null.
+// Returns an error text if a grid's x cannot hold that many blocks, else null.
 inline const char* too_many(int64_t blocks) {
     return blocks > INT32_MAX ? "more blocks than a grid has (2^31); use 02_im2col_gemm" : nullptr;
 }
@@ -86,7 +88,7 @@ __device__ inline int64_t image_of_block() {
 struct ThisDevice {
     int smem, smem_sm;   // bytes of shared memory that a block may have, and a multiprocessor has
     int sms;             // multiprocessors
-    const char* error;   // why that could not be asked, or null
+    const char* error;   // an error text, or null
 };
 inline ThisDevice this_device() {
     ThisDevice here = {};
@@ -102,12 +104,12 @@ inline ThisDevice this_device() {
     return here;
 }
 
-// Lets a block of the kernel have this much dynamic shared memory: over 48 KB it has to be asked
-// for. Returns null, or a text if the device has less.
+// Allows the kernel this much dynamic shared memory; above 48 KB that is required. Returns null, or
+// an error text if the device has less.
 template <typename Kernel>
 const char* ask_for_shared_memory(Kernel* kernel, int bytes) {
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) ==
         cudaSuccess) return nullptr;
-    cudaGetLastError();   // told here, not after the next launch
+    cudaGetLastError();   // so that the next launch does not report it
     return "a block's tiles do not fit into shared memory; make them smaller, or use 01_direct";
 }

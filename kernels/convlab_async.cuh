@@ -1,14 +1,14 @@
-// Asynchronous copies from global to shared memory: they pass through no register, and the thread
-// goes on at once. From compute capability 8.0 on; before, and where there is none, plain copies.
+// Asynchronous copies from global to shared memory: they do not pass through registers, and the
+// thread does not wait for them. Compute capability 8.0 or later; earlier GPUs make plain copies.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>  // __pipeline_commit, __pipeline_wait_prior
 #include "convlab.cuh"
 
-// Copies kBytes (4, 8 or 16), to which both addresses are aligned; where `inside` is false, reads
-// nothing and writes zeros. What was copied is there for this thread after __pipeline_commit and
-// __pipeline_wait_prior, for the others after the barrier that follows; no other code is kept from
-// moving past a copy, so a barrier must lie between the last use of its target and the copy, too.
+// Copies kBytes (4, 8 or 16), to which both addresses are aligned; if `inside` is false, reads
+// nothing and writes zeros. This thread may use the copy after __pipeline_commit and
+// __pipeline_wait_prior, other threads after the next barrier. The compiler may move other accesses
+// past a copy, so a barrier is also needed between the last use of the target and the copy.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(float* s_to, const float* g_from, bool inside) {
     static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");

@@ -29,7 +29,7 @@ static cublasStatus_t cublas_handle(cublasHandle_t* handle) {
 }
 
 // c[i] = a[i] * b[i] for each i of the batch;  a: (rows, inner)  b: (inner, cols)  c: (rows, cols).
-// Returns null, or a text that says what went wrong.
+// Returns null, or an error text.
 //
 // cuBLAS knows column-major matrices only. The bytes of a row-major (rows, cols) matrix, read
 // column by column, are its transpose: a column-major (cols, rows) matrix, whose leading dimension

@@ -1,33 +1,33 @@
-// What the rungs for stems share: how a problem is cut into tiles, what a block stages of the
-// filter and of x, and how its sums become y. Included after tensor.cuh.
+// What 14 and 14b share besides their loops: how a problem is cut into tiles, how a block stages
+// the filter, how a warp stores its sums to y, and the launch. Include it after tensor.cuh.
 #pragma once
 
 #include "convlab_async.cuh"
 
-constexpr int kParts = 7;             // of 8 columns: a warp's part of an output row
+constexpr int kParts = 7;             // parts of 8 columns: a warp's piece of an output row
 constexpr int kColumns = 8 * kParts;
-constexpr int kYWords = 8 * kColumns; // a warp's part of y, 8 channels: 56 g + 2 t meets all banks
+constexpr int kYWords = 8 * kColumns; // a warp's buffer of y, 8 channels: 56 g + 2 t are all banks
 
-// How a rung is compiled: channels of a block in parts of 16, output rows of a tile at most, a warp
-// to each, and the blocks that an SM has registers for.
+// The template arguments of a kernel: channels of a block, in parts of 16; output rows of a tile at
+// most, one warp each; and the blocks for which an SM has registers.
 struct Shape {
     int k_parts, warps, blocks;
 };
 
-// A stage of x is some channels of a tile's input, halo included; two are there at a time. The
-// filter of a block's channels is there all the time.
+// A stage of x is some channels of a tile's input, halo included. Shared memory holds two stages,
+// and the filter of the block's channels for the whole kernel.
 struct Tiling {
     int rows;                        // of output in a tile
     int extent_h, extent_w;          // of its input
-    int pitch, plane;                // words from a row of a stage to the next; from a channel
+    int pitch, plane;                // words from one row of a stage to the next; one channel
     int channels, chunks;            // of a stage; stages of a tile
-    int steps;                       // of 8 taps (c, r, s) of a stage, the last may be in part
+    int steps;                       // of 8 taps (c, r, s) of a stage; the last may be partial
     int tiles_p, tiles_q, tiles;
     int k_tiles, lanes;              // of a group; blocks for each of them
     bool vectors;                    // y is written 16 bytes at a time
-    int stage_words;                 // of a stage; a part of it is a warp's buffer for y afterwards
-    int tap_at, bias_at, x_at;       // in words of shared memory
-    int bytes;                       // 0: the tiles do not fit, or are too many
+    int stage_words;                 // of a stage; it later holds the warps' buffers for y
+    int tap_at, bias_at, x_at;       // offsets in shared memory, in words
+    int bytes;                       // of shared memory; 0: the tiles do not fit or are too many
 };
 
 struct Block {
@@ -47,7 +47,7 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     b.s_tap = reinterpret_cast<int2*>(s_words + tiling.tap_at);
     b.s_bias = s_words + tiling.bias_at;
     b.s_x = s_words + tiling.x_at;
-    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // known to be a warp's
+    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // uniform, and the compiler knows it
     b.lane = threadIdx.x % 32;
     b.warps = tiling.rows;
     const int k_tile = blockIdx.x / tiling.lanes, K_group = conv.K / conv.groups;
@@ -58,7 +58,8 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     return b;
 }
 
-// Copies the filter into the order of fragments, see mma_m16n8k8_tf32; and finds the taps.
+// Stages the filter in the order of fragments (see mma_m16n8k8_tf32), the bias and the taps'
+// offsets.
 __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& tiling,
                                        const Block& b, int k_parts, const float* g_w,
                                        const float* g_bias) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& ti
         }
     }
     __pipeline_commit();
-    for (int i = threadIdx.x; i < 8 * tiling.steps + 8; i += 32 * b.warps) {   // and 8 of none
+    for (int i = threadIdx.x; i < 8 * tiling.steps + 8; i += 32 * b.warps) {   // and 8 unused
         const int c = i / RS, r = i % RS / conv.S, s = i % conv.S;
         reinterpret_cast<int*>(b.s_tap)[i / 8 * 8 + i % 4 * 2 + i / 4 % 2] =
             c < tiling.channels ? c * tiling.plane + r * conv.dilation_h * tiling.pitch +
@@ -88,7 +89,7 @@ __device__ __forceinline__ void set_up(const ConvProblem& conv, const Tiling& ti
         b.s_bias[k] = g_bias && k < b.channels ? g_bias[first_k + k] : 0.0f;
 }
 
-struct Tile {   // its first output
+struct Tile {   // by its first output
     int n, p, q;
 };
 __device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
@@ -97,58 +98,8 @@ __device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
             rest % tiling.tiles_q * kColumns};
 }
 
-// A stage on its way. A warp copies every so-manieth row of it.
-struct Stage {
-    int tile, chunk;
-    const float* x_row;   // this warp's next row: its first column in x, may be left of it;
-    float* s_row;         // in the stage
-    int i, h;             // in its channel of the stage; in x
-    int w0;               // the first column: may be negative
-    int channels;         // that there are in x from this row's on
-    int row, rows;        // counted over all channels; and how many are to be copied
-};
-
-__device__ __forceinline__ void begin_stage(const ConvProblem& conv, const Tiling& tiling,
-                                            const Block& b, const float* g_x, Stage& stage,
-                                            float* s_stage) {
-    const Tile at = tile_at(tiling, stage.tile);
-    const int C_group = conv.C / conv.groups, c0 = stage.chunk * tiling.channels;
-    stage.i = b.warp;
-    stage.h = at.p * conv.stride_h - conv.pad_h + b.warp;
-    stage.w0 = at.q * conv.stride_w - conv.pad_w + b.lane;
-    stage.x_row = g_x + stage.w0 +
-                  ((int64_t(at.n) * conv.C + b.group * C_group + c0) * conv.H + stage.h) * conv.W;
-    stage.s_row = s_stage + b.warp * tiling.pitch + b.lane;
-    stage.channels = C_group - c0;
-    stage.row = b.warp;
-    stage.rows = stage.tile < tiling.tiles ? tiling.channels * tiling.extent_h : 0;
-}
-
-// Has this warp's next row copied. Channels past the last are zeros, as the padding is.
-__device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& tiling,
-                                         const Block& b, Stage& stage) {
-    if (stage.i >= tiling.extent_h) {   // rows of a channel are not fewer than warps
-        stage.i -= tiling.extent_h, stage.h -= tiling.extent_h, --stage.channels;
-        stage.x_row += int64_t(conv.H - tiling.extent_h) * conv.W;
-        stage.s_row += tiling.plane - tiling.extent_h * tiling.pitch;
-    }
-    const bool inside = stage.channels > 0 && stage.h >= 0 && stage.h < conv.H;
-    const unsigned width = inside ? conv.W : 0;
-    #pragma unroll 1
-    for (int first = 0; first < tiling.extent_w; first += 128) {
-        #pragma unroll
-        for (int column = first; column < first + 128; column += 32)
-            if (column + b.lane < tiling.extent_w)
-                copy_async<4>(stage.s_row + column, stage.x_row + column,
-                              unsigned(stage.w0 + column) < width);
-    }
-    stage.i += b.warps, stage.h += b.warps, stage.row += b.warps;
-    stage.x_row += b.warps * int64_t(conv.W);
-    stage.s_row += b.warps * tiling.pitch;
-}
-
-// A warp's sums, an output row of 16 k_parts channels, by 8 channels through shared memory: the
-// accumulators' own layout would be runs of 32 bytes. 16 bytes a lane where rows of y allow it.
+// Stores a warp's sums, an output row of 16 k_parts channels, to y: 8 channels at a time, through
+// shared memory, as direct stores would be runs of 32 bytes. 16 bytes a lane if y's rows allow it.
 template <int kKParts>
 __device__ __forceinline__ void store_row(const ConvProblem& conv, const Tiling& tiling,
                                           const Block& b, const Tile& at,
@@ -189,16 +140,17 @@ __device__ __forceinline__ void store_row(const ConvProblem& conv, const Tiling&
     }
 }
 
-// A fragment of x is read at tap + stride_w * output, 4 taps and 8 outputs. In a row of x these are
-// one run of words, each met once (stride 4) or by several lanes (less). A stage is so pitched that
-// the next row, where the list of taps goes on there, begins in the bank behind that run.
+// A fragment of x is read at tap + stride_w * output, for 4 taps and 8 outputs. In a row of x these
+// are one run of words; one lane (stride 4) or several lanes (smaller strides) read each word. The
+// pitch of a stage lets the next row, where the list of taps continues, begin in the bank after
+// that run.
 inline int64_t continued(int64_t words, int64_t run, int stride_w) {
     const int64_t banks = stride_w % 4 == 0 ? 4 : 32;
     return words + ((run - words) % banks + banks) % banks;
 }
 
-// The tiling of a problem; rows are as many, then blocks of an SM, then channels of a stage, as
-// fit.
+// Returns the tiling of a problem: first as many rows as fit, then blocks of an SM, then channels
+// of a stage.
 inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, const ThisDevice& device) {
     Tiling t = {};
     const int C_group = conv.C / conv.groups, k_words = 16 * shape.k_parts;
@@ -218,7 +170,7 @@ inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, const This
         const int channels = ceil_div(C_group, chunks);
         if (ceil_div(C_group, channels) != chunks) return false;
         const int64_t steps = ceil_div(channels * RS, int64_t(8));
-        const int64_t stage_words =   // 16-byte pieces of y lie there
+        const int64_t stage_words =   // later y, 16 bytes aligned
             ceil_div(max_of(channels * plane, int64_t(rows) * kYWords), int64_t(4)) * 4;
         const int64_t tap_at = 8 * steps * chunks * k_words;
         const int64_t bias_at = tap_at + 8 * steps + 8, x_at = bias_at + k_words;
@@ -248,8 +200,8 @@ struct Choice {
     StemKernel kernel;
 };
 
-// Launches the choice that computes the fewest channels for nothing, the first of several whose
-// tiles have 4 rows or more.
+// Launches the choice that wastes the fewest channels; of several such, the first whose tiles have
+// 4 rows or more.
 template <int kChoices>
 const char* launch_stem(const Choice (&choices)[kChoices], const ConvProblem& conv, const float* x,
                         const float* w, const float* bias, float* y, cudaStream_t stream) {

@@ -1,8 +1,8 @@
 // Tensor cores, asynchronous copies and their barriers: one thin function for each PTX instruction.
 // Every rung that uses them includes this file, after convlab.cuh. The simulator has its own.
 //
-// The names are PTX's; sections and figures are those of "PTX ISA", chapter 9.7. Addresses in
-// shared memory are 32-bit numbers here (`shared_address`), as the instructions want them.
+// The names are PTX's; they are described in "PTX ISA", chapter 9.7. Addresses in shared memory are
+// 32-bit numbers here (`shared_address`), as the instructions require.
 #pragma once
 
 #include <cuda_pipeline_primitives.h>   // __pipeline_commit, __pipeline_wait_prior
@@ -23,27 +23,27 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 }
 
 // ---- numbers --------------------------------------------------------------------------------
-// The nearest number of 11 significant bits, ties away from zero; its other 13 bits are zero. What
-// is not rounded so, a tensor core truncates.
+// Returns the nearest number of 11 significant bits, ties away from zero; its other 13 bits are
+// zero. Without rounding, a tensor core truncates its operands.
 __device__ __forceinline__ float round_tf32(float value) {
     uint32_t bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
     return __uint_as_float(bits);
 }
-// The nearest numbers of 8 significant bits, ties to even: two in a word, `low` in its lower half.
+// Rounds two numbers to 8 significant bits, ties to even, into one word: `low` in its lower half.
 __device__ __forceinline__ uint32_t round_bf16(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
-// The same of 11 significant bits; from 65520 on it is infinity.
+// The same with 11 significant bits; from 65520 on the result is infinity.
 __device__ __forceinline__ uint32_t round_fp16(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
-// The larger of two, NaN if one is: fmaxf would take the other.
+// Returns the larger of two numbers; NaN if one is NaN, unlike fmaxf.
 __device__ __forceinline__ float max_nan(float a, float b) {
     float larger;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
@@ -64,8 +64,8 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const float (&a)
 }
 
 // ---- stmatrix: a warp stores 8 x 8 matrices of 16-bit numbers (sm_90) --------------------------
-// Four of them, as mma holds them: of matrix i a lane has (g, 2t) and (g, 2t+1), in one word. They
-// are stored transposed: lane 8 i + j names the 16 bytes that get column j of matrix i.
+// Stores four matrices in mma's layout: of matrix i a lane has (g, 2t) and (g, 2t+1), in one word.
+// They are stored transposed: lane 8 i + j passes the address for column j of matrix i, 16 bytes.
 __device__ __forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_t (&pairs)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::
                  "r"(shared_address(to_shared)), "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]),
@@ -73,22 +73,22 @@ __device__ __forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_
 }
 
 // ---- cp.async: 16 bytes to shared memory, past L1; or zeros, and nothing is read (sm_80) --------
-// L2 takes the whole line, of which other copies are to follow. What was copied is there for this
-// thread after __pipeline_commit and __pipeline_wait_prior.
+// L2 prefetches the whole 128-byte line for the copies that follow. This thread may read what it
+// copied after __pipeline_commit and __pipeline_wait_prior.
 __device__ __forceinline__ void copy_async16(void* to_shared, const void* from, bool inside) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::
                  "r"(shared_address(to_shared)), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
 
-// ---- mbarrier: a barrier in shared memory that need not be waited at (sm_80, here sm_90) ------
-// It counts arrivals and bytes that copies have yet to bring. When neither is left its phase
-// completes, and the next begins with the same count. Phases are told apart by their parity: the
-// first is 0.
+// ---- mbarrier: a barrier in shared memory; arriving does not block (sm_80, here sm_90) ---------
+// It counts pending arrivals and pending bytes of copies. When both counts reach zero its phase
+// completes, and the next phase begins with the same count of arrivals. A phase is known by its
+// parity; the first has parity 0.
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::
                  "r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// After the inits, before the barrier that tells other threads of them: copies see them too.
+// Makes the inits visible to the copy engine; call it before the __syncthreads() that follows them.
 __device__ __forceinline__ void mbarrier_fence_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -96,12 +96,12 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(barrier))
                  : "memory");
 }
-// Arrives, and has the phase wait for so many bytes of copies as well.
+// Arrives, and adds the bytes of copies that must complete before the phase does.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
                  "r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
-// Waits until the phase of this parity has completed.
+// Blocks until the phase of this parity has completed.
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
     asm volatile(
         "{\n"
@@ -114,8 +114,8 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
         "}" :: "r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-// ---- cp.async.bulk: the copy engine moves a run of bytes (sm_90) ------------------------------
-// Both addresses and the size are multiples of 16. A load tells a barrier of its bytes.
+// ---- cp.async.bulk: the copy engine copies a run of bytes (sm_90) -----------------------------
+// Both addresses and the size are multiples of 16. A load reports its bytes to an mbarrier.
 __device__ __forceinline__ void bulk_load(void* to_shared, const void* from, int bytes,
                                           uint64_t* barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -131,36 +131,38 @@ __device__ __forceinline__ void bulk_store(void* to, const void* from_shared, in
 __device__ __forceinline__ void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Waits until all but the `newest` groups of this thread have read their shared memory.
+// Blocks until all but the `newest` groups of this thread have read their shared memory.
 template <int newest>
 __device__ __forceinline__ void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(newest) : "memory");
 }
-// The copy engine and wgmma reach shared memory by another way, the asynchronous proxy. What a
-// thread stored is seen there once that thread has passed this fence.
+// The copy engine and wgmma access shared memory through another path, the asynchronous proxy. They
+// see what a thread stored only after that thread has executed this fence.
 __device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- griddepcontrol: a grid that begins before the one ahead of it has ended (sm_90) ----------
-// For `launch_dependent`, below. Once all blocks of a grid have said so, or ended, the next may begin.
+// ---- griddepcontrol: programmatic dependent launch (sm_90) ------------------------------------
+// For `launch_dependent`, below. When all blocks of a kernel have executed this or ended, the next
+// kernel in the stream may begin.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-// Waits until the grid ahead has ended, and what it wrote may be read.
+// Blocks until the previous kernel in the stream has finished and its writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // ---- wgmma: four warps multiply, operands in shared memory (sm_90a) ---------------------------
-// Before the first wgmma, and wherever registers of d were touched by other instructions.
+// Needed before the first wgmma, and whenever other instructions have accessed registers of d.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits for all but the `newest` groups. Until then neither d nor the operands may be touched.
+// Blocks until all but the `newest` groups are complete. Until then neither d nor the operands may
+// be accessed.
 template <int newest>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(newest) : "memory");
@@ -168,7 +170,7 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // d (64, n) = a (64, 8) b (n, 8)^T, added to d if `accumulate`. In TF32 both operands have k
 // contiguous. With g = lane / 4 and t = lane % 4, d[4 j + 2 h + i] of a thread is element
-// (16 warp + 8 h + g, 8 j + 2 t + i), warps counted within the four.
+// (16 warp + 8 h + g, 8 j + 2 t + i), where warp is 0 to 3.
 #define D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
               "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 __device__ __forceinline__ void wgmma_m64n128k8_tf32(float (&d)[64], uint64_t a, uint64_t b,
@@ -210,7 +212,7 @@ __device__ __forceinline__ void wgmma_m64n256k8_tf32(float (&d)[128], uint64_t a
                                                      int accumulate) {
     M64N256("m64n256k8.f32.tf32.tf32", "");
 }
-// The same of d (64, 256), a (64, 16) and b (256, 16)^T in bf16, or fp16.
+// The same for d (64, 256), a (64, 16) and b (256, 16)^T in bf16 or fp16.
 __device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b,
                                                       int accumulate) {
     M64N256("m64n256k16.f32.bf16.bf16", ", 0, 0");
@@ -223,8 +225,8 @@ __device__ __forceinline__ void wgmma_m64n256k16_fp16(float (&d)[128], uint64_t 
 #undef D8
 #endif
 
-// Launches a kernel that may begin before the grid ahead of it in the stream has ended: what that
-// one writes is to be read after griddepcontrol_wait() only.
+// Launches a kernel with programmatic dependent launch: it may begin before the previous kernel in
+// the stream has finished. It must read what that kernel writes only after griddepcontrol_wait().
 template <typename... Wanted, typename... Given>
 void launch_dependent(void (*kernel)(Wanted...), int grid, int threads, int smem,
                       cudaStream_t stream, Given... given) {
@@ -238,34 +240,35 @@ void launch_dependent(void (*kernel)(Wanted...), int grid, int threads, int smem
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = threads, config.dynamicSmemBytes = smem;
     config.stream = stream, config.attrs = &early, config.numAttrs = 1;
-    cudaLaunchKernelEx(&config, kernel, given...);   // launch_error() tells
+    cudaLaunchKernelEx(&config, kernel, given...);   // launch_error() reports errors
 #endif
 }
 
-// Where an operand lies, for layouts without swizzle: "core matrices" of 8 rows of 16 bytes, end to
-// end. `k_step` is from one to the next along k (16 bytes on), `row_step` along the other
-// dimension (8 rows on); PTX calls them leading and stride dimension byte offset. All are
-// multiples of 16 below 2^18.
+// Returns the descriptor of an operand in shared memory, without swizzle. The operand consists of
+// "core matrices" of 8 rows of 16 bytes, end to end. `k_step` is the distance in bytes from one to
+// the next along k, `row_step` along the other dimension; PTX calls them leading and stride
+// dimension byte offset. All are multiples of 16 below 2^18.
 __device__ __forceinline__ uint64_t wgmma_descriptor(const void* start, int k_step, int row_step) {
     return uint64_t(shared_address(start) >> 4) | uint64_t(k_step >> 4) << 16 |
            uint64_t(row_step >> 4) << 32;
 }
-// The same with the start moved by 16 n bytes.
+// Returns the shifted descriptor: its start is 16 n bytes further on.
 __device__ __forceinline__ uint64_t wgmma_moved(uint64_t descriptor, unsigned n) {
     return (descriptor >> 32 << 32) | (uint32_t(descriptor) + n);
 }
 
-// For operands that only a tensor core reads: it drops their last 13 bits, and what is left of this
-// is nearly as good as the nearest number, in one instruction where round_tf32 takes three. A
-// number m 2^e, 1 <= m < 2, is raised by ln(2) m / 2 units of what remains. Its error is then
-// sqrt(1/12 + mean((ln(2) m / 2 - 1/2)^2)) = 0.31 units, 0.29 being the best, and 0 on average.
+// Prepares an operand that only a tensor core reads. The tensor core truncates the last 13 bits;
+// after this multiplication the result is nearly as good as the nearest TF32 number, in one
+// instruction where round_tf32 takes three. A number m 2^e, 1 <= m < 2, is raised by ln(2) m / 2
+// units in the last remaining place. The rms error is then sqrt(1/12 + mean((ln(2) m / 2 - 1/2)^2))
+// = 0.31 units; 0.29 is the best possible. The mean error is 0.
 __device__ __forceinline__ float before_truncation(float value) {
     return value * (1.0f + 0.6931472f / 2048);
 }
 
-// A number as the sum of two that tensor cores take whole, or nearly: rounded to 11 bits, and what
-// that leaves. An infinity is all in the second, as the first it would meet the other operand's
-// second part, whose sign may be the other one.
+// Splits a number into two TF32 numbers: high, the number rounded to 11 bits, and low, the rest. Of
+// an infinity, low is infinity and high is 0: an infinite high would also be multiplied with the
+// other operand's low part, which can have the opposite sign.
 struct Parts {
     float high, low;
 };

@@ -1,4 +1,5 @@
-// What the rungs on wgmma share: how a problem is cut into tiles, and the filter laid out for them.
+// The tiling of the rungs on wgmma, from 11 on: how a problem is cut into tiles, how the filter is
+// packed for them, and the launch of both kernels.
 #pragma once
 
 #include "convlab.cuh"
@@ -9,32 +10,32 @@ constexpr int kChunkBytes = 32;     // of a pixel in a stage: wgmma's k
 constexpr int kChunk = kChunkBytes / 4;         // input channels of a stage, in TF32
 constexpr int kTapBytes = kKTile * kChunkBytes;   // of the filter for one tap and chunk
 constexpr int kMaxStages = 4;
-// A consumer warp's buffer for y: 8 rows of 32 positions, or of all of a consumer's. Pitches of 8
-// modulo 32 words keep the 8 rows of a store apart.
+// A consumer warp's buffer for y: 8 rows of 32 positions, or of all the consumer's positions. With
+// a pitch of 8 modulo 32 words, a store to 8 rows has no bank conflict.
 constexpr int kPitch = 32 + 8;
 __host__ __device__ constexpr int row_pitch(int positions) { return positions + 8; }
 
-// What the rungs differ in.
+// The parameters in which the rungs differ.
 struct Style {
     int positions;   // of a consumer: wgmma's n
-    int terms;       // that stand for a number: it, rounded; or also what rounding left
-    int taps;        // of a slice of the filter, at most; 0: a row of them
+    int terms;       // 1: a number is rounded to TF32; 2: it is split into a high and a low part
+    int taps;        // of a slice of the filter, at most; 0: one row of the filter
     bool vectors;    // x is read four pixels at a time
     int size = 4;    // bytes of a number
-    int halves = 1;  // k tiles of a block. 2: both consumers have the same positions, one each
-    int by_warps = 0;   // half of y's rows leave by warps, where a tile has at most so many chunks
+    int halves = 1;  // k tiles of a block. 2: consumers share positions and have a k tile each
+    int by_warps = 0;   // warps store half of y's rows if a tile has at most this many chunks
 };
 
-// x is staged in chunks of 8 channels: two quads of 16-byte pixels. (Of 16, two octets, where a
-// number has 2 bytes: what is said of quads is said of those.) Where the stride is more than
-// 1, pixels whose coordinates leave the same remainder lie together, in a plane, so that
-// neighbouring outputs again read neighbouring pixels. Rows are end to end, so that a consumer's
-// positions may be several; small images follow each other like rows.
+// x is staged in chunks of 8 channels: two quads of 16-byte pixels. (With 2-byte numbers, 16
+// channels: two octets, to which everything said of quads applies.) If the stride is more than 1,
+// pixels whose coordinates leave the same remainder form a plane, so that neighbouring outputs
+// again read neighbouring pixels. Rows are end to end, so a consumer's positions can span several
+// rows; small images follow each other like rows.
 struct Tiling {
-    int images, rows, columns;     // of output in a tile; rows: of all its images, and between them
+    int images, rows, columns;     // of output in a tile; rows: of and between all its images
     int tiles_p, tiles_q, tiles;
-    int left;                      // columns staged before the first that is used
-    int pitch, plane, quad;        // pixels of a plane's row, of a plane, of all planes (and more)
+    int left;                      // staged columns before the first used one
+    int pitch, plane, quad;        // pixels of a plane's row, of a plane, of all planes and padding
     int image_rows;                // of a plane, for an image
     unsigned by_pitch, by_image_rows, by_image_span;   // reciprocals, see `divide`
     int step;                      // pixels from the first consumer's output to the second's
@@ -42,27 +43,27 @@ struct Tiling {
     int k_tiles, lanes;            // of a group; blocks for each of them
     int taps;                      // of a slice of the filter for a chunk
     int halves;                    // k tiles of a block, as in Style
-    int stages, slots;             // of x, and of such slices
-    bool resident;                 // each slice of the filter has a slot of its own, and stays
+    int stages, slots;             // stages of x; slots of such slices
+    bool resident;                 // the filter stays: each slice has a slot of its own
     bool vectors;                  // x is read four pixels at a time
-    bool rows_out;                 // y leaves in whole rows of the tile, by the copy engine
-    bool by_warps;                 // but half of them, of 2-byte numbers, by 16 bytes of a lane
-    int table_at, x_at, w_at, y_at, bytes;   // in shared memory
+    bool rows_out;                 // y is stored in whole rows of the tile, by the copy engine
+    bool by_warps;                 // but half of the rows, of 2-byte numbers, 16 bytes a lane
+    int table_at, x_at, w_at, y_at, bytes;   // offsets in shared memory; its size
 
-    // A consumer's first channel of the block's, and its part of a slot, in 16 bytes.
+    // A consumer's first channel within the block, and its part of a slot, in units of 16 bytes.
     __device__ int first_channel(int consumer) const { return kKTile * (halves - 1) * consumer; }
     __device__ unsigned slot_at(int slot, int consumer) const {   // [slot][k tile][tap]
         return (slot * halves + (halves - 1) * consumer) * taps * (kTapBytes / 16);
     }
 };
 
-// a / b, both below 2^16, by b's reciprocal; 0 for 0.
+// a / b for a and b below 2^16, by multiplying with b's reciprocal; a reciprocal of 0 gives 0.
 inline unsigned reciprocal(int b) { return unsigned((int64_t(1) << 31) / b + 1); }
 __device__ __forceinline__ int divide(int a, unsigned by) {
     return int(__umulhi(2 * unsigned(a), by));
 }
 
-struct Tile {   // its first output pixel
+struct Tile {   // by its first output pixel
     int n, p, q;
 };
 __device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
@@ -71,7 +72,7 @@ __device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
             rest % tiling.tiles_q * tiling.columns};
 }
 
-// A tap (r, s) is the staged tile moved by so many pixels, and into another plane.
+// The shift of tap (r, s), in pixels: the tap reads the staged tile from this start.
 __device__ __forceinline__ unsigned tap_at(const ConvProblem& conv, const Tiling& tiling, int r,
                                            int s) {
     const int down = r * conv.dilation_h, right = s * conv.dilation_w;
@@ -80,15 +81,16 @@ __device__ __forceinline__ unsigned tap_at(const ConvProblem& conv, const Tiling
            right / conv.stride_w;
 }
 
-// A number of the filter as it is packed.
+// A number of the filter, rounded to TF32 or split.
 __device__ __forceinline__ float packed(float w, int terms, bool low) {
     const Parts parts = parts_of(w);
     return terms == 1 ? round_tf32(w) : low ? parts.low : parts.high;
 }
 template <typename T>
-__device__ __forceinline__ T packed(T w, int, bool) { return w; }   // of 16 bits
+__device__ __forceinline__ T packed(T w, int, bool) { return w; }   // 16 bits: unchanged
 
-// The filter as wgmma wants it: [group, k tile][chunk][r][s][term][quad][64 channels][4], rounded.
+// Packs the filter into wgmma's operand layout, rounded or split:
+// [group, k tile][chunk][r][s][term][quad][64 channels][4].
 template <typename T>
 __global__ void __launch_bounds__(256)
 pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_w,
@@ -114,14 +116,14 @@ pack_filter(ConvProblem conv, Tiling tiling, int terms, const T* __restrict__ g_
     }
 }
 
-// Cuts a problem into tiles; false where they are too many. With `vectors`, x is read four pixels
-// at a time: tiles begin at multiples of 4 columns of x, and a store of pieces of two rows and two
-// quads meets all banks.
+// Cuts a problem into tiles; returns false if there are too many. With `vectors`, x is read four
+// pixels at a time: tiles begin at multiples of 4 columns of x, and the pitches let a store to two
+// rows and two quads have no bank conflict.
 inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style style) {
-    const int positions = style.positions, beside = 2 / style.halves;   // consumers, in positions
+    const int positions = style.positions, beside = 2 / style.halves;   // beside: consumers
     const bool vectors = style.vectors;
     t.vectors = vectors, t.halves = style.halves;
-    const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels, in a plane
+    const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels of a plane
     const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
     const int planes = conv.stride_h * conv.stride_w;
     t.tiles_q = ceil_div(conv.Q, positions);
@@ -143,7 +145,7 @@ inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style s
     t.tiles_p = t.images == 1 ? ceil_div(conv.P, t.rows) : 1;
     t.step = beside == 1 ? 0 : t.rows == 2 ? t.pitch : positions;
     t.plane = (t.rows + down) * t.pitch;
-    t.quad = max_of(planes * t.plane,   // or to where the last wgmma reads
+    t.quad = max_of(planes * t.plane,   // or up to the last pixel that wgmma reads
                     (planes - 1) * t.plane + down * t.pitch + t.left + right + t.step + positions);
     if (vectors) t.quad += (6 - t.quad % 4) % 4;
     t.by_pitch = reciprocal(t.pitch);
@@ -160,14 +162,15 @@ inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style s
     return true;
 }
 
-// The tiling of a problem; its `stages` is 0 where the tiles are too many, or do not fit.
+// Returns the tiling of a problem; its `stages` is 0 if there are too many tiles or they do not
+// fit.
 inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors, Style style) {
     const int positions = style.positions, planes = conv.stride_h * conv.stride_w;
     const bool vectors = style.vectors;
     Tiling t = {};
     if (!cut(t, conv, multiprocessors, style)) return t;
     const int64_t stage_bytes = 32 * int64_t(style.terms) * t.quad;
-    const int64_t table_bytes =   // of taps, of rows or pixels, and two numbers more
+    const int64_t table_bytes =   // taps, rows or pixels, and s_k
         ceil_div(4 * (conv.R * conv.S + (vectors ? planes * t.plane / t.pitch : t.quad) + 2), 128) *
         128;
     auto fits = [&](int stages, int slots, bool rows_out) {
@@ -204,7 +207,8 @@ inline int64_t packed_bytes(const ConvProblem& conv, Style style) {
 template <typename T>
 using WgmmaKernel = void (*)(ConvProblem, Tiling, const T*, const T*, const float*, T*);
 
-// Packs the filter into the workspace, and launches.
+// Launches pack_filter, which packs the filter into the workspace, and then the convolution with
+// programmatic dependent launch.
 template <typename T>
 const char* launch_wgmma(WgmmaKernel<T> kernel, int threads, Style style, const ConvProblem& conv,
                          const T* x, const T* w, const float* bias, T* y, void* workspace,

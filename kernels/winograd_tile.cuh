@@ -1,5 +1,5 @@
-// What 08b_winograd_4x4 needs beside its loop: the filter's transform, which tiles a block has, how
-// they are loaded and outputs stored. Included after its constants.
+// What 08b_winograd_4x4 needs besides its loop: the filter's transform, a block's tiles, how they
+// are loaded, and how outputs are stored. Include it after the rung's constants.
 #pragma once
 
 // G of three numbers: the values of w[0] + w[1] t + w[2] t^2 at the points, over the scale of B'.
@@ -64,7 +64,7 @@ struct alignas(16) Quad {
 // An item of work: 32 channels, and of the 32 tiles a lane's.
 struct Item {
     int group, k_tile;   // the group in the workspace
-    int n, p, q;         // n is N and more where there is no such tile
+    int n, p, q;         // n is N or more if there is no such tile
 };
 
 __device__ __forceinline__ Item item_at(const Tiling& tiling, unsigned item, unsigned lane) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void load_if(bool inside, const float* g_from, float*
 #endif
 }
 
-// Has the line with this address brought to L2, where a load then finds it. Nothing is awaited.
+// Prefetches the line with this address into L2; does not block.
 __device__ __forceinline__ void fetch_to_L2([[maybe_unused]] const float* g_from) {
 #ifndef CONVLAB_SIMULATOR
     asm volatile("prefetch.global.L2 [%0];" :: "l"(g_from));

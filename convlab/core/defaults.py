@@ -1,6 +1,8 @@
 """What may be asked for by name, and what is taken where nothing is: known before torch is there."""
 
-ENGINES = ("auto", "cuda", "sim")
+from . import rooms
+
+ENGINES = ("auto", "cuda", *rooms.names("engine"))
 MODES = ("cold", "hot")  # of an A/B
 # Each baseline's title, its class, and the kind of device it runs on if only one does.
 BASELINES = {

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .faults import FAULTS
+
 _PACKAGE = str(Path(__file__).parents[1])
 _RED = "\x1b[31m"
 _PLAIN = "\x1b[0m"
@@ -37,14 +39,6 @@ def brief(error: BaseException) -> list[str]:
     if caller.line and caller is not frames[inside[0]] and "/IPython/" not in caller.filename:
         lines.append(f"  at line {caller.lineno}: {caller.line}    (%tb shows more)")
     return lines
-
-
-def on_page(kind: str) -> tuple[str, str]:
-    """Return what ``faults.md`` says a kind of fault is, and what to do next."""
-    page = (Path(_PACKAGE) / "core" / "faults.md").read_text()
-    said = re.search(rf"^## {kind}\n(.+?)\.\s.*?^Next: (.+?)\.?\n(\n|\Z)", page, re.M | re.S)
-    meaning, advice = (" ".join(said[i].split()) for i in (1, 2))
-    return meaning[0].lower() + meaning[1:], advice
 
 
 def named(name: str, error: Exception) -> str:
@@ -96,7 +90,7 @@ class LaunchError(ConvlabError, RuntimeError):
         if not self.kind:
             return super().__str__()
         page = f"see convlab/core/faults.md#{self.kind.replace(' ', '-')}"
-        return "\n  ".join([super().__str__(), f"try: {on_page(self.kind)[1]}", page])
+        return "\n  ".join([super().__str__(), f"try: {FAULTS[self.kind].advice}", page])
 
 
 class WrongResult(ConvlabError, AssertionError):

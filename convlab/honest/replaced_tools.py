@@ -16,7 +16,10 @@ from typing import Any
 import torch
 
 from ..core.correctness import examine, output, reference
+from ..core.errors import ConvlabError
+from ..core.kernel.runnable import Runnable
 from ..core.timing import ratio
+from ..core.timing.observer import Caught
 
 _WATCHED = {
     "time": "perf_counter perf_counter_ns time time_ns monotonic sleep",
@@ -32,7 +35,7 @@ _WATCHED = {
     "torch.nn.functional": "conv2d",
     "torch.testing": "assert_close",
 }
-_OURS = (examine, reference, output, output.Tally, reference.Reference, ratio)
+_OURS = (examine, reference, output, output.OutputComparison, reference.Reference, ratio)
 
 
 def _found() -> dict[str, tuple[Any, str, Any]]:
@@ -69,6 +72,26 @@ def replaced() -> list[str]:
             found.append(name)
             setattr(holder, attribute, value)
     return found
+
+
+def put_back() -> list[str]:
+    """Put back the tools that were replaced; return their names.
+
+    Raises ConvlabError if they had been replaced before convlab was imported.
+    """
+    if BEFORE:
+        raise ConvlabError(
+            f"{', '.join(BEFORE)} had been replaced before convlab was imported, and no time or "
+            "comparison can be trusted: start Python anew"
+        )
+    return replaced()
+
+
+def require_own_tools(runnable: Runnable) -> None:
+    """Raise Caught if the measuring tools were replaced while a runnable ran."""
+    if names := replaced():
+        named = ", ".join(names)
+        raise Caught(runnable, f"while it ran {named} was replaced: the judge's own tools")
 
 
 # ---- torch's state, for all of a process: it changes what the other side computes, or how fast ---

@@ -12,47 +12,28 @@ from __future__ import annotations
 
 import math
 import random
-import threading
-import time
-from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.correctness import reference
 from ..core.correctness.output import ELEMENTWISE
-from ..core.errors import LaunchError
-from ..core.kernel.data import inputs
-from ..core.kernel.function import Function
-from ..core.kernel.runnable import Launch, Runnable, explained
+from ..core.kernel.runnable import Launch
 from ..core.problem.problem import Problem
-from .replaced_tools import altered, replaced, stream
+from ..core.timing.observer import Caught
+from .replaced_tools import require_own_tools
 
 _OUTPUTS = 128  # that are looked at
 _TRIES = 16  # at an element of x that an output depends on, beside the padding
-_CALLS = 12  # of an audit, unless they take longer than
-_AUDIT_SECONDS = 3.0
 _MANY = 16  # elements changed: so many that of each row half of them may stay
-_SLEEP_CYCLES = 2_000_000  # of a GPU's clock: about a millisecond
-_LIBRARY = ("conv", "mm", "matmul", "linear")  # in the names of torch's operations
-_HALVES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-_SECRET = random.SystemRandom()
-
-
-class Caught(Exception):
-    """What was timed was not the work that was asked for; the text says how that is known."""
-
-    def __init__(self, runnable: Runnable, text: str) -> None:
-        super().__init__(text)
-        self.runnable = runnable
+SECRET = random.SystemRandom()
 
 
 class Witness:
     """Changes a launch's inputs, keeps some of its outputs, and judges them, row by row.
 
-    A row is one set of values: `change(row)` before a launch, `keep(row)` after it, both in order
-    on the current stream and fit for a CUDA graph; `judge(row)` once that is done, unless the
+    A row is one set of values: `before(row)` before a launch, `after(row)` after it, both in order
+    on the current stream and fit for a CUDA graph; `finish(row)` once that is done, unless the
     launch is `trusted`. `renew` draws new values for all rows, and x as a whole.
     """
 
@@ -62,8 +43,8 @@ class Witness:
         self.trusted = trusted
         problem = launch.problem
         x = launch.inputs[0]
-        where, of_x, of_w = _places(problem, np.random.default_rng(_SECRET.getrandbits(64)))
-        self._generator = torch.Generator(x.device).manual_seed(_SECRET.getrandbits(62))
+        where, of_x, of_w = _places(problem, np.random.default_rng(SECRET.getrandbits(64)))
+        self._generator = torch.Generator(x.device).manual_seed(SECRET.getrandbits(62))
         self._where = torch.from_numpy(where).to(x.device)
         flat = np.ravel_multi_index(tuple(where.T), problem.y_shape)
         self._flat = torch.from_numpy(flat).to(x.device)
@@ -92,12 +73,12 @@ class Witness:
                 values.copy_(torch.where(chance < 0.5, values[0], values))
         self._kept.fill_(math.nan)
 
-    def change(self, row: int) -> None:
+    def before(self, row: int) -> None:
         """Overwrite some elements of x, and of w."""
         for tensor, index, values, _ in self._changed:
             tensor.put_(index, values[row])
 
-    def keep(self, row: int) -> None:
+    def after(self, row: int) -> None:
         """Copy some of the outputs; put w back, which another side may have laid out before."""
         torch.take(self.launch.y, self._flat, out=self._kept[row])
         self._put_back()
@@ -106,14 +87,14 @@ class Witness:
         for w, index, values in self._filter:
             w.put_(index, values)
 
-    def judge(self, row: int) -> None:
+    def finish(self, row: int) -> None:
         """Raise Caught unless what was kept of a row is right, to the runnable's class."""
         problem = self.launch.problem
         runnable = self.launch.runnable
         if self.trusted:
             return
-        untouched(runnable)
-        self.change(row)
+        require_own_tools(runnable)
+        self.before(row)
         right = reference.truth(problem, *self.launch.inputs, where=self._where)
         self._put_back()
         outputs = math.prod(problem.y_shape)
@@ -132,14 +113,14 @@ class Witness:
                 "returns is remembered, left out, late, or of less precision",
             )
 
-    def judge_one(self, rows: int | None = None) -> None:
-        """Judge a row that nobody can guess."""
-        self.judge(draw(rows or self.rows))
+    def finish_any(self, rows: int) -> None:
+        """Judge one of so many rows that nobody can guess."""
+        self.finish(draw(rows))
 
 
 def draw(count: int) -> int:
     """Return a number below another that nobody can guess."""
-    return _SECRET.randrange(count)
+    return SECRET.randrange(count)
 
 
 def _places(problem: Problem, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -162,87 +143,3 @@ def _places(problem: Problem, rng: np.random.Generator) -> tuple[np.ndarray, ...
     rows = np.arange(count)[some]
     one = (np.unique(index[rows, first[some]]) for index in (of_x, of_w))
     return np.concatenate([n, k, p, q], 1), *one
-
-
-def untouched(runnable: Runnable, before: dict[str, Any] | None = None) -> None:
-    """Raise Caught if the judge's tools were replaced, or torch's settings are not as before."""
-    if names := replaced():
-        named = ", ".join(names)
-        raise Caught(runnable, f"while it ran {named} was replaced: the judge's own tools")
-    if changed := altered(before) if before else ():
-        text = "it left torch's settings changed, which are the other side's too: "
-        raise Caught(runnable, text + ", ".join(changed))
-
-
-def audit(function: Function, problem: Problem) -> list[str]:
-    """Call a callable as the judge pleases, and return what a reader should know of it.
-
-    x and w change under it before each call; y is looked at as soon as a call returns; the truth is
-    computed after the last one. A GPU's stream sleeps first: work on another is too early or late.
-    """
-    launch = function.prepare(problem, *inputs(problem, _SECRET.getrandbits(32), function.device))
-    witness = Witness(launch, _CALLS)
-    seen = _Seen()
-    rows = 0
-    threads = threading.enumerate()
-    on_gpu = function.device.type == "cuda"
-    end = time.monotonic() + _AUDIT_SECONDS
-    with explained(function.name):
-        for rows in range(_CALLS):
-            if on_gpu:
-                torch.cuda._sleep(_SLEEP_CYCLES)
-            witness.change(rows)
-            if rows == 1:
-                _watched(launch, seen)
-            else:
-                launch()
-            witness.keep(rows)
-            if time.monotonic() > end:
-                break
-        for row in range(rows + 1):
-            witness.judge(row)
-    notes = [f"{function.name} {text}" for text in seen.words(function.precision)]
-    left = [thread.name for thread in threading.enumerate() if thread not in threads]
-    if left:
-        notes.append(f"{function.name} left threads running: {', '.join(left)}")
-    return notes
-
-
-def _watched(launch: Launch, seen: _Seen) -> None:
-    try:
-        with seen:
-            launch()
-    except LaunchError:  # what torch.compile made may not run under it
-        launch()
-
-
-class _Seen(TorchDispatchMode):
-    """Notes the operations of torch that are called under it, their types, and the streams."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names: set[str] = set()
-        self._types: set[torch.dtype] = set()
-        self._streams = {stream()}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        self._names.add(func.overloadpacket.__name__)
-        self._streams.add(stream())
-        for each in found if isinstance(found, (tuple, list)) else [found]:
-            if isinstance(each, torch.Tensor):
-                self._types.add(each.dtype)
-        return found
-
-    def words(self, precision: str) -> list[str]:
-        """Say what is worth knowing."""
-        said = []
-        library = sorted(name for name in self._names if any(part in name for part in _LIBRARY))
-        if library:
-            said.append(f"calls a library: torch's own {', '.join(library)}")
-        halves = [str(kind) for kind in _HALVES if kind in self._types]
-        if halves and precision == "fp32":
-            said.append(f"works in {', '.join(halves)}, and is judged as {precision}")
-        if len(self._streams) > 1:
-            said.append("works on other streams than the one that is timed")
-        return said

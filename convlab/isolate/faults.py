@@ -1,6 +1,6 @@
 """What went wrong with a kernel on the GPU: its kind, what it means, and what finds the line.
 
-What a kind means, and what to do next, is what ``faults.md`` says of it.
+``convlab/core/faults.py`` says what a kind means, and what to do next.
 """
 
 import contextlib
@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.errors import ConvlabError, LaunchError, on_page
+from ..core.errors import ConvlabError, LaunchError
+from ..core.faults import FAULTS
+from ..core.finding import Finding
 from ..core.kernel import data
 from ..core.kernel.runnable import Runnable
 from ..core.problem.problem import Problem
-from ..sim import Finding
 
 EXPLAIN_MACS = 2_000_000  # what a problem is scaled down to where a line is looked for
 _SIMULATOR_SECONDS = 6.0
@@ -84,7 +85,7 @@ def error(
     who = " or ".join(kernel.name for kernel in kernels)
     who = who or getattr(function, "__qualname__", repr(function))
     where = f" on {problem.label}" if problem is not None else ""
-    lines = [f"{who}{where}: {kind}: {on_page(kind)[0]} ({text})"]
+    lines = [f"{who}{where}: {kind}: {FAULTS[kind].meaning} ({text})"]
     assertion = re.search(r"^.*\bAssertion `.*$", printed, re.M)
     if assertion:
         lines.append(assertion[0].strip())

@@ -16,14 +16,14 @@ from ..core.builds.cache import stamp
 from ..core.errors import CatalogError, LaunchError, ProblemError
 from ..core.kernel import catalog
 from ..core.kernel.call import problem_of_call
+from ..core.kernel.engine import engine_name
 from ..core.kernel.kernel import Kernel, load
 from ..core.kernel.libraries import Baseline, baseline
-from ..core.kernel.options import engine_of
 from ..core.machine import toolchain
 from ..core.machine.device import describe
 from ..core.problem.format import FLOAT32
+from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from ..core.problem.problem import problem as named_problem
 from ..core.timing.compare import compare
 from ..core.timing.comparison import Comparison
 
@@ -81,7 +81,7 @@ def best(
     """
     problem = named_problem(problem)
     arguments.choice(precision, "precision class", CLASSES)
-    simulated = engine_of(engine) == "sim"
+    simulated = engine_name(engine) == "sim"
     if arguments.flag(measured, "measured") and simulated:
         raise ProblemError("measured=True takes times on a GPU, not on the simulator: leave it out")
     library = baseline("torch:cpu" if simulated else f"cudnn:{precision}")
@@ -95,7 +95,7 @@ def best(
     if not able:
         return _only(library, problem, f"none in the catalog does it in {precision}")
     if simulated:
-        if engine_of(engine) != engine:  # nobody asked for the simulator
+        if engine_name(engine) != engine:  # nobody asked for the simulator
             warnings.warn(f"there is no GPU: {ALWAYS}; the rule is for GPUs", stacklevel=2)
         return next((kernel for kernel in able if kernel.name == SIMULATED), able[0])
     rivals = [kernel for kernel in able if kernel.header.best is not None]

@@ -304,7 +304,7 @@ class Choices(list):
     def __repr__(self) -> str:
         rows = [{"layer": name, "problem": str(p), "kernel": taken.name} for name, p, taken in self]
         lines = Table(pd.DataFrame(rows), left=("problem", "kernel")).lines()
-        simulated = any(taken.simulated for *_, taken in self)
+        simulated = any(taken.counts for *_, taken in self)
         return "\n".join([*lines, *[f"no GPU is used: {ALWAYS}"] * simulated])
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core.builds.compile import Source
+from ..core.builds.source import Source
 from ..core.errors import ProblemError
-from . import TIME_LIMIT, Arena, Array, Trace, build, simulate
+from .findings import Array
+from .library import build
+from .simulation import TIME_LIMIT, Arena, simulate
+from .trace import Trace
 
 
 def run(

@@ -2,14 +2,14 @@
 
 import math
 import re
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from ..core.builds.compile import unlinked
+from ..core.builds.plain_paths import unlinked
+from ..core.finding import Finding, Place, Triple
 from ..core.machine import toolchain
 
 INCLUDE = Path(__file__).parent / "include"
@@ -21,43 +21,7 @@ _LATE = {"race": 1, "uninitialised read": 2}  # which often follow from what sta
 _INDEX = "index out of bounds"
 _OUTSIDE = ("global out of bounds", "shared out of bounds")
 
-Triple = tuple[int, int, int]
-Place = tuple[str, int]  # file and line
 _NOWHERE = (None, None)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that a kernel does wrong, or may, and where: one for each line of source.
-
-    Attributes
-    ----------
-    kind : "global out of bounds", "race", "uninitialised read", "divergent barrier", ...
-    text : what, in words, for the first thread that did it.
-    error : whether the launch failed by it; else it is a warning.
-    file, line : of the source; None where that is not known.
-    block, thread : of the first thread that did it; None outside of a kernel.
-    count : how many threads did.
-    other_file, other_line, other_block, other_thread : the second party of a race, of a divergent
-        barrier, of a copy not waited for.
-    array, index : what was accessed, or is wrong; of what has no dimensions, or lies outside of
-        them, the index may be one number, of elements, or in dynamic shared memory of bytes.
-    """
-
-    kind: str
-    text: str
-    error: bool = True
-    file: str | None = None
-    line: int | None = None
-    block: Triple | None = None
-    thread: Triple | None = None
-    count: int = 1
-    other_file: str | None = None
-    other_line: int | None = None
-    other_block: Triple | None = None
-    other_thread: Triple | None = None
-    array: str | None = None
-    index: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +140,7 @@ def places(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Plac
     if tool is not None:
         command = [str(tool), "-a", "-i", "-e", str(library), *(hex(o - 1) for o in new)]
         offset = None
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = toolchain.asked(command)
         for line in done.stdout.splitlines():
             if line.startswith("0x"):
                 offset = int(line, 16) + 1

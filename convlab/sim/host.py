@@ -98,7 +98,7 @@ def _run(request: dict, report: int, tell) -> None:
         tensors = {name: buffer(name, name == "y") for name in ("x", "w", "bias", "y")}
         for problem, sizes in request.get("earlier", ()):
             _earlier(problem, sizes, request, runtime, tensors)
-        entry = abi.Entry(request["library"], request["problem"])
+        entry = abi.EntryPoints(request["library"], request["problem"])
         need = entry.workspace(limit)
         tell("workspace", need)
         if need > limit:
@@ -118,7 +118,7 @@ def _earlier(
 
     For the same problem they are the same but for two words of each tensor. `sizes` are in bytes.
     """
-    entry = abi.Entry(request["library"], problem)
+    entry = abi.EntryPoints(request["library"], problem)
     need = entry.workspace(request["workspace_limit"])
     if need > request["workspace_limit"]:
         return

@@ -6,7 +6,6 @@ calls it there). What a block adds and multiplies objdump's disassembly tells, w
 
 import functools
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,7 +68,7 @@ def _blocks(library: Path) -> dict[int, int] | None:
     if tool is None:
         return None
     command = [str(tool), "-d", "--no-show-raw-insn", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = toolchain.asked(command)
     if done.returncode != 0:
         return None
     return {at // 4: operations for at, operations in operations_by_block(done.stdout).items()}

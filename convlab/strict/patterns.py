@@ -7,11 +7,11 @@ outputs, "PATTERN: COUNT"; none is a guess, and right outputs get none.
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
+from ..core.correctness.evidence import Evidence
 from ..core.problem.problem import Problem
 
 _MOST = 6  # sentences
@@ -24,29 +24,6 @@ _LONGEST = 1 << 16  # indices along which tiles are looked for
 # rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project),
 # less where only sums are rounded, and a bias is added to them.
 _ROUNDINGS = ((1.2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Some or all outputs of one run, M of them."""
-
-    problem: Problem
-    precision: str  # the class that the kernel declares
-    where: np.ndarray  # (M, 4): n, k, p and q
-    got: np.ndarray  # float64
-    truth: np.ndarray  # float64
-    wrong: np.ndarray  # bool
-    unwritten: np.ndarray  # bool; what was never written is wrong
-    allowed: float  # an output may be off by allowed * (rms + |truth|)
-    rms: float
-    whole: bool  # whether these are all outputs, in memory order
-    truth_at: Callable[[np.ndarray], np.ndarray]  # the truth at other positions (L, 4)
-    bias: np.ndarray | None = None  # (K,)
-    usual: bool = True  # whether the inputs are ordinary numbers, not inf, NaN, huge, tiny or 0
-
-    def near(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Which of some values would be right if that were expected of them."""
-        return np.abs(got - expected) <= self.allowed * (self.rms + np.abs(expected))
 
 
 def words(evidence: Evidence) -> list[str]:

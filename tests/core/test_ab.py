@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import math
 import pickle
 import sys
@@ -15,44 +13,31 @@ import weakref
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.nn import functional as F
 
 import convlab
-from convlab.__main__ import main
 from convlab.core.errors import ConvlabError, LaunchError
-from convlab.core.kernel.function import Function
-from convlab.core.kernel.runnable import Launch, Runnable, empty
+from convlab.core.kernel.runnable import empty
 from convlab.core.machine import clock
 from convlab.core.machine.device import Ceilings, floor_seconds
 from convlab.core.problem.problem import Problem
 from convlab.core.timing import ab as abing
 from convlab.core.timing import ab_timing, ratio, stopwatch
-from convlab.core.timing.ab_result import AB, ABs
-from convlab.core.timing.measure import Timing
+from convlab.core.timing.ab_result import ABs
 from convlab.core.timing.ratio import Ratio, autocorrelation_time, estimate, settled
-from convlab.isolate.worker import can_cross
-from convlab.tuning import sweep as sweeping
-from tests.core.test_check import PLAIN, Fake, rounded, shifted, tf32
+from tests.fake_gpu import LARGE, LONG, SHORT, Spin, chip_instead_of_a_gpu
+from tests.fake_times import MOST, Machine, Tape, in_rounds, quiet, timed, until
+from tests.fakes import CPU, PLAIN, Fake, dumped, plain_torch, rounded, shifted, tf32
 
-CPU = torch.device("cpu")
+pytestmark = pytest.mark.pure
+
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
-SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
-
-
-def dumped(result):
-    """What JSON has of a result."""
-    return json.loads(json.dumps(result.to_dict(), allow_nan=False))
 
 
 # The method, on generated times ---------------------------------------------------------------
 # Each noise gives the logarithms of what is put on top of turns 0, 1, 2, ... in order of time.
-
-
-def quiet(rng, turns):
-    return rng.normal(0, 0.001, turns)
 
 
 def noisy(rng, turns):
@@ -85,22 +70,6 @@ def stepping(rng, turns):
     return 0.08 * (np.cumsum(rng.random(turns) < 0.02) % 2) + rng.normal(0, 0.003, turns)
 
 
-MOST = 2 * ratio.LOOKS[-1]
-
-
-class Machine:
-    """Times A and B as a noisy GPU would: one sample a turn."""
-
-    def __init__(self, noise, rng, planted):
-        self.noise = np.exp(noise(rng, MOST))
-        self.at = 0
-        self.turns = [lambda: self.turn(1.0), lambda: self.turn(planted)]
-
-    def turn(self, seconds):
-        self.at += 1
-        return [seconds * self.noise[self.at - 1]]
-
-
 class Coarse:
     """Kernels of 5 µs timed one by one, twenty a turn, by a clock of 0.5 µs."""
 
@@ -120,15 +89,6 @@ class Wanders(Machine):
         super().__init__(noise, rng, planted)
         own = autocorrelated(rng, MOST)
         self.turns[1] = lambda: [planted * math.exp(0.3 * own[self.at]) * self.turn(1)[0]]
-
-
-def until(seed=0, target=0.005, limit_seconds=math.inf):
-    return ab_timing.Until(target, limit_seconds, seed, warm_seconds=0, least_seconds=0)
-
-
-def in_rounds(turns, seed=0, tape=None, mode="cold"):
-    """What rounds of turns give that do not wait for a clock to rise."""
-    return ab_timing.in_rounds(mode, ab_timing.Plan(turns, ""), until(seed), tape)
 
 
 def simulate(machine, noise, planted, runs, seed=0):
@@ -254,21 +214,6 @@ def test_sampling_stops_at_looks_only():
 # Rounds ----------------------------------------------------------------------------------------
 
 
-class Tape:
-    """A clock whose readings are given, one for each round."""
-
-    missing = ""
-
-    def __init__(self, throttled=lambda at: False):
-        self.throttled = throttled
-        self.at = 0
-
-    def take(self):
-        self.at += 1
-        held = ("power cap",) if self.throttled(self.at) else ()
-        return [clock.Reading(1000 if held else 1980, held)]
-
-
 @pytest.mark.parametrize(
     ("throttled", "discarded", "said"),
     [(lambda at: at % 3 == 0, 15, "left out"), (lambda at: True, 0, "all are kept")],
@@ -347,119 +292,9 @@ def test_the_clock_is_nvmls_by_uuid_and_its_reasons_are_named(monkeypatch):
 # How a round is timed, on a GPU that is only a clock -----
 
 
-class Chip:
-    """Stands for torch.cuda: launches take the GPU time they state; from the host 8 µs on top.
-
-    `now` is in picoseconds, exact, so that equal launches take equal times.
-    """
-
-    capture_error: str | None = None
-
-    def __init__(self):
-        self.now = 0
-        self.capturing = None
-        self.log = []
-
-    def work(self, name, seconds):
-        if self.capturing is not None:
-            self.capturing.append((name, seconds))
-            return
-        self.now += round(1e12 * (seconds + 8e-6))
-        self.log.append(name)
-
-    def event(self, enable_timing):
-        chip = self
-        at = []
-        return SimpleNamespace(
-            record=lambda: at.append(chip.now),
-            synchronize=lambda: None,
-            at=at,
-            elapsed_time=lambda end: (end.at[-1] - at[-1]) / 1e9,
-        )
-
-    def graph(self):
-        steps: list = []
-
-        def replay():
-            for name, seconds in steps:
-                self.now += round(1e12 * seconds)
-                self.log.append(name)
-
-        return SimpleNamespace(steps=steps, replay=replay)
-
-    @contextlib.contextmanager
-    def capture(self, graph, capture_error_mode):
-        if self.capture_error:
-            raise RuntimeError(self.capture_error)
-        self.capturing = graph.steps
-        yield
-        self.capturing = None
-
-
-class Spin(Runnable):
-    """A runnable of known time, which tells the buffers it is given apart."""
-
-    engine = "cuda"
-    device = CPU
-    title = "Spin"
-    precision = "fp32"
-
-    def __init__(self, chip, name, seconds):
-        self.chip = chip
-        self.name = name
-        self.seconds = seconds
-        self.inputs = []
-        self.given = []
-
-    def prepare(self, problem, x, w, bias=None, allocate=None):
-        self.inputs.append(x)
-        self.given.append(allocate)
-        return Spun(self, problem, (x, w, bias))
-
-
-class Spun(Launch):
-    """What `Spin` prepares."""
-
-    def __init__(self, spin, problem, inputs):
-        super().__init__(spin, problem, inputs)
-        self.name = f"{spin.name}{len(spin.inputs)}"
-
-    def __call__(self):
-        self.runnable.chip.work(self.name, self.runnable.seconds)
-
-
-class Blind:
-    """Stands for a witness of launches that compute nothing."""
-
-    def __init__(self, launch, rows, trusted=False):
-        self.launch = launch
-        self.trusted = trusted
-
-    def look(self, row=0):
-        """Change nothing, keep nothing, judge nothing."""
-
-    change = keep = judge = judge_one = renew = look
-
-
 @pytest.fixture
 def chip(monkeypatch):
-    chip = Chip()
-    for module in (ab_timing, stopwatch):
-        monkeypatch.setattr(module, "Witness", Blind)
-    for name, value in {
-        "Event": chip.event,
-        "CUDAGraph": chip.graph,
-        "graph": chip.capture,
-        "synchronize": lambda device=None: None,
-        "empty_cache": lambda: None,
-        "device": lambda device: contextlib.nullcontext(),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
-    monkeypatch.setattr(ab_timing, "flush_buffer", lambda device: flush)
-    monkeypatch.setattr(stopwatch, "_end_capture", lambda: None)
-    monkeypatch.setattr(ab_timing, "describe", lambda device: SimpleNamespace(l2_bytes=50 << 20))
-    return chip
+    return chip_instead_of_a_gpu(monkeypatch)
 
 
 def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
@@ -469,9 +304,6 @@ def time_both(chip, a_seconds, b_seconds, mode, problem=PLAIN):
     return found, a, b
 
 
-SHORT = (5e-6, 5.1e-6)
-LONG = (2e-3, 2.04e-3)
-LARGE = Problem(N=1, C=64, H=512, W=300, K=64, R=1, S=1)
 BACK_TO_BACK = "launches back to back, no flush; 1 set of buffers, 78.7 MB and"
 
 
@@ -593,10 +425,6 @@ def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
 # Sides -----------------------------------------------------------------------------------------
 
 
-def plain_torch(x, w, bias, stride, padding, dilation, groups):
-    return F.conv2d(x, w, bias, stride, padding, dilation, groups)
-
-
 def forgets_padding(x, w, bias, stride, padding, dilation, groups):
     return F.conv2d(x, w, bias, stride, 0, dilation, groups)
 
@@ -607,17 +435,6 @@ def shifts(*given):
 
 def rounds_to_tf32(x, w, *rest):
     return plain_torch(rounded(x), rounded(w), *rest)
-
-
-def test_simulated_ab_speaks_of_bytes_only():
-    result = convlab.ab("01_direct", "03_smem_tile", SMALL, engine="sim")
-    assert result.verdict == "fewer bytes" and result.ratio < 0.5 and result.interval is None
-    assert convlab.ab("03", "01", SMALL, engine="sim", check=False).verdict == "more bytes"
-    row = result.frame.set_index("counter").loc["traffic_bytes"]
-    assert row["b"] / row["a"] == result.ratio
-    assert "nothing about speed" in str(result) and " ms" not in str(result)
-    assert dumped(result)["verdict"] == "fewer bytes" and len(dumped(result)["reports"]) == 2
-    assert "<pre>" in result._repr_html_() and result.plot()._repr_png_()[:4] == b"\x89PNG"
 
 
 def test_a_against_a_is_labelled_and_checked_once():
@@ -649,16 +466,6 @@ def test_a_wrong_one_is_never_compared(wrong):
     assert dumped(result)["ratio"] is None and result.plot() and len(result.frame) == 0
 
 
-def test_sources_and_tunables_are_sides(tmp_path):
-    text = convlab.load("01_direct").path.read_text()
-    path = tmp_path / "mine.cu"
-    path.write_text(text)
-    text = convlab.compile(text, name="mine_too", engine="sim")
-    assert convlab.ab(text, path, SMALL, engine="sim").verdict == "same bytes"
-    result = convlab.ab("03_smem_tile@TILE=8", "03_smem_tile@TILE=16", SMALL, engine="sim")
-    assert (result.a, result.verdict) == ("03_smem_tile@TILE=8", "fewer bytes")
-
-
 def test_a_file_edited_meanwhile():
     def edits(launch, y):
         launch.y.copy_(y)
@@ -685,68 +492,7 @@ def test_a_callable_without_a_class_may_be_tf32():
     assert "python:rounds_to_tf32 is right to tf32 only" in str(result)
 
 
-def test_what_can_be_sent_to_a_worker():
-    assert can_cross(Function(plain_torch, CPU)) and can_cross(convlab.load("01", engine="sim"))
-    assert not can_cross(Function(lambda *given: None, CPU))
-    notebook = eval("lambda *given: None", {"__name__": "__main__"})
-    assert not can_cross(Function(notebook, CPU))
-
-
-def test_isolation_goes_through_the_worker(monkeypatch):
-    calls = []
-    here = []
-    monkeypatch.setattr(abing.worker, "call", lambda f, *args, **options: calls.append(options))
-    monkeypatch.setattr(ab_timing, "measure_pair", lambda *task: here.append(task))
-    kernels = [Function(plain_torch, CPU), convlab.load("01", engine="sim")]
-    notes: list[str] = []
-    measured = functools.partial(abing._measured, kernels, PLAIN, ["cold"], until(0, 0.005, 1.0))
-    measured(False, notes)
-    assert len(calls) == 1 and calls[0]["time_limit"] > 120 + 8 and not here and not notes
-    kernels[0] = Function(lambda *given: None, CPU)
-    measured(False, notes)
-    assert len(calls) == 1 and len(here) == 1 and "in this process" in notes[0]
-
-
-def test_careful_times_in_fresh_processes(monkeypatch):
-    stopped = []
-    asked = []
-    answers = itertools.cycle([timed(1.02).modes, timed(1.024).modes])
-    monkeypatch.setattr(abing.worker, "stop", lambda: stopped.append(1))
-
-    def call(function, *task, **_):
-        asked.append(task[-1])
-        return next(answers)
-
-    monkeypatch.setattr(abing.worker, "call", call)
-    kernels = [Function(plain_torch, CPU)] * 2
-    asking = dataclasses.replace(until(), places=6)
-    found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [])
-    assert len(stopped) == 6 and len({part.seed for part in asked}) == 6
-    assert {part.places for part in asked} == {1}
-    assert [mode.mode for mode in found] == ["cold", "hot"]
-    assert found[0].ratio.value == pytest.approx(1.022, abs=5e-4) and len(found[0].runs) == 6
-    assert found[0].ratio.low < 1.0205 and "fresh process" in found[0].method
-
-
 # The result, as a GPU would give it -------------------------------------------------------------
-
-
-def timed(planted=1.021, notes=()):
-    modes = tuple(
-        in_rounds(Machine(quiet, np.random.default_rng(0), planted).turns, 0, Tape(), mode)
-        for mode in ("cold", "hot")
-    )
-    return AB(
-        "01_a",
-        "02_b",
-        PLAIN,
-        "cuda",
-        0.01,
-        ("fp32", "tf32"),
-        modes=modes,
-        floors=(0.5, 0.1),
-        notes=tuple(notes),
-    )
 
 
 def test_on_a_gpu_times_are_compared(monkeypatch):
@@ -757,7 +503,7 @@ def test_on_a_gpu_times_are_compared(monkeypatch):
     monkeypatch.setattr(
         ab_timing, "measure_pair", lambda *task: asked.append(task) or timed().modes
     )
-    monkeypatch.setattr(abing.worker, "can_cross", lambda *sides: False)
+    monkeypatch.setattr(abing, "runner", lambda: SimpleNamespace(accepts=lambda *sides: False))
     a = Fake(name="01_a")
     b = Fake(name="02_b")
     result = convlab.ab(a, b, PLAIN, seed=3, threshold=0.02, limit_seconds=7.0)
@@ -836,108 +582,6 @@ def test_a_set_has_a_row_for_each_problem_and_a_summary():
     assert "95% 1.0" in both.tables[0].cells["interval"][0] and len(both.plot().axes) == 2
 
 
-# Sweeps ----------------------------------------------------------------------------------------
-
-sweep = functools.partial(convlab.sweep, problems=SMALL, engine="sim", progress=False)
-
-
-@pytest.fixture(scope="module")
-def swept():
-    return sweep("03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [8, 16]})
-
-
-def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
-    assert len(swept.frame) == 4 and len(swept.dropped) == 2 and swept.ok
-    assert set(swept.dropped["TILE"]) == {24}
-    assert set(swept.dropped["reason"]) == {"static_assert: TILE: 8, 16 or 32"}
-    assert list(swept.frame["traffic_mb"]) == sorted(swept.frame["traffic_mb"])
-    assert swept.cost == "traffic_mb" and "(MB)" in swept.cost_label
-    assert swept.best == {"small": swept.frame["kernel"][0]}
-    assert convlab.load(swept.best["small"], engine="sim").defines["TILE"] == 16
-    assert "4 of 6 points valid" in str(swept) and "<table" in swept._repr_html_()
-    assert len(dumped(swept)["dropped"]) == 2
-
-
-@pytest.mark.parametrize("tunables", [["TILE", "K_TILE"], ["TILE"]], ids=["map", "bars"])
-def test_a_sweep_is_drawn(swept, tunables, tmp_path):
-    frame = swept.frame.copy()
-    frame.attrs["tunables"] = tunables
-    chart = convlab.core.show.charts.sweep_chart(frame, "03", swept.notes)
-    assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
-    assert convlab.core.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
-
-
-def test_a_sweep_puts_the_best_first_within_a_problem():
-    found = sweep("03", {"TILE": [8, 16]}, problems=[SMALL, PLAIN])
-    assert list(found.frame["problem"]) == ["small", "small", "plain", "plain"]
-    for _, rows in found.frame.groupby("problem"):
-        assert rows["traffic_mb"].is_monotonic_increasing
-    assert list(found.best) == ["small", "plain"]
-
-
-def test_a_sweep_on_a_gpu_has_times(monkeypatch):
-    kernel = Fake(name="03")
-    one_point = sweeping.measure_point
-    kernel.engine = "cuda"
-    timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
-
-    def call(function, kernel, problem, time_limit, **options):
-        row = {"kernel": kernel.name, "right": True, "note": ""} | next(timings).cells
-        row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
-        return SimpleNamespace(frame=pd.DataFrame([row]))
-
-    monkeypatch.setattr(sweeping.worker, "call", call)
-    monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
-    found = sweep("03", {"TILE": [8, 16]})
-    assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
-    assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
-    assert "03: unsteady: 3 samples until time was up" in str(found)
-
-
-def test_a_wrong_point_is_dropped(tmp_path):
-    source = convlab.load("01_direct").source.replace("y[", "y[WRONG + ")
-    assert "WRONG" in source
-    path = tmp_path / "wrong.cu"
-    path.write_text(
-        source.replace("#ifndef THREADS", "#ifndef WRONG\n#define WRONG 0\n#endif\n#ifndef THREADS")
-    )
-    found = sweep(path, {"WRONG": [0, 1]})
-    assert list(found.frame["WRONG"]) == [0] and not found.dropped.empty
-    assert found.dropped["kind"][0] in ("wrong", "failed") and found.dropped["reason"][0]
-
-
-def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
-    seen = []
-    row = {"right": True, "traffic_mb": 1.0, "note": ""}
-    kernel = convlab.load("03", engine="sim", trace=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(sweeping, "measure_point", lambda kernel, *_: seen.append(kernel) or row)
-        sweep(kernel, {"TILE": [8, 16]})
-    assert [each.trace for each in seen] == [False] * 2
-    found = sweep(kernel, {"TILE": [16]})
-    assert found.ok and found.frame["traffic_mb"].isna().all() and "traffic" not in str(found)
-
-
-# The command line ------------------------------------------------------------------------------
-
-
-def test_commands(capfd, tmp_path):
-    where = ["--engine", "sim", "--problem", SPEC]
-    assert main(["ab", "01", "03", *where, "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["verdict"] == "fewer bytes"
-    plot = tmp_path / "sweep.png"
-    assert main(["sweep", "03", "TILE=8,24", *where, "--json", "--plot", str(plot)]) == 0
-    document = json.loads(capfd.readouterr().out)
-    assert len(document["rows"]) == len(document["dropped"]) == 1 and plot.exists()
-    assert main(["sweep", "03", "TILE=8,x", *where]) == 2
-    assert main(["ab", "01", "no_such_kernel", *where]) == 2
-    path = tmp_path / "halved.cu"
-    source = convlab.load("01_direct").source
-    path.write_text(source.replace("g_y[i] =", "g_y[i] = 0.5f *"))
-    assert main(["ab", "01", str(path), *where]) == 1
-    assert "wrong" in capfd.readouterr().out.lower()
-
-
 # On a GPU ----------------------------------------------------------------------------------------
 
 CONV = "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1"
@@ -996,11 +640,3 @@ def test_gpu_what_cannot_be_captured_falls_back():
     assert torch.randn(4, device="cuda").isfinite().all()  # a failed capture left it waiting
     again = on_gpu("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
     assert all("CUDA graphs" in mode.method for mode in again.modes), str(again)
-
-
-@pytest.mark.gpu
-def test_gpu_sweep():
-    found = convlab.sweep(
-        "03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [16, 32]}, CONV, progress=False
-    )
-    assert len(found.frame) == 4 and len(found.dropped) == 2 and (found.frame["time_ms"] > 0).all()

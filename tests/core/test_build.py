@@ -22,13 +22,13 @@ import pytest
 import torch
 
 import convlab
-from convlab import sim
 from convlab.__main__ import main
 from convlab.core.builds import build, cache
 from convlab.core.builds.compile import exported
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.kernel.kernel import load
 from convlab.core.machine import toolchain
+from convlab.sim import findings
 from convlab.sim import library as simulated
 from tests.suites import ENGINES, FOLDER, cubin, needs_nvcc
 
@@ -266,7 +266,10 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, with the simulator's parts in it, which take long to build."""
-    parts = [sim.runtime(), simulated._precompiled(simulated.compiler(), simulated.FLAGS).library]
+    parts = [
+        simulated.runtime(),
+        simulated._precompiled(simulated.compiler(), simulated.FLAGS).library,
+    ]
     for folder in (part.parent for part in parts):
         shutil.copytree(folder, tmp_path / "cache" / folder.name)
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
@@ -277,11 +280,11 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def built(name: str) -> cache.Build:
     """A build that takes no compiler."""
 
-    def make(folder: Path) -> cache.Made:
+    def make(folder: Path) -> cache.BuildOutput:
         (folder / "any.so").write_bytes(bytes(range(256)) * 80)
-        return cache.Made(folder / "any.so", (), ())
+        return cache.BuildOutput(folder / "any.so")
 
-    return cache.build(name, make)
+    return cache.build(lambda: cache.Key(name), make)
 
 
 @pytest.mark.parametrize(("what", "kind"), DAMAGED, ids=" ".join)
@@ -429,7 +432,7 @@ def test_headers_that_were_read_before_make_the_same_code(
         monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / f"{first[:9]} {headers.name}"))
         monkeypatch.setattr(cache, "_known", {})
         made = convlab.compile(FILL, name="fill", engine="sim").build()
-        assert sim.INCLUDE / "sim.h" in made.watched or first != text
+        assert findings.INCLUDE / "sim.h" in made.watched or first != text
         subprocess.run(["objcopy", "-O", "binary", "-j", ".text", made.library, out], check=True)
         return out.read_bytes()
 
@@ -438,7 +441,7 @@ def test_headers_that_were_read_before_make_the_same_code(
     none = tmp_path / "none"
     none.touch()
     precompiled = simulated._precompiled(simulated.compiler(), simulated.FLAGS).library
-    runtime = sim.runtime()
+    runtime = simulated.runtime()
     monkeypatch.setattr(simulated, "runtime", lambda: runtime)
     assert code(text, precompiled) == code(text, none) != b""
     assert code("#error is not read\n", precompiled) == code(text, precompiled)

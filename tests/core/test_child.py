@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from convlab.core.machine import child
+from tests.processes import ended
 
 SCRIPT = Path(__file__).with_name("child_script.py")
 
@@ -23,16 +23,6 @@ def process():
     made = child.Child(SCRIPT, "a", "b", options=["-I", "-S"])
     yield made
     made.stop()
-
-
-def ended(pid: int, seconds: float = 30) -> bool:
-    """Whether a process ends within that time."""
-    try:
-        watch = select.poll()
-        watch.register(os.pidfd_open(pid), select.POLLIN)
-    except ProcessLookupError:
-        return True
-    return bool(watch.poll(1000 * seconds))
 
 
 def ask(process: child.Child, words: str, limit: float | None = 20.0) -> tuple[int, str]:

@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 
 import convlab.nn
-from convlab import sim
 from convlab.core.errors import (
     BuildError,
     CatalogError,
@@ -29,7 +28,9 @@ from convlab.core.errors import (
     ProblemError,
     UnsupportedError,
 )
+from convlab.core.faults import FAULTS
 from convlab.core.kernel.kernel import Kernel, load
+from convlab.sim import simulation
 from tests.suites import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -341,7 +342,7 @@ def no_process_left() -> Iterator[None]:
     mine = children(os.getpid())
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in mine]
     simulators = [pid for pid, text in zip(mine, commands) if b"sim/host.py" in text]
-    assert len(simulators) <= sim.AT_ONCE
+    assert len(simulators) <= simulation.AT_ONCE
     hosts = [host for pid in simulators for host in children(pid)]  # which each of them outlives
     assert not any(map(children, hosts))
     assert all(commands), "a process that nobody waited for"
@@ -426,7 +427,7 @@ import sys, torch, convlab
 from convlab import sim
 good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
-print(next(host._process.pid for host in sim._hosts if host._process), flush=True)
+print(next(host._process.pid for host in simulation._hosts if host._process), flush=True)
 endless = convlab.compile(sys.argv[1], name="endless", engine="sim", time_limit=1000)
 if sys.argv[2] == "call":
     endless(torch.ones(1, 1, 7, 7), torch.ones(1, 1, 2, 2))
@@ -458,3 +459,25 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing(
     for each in (outliving, launch):
         assert select.select([each], [], [], 60)[0]
         os.close(each)
+
+
+# ---- the page about faults, and the table that messages use --------------------------------------
+
+PAGE = (Path(convlab.__file__).parent / "core" / "faults.md").read_text()
+HEADINGS = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+
+
+def test_the_table_has_the_headings_of_the_page():
+    assert list(FAULTS) == HEADINGS
+
+
+@pytest.mark.parametrize("kind", HEADINGS)
+def test_the_page_says_what_a_kind_is_and_what_to_do(kind):
+    """The page's first sentence on a kind, and its line "Next", are those of the table."""
+    pattern = rf"^## {kind}\n(.+?)\.\s.*?^Next: (.+?)\.?\n(\n|\Z)"
+    found = re.search(pattern, PAGE, re.M | re.S)
+    meaning, advice = (" ".join(found[group].split()) for group in (1, 2))
+    assert FAULTS[kind] == (meaning[0].lower() + meaning[1:], advice)
+    for text in FAULTS[kind]:
+        assert 2 < len(text.split()) < 40
+        assert "Next:" not in text and "#" not in text and "Usually" not in text

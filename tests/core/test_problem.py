@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 import convlab
 from convlab.core.errors import ProblemError
-from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem, problems, same_padding
+from convlab.core.problem import named
+from convlab.core.problem.named import PROBLEM_SETS, problem, problems
+from convlab.core.problem.problem import Problem, same_padding
 from tests.drawn import generated
+
+pytestmark = pytest.mark.pure
 
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
@@ -194,7 +198,8 @@ def test_is_a_value():
 
 
 @pytest.mark.parametrize(
-    "module", ["problem/problem", "kernel/catalog", "errors", "problem/format", "arguments"]
+    "module",
+    ["problem/problem", "problem/named", "kernel/catalog", "errors", "problem/format", "arguments"],
 )
 def test_import_needs_the_standard_library_only(module):
     tree = ast.parse((Path(convlab.__file__).parent / "core" / f"{module}.py").read_text())
@@ -206,7 +211,7 @@ def test_import_needs_the_standard_library_only(module):
 
 
 def test_options_of_a_set_are_its_problems():
-    found, of_set = convlab.core.problem.problem.members("headline bias relu")
+    found, of_set = named.members("headline bias relu")
     assert of_set and [p.name for p in found] == [
         f"{n} bias relu" for n in ("square", "rect", "wide")
     ]

@@ -15,8 +15,11 @@ from convlab.core.correctness.reference import full_precision, inputs, sample, t
 from convlab.core.errors import ProblemError, UnsupportedError
 from convlab.core.kernel import libraries
 from convlab.core.kernel.libraries import BASELINES, baseline
-from convlab.core.problem.problem import Problem, problem, problems
+from convlab.core.problem.named import problem, problems
+from convlab.core.problem.problem import Problem
 from tests.drawn import generated
+
+pytestmark = pytest.mark.pure
 
 AWKWARD = problems("awkward")
 SMALL = problem("awkward.everything")

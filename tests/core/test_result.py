@@ -9,9 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from convlab.core.problem.problem import Problem, problem
+from convlab.core.problem.named import problem
+from convlab.core.problem.problem import Problem
 from convlab.core.show.result import Result, Several, Table, number, plain
-from tests.instruments.tables import laid
+from tests.instruments.pages import laid
+
+pytestmark = pytest.mark.pure
 
 
 @dataclass(frozen=True, repr=False)

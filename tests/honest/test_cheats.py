@@ -11,15 +11,16 @@ from convlab.core.kernel.function import Function
 from convlab.core.kernel.runnable import Launch
 from convlab.core.problem.problem import Problem
 from convlab.core.timing import ab_timing, stopwatch
+from convlab.core.timing.observer import Caught
 from convlab.honest import replaced_tools, witness
+from convlab.honest.audit import CallableAudit
 from convlab.honest.replaced_tools import settings
-from convlab.honest.witness import Caught, Witness, audit
-from tests.core.test_ab import BACK_TO_BACK, LARGE, LONG, Chip, Spin, chip, until  # noqa: F401
-from tests.core.test_check import PLAIN, Fake
+from convlab.honest.witness import Witness
+from tests.fake_gpu import LARGE, LONG, Spin, chip_instead_of_a_gpu
+from tests.fake_times import until
+from tests.fakes import CPU, PLAIN, Fake
 from tests.instruments import calibrate_ab, cheats
 from tests.instruments.cheats import CHEATS, PROBLEM, honest
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -51,18 +52,18 @@ def test_witness_passes_what_is_right_and_nothing_stale(problem):
     before = launch.inputs[1].clone()
     seen = Witness(launch, 3)
     for row in range(3):
-        seen.change(row)
+        seen.before(row)
         launch()
-        seen.keep(row)
+        seen.after(row)
     for row in range(3):
-        seen.judge(row)
+        seen.finish(row)
     assert torch.equal(launch.inputs[1], before), "w is another's too"
     seen.renew(1)
-    seen.change(0)
-    seen.keep(0)
+    seen.before(0)
+    seen.after(0)
     if problem.gemm_k * min(problem.R, problem.S) > 1 or not any(problem.padding):
         with pytest.raises(Caught, match=cheats.STALE):
-            seen.judge(0)
+            seen.finish(0)
 
 
 def test_witness_changes_no_filter_that_was_laid_out():
@@ -70,11 +71,11 @@ def test_witness_changes_no_filter_that_was_laid_out():
     launch.plan = torch.empty(4)
     seen = Witness(launch, 1)
     w = launch.inputs[1].clone()
-    seen.change(0)
+    seen.before(0)
     assert torch.equal(launch.inputs[1], w)
     launch()
-    seen.keep(0)
-    seen.judge(0)
+    seen.after(0)
+    seen.finish(0)
 
 
 @pytest.mark.parametrize("name", ["05_async_gemm", "08_winograd", "11_wgmma_tf32"])
@@ -83,10 +84,10 @@ def test_rungs_pass_the_witness(name):
     kernel = convlab.load(name, engine="sim")
     problem = Problem(N=1, C=32, H=8, W=8, K=8, R=3, S=3, padding=1)
     seen = Witness(kernel.prepare(problem, *inputs(problem, 0)), 1)
-    seen.change(0)
+    seen.before(0)
     seen.launch()
-    seen.keep(0)
-    seen.judge(0)
+    seen.after(0)
+    seen.finish(0)
 
 
 def test_witness_sees_through_what_the_calibration_wraps():
@@ -94,17 +95,17 @@ def test_witness_sees_through_what_the_calibration_wraps():
     inner = baseline(problem)
     launch = calibrate_ab.SpunLaunch(calibrate_ab.Spun(inner.runnable, 0), inner)
     seen = Witness(launch, 1)
-    seen.change(0)
+    seen.before(0)
     inner()
-    seen.keep(0)
-    seen.judge(0)
+    seen.after(0)
+    seen.finish(0)
 
 
 def test_what_is_trusted_is_not_judged():
     seen = Witness(baseline(PLAIN), 1, trusted=True)
-    seen.change(0)
-    seen.keep(0)
-    seen.judge(0)
+    seen.before(0)
+    seen.after(0)
+    seen.finish(0)
 
 
 @pytest.mark.parametrize("name", ["torch:cpu", "torch:im2col"])
@@ -117,7 +118,8 @@ def test_an_honest_callable_passes_the_audit(name):
             N=3, C=6, H=9, W=8, K=4, R=2, S=3, stride=(2, 1), padding=(1, 2), groups=2, bias=True
         ),
     ):
-        notes = audit(Function(kernel, CPU), problem)
+        function = Function(kernel, CPU)
+        notes = CallableAudit(function).finish(function, problem, right=True)
         assert all("calls a library" in note for note in notes), notes
 
 
@@ -154,7 +156,7 @@ def test_settings_are_put_back_whichever_way_they_were_changed(older):
 class Works(Spin):
     """Convolves, for as long as it is told on the chip's clock, unless it had better not."""
 
-    def __init__(self, chip, name, seconds, calls=1 << 30):  # noqa: F811
+    def __init__(self, chip, name, seconds, calls=1 << 30):
         super().__init__(chip, name, seconds)
         self.calls = calls
 
@@ -175,10 +177,11 @@ class Worked(Launch):
 
 
 @pytest.fixture
-def judging(chip, monkeypatch):  # noqa: F811
+def judging(monkeypatch):
+    chip = chip_instead_of_a_gpu(monkeypatch)
     for module in (ab_timing, stopwatch):
-        monkeypatch.setattr(module, "Witness", witness.Witness)
-    monkeypatch.setattr(witness, "replaced", list)  # the chip stands for torch's own
+        monkeypatch.setattr(module, "observe", witness.Witness)
+    monkeypatch.setattr(replaced_tools, "replaced", list)  # the chip stands for torch's own
     return chip
 
 

@@ -18,12 +18,12 @@ import pandas as pd
 import torch
 from torch.utils import cpp_extension
 
-from convlab import sim
 from convlab.core.builds.compile import ninja_on_path
 from convlab.core.kernel.kernel import ENGINES, load
 from convlab.core.machine import toolchain
 from convlab.core.machine.device import describe
 from convlab.core.machine.progress import bar as progress_bar
+from convlab.sim import library
 from tests.instruments import tables
 
 _TRIVIAL = """
@@ -55,7 +55,7 @@ def bench_build(engine: str = "auto") -> pd.DataFrame:
         path = folder / "edited.cu"
         path.write_text(text)
         if engine == "sim":
-            sim.runtime()
+            library.runtime()
         kernel = load(path, engine=engine)
         x, w = (torch.ones(1, 1, 4, 4, device=kernel.device) for _ in "xw")
         # imports torch's builder and, on a GPU, starts the worker in which new builds are tried

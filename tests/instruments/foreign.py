@@ -12,9 +12,9 @@ import argparse
 import re
 from pathlib import Path
 
-from convlab import sim
-from convlab.core.builds.compile import Source
+from convlab.core.builds.source import Source
 from convlab.core.errors import BuildError, LaunchError
+from convlab.sim import library, simulation
 
 # main by another name, called with any of its signatures; who leaves it by exit() has ended, too.
 _BEFORE = "#define main foreign_main\n"
@@ -48,7 +48,7 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
     runs = _MAIN.search(text) is not None
     parts = [_BEFORE, f'#line 1 "{path}"\n{text}\n', _AFTER] if runs else [text, _NO_MAIN]
     try:
-        built = sim.build(
+        built = library.build(
             Source("".join(parts), path.stem, path), [f"-I{path.parent}", *flags], entry="sim_entry"
         )
     except BuildError as error:
@@ -60,10 +60,10 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
         return "yes", "not run: it has no main"
     ended = ""
     try:
-        found = sim.simulate(
+        found = simulation.simulate(
             built.library,
             None,
-            sim.Arena({}),
+            simulation.Arena({}),
             label=path.name,
             source=path,
             time_limit=seconds,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from convlab.profile.sass import Function
-from convlab.sim import Trace
+from convlab.sim.trace import Trace
 
 BLOCK = (0, 0, 0, -1, 1 << 20)  # what `record` is to be for `joined`: all warps of the first block
 Lanes = Mapping[int, int]  # from the lane to its byte

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 import torch
 
 import convlab
-from convlab import sim
 from convlab.core.errors import BuildError, LaunchError, UnsupportedError
+from convlab.core.finding import Finding as SimulatedFinding
 from convlab.core.kernel.kernel import WORKSPACE_LIMIT
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
@@ -61,7 +61,7 @@ class Finding:
     problem: str = ""
     checked: int = 0
     seconds: float = 0.0
-    findings: tuple[sim.Finding, ...] = ()
+    findings: tuple[SimulatedFinding, ...] = ()
 
 
 def build(mutant: Mutant, engine: str) -> convlab.Kernel | Finding:
@@ -97,7 +97,7 @@ def examine(kernel: convlab.Kernel) -> Finding:
     checked = 0
     # A simulated thread costs as much as many products: by far the dearest comes last.
     for problem in sorted(PROBLEMS, key=lambda p: p.macs + 256 * p.gemm_m * p.K):
-        if problem.name == "awkward.images_66000" and kernel.simulated:
+        if problem.name == "awkward.images_66000" and kernel.counts:
             # a race is seen on fewer images, and counting the traffic of these takes a minute
             options = {"engine": "sim", "trace": False, "workspace_limit": kernel.workspace_limit}
             kernel = convlab.compile(kernel.source, name=kernel.name, **options)

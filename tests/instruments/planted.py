@@ -882,7 +882,7 @@ POINTWISE_TF32 = _of(
        at=("to[0] =",), sim=FAULT, inline="09_pointwise_3xtf32.cu"),
 )  # fmt: skip
 
-_SHARED = {"inline": "wgmma_roles.cuh", **_BEFORE_ROLES}
+_SHARED = {"inline": "wgmma_block.cuh", **_BEFORE_ROLES}
 
 WGMMA = _of(
     "11_wgmma_tf32",
@@ -901,7 +901,7 @@ PARTS = _of(
     _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
        at=(*_ROLES, "bulk_load("), **_SHARED),
     _m("low_dropped", "what rounding leaves of x is not multiplied",
-       ("                    product(w_high, x_low, tap, true);\n", "")),
+       ("                        product(w_high, x_low, tap, true);\n", "", 2)),
     _m("sums_stay", "the sums of all periods but the last are dropped",
        ("                since = 0;\n",
         "                since = 0;\n                for (float& sum : r_sum) sum = 0;\n")),
@@ -958,7 +958,7 @@ HALF = _of(
     _m("pixels_shifted", "where W is odd, the upper half of a word is the lower one's channel",
        ("x[0] | x[1] << 16", "x[0] | x[0] << 16")),
     _m("pairs_swapped", "two neighbours of y are rounded into one word in the wrong order",
-       ("rounded(x, y, s_to)", "rounded(y, x, s_to)"), inline="wgmma_roles.cuh"),
+       ("rounded(x, y, s_to)", "rounded(y, x, s_to)"), inline="wgmma_store.cuh"),
 )  # fmt: skip
 
 _OTHER_FORMAT = _m("other_format", "numbers are taken for bf16's", ("NUMBER fp16", "NUMBER bf16"))
@@ -974,7 +974,7 @@ LAST = _of(
        **_BEFORE_ROLES),
     _m("no_wait", "the newest copies of a stage are not waited for",
        ("__pipeline_wait_prior(1)", "__pipeline_wait_prior(2)"), at=("wgmma_", "copy_async16("),
-       sim=FAULT, cuda=None, why=EARLY, inline="wgmma_roles.cuh"),
+       sim=FAULT, cuda=None, why=EARLY),
     _m("matrices_swapped", "two of the four matrices of a store change places",
        ("m / 2 * 4 + m % 2 * 2", "m % 2 * 4 + m / 2 * 2")),
     _m("one_octet", "both octets of a stage are the first",

@@ -47,16 +47,18 @@ CONVLAB_ENTRY int read_cycles(unsigned long long* to) {
     return int(status);
 }
 """
-_BEGIN = "    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;\n\n    auto before"
-_STORE = "store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_y);"
-_END = "    bulk_wait_read<0>();   // the copy engine still reads this block's shared memory"
+_RINGS = "    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;\n"
+_STORES = "store_tile<256>", "store_pixels<256>"  # of 16
+_STORE = "%s(conv, tiling, b, tile, mine, r_acc, g_y);"
+_END = "    bulk_wait_read<0>();   // until the copy engine has read"
+_HEADERS = {
+    "wgmma_block.cuh": {"#pragma once\n": "#pragma once\n" + _CLOCKS},
+    "wgmma_store.cuh": {"bulk_wait_read<0>();           // of what": 5},
+}
 _ROLES = {
-    "#pragma once\n": "#pragma once\n" + _CLOCKS,
-    _BEGIN: _BEGIN.replace("\n\n", "\n    const unsigned began = clock();\n", 1),
+    _RINGS: _RINGS + "    const unsigned began = clock();\n",
     "mbarrier_wait(&b.x_full[stage], stage_parity);": 2,
     "mbarrier_wait(&b.w_full[slot], slot_parity);": 3,
-    _STORE: f"TELL(0, 1ull);\n        TIMED(4, ({_STORE[:-1]}));",
-    "bulk_wait_read<0>();           // of what": 5,
     _END: "    TELL(1, (unsigned long long)(unsigned(clock()) - began));\n" + _END,
 }
 _STAGE = "mbarrier_wait(&b.x_empty[stage], parity ^ 1);"
@@ -66,21 +68,29 @@ def probed(name: str, folder: Path) -> Path:
     """Write a rung and the headers it includes, with clocks, into a folder; return its path."""
     for header in KERNEL_DIR.glob("*.cuh"):
         (folder / header.name).write_text(header.read_text())
-    text = (KERNEL_DIR / "wgmma_roles.cuh").read_text()
-    for old, new in _ROLES.items():
-        if isinstance(new, int):
-            call, mark, rest = old.partition(";")
-            new = f"TIMED({new}, {call}){mark}{rest}"
-        if text.count(old) != 1 and not old.startswith("#"):
-            raise ValueError(f"wgmma_roles.cuh has {text.count(old)} times: {old}")
-        text = text.replace(old, new, 1)
-    (folder / "wgmma_roles.cuh").write_text(text)
+    for header, edits in _HEADERS.items():
+        (folder / header).write_text(_edited(header, edits))
     path = folder / f"{name}.cu"
-    rung = (KERNEL_DIR / path.name).read_text()
+    rung = _edited(path.name, _ROLES)
+    (store,) = (_STORE % call for call in _STORES if _STORE % call in rung)
+    rung = rung.replace(store, f"TELL(0, 1ull);\n        TIMED(4, ({store[:-1]}));")
     if _STAGE not in rung:
         raise ValueError(f"{name} does not wait for a stage as the others do: {_STAGE}")
     path.write_text(rung.replace(_STAGE, f"TIMED(6, {_STAGE[:-1]});"))
     return path
+
+
+def _edited(name: str, edits: dict[str, str | int]) -> str:
+    """Return the text of a file of kernels/ with clocks in it."""
+    text = (KERNEL_DIR / name).read_text()
+    for old, new in edits.items():
+        if isinstance(new, int):
+            call, mark, rest = old.partition(";")
+            new = f"TIMED({new}, {call}){mark}{rest}"
+        if text.count(old) != 1:
+            raise ValueError(f"{name} has {text.count(old)} times: {old}")
+        text = text.replace(old, new, 1)
+    return text
 
 
 def cycles(name: str, problem: str) -> dict[str, int | str]:

@@ -32,11 +32,11 @@ import numpy as np
 import torch
 
 import convlab
-from convlab import sim
 from convlab.core.errors import BuildError, LaunchError
+from convlab.core.kernel.abi import integers
 from convlab.core.kernel.kernel import WORKSPACE_LIMIT
-from convlab.core.kernel.launch import integers
 from convlab.core.machine import child, device, toolchain
+from convlab.sim import findings
 from tests.instruments import examples, mutants, tables
 from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant
 
@@ -322,7 +322,7 @@ def make(bug: Bug, folder: Path, arch: str) -> Path | str:
         if (headers := toolchain.cublas_include()) is not None:
             command.append(f"-I{headers}")
         else:
-            shutil.copyfile(sim.INCLUDE / "cublas_v2.h", folder / "cublas_v2.h")
+            shutil.copyfile(findings.INCLUDE / "cublas_v2.h", folder / "cublas_v2.h")
         where = {link.resolve().parent for link in libraries.glob("lib*.so")}
         command += [f"-Xlinker=-rpath={path}" for path in where]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from convlab.core.errors import LaunchError
 from convlab.core.machine.progress import bar as progress_bar
-from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem
+from convlab.core.problem.named import PROBLEM_SETS, problem
+from convlab.core.problem.problem import Problem
 from convlab.core.show.result import Several, Table, short
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparison

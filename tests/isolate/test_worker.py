@@ -28,15 +28,17 @@ import worker_functions as functions
 from torch.nn import functional as F
 
 import convlab
-from convlab.core.builds import build as builds
-from convlab.core.builds import nvcc
-from convlab.core.errors import LaunchError, ProblemError, UnsupportedError, on_page
+from convlab.core.builds.cache import Build
+from convlab.core.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.core.kernel import data
+from convlab.core.kernel.cuda import CUDA
 from convlab.core.kernel.libraries import baseline
 from convlab.core.machine import child
 from convlab.core.problem.problem import Problem
-from convlab.isolate import faults, worker
-from tests.core.test_child import ended
+from convlab.isolate import faults, rehearsal, worker
+from convlab.sim.engine import SIMULATOR
+from convlab.strict import nvcc_report
+from tests.processes import ended
 from tests.suites import FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +124,7 @@ def test_what_cannot_cross_is_refused_before_it_is_sent():
 def test_kernel_crosses():
     kernel = convlab.load("01_direct", engine="sim")
     assert worker.can_cross(kernel, SMALL) and worker.call(operator.eq, SMALL, SMALL)
-    worker.call(worker.run_once, kernel, SMALL, (4, 8, 0))
+    worker.call(rehearsal.run_once, kernel, SMALL, (4, 8, 0))
     assert worker.call(operator.attrgetter("workspace_limit"), kernel) == kernel.workspace_limit
 
 
@@ -320,19 +322,20 @@ def test_explain_says_that_it_found_nothing_and_never_raises(unbounded, monkeypa
 @pytest.fixture
 def on_gpu(unbounded, monkeypatch, tmp_path):
     """A kernel that takes itself for one on a GPU; its build is a file of the simulator's."""
-    build = builds.Build(tmp_path / "kernel.so", 0.0)
+    build = Build(tmp_path / "kernel.so", 0.0)
     build.library.touch()
     monkeypatch.setattr(unbounded, "engine", "cuda")
     monkeypatch.setattr(unbounded, "build", lambda: build)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(worker, "_tried", set())
+    monkeypatch.setattr(unbounded, "runs_on", CUDA)
+    monkeypatch.setattr(rehearsal, "_rehearsed", set())
     return unbounded
 
 
 def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu):
-    call = worker.run_once, [on_gpu, SMALL]
+    call = rehearsal.run_once, [on_gpu, SMALL]
     error = faults.error("illegal address", "CUDA error: an illegal memory access", *call)
     assert "unbounded.cu:2:" in str(error) and str(SMALL) in str(error)
     assert [each.kind for each in error.findings] == ["global out of bounds"]
@@ -369,40 +372,40 @@ def tensors(problem: Problem = SMALL) -> list[torch.Tensor]:
 def test_first_call_is_tried_in_the_worker_once_a_problem_and_alignment(on_gpu, trials):
     options = {"time_limit": on_gpu.time_limit}
     for _ in range(2):
-        worker.run_first(on_gpu, SMALL, *tensors())
-    assert trials.calls == [(worker.run_once, on_gpu, SMALL, (0, 0, 0), options)]
+        rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
+    assert trials.calls == [(rehearsal.run_once, on_gpu, SMALL, (0, 0, 0), options)]
     other = Problem(N=1, C=3, H=9, W=8, K=4, R=3, S=3)
-    worker.run_first(on_gpu, other, *tensors(other)[:2], None)
+    rehearsal.rehearse_run(on_gpu, other, *tensors(other)[:2], None)
     assert len(trials.calls) == 2
     x, w, bias = tensors()
     shifted = torch.zeros(x.numel() + 1)[1:].view(x.shape)
-    worker.run_first(on_gpu, SMALL, shifted, w, bias)
+    rehearsal.rehearse_run(on_gpu, SMALL, shifted, w, bias)
     assert trials.calls[2][3] == (shifted.data_ptr() % 32, 0, 0) != (0, 0, 0)
 
 
 def test_a_library_is_loaded_in_the_worker_before_it_is_here(on_gpu, trials):
     for _ in range(2):
-        worker.load_first(on_gpu)
-    assert trials.calls == [(worker._load, on_gpu, {"time_limit": on_gpu.time_limit})]
+        rehearsal.rehearse_load(on_gpu)
+    assert trials.calls == [(rehearsal._load, on_gpu, {"time_limit": on_gpu.time_limit})]
     trials.answer = LaunchError("it crashed", kind="host crash")
-    worker._tried.clear()
+    rehearsal._rehearsed.clear()
     with pytest.raises(LaunchError, match="it crashed"):
-        worker.load_first(on_gpu)
-    worker._tried.clear()
+        rehearsal.rehearse_load(on_gpu)
+    rehearsal._rehearsed.clear()
     trials.answer = None
-    worker.run_first(on_gpu, SMALL, *tensors())  # which loads it too
+    rehearsal.rehearse_run(on_gpu, SMALL, *tensors())  # which loads it too
     calls = len(trials.calls)
-    worker.load_first(on_gpu)
+    rehearsal.rehearse_load(on_gpu)
     assert len(trials.calls) == calls
 
 
 NO_TRIAL = {
-    "good": lambda kernel, patch: builds.mark_good(kernel.build()),
+    "good": lambda kernel, patch: rehearsal.mark_good(kernel.build()),
     "not-isolated": lambda kernel, patch: patch.setattr(kernel, "isolate", False),
     "capturing": lambda kernel, patch: patch.setattr(
         torch.cuda, "is_current_stream_capturing", lambda: True
     ),
-    "simulated": lambda kernel, patch: patch.setattr(kernel, "engine", "sim"),
+    "simulated": lambda kernel, patch: patch.setattr(kernel, "runs_on", SIMULATOR),
     "empty": lambda kernel, patch: replace(SMALL, N=0),
 }
 
@@ -410,25 +413,25 @@ NO_TRIAL = {
 @pytest.mark.parametrize("reason", NO_TRIAL)
 def test_no_trial_when(reason, on_gpu, trials, monkeypatch):
     problem = NO_TRIAL[reason](on_gpu, monkeypatch) or SMALL
-    worker.run_first(on_gpu, problem, *tensors())
-    assert not trials.calls and builds.is_good(on_gpu.build()) == (reason == "good")
+    rehearsal.rehearse_run(on_gpu, problem, *tensors())
+    assert not trials.calls and rehearsal.is_good(on_gpu.build()) == (reason == "good")
 
 
 def test_fault_of_the_trial_stops_the_call_each_time(on_gpu, trials):
     trials.answer = LaunchError("unbounded: illegal address", "illegal address")
     for _ in range(2):
         with pytest.raises(LaunchError, match="illegal address"):
-            worker.run_first(on_gpu, SMALL, *tensors())
+            rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
     assert len(trials.calls) == 2
 
 
 def test_trial_without_room_is_left_out_with_a_warning(on_gpu, trials):
     trials.answer = LaunchError("not enough GPU memory", "out of memory")
     with pytest.warns(UserWarning, match="no room for the problem twice"):
-        worker.run_first(on_gpu, SMALL, *tensors())
+        rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        worker.run_first(on_gpu, SMALL, *tensors())
+        rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
 
 
 # ---- the page -------------------------------------------------------------------------------
@@ -437,16 +440,18 @@ def test_trial_without_room_is_left_out_with_a_warning(on_gpu, trials):
 def kinds() -> set[str]:
     parts = (ROOT / "convlab" / "sim" / "runtime").iterdir()
     runtime = "".join(part.read_text() for part in parts if part.is_file())
+    package = ROOT / "convlab"
     files = [
-        *(ROOT / "convlab").glob("right/*.py"),
-        ROOT / "convlab" / "sim" / "__init__.py",
-        ROOT / "convlab" / "core" / "errors.py",
+        *(package / "core" / "correctness").glob("*.py"),
+        *(package / "strict").glob("*.py"),
+        package / "sim" / "__init__.py",
+        package / "core" / "errors.py",
     ]
     python = "".join(file.read_text() for file in files)
     simulated = set(re.findall(r'\b(?:fault\(|told\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
     named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"'
-    return simulated | set(re.findall(named, python)) | {nvcc.WARNING, *faults.KINDS}
+    return simulated | set(re.findall(named, python)) | {nvcc_report.WARNING, *faults.KINDS}
 
 
 HEADINGS = re.findall(r"^## (.*)$", PAGE, re.M)
@@ -461,14 +466,6 @@ def test_error_of_each_kind_names_its_place(kind):
     text = str(pickle.loads(pickle.dumps(LaunchError("text", kind))))
     anchor = re.search(r"convlab/core/faults\.md#(\S+)$", text)[1]
     assert anchor in {heading.lower().replace(" ", "-") for heading in HEADINGS}
-
-
-@pytest.mark.parametrize("kind", HEADINGS)
-def test_the_page_says_what_a_kind_is_and_what_to_do(kind):
-    for said in on_page(kind):
-        words = r"[\s>]+".join(map(re.escape, said.split()))
-        assert 2 < len(said.split()) < 40 and re.search(words, PAGE, re.I)
-        assert "Next:" not in said and "#" not in said and "Usually" not in said
 
 
 def test_simulators_fault_has_its_kind(unbounded):
@@ -554,7 +551,7 @@ def _meet_faults() -> None:
         print(json.dumps({"fault": name} | _meet(name, free)), flush=True)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         kernel = convlab.compile(PRINTS, name="prints", engine="cuda")
-        worker.call(worker.run_once, kernel, SMALL)
+        worker.call(rehearsal.run_once, kernel, SMALL)
     print(json.dumps({"fault": "none", "printed": out.getvalue()}), flush=True)
 
 
@@ -605,7 +602,7 @@ def test_first_call_of_a_right_kernel_passes_its_trial():
     kernel = convlab.compile((ROOT / "kernels" / "01_direct.cu").read_text(), engine="cuda")
     truth = F.conv2d(*(t.double() for t in given), padding=1)
     assert (kernel(*given, padding=1) - truth).abs().max() < 1e-5
-    assert any(SMALL in tried for tried in worker._tried)
+    assert any(SMALL in tried for tried in rehearsal._rehearsed)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.kernel.libraries import baseline
 from convlab.core.machine import toolchain
 from convlab.core.machine.device import LIMITS
-from convlab.core.problem.problem import PROBLEM_SETS, Problem, problem, problems
+from convlab.core.problem.named import PROBLEM_SETS, problem, problems
+from convlab.core.problem.problem import Problem
 from convlab.core.timing.comparison import Comparison
 from convlab.nn import choice as module
 from convlab.nn.choice import Auto, candidates, ruled
@@ -97,7 +98,7 @@ def write(path, best: str = "everything", more: str = "") -> None:
 @pytest.fixture
 def gpu(monkeypatch):
     """A pretended H200, with nvcc: what is taken is the simulator's kernel, the library the CPU's."""
-    monkeypatch.setattr(module, "engine_of", lambda engine: "cuda")
+    monkeypatch.setattr(module, "engine_name", lambda engine: "cuda")
     monkeypatch.setattr(module, "candidates", lambda precision, _: candidates(precision, "sim"))
     monkeypatch.setattr(module, "baseline", lambda name: baseline("torch:cpu"))
     monkeypatch.setattr(module, "describe", lambda: "a GPU")

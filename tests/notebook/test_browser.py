@@ -22,7 +22,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.notebook.test_notebooks import INSTEAD
+from tests.notebook.smaller import INSTEAD
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONTRAST = 4.5  # of text against what is behind it: WCAG 2.1, success criterion 1.4.3
@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cells=[
             code('import sys\n\nsys.path.insert(0, "..")\n%load_ext convlab'),
             code(f"%%kernel mine --engine sim\n{source.rstrip()}"),
-            code('r = %convlab check mine "N=1,C=2,H=9,W=9,K=3,R=3,S=3"\nprint(r)'),
+            code('r = %convlab check mine --problem "N=1,C=2,H=9,W=9,K=3,R=3,S=3"\nprint(r)'),
         ],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )

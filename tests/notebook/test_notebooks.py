@@ -18,6 +18,7 @@ from nbformat import NotebookNode
 
 import convlab
 from tests.instruments.run_notebooks import NOTEBOOKS, clean, executed, names
+from tests.notebook.smaller import INSTEAD
 
 KIBIBYTES = 400  # a notebook's size at most
 LINES = 20  # a code cell's length at most
@@ -33,36 +34,18 @@ import sys
 
 sys.path.insert(0, "..")
 import convlab
-from convlab.core.kernel.kernel import Kernel
-from convlab.profile import counting
 from convlab.core.kernel import catalog
-from convlab.core.problem import problem
+from convlab.core.problem import named
+from convlab.core.timing import compare
+from convlab.profile import sampling
+from convlab.strict import nvcc_report
 
-counting.MACS = 500_000
+sampling.MACS = 500_000
 compare.catalog = lambda some=catalog.catalog()[::3]: some
-sets = problem._sets()
+sets = named._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
-Kernel.by_nvcc = lambda kernel: None
+nvcc_report.nvcc_report = lambda kernel: None
 """
-# And in single notebooks: of a table's rows, or of what it is made of, some.
-INSTEAD = {
-    "00_start": {
-        "avg_pool2d(gray, 3)": "avg_pool2d(gray, 8)",
-        '"resnet50.layer1.0.conv2"': '"N=1,C=8,H=14,W=14,K=8,R=3,S=3,padding=1"',
-    },
-    "02_im2col_gemm": {'compare(rungs, "square")': 'compare(rungs, "N1 C8 H34 W34 K64 R3 S3")'},
-    "03_smem_tile": {"W=conv.S + 31, K=conv.K // 2": "W=conv.S + 31, K=conv.K // 8"},
-    "ab_your_kernel": {
-        "C=64,H=14,W=14,K=64,R=3": "C=16,H=14,W=14,K=32,R=3",
-        "C=32,H=34": "C=8,H=34",
-    },
-    "clinic": {
-        "(chart[name][1], *ROUND):": "(chart[name][1], *ROUND[2:]):",
-        "convlab.errors.BuildError)]\ngrid": "convlab.errors.BuildError)][::4]\ngrid",
-    },
-    "in_a_network": {"else (8, 4, 64)": "else (8, 2, 64)"},
-    "the_ladder": {"in catalog()": "in catalog()[::3]"},
-}
 # A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import convlab
 from convlab.core.correctness import reference
 from convlab.core.kernel.catalog import catalog, find
-from convlab.core.problem.problem import problem
+from convlab.core.problem.named import problem
 from tests.suites import on_engines
 
 # rows of an odd length; 16-byte stores, and rows past the image's last; several tiles a block; fewer

@@ -27,9 +27,11 @@ from convlab.core.errors import BuildError, LaunchError, UnsupportedError
 from convlab.core.kernel.catalog import catalog, parse_header
 from convlab.core.kernel.kernel import Kernel, load, tunables
 from convlab.core.machine.device import GPUS, available_bytes
-from convlab.core.problem.problem import Problem, problems
-from convlab.profile import gather as profile
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
+from convlab.profile import disassembly
 from convlab.strict import settings
+from convlab.strict.nvcc_report import nvcc_report
 from tests.drawn import EDGES, FILTERS, generated
 from tests.suites import DEEP, needs_nvcc
 
@@ -374,13 +376,13 @@ def test_nan_and_infinity_land_where_torch_has_them(kernel: Kernel, groups: int)
 
 @unless_declined
 def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
-    hosts = settings.hosts(kernel, ())
+    hosts = settings.host_problems(kernel, ())
     for place, (problem, setting) in enumerate(itertools.product(hosts, settings.SETTINGS)):
-        if kernel.simulated and not turn(kernel.path, place, 6):
+        if kernel.counts and not turn(kernel.path, place, 6):
             continue
-        if 4 * problem.gemm_k > settings.SHARED and setting is not settings.SETTINGS[-1]:
+        if setting not in settings.settings_for(problem):
             continue  # the default check leaves it out, too
-        quick = kernel.simulated and not (setting.offset or DEEP)  # only a trace sees addresses
+        quick = kernel.counts and not (setting.offset or DEEP)  # only a trace sees addresses
         try:
             chosen = untraced(kernel.path) if quick else kernel
             report = examine(chosen, problem, 0, (), setting)
@@ -485,7 +487,7 @@ def test_an_illegal_tunable_says_what_is_legal(
 @pytest.mark.parametrize("path", RUNGS, ids=lambda path: path.stem)
 def test_nvcc_compiles_without_spills(path: Path) -> None:
     """For what its header states, or an H200: what `check` has nvcc compile."""
-    said = load(path, engine="sim").by_nvcc()
+    said = nvcc_report(load(path, engine="sim"))
     assert said.entries and not [f for f in said.findings if f.error] and not said.note
     # of some instances ptxas spills two numbers, to run more blocks at a time
     assert all(0 < each.registers <= 255 and each.spilled <= 8 for each in said.entries)
@@ -502,7 +504,7 @@ OLDER = [
 @needs_nvcc
 @pytest.mark.parametrize("path", OLDER, ids=lambda path: path.stem)
 def test_nvcc_compiles_for_an_older_gpu(path: Path) -> None:
-    functions = profile.compiled(load(path, engine="sim"), GPUS["A100"])
+    functions = disassembly.compiled(load(path, engine="sim"), GPUS["A100"])
     assert functions and all(f.instructions and f.spill_bytes <= 64 for f in functions)
 
 

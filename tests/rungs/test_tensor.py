@@ -15,20 +15,17 @@ from convlab.core.correctness.check import check
 from convlab.core.errors import LaunchError
 from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.kernel.kernel import Kernel, load
+from convlab.core.problem.named import problem as named_problem
 from convlab.core.problem.problem import Problem
-from convlab.core.problem.problem import problem as named_problem
 from convlab.sim.any_kernel import run
 from tests.suites import DEEP, FOLDER, on_engines
 
 # Five chunks in two stages; rows that leave by bulk copies.
 WIDE = Problem(1, 40, 4, 256, 70, 3, 3)
-MMA = "10_mma_tf32"
-WGMMA = "11_wgmma_tf32"
-PARTS = "13_wgmma_3xtf32"
-HALF = "15_wgmma_bf16"
-FP16 = "15b_wgmma_fp16"
-LAST = "16_wgmma_nhwc_bf16"
-SHARED = "wgmma_roles.cuh"  # pasted into the rungs that include it, so that a bug may be there
+MMA, WGMMA, PARTS = "10_mma_tf32", "11_wgmma_tf32", "13_wgmma_3xtf32"
+HALF, FP16, LAST = "15_wgmma_bf16", "15b_wgmma_fp16", "16_wgmma_nhwc_bf16"
+# Pasted into the rungs that include them, so that a bug may be there.
+SHARED = ("wgmma_block.cuh", "wgmma_store.cuh")
 ANY = {"race", "uninitialised read", "deadlock", "copy not waited for", "overwritten too early"}
 
 
@@ -71,8 +68,10 @@ if not DEEP:
 def test_a_planted_bug_is_told(
     rung: str, old: str, new: str, kinds: frozenset[str], tmp_path: Path
 ) -> None:
-    header = (KERNEL_DIR / SHARED).read_text().replace("#pragma once\n", "\n")
-    source = (KERNEL_DIR / f"{rung}.cu").read_text().replace(f'#include "{SHARED}"\n', header)
+    source = (KERNEL_DIR / f"{rung}.cu").read_text()
+    for name in SHARED:
+        header = (KERNEL_DIR / name).read_text().replace("#pragma once\n", "\n")
+        source = source.replace(f'#include "{name}"\n', header)
     assert source.count(old) in (1, 2, 3)
     path = tmp_path / "planted.cu"
     path.write_text(source.replace(old, new))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import convlab
-from convlab import sim
 from convlab.core.correctness import reference
 from convlab.core.errors import BuildError, LaunchError, ProblemError
 from convlab.sim import any_kernel, findings
@@ -38,7 +37,7 @@ def test_planted_bug_is_found_at_its_line(name, schedule):
     source = source.replace(old, new)
     with pytest.raises(LaunchError) as caught:
         EXAMPLES[example].run(source, schedule=schedule)
-    assert len(str(caught.value).splitlines()) <= sim.findings.SCREEN + 6
+    assert len(str(caught.value).splitlines()) <= findings.SCREEN + 6
     found = [f for f in caught.value.findings if f.kind == kind]
     assert found, caught.value.findings
     lines = source.splitlines()

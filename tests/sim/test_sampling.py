@@ -6,11 +6,11 @@ import re
 import pytest
 
 import convlab
-from convlab import sim
 from convlab.core.errors import LaunchError
-from convlab.core.kernel.launch import simulated
 from convlab.core.problem.problem import Problem
-from convlab.profile import counting
+from convlab.profile import sampling
+from convlab.sim import simulation, trace
+from convlab.sim.launch import simulated
 from tests.suites import FOLDER
 
 # Blocks at the borders differ from those inside: rows and columns of tiles are cut off.
@@ -20,11 +20,11 @@ ONE = Problem(N=1, C=1, H=300, W=300, K=1, R=1, S=1)
 
 def counted(
     kernel: convlab.Kernel | str, problem: Problem, blocks: int | None, seed: int = 0
-) -> sim.Trace:
+) -> trace.Trace:
     """One run of a kernel on zeros, of all its blocks or of so many, chosen by the seed."""
     kernel = convlab.load(kernel, engine="sim") if isinstance(kernel, str) else kernel
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    arena = sim.Arena(shapes, sparse=["y"])
+    arena = simulation.Arena(shapes, sparse=["y"])
     return simulated(kernel, problem, arena, sample=blocks and (blocks, seed))
 
 
@@ -119,7 +119,7 @@ def test_what_needs_all_blocks_is_not_reported() -> None:
 def test_inspect_of_a_sample_is_of_the_problem_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = convlab.problem("N=1,C=4,H=130,W=130,K=8,R=3,S=3")
     whole = convlab.inspect("01", problem, engine="sim")
-    monkeypatch.setattr(counting, "MACS", problem.macs // 8)
+    monkeypatch.setattr(sampling, "MACS", problem.macs // 8)
     sampled = convlab.inspect("01", problem, engine="sim")
     assert whole.problem == sampled.problem == problem
     note = next(note for note in sampled.notes if "blocks simulated" in note)

@@ -15,9 +15,8 @@ import pytest
 import torch
 
 import convlab
-from convlab import sim
 from convlab.core.errors import BuildError, LaunchError
-from convlab.sim import library
+from convlab.sim import findings, library, rewrite, trace
 from tests.suites import ENGINES, FOLDER, Suite
 
 # --- what a case's `expect` may call ------------------------------------------------------------
@@ -101,7 +100,7 @@ def test_feature_without_hooks(suite, name, arg):
 # --- counters: by hand -------------------------------------------------------------------------
 
 COUNTED = Suite("counted")
-_NONE = dict.fromkeys(sim.COUNTERS, 0) | {"launches": 1}
+_NONE = dict.fromkeys(trace.COUNTERS, 0) | {"launches": 1}
 
 
 def copied(load_requests, load_sectors, store_requests=32, store_sectors=128, **more):
@@ -124,7 +123,7 @@ def test_counters(name, monkeypatch):
     for threads in ("1", "2", "2"):
         monkeypatch.setenv("CONVLAB_SIM_THREADS", threads)
         counters = COUNTED.launch(name).counters
-        runs.append({key: counters[key] for key in sim.COUNTERS})
+        runs.append({key: counters[key] for key in trace.COUNTERS})
         assert counters["global_load_bytes"] == 32 * counters["global_load_sectors"]
         assert counters["global_store_bytes"] == 32 * counters["global_store_sectors"]
         assert counters["seconds"] > 0
@@ -268,13 +267,18 @@ def run_bare(folder, compiler, *runner):
         (FOLDER / "turn.cu").read_text(),
         "turn<<<3, 96, 4 * 96, stream>>>(x, y, arg == 0 ? 0.5f : -0.5f);",
     )
-    (folder / "kernel.cpp").write_text("#include <cuda_runtime.h>\n" + sim.rewrite(source))
-    copied = shutil.copytree(sim.RUNTIME.parent, folder / "runtime")
+    (folder / "kernel.cpp").write_text("#include <cuda_runtime.h>\n" + rewrite.rewrite(source))
+    copied = shutil.copytree(library.RUNTIME.parent, folder / "runtime")
     types = (copied / "types.h").read_text()  # with less address space: each page costs qemu
     assert "size_t(1) << 40" in types and "size_t(1) << 30" in types
     types = types.replace("size_t(1) << 40", "1 << 28").replace("size_t(1) << 30", "1 << 24")
     (copied / "types.h").write_text(types)
-    flags = ["-std=c++17", "-w", f"-I{sim.INCLUDE}", f"-I{convlab.core.builds.build.KERNEL_DIR}"]
+    flags = [
+        "-std=c++17",
+        "-w",
+        f"-I{findings.INCLUDE}",
+        f"-I{convlab.core.builds.build.KERNEL_DIR}",
+    ]
     units = {
         "runtime": ["runtime/runtime.cpp", "-O2"],
         "driver": ["driver.cpp"],

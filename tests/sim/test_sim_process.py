@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import convlab
-from convlab import sim
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.machine import toolchain
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.problem import Problem
+from convlab.sim import findings, library, simulation
 from tests.suites import DEEP, FOLDER
 
 KERNEL = (FOLDER / "apart.cu").read_text()
@@ -124,7 +124,7 @@ def test_an_endless_loop_is_told_with_how_far_it_came() -> None:
 
 
 def test_no_progress_is_told_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sim, "STALL_LIMIT", 0.4)
+    monkeypatch.setattr(simulation, "STALL_LIMIT", 0.4)
     endless = kernel(inside="while (y[0] != 8) { }", time_limit=2.4)
     with pytest.raises(LaunchError, match=r"no block came to its end for 0\.4 s"):
         run(endless)
@@ -147,7 +147,8 @@ def test_clang_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OWN, CUDAS = (
-    sorted(path.name for path in folder.glob("*.h")) for folder in (sim.RUNTIME.parent, sim.INCLUDE)
+    sorted(path.name for path in folder.glob("*.h"))
+    for folder in (library.RUNTIME.parent, findings.INCLUDE)
 )
 # In orders that mean nothing; each alone, which takes ten times as long, where CONVLAB_DEEP is set.
 NAMES = {"in order": OWN, "backwards": OWN[::-1], "CUDA's": sorted(CUDAS, key=lambda n: n[::-1])}
@@ -164,8 +165,8 @@ def test_each_header_includes_what_it_uses(names: list[str]) -> None:
         "-fsyntax-only",
         "-x",
         "c++",
-        f"-I{sim.INCLUDE}",
-        f"-I{sim.RUNTIME.parent}",
+        f"-I{findings.INCLUDE}",
+        f"-I{library.RUNTIME.parent}",
         "-",
     ]
     text = "".join(f"#include <{name}>\n" for name in names)
@@ -180,7 +181,9 @@ def test_memory_of_its_own_can_be_given_back() -> None:
 
 def test_tensors_lie_as_their_format_says() -> None:
     format = parse_format("x f16 NHWC, y f32 NHWC")
-    arena = sim.Arena({"x": (2, 3, 4, 5), "w": (6, 3, 1, 1), "y": (2, 6, 4, 5)}, format=format)
+    arena = simulation.Arena(
+        {"x": (2, 3, 4, 5), "w": (6, 3, 1, 1), "y": (2, 6, 4, 5)}, format=format
+    )
     x = arena.tensors["x"]
     y = arena.tensors["y"]
     assert x.dtype == torch.float16 and x.stride() == (60, 1, 15, 3) and y.shape == (2, 6, 4, 5)

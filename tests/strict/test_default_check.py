@@ -24,25 +24,12 @@ from convlab.core.correctness.check import check
 from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
-from convlab.core.problem.problem import Problem, problems
-from convlab.strict import settings, shapes
-from tests.core.test_report_schema import VALIDATOR
-from tests.suites import DEEP, FOLDER, needs_nvcc, on_engines, parted
-
-PLAIN = Problem(N=2, C=4, H=11, W=12, K=6, R=3, S=3, padding=1, groups=2, bias=True)
-
-# A thread for each output, as a textbook has it. What can be spliced in: declarations before the
-# kernel; what a thread does first, and to its sum; the host's code before the launch.
-SOURCE = (FOLDER / "textbook.cu").read_text()
-PARTS = {
-    "header": "",
-    "before": "",
-    "first": "",
-    "last": "",
-    "workspace": "",
-    "host": "",
-    "product": "if (ok) sum += in[AT] * filt[wi];",
-}
+from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
+from convlab.strict import settings, shapes, stricter
+from tests.schema import VALIDATOR
+from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
+from tests.suites import DEEP, needs_nvcc, on_engines, parted
 
 
 def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
@@ -53,9 +40,9 @@ def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One problem stands for the fixed ones; it is met after others in `STATEFUL` alone."""
-    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[:-1])
+    monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[:-1])
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
-    monkeypatch.setattr(checking, "_IN_CHUNKS", (PLAIN,))
+    monkeypatch.setattr(stricter, "_IN_CHUNKS", (PLAIN,))
 
 
 def default(kernel: convlab.Kernel) -> convlab.core.correctness.report.Reports:
@@ -175,7 +162,9 @@ def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) ->
 
     possible = met(shapes.generated(30 * 64))
     assert ("bias", "groups") in {tuple(sorted(pair)) for pair in possible}
-    assert possible <= met(checking._drawn(kernel, 64, 0)) and possible <= met(problems("awkward"))
+    assert possible <= met(stricter.Strict(kernel).problems(64, 0)) and possible <= met(
+        problems("awkward")
+    )
 
 
 INT = {  # of which index an int is taken, where that is seen at once
@@ -214,7 +203,6 @@ def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
 
 # ---- data --------------------------------------------------------------------------------------
 
-UNUSUAL = parted("strangers", "unusual")
 LAST = {setting: name for name, (setting, _) in UNUSUAL.items()}  # of each setting
 
 
@@ -229,7 +217,7 @@ def test_unusual_data_shows_it(few: None, name: str) -> None:
         assert found.smallest.findings[0].kind == "too imprecise"
     assert "nobody wrote" not in str(found)  # inf and NaN come of the data
     assert "not tried: an x or y of more than " in str(found)
-    told = [s.words for s in checking.SETTINGS]
+    told = [s.words for s in settings.SETTINGS]
     assert [r.setting for r in others] == told * (1 + found.smallest.problem.relu)
     good = sum(report.ok for report in others)
     assert f"WRONG, right on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
@@ -253,15 +241,13 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
 
 # ---- where it lies, and what came before it ----------------------------------------------------
 
-STATEFUL = parted("strangers", "stateful")
-
 
 @pytest.mark.parametrize(("case", "engine"), on_engines(STATEFUL, 2))
 def test_addresses_and_earlier_calls_show_it(
     few: None, case: tuple[str, dict], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, parts = case
-    monkeypatch.setattr(checking, "SETTINGS", settings.SETTINGS[-3:])  # with finite numbers
+    monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[-3:])  # with finite numbers
     found = default(stranger("stateful", engine, **parts))
     assert found.ok == (not setting), found
     if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and

@@ -14,12 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convlab.core.correctness import output, reference
-from convlab.core.correctness.output import Tally, poison
+from convlab.core.correctness.output import OutputComparison, poison
 from convlab.core.correctness.reference import Reference
 from convlab.core.kernel.runnable import Launch
-from convlab.core.problem.problem import Problem, problem, problems
+from convlab.core.problem.named import problem, problems
+from convlab.core.problem.problem import Problem
 from convlab.strict import patterns
 from convlab.strict.shapes import MAX_MACS, across, generated, shrink
+
+pytestmark = pytest.mark.pure
 
 PROBLEM = problem("N3 C4 H20 W37 K8 R3 S3 p1 g2 bias")  # P=20, Q=37
 PIXELS = problem("N2 C3 H9 W9 K5 R3 S3 p1")  # P = Q: a transposed image keeps its shape
@@ -37,7 +40,7 @@ def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
             patch.setattr(output, "LOOKED_AT", 0)
             patch.setattr(reference, "SAMPLED", sampled)
         right = Reference(problem, inputs, seed)
-        return Tally(right, y, bound, poisoned=True).words(precision)
+        return OutputComparison(right, y, bound, poisoned=True).patterns(precision)
 
 
 def put(*indices, value=9.0):

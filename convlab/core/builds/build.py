@@ -1,8 +1,5 @@
-"""Source, flags and engine to a library in the cache."""
+"""A CUDA source and its flags to a library in the cache, by nvcc."""
 
-import contextlib
-import functools
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,18 +7,17 @@ from pathlib import Path
 
 import torch
 
-from ...sim import library as simulated
-from ..errors import BuildError
 from ..kernel.catalog import KERNEL_DIR, parse_header
 from ..machine import toolchain
 from . import cache
-from .cache import Build, Made
-from .compile import Source, compile_library, name_of, plain
+from .cache import Build, BuildOutput, Key
+from .compile import Compilation, compile_library, run_compiler
+from .key import key_of
+from .plain_paths import plain
+from .source import Source
 
-NO_GPU = (
-    'engine="cuda" needs an NVIDIA GPU and a CUDA build of torch, and torch sees none; '
-    'engine="sim" runs the same file on the CPU (`python -m convlab doctor` tells more)'
-)
+# A folder with our declarations of cuBLAS, for machines where no toolkit brings cublas_v2.h.
+CUBLAS_DECLARATIONS = Path(__file__).parent / "cublas"
 _NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
@@ -43,20 +39,15 @@ extern "C" const char* convlab_launch_error() {
 """
 
 
-def build(
-    source: Source, engine: str, defines: Mapping[str, object] | None = None, *, trace: bool = True
-) -> Build:
-    """Compile a kernel file for the current GPU, or for "sim" (if `trace`, to count and diagnose).
+def build(source: Source, defines: Mapping[str, object] | None = None) -> Build:
+    """Compile a kernel file for the current GPU, or find what was built before.
 
-    What was built before is found. Raises BuildError without a compiler or an entry point too.
+    Raises BuildError, also without a compiler or an entry point.
     """
-    flags = _defined(defines)
-    if engine == "sim":
-        return simulated.build(source, flags, trace=trace)
-    return _build_cuda(source, flags, _arch(source))
+    return _build_cuda(source, define_flags(defines), _arch(source))
 
 
-def _defined(defines: Mapping[str, object] | None) -> list[str]:
+def define_flags(defines: Mapping[str, object] | None) -> list[str]:
     return [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
 
 
@@ -64,21 +55,24 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
     cuda = toolchain.require_cuda()
     flags = [*nvcc_flags(arch), *defines]
 
-    def make(folder: Path) -> Made:
-        return compile_library(
+    def make(folder: Path) -> BuildOutput:
+        compilation = Compilation(
             source,
-            folder,
             source.for_nvcc.marked + _FOOTER,
-            flags=flags,
-            include=_includes(source),
+            flags,
+            _includes(source),
             libraries=["-lcublas"] if _uses_cublas(source) else [],
-            folders=[toolchain.link_dir()],
+            library_folders=[toolchain.link_dir()],
             cuda=cuda,
             entry="conv2d",
         )
+        return compile_library(compilation, folder)
 
-    parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
-    return replace(cache.build(name_of(source, f"sm_{arch}", parts), make), flags=tuple(flags))
+    def find_key() -> Key:
+        parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
+        return key_of(source, f"sm_{arch}", parts, [CUBLAS_DECLARATIONS])
+
+    return replace(cache.build(find_key, make), flags=tuple(flags))
 
 
 def device_code(
@@ -94,11 +88,11 @@ def device_code(
         "-Xptxas",
         "-v",
         *more,
-        *_defined(defines),
+        *define_flags(defines),
         *(f"-I{plain(path)}" for path in _includes(source)),
         "kernel.cu",
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return run_compiler(command, folder)
 
 
 def nvcc_flags(arch: str) -> list[str]:
@@ -109,7 +103,7 @@ def nvcc_flags(arch: str) -> list[str]:
 def _includes(source: Source) -> list[Path]:
     includes = [source.folder, KERNEL_DIR]
     if _uses_cublas(source):
-        includes.append(toolchain.cublas_include() or _cublas_declarations())
+        includes.append(toolchain.cublas_include() or CUBLAS_DECLARATIONS)
     return includes
 
 
@@ -118,33 +112,11 @@ def _uses_cublas(source: Source) -> bool:
     return any("cublas_v2.h" in text for text in texts)
 
 
-@functools.cache
-def _cublas_declarations() -> Path:
-    """The simulator's cublas_v2.h alone in a folder: plain declarations, where none other is."""
-    folder = toolchain.cache_dir() / "include"
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(simulated.INCLUDE / "cublas_v2.h", folder / "cublas_v2.h")
-    return folder
-
-
 def _arch(source: Source) -> str:
     """The architecture to build for: what the header asks for, or the current GPU's."""
-    if not torch.cuda.is_available():
-        raise BuildError(NO_GPU)
     asked = parse_header(source.text, source.label).arch or ""
     if asked.endswith(("a", "f")):
         return asked.removeprefix("sm_")
     major, minor = torch.cuda.get_device_capability()
     # sm_90 and later have instructions that only their own "a" target offers (wgmma, setmaxnreg)
     return f"{major}{minor}" + ("a" if major >= 9 else "")
-
-
-def mark_good(build: Build) -> None:
-    """Note, for other processes too, that a build passed the whole default check."""
-    with contextlib.suppress(OSError):
-        (build.library.parent / "good").touch()
-
-
-def is_good(build: Build) -> bool:
-    """Whether a build is known to be good: its kernel may run without a trial in the worker."""
-    return (build.library.parent / "good").exists()

@@ -1,51 +1,49 @@
-"""Is a kernel right? Against a float64 truth, element by element, with nothing taken on trust.
+"""Is a kernel correct? Compare it with a float64 truth, element by element, trusting nothing.
 
 The output and the workspace are poisoned before the run; guard zones lie around every buffer; the
-inputs are compared bit for bit after it; NaN passes nowhere but where the truth has it; a second
-run must give the same bits; on a GPU all of it happens on a stream of its own, and the kernel runs
-in a process of its own, so that what it breaks is not the caller's.
+inputs are compared bit for bit after it; NaN passes only where the truth has it; a second run must
+give the same bits. On a GPU all of it happens on a stream of its own, and the kernel runs in a process
+of its own where the room ``isolate`` is there, so that what it breaks is not the caller's.
 """
 
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 
-from ... import sim
-from ...isolate import worker
-from ...strict import settings, shapes
-from ...strict.settings import IN_CHUNKS, ONCE, ORDINARY, SETTINGS, SPARSE, Setting, with_relu
 from .. import arguments
-from ..builds import build as builds
 from ..defaults import COUNT
 from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, WrongResult
 from ..kernel.kernel import resolve
 from ..kernel.runnable import Runnable, explained
+from ..kernel.runner import IN_PROCESS, Runner, runner
 from ..kernel.shrink_to_fit import fit
+from ..machine import interrupt
 from ..machine.progress import bar as progress_bar
-from ..problem.problem import Problem, members
-from ..problem.problem import problem as named_problem
-from ..problem.problem import problems as named_problems
-from .examine import examine, examine_sparse, failed
+from ..problem.named import members
+from ..problem.named import problems as named_problems
+from ..problem.problem import Problem
+from .examine import examine, failed
 from .report import Report, Reports
+from .setting import ONCE, ORDINARY, Setting
+from .stricter import Stricter, settings, stricter
 
-_RELU = 3  # of so many generated problems one gets a ReLU, where the kernel fuses that
-_DRAWS = 30  # times as many, of which those are picked that a kernel of few problems lacks
-_IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
+_SETS = ("awkward", "limits")  # the problems of a default check, beside the generated ones
 _SHRINK_SECONDS = 20.0
-_INT = 1 << 31  # elements that an int counts
-_ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)  # one that is declared
-_LONG = 1200  # in any dimension: on the simulator such a problem of a default check is run once,
-_MANY = 60_000  # outputs: so is one of so many, without looking for races
-_ONCE = "run once, untraced: longer than {:,}, or of over {:,} outputs"
-_SIM_OUTPUTS = 4_000_000  # minutes for some kernels
-_FAULT_SECONDS = 30.0  # spent on faults until a set of problems is given up
+_INT = 1 << 31  # elements that an int can count
+_ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)  # a declared array
+# On the simulator a problem of a default check that is longer than this in any dimension, or has more
+# outputs, runs once, without the search for races.
+_LONG = 1200
+_MANY = 60_000
+_ONCE = "run once, untraced: longer than {:,}, or more than {:,} outputs"
+_SIM_OUTPUTS = 4_000_000  # some kernels would take minutes
+_FAULT_SECONDS = 30.0  # spent on faults until the rest of a set is left out
 
 
 def check(
@@ -119,96 +117,130 @@ def check(
     arguments.flag(progress, "progress")
     arguments.flag(raises, "raises")
     if count is not None and problem is not None:
-        raise ProblemError("count is of generated problems: leave it out, or the problem")
+        raise ProblemError("count is for generated problems: leave it out, or the problem")
     count = arguments.whole(COUNT if count is None else count, "count", 0)
     kernel = resolve(kernel)
-    special = ORDINARY
-    if setting is not None:
-        arguments.choice(setting, "setting", settings.NAMES)
+    checker = Checker.of(kernel, arguments.whole(seed, "seed"), progress)
+    special = _setting(setting, problem)
+    try:
         if problem is None:
-            raise ProblemError(f"setting={setting!r} needs a problem: without one all are tried")
-        special = next(each for each in settings.ALL if each.name == setting)
-    run = _Run(kernel, arguments.whole(seed, "seed"))
-
-    def fitted(problem: Problem) -> Report:
-        if special is SPARSE:
-            able = settings.sparse(kernel)
-            if problem not in able:
-                offer = " or ".join(map(str, able)) or "none that it does"
-                raise ProblemError(f'setting="sparse" is of problems of its own: {offer}')
-            return run(problem, special)
-        problem, note = fit(problem, [kernel], scale)
-        return run(problem, special, notes=(note,) if note else ())
-
-    asked, of_set = ([], False) if problem is None else members(problem)
-    if problem is None:
-        found = _by_default(run, count, progress)
-    elif not of_set:
-        found = fitted(asked[0])
-    else:
-        what = (f"the problems of {problem}, seed {seed}",) if isinstance(problem, str) else ()
-        found = _check_set(run, fitted, asked, what, progress)
-    if said := run.nvcc.result():
-        found = found.joined(said.findings, said.note)
+            found = _check_by_default(checker, count)
+        else:
+            found = _check_asked(checker, problem, special, scale)
+        findings, note = checker.stricter.finish()
+    except KeyboardInterrupt:
+        # nvcc may still compile in a thread of its own.
+        interrupt.end_all()
+        raise
+    if findings or note:
+        found = found.joined(findings, note)
     if raises and not found.ok:
         raise WrongResult(str(found))
     return found
 
 
-class _Run:
-    """A kernel on one problem: on a GPU in the worker process."""
+def _setting(name: str | None, problem: object) -> Setting:
+    """Return the setting of that name; the ordinary one without a name."""
+    if name is None:
+        return ORDINARY
+    known = settings()
+    arguments.choice(name, "setting", known)
+    if problem is None:
+        raise ProblemError(f"setting={name!r} needs a problem: without one all are tried")
+    return known[name]
 
-    def __init__(self, kernel: Runnable, seed: int) -> None:
-        self.kernel = kernel
-        self.seed = seed
-        self._isolate = kernel.isolate and not kernel.simulated and not kernel.library
-        self.lost = 0.0  # seconds that faults took
-        self.built = kernel.build()  # outside of the time limit, and a BuildError is the caller's
-        beside = ThreadPoolExecutor(1)
-        self.nvcc = beside.submit(kernel.by_nvcc)  # while the simulator runs
-        beside.shutdown(wait=False)
 
-    def __call__(
+def _check_asked(
+    checker: "Checker",
+    asked: Problem | str | Iterable[Problem | str],
+    special: Setting,
+    scale: str | None,
+) -> Report | Reports:
+    """Check a kernel on one problem, or on each of a set."""
+
+    def fitted(problem: Problem) -> Report:
+        if special.fits_any:
+            return checker.run(problem, special)
+        problem, note = fit(problem, [checker.kernel], scale)
+        return checker.run(problem, special, notes=(note,) if note else ())
+
+    problems, of_set = members(asked)
+    if not of_set:
+        return fitted(problems[0])
+    what = f"the problems of {asked}, seed {checker.seed}"
+    notes = (what,) if isinstance(asked, str) else ()
+    return _check_set(checker, fitted, problems, notes)
+
+
+@dataclass
+class Checker:
+    """Checks one kernel, problem by problem; on a GPU in the worker process."""
+
+    kernel: Runnable
+    seed: int
+    progress: bool
+    runner: Runner
+    stricter: Stricter
+    seconds_lost: float = field(default=0.0)  # in faults
+
+    @classmethod
+    def of(cls, kernel: Runnable, seed: int, progress: bool) -> "Checker":
+        """Build a kernel, outside of any time limit, and return its checker.
+
+        Raises BuildError.
+        """
+        isolated = kernel.isolate and not kernel.counts and not kernel.library
+        kernel.build()
+        where = runner() if isolated else IN_PROCESS
+        return cls(kernel, seed, progress, where, stricter(kernel))
+
+    def run(
         self,
         problem: Problem,
         setting: Setting = ORDINARY,
         kernel: Runnable | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
+        """Check the kernel, or a variant of it, on one problem. Raises what a run raises."""
         kernel = kernel or self.kernel
-        kernel = kernel.limited(setting.workspace) if setting.workspace else kernel
+        if setting.workspace:
+            kernel = kernel.limited(setting.workspace)
         given = (kernel, problem, self.seed, notes, setting)
         try:
             kernel.accept(problem)
-            if self._isolate and worker.can_cross(*given):
-                return worker.call(examine, *given, time_limit=kernel.time_limit)
+            if self.runner is not IN_PROCESS and self.runner.accepts(*given):
+                return self.runner.call(examine, *given, time_limit=kernel.time_limit)
             with explained(kernel.name):
-                if setting is SPARSE:
-                    return examine_sparse(kernel, problem, self.seed)
                 report = examine(*given)
-                bounded = kernel.untraced() if setting is ORDINARY and report.ok else kernel
-                if bounded is not kernel and _ARRAY.search(kernel.source or ""):
-                    plain = examine(bounded, *given[1:-1], ONCE)  # minds their bounds
-                    report = report if plain.ok else plain
-            said = self.nvcc.result()
-            return report.joined([*said.too_large(report.threads)]) if said else report
+                if report.ok and setting is ORDINARY:
+                    report = self._with_array_bounds(report, kernel)
+            return self.stricter.watch(report)
         except ConvlabError as error:
             error.problem = problem
             raise
 
-    def short(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
-        """Run one of the default check: a long one once, untraced, where it is simulated."""
-        if self.kernel.simulated and _is_long(problem) and setting is not SPARSE:
+    def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
+        """Run a counted kernel with local arrays once more, untraced: that build checks indices."""
+        untraced = kernel.untraced()
+        if untraced is kernel or not _ARRAY.search(kernel.source or ""):
+            return report
+        plain = examine(untraced, report.problem, self.seed, report.notes, ONCE)
+        return report if plain.ok else plain
+
+    def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
+        """Check one problem of the default check: a long one only once, untraced, if counted."""
+        if self.kernel.counts and _is_long(problem) and not setting.fits_any:
             once = ONCE if setting is ORDINARY else setting
-            return self(problem, once, self.kernel.untraced(), (_ONCE.format(_LONG, _MANY),))
-        return self(problem, setting)
+            note = _ONCE.format(_LONG, _MANY)
+            return self.run(problem, once, self.kernel.untraced(), (note,))
+        return self.run(problem, setting)
 
     def attempt(
         self, one: Callable[[Problem], Report], problem: Problem, setting: Setting = ORDINARY
     ) -> Report | str:
-        """Return what `one` does, and a report, too, where the kernel fails to run.
+        """Return the report of one problem, also where the kernel fails to run.
 
-        Where it says that it does not do the problem, which is no mistake, return what it says.
+        Where the kernel says that it does not support the problem, return what it says.
         """
         started = time.perf_counter()
         try:
@@ -216,10 +248,10 @@ class _Run:
         except UnsupportedError as error:
             return str(error)
         except LaunchError as error:
-            declines = not error.kind and (setting.offset or setting is SPARSE)
-            if declines or error.kind == "too little workspace":
+            refuses = not error.kind and (setting.offset or setting.fits_any)
+            if refuses or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
-            self.lost += time.perf_counter() - started
+            self.seconds_lost += time.perf_counter() - started
             return failed(self.kernel, problem, error, setting)
 
     @contextmanager
@@ -228,62 +260,59 @@ class _Run:
     ) -> Iterator[Iterator[Report | str]]:
         """Give what each attempt returns, in their order, until faults have taken too long.
 
-        Simulated ones run several at a time.
+        Counted ones run several at a time, as many as the engine allows.
         """
-
-        def in_time(found: Iterable[Report | str]) -> Iterator[Report | str]:
-            for one in found:
-                yield one
-                if self.lost > _FAULT_SECONDS:
-                    return
-
-        if not self.kernel.simulated:
-            yield in_time(attempt() for attempt in attempts)
+        if not self.kernel.counts:
+            yield self._until_too_many_faults(attempt() for attempt in attempts)
             return
-        with ThreadPoolExecutor(sim.AT_ONCE) as pool:
-            under_way = [pool.submit(attempt) for attempt in attempts]
+        engine = self.kernel.runs_on
+        with interrupt.held(), ThreadPoolExecutor(engine.at_once) as pool:
+            under_way = []
             try:
-                yield in_time(one.result() for one in under_way)
-            finally:  # early, after faults or at an interrupt: nobody waits for the others
+                under_way += [pool.submit(attempt) for attempt in attempts]
+                yield self._until_too_many_faults(one.result() for one in under_way)
+            finally:
+                # After many faults, or an interrupt, nobody waits for the others.
                 pool.shutdown(wait=False, cancel_futures=True)
                 while not all(one.done() for one in under_way):
-                    sim.interrupt()
+                    engine.interrupt()
                     time.sleep(0.02)
 
+    def _until_too_many_faults(self, results: Iterable[Report | str]) -> Iterator[Report | str]:
+        for result in results:
+            yield result
+            if self.seconds_lost > _FAULT_SECONDS:
+                return
 
-def _by_default(run: _Run, count: int, progress: bool) -> Reports:
-    """Check a kernel on fixed and generated problems, in little workspace, and in all settings."""
-    kernel = run.kernel
-    source = run.kernel.source or ""
-    chosen = [
-        p
-        for name in ("awkward", "limits")
-        for p in named_problems(name)
-        if not kernel.simulated or math.prod(p.y_shape) < _SIM_OUTPUTS
-    ]
-    drawn = _drawn(kernel, count, run.seed)
-    what = f"{len(chosen)} fixed and {len(drawn)} generated problems, seed {run.seed}"
-    found = _check_set(run, run.short, chosen + drawn, (what,), progress)
-    special: list[Iterable[tuple[Problem, Setting]]] = []
-    if "conv2d_workspace" in source:
-        chunked = map(named_problem, _IN_CHUNKS)
-        special.append(product([on for on in chunked if not kernel.unsupported(on)], IN_CHUNKS))
-    for on in settings.hosts(kernel, [r.problem for r in found]) if source else ():
-        some = SETTINGS[-1:] if 4 * on.gemm_k > settings.SHARED else SETTINGS
-        special.append(product([on], some))
-    special.append(product(settings.sparse(kernel), [SPARSE]))
-    for several in special:
-        found = _in_settings(run, found, [*several]) if found.ok else found
-    x, y = (
-        max((math.prod(getattr(r.problem, shape)) for r in found), default=0)
-        for shape in ("x_shape", "y_shape")
-    )
-    if source and min(x, y) < _INT:
-        most = f"a y of more than {y:,}" if x >= _INT else f"an x or y of more than {max(x, y):,}"
-        found = found.joined((), f"not tried: {most} elements")
-    if found.ok and run.built is not None and kernel.build().library == run.built.library:
-        builds.mark_good(run.built)  # its first call needs no trial from now on
+
+def _check_by_default(checker: Checker, count: int) -> Reports:
+    """Check a kernel on fixed and generated problems, then in unusual settings."""
+    kernel = checker.kernel
+    built = kernel.build()
+    fixed = [problem for name in _SETS for problem in named_problems(name)]
+    if kernel.counts:
+        fixed = [problem for problem in fixed if math.prod(problem.y_shape) < _SIM_OUTPUTS]
+    generated = checker.stricter.problems(count, checker.seed)
+    what = f"{len(fixed)} fixed and {len(generated)} generated problems, seed {checker.seed}"
+    found = _check_set(checker, checker.run_briefly, fixed + generated, (what,))
+    for trials in checker.stricter.trials(found.reports):
+        if found.ok:
+            found = _check_settings(checker, found, trials)
+    if kernel.source:
+        found = _with_largest(found)
+    if found.ok and built is not None and kernel.build().library == built.library:
+        runner().mark_good(built)
     return found
+
+
+def _with_largest(found: Reports) -> Reports:
+    """Note up to how many elements of x and y a kernel was tried, if int could count them."""
+    x = max((math.prod(report.problem.x_shape) for report in found), default=0)
+    y = max((math.prod(report.problem.y_shape) for report in found), default=0)
+    if min(x, y) >= _INT:
+        return found
+    most = f"a y of more than {y:,}" if x >= _INT else f"an x or y of more than {max(x, y):,}"
+    return found.joined((), f"not tried: {most} elements")
 
 
 def _is_long(problem: Problem) -> bool:
@@ -292,45 +321,28 @@ def _is_long(problem: Problem) -> bool:
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:
-    """Faults and wrong results stand before refusals; then short problems, then small ones."""
+    """Order reports: faults and wrong results before refusals; then short, then small problems."""
     problem = report.problem
     return report.fault == "", _is_long(problem), problem.macs, problem.min_bytes
 
 
-def _drawn(kernel: Runnable, count: int, seed: int) -> list[Problem]:
-    """So many generated problems; if it declines some, until it does a quarter, and all pairs."""
-    drawn: list[Problem] = []
-    able = 0
-    met = set()
-    for i, problem in enumerate(shapes.generated(_DRAWS * count, seed)):
-        if i % _RELU == 0:
-            problem = with_relu(kernel, problem)
-        does = not kernel.unsupported(problem)
-        new = shapes.pairs(problem) - met if does else set()
-        if len(drawn) < count or (does and 4 * able < count) or (new and able < len(drawn)):
-            drawn.append(problem)
-            able = able + does
-            met = met | new
-    return drawn
-
-
 def _check_set(
-    run: _Run,
+    checker: Checker,
     one: Callable[[Problem], Report],
     problems: list[Problem],
     notes: tuple[str, ...],
-    progress: bool,
 ) -> Reports:
     """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
-    name = run.kernel.name
-    reports = []
-    tried = {}
+    name = checker.kernel.name
+    reports: list[Report] = []
     skipped: list[tuple[Problem, str]] = []
+    tried: dict[Problem, Report] = {}
     smallest = None
-    attempts = [partial(run.attempt, one, problem) for problem in problems]
-    with progress_bar(total=len(problems), desc=name, disable=not progress, leave=False) as bar:
-        with run.each(attempts) as found:
-            for problem, report in zip(problems, found):
+    attempts = [partial(checker.attempt, one, problem) for problem in problems]
+    hidden = not checker.progress
+    with progress_bar(total=len(problems), desc=name, disable=hidden, leave=False) as bar:
+        with checker.each(attempts) as results:
+            for problem, report in zip(problems, results):
                 bar.update()
                 if isinstance(report, str):
                     skipped.append((problem, report))
@@ -338,12 +350,15 @@ def _check_set(
                 reports.append(report)
                 if not report.ok:
                     bar.set_postfix_str(f"{sum(not report.ok for report in reports)} wrong")
-        if left := len(problems) - len(reports) - len(skipped):
-            notes += (f"{left} problems left out: faults took {run.lost:.0f} s",)
-        if wrong := [report for report in reports if not report.ok]:
+        left_out = len(problems) - len(reports) - len(skipped)
+        if left_out:
+            lost = checker.seconds_lost
+            notes += (f"{left_out} problems left out: faults took {lost:.0f} s",)
+        wrong = [report for report in reports if not report.ok]
+        if wrong:
             bar.set_description(f"{name}: shrinking")
             least = min(wrong, key=_rank)
-            smallest, tried = _shrunk(run, one, least)
+            smallest, tried = _shrunk(checker, one, least)
             if tried:
                 notes += (f"shrunk from {least.problem.label} in {len(tried)} tries",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
@@ -351,49 +366,54 @@ def _check_set(
 
 
 def _shrunk(
-    run: _Run, one: Callable[[Problem], Report], least: Report
+    checker: Checker, one: Callable[[Problem], Report], least: Report
 ) -> tuple[Report, dict[Problem, Report]]:
-    """Return the report of the smallest problem that fails as this one; all that were tried."""
-    tried = {}
-    until = time.perf_counter() + _SHRINK_SECONDS
+    """Return the report of the smallest problem that fails like this one; all that were tried."""
+    tried: dict[Problem, Report] = {}
+    deadline = time.perf_counter() + _SHRINK_SECONDS
 
-    def fails(problem: Problem) -> bool:  # in the same way: a worker that died is no race
-        if run.lost > _FAULT_SECONDS or time.perf_counter() > until:
+    def fails(problem: Problem) -> bool:
+        if checker.seconds_lost > _FAULT_SECONDS or time.perf_counter() > deadline:
             return False
-        found = run.attempt(one, problem)
-        if isinstance(found, str):
+        report = checker.attempt(one, problem)
+        if isinstance(report, str):
             return False
-        tried[problem] = found
-        told = least.fault is None and any(f.error and f.line for f in found.findings)
-        return not found.ok and (found.fault == least.fault or told)  # or tells where
+        tried[problem] = report
+        # It must fail in the same way (a worker that died is no race), or tell where it fails.
+        located = least.fault is None and any(f.error and f.line for f in report.findings)
+        return not report.ok and (report.fault == least.fault or located)
 
-    smallest = shapes.shrink(least.problem, fails)
+    smallest = checker.stricter.shrink(least.problem, fails)
     return tried.get(smallest, least), tried
 
 
-def _in_settings(run: _Run, found: Reports, chosen: Sequence[tuple[Problem, Setting]]) -> Reports:
+def _check_settings(
+    checker: Checker, found: Reports, trials: Iterable[tuple[Problem, Setting]]
+) -> Reports:
     """Add the reports of a kernel that is right so far in settings, each on a problem."""
-    reports = []
-    declined = []
+    trials = list(trials)
+    reports: list[Report] = []
+    unsupported: list[tuple[Problem, str]] = []
     attempts = [
-        partial(run.attempt, partial(run.short, setting=setting), problem, setting)
-        for problem, setting in chosen
+        partial(checker.attempt, partial(checker.run_briefly, setting=setting), problem, setting)
+        for problem, setting in trials
     ]
-    with run.each(attempts) as each:
-        for (problem, _), report in zip(chosen, each):
+    with checker.each(attempts) as results:
+        for (problem, _), report in zip(trials, results):
             if isinstance(report, str):
-                declined.append((problem, report))
+                unsupported.append((problem, report))
             else:
                 reports.append(report)
     wrong = next((report for report in reports if not report.ok), None)
-    left = len(chosen) - len(reports) - len(declined)
+    left_out = len(trials) - len(reports) - len(unsupported)
     notes = found.notes
-    if left:
-        notes += (f"{left} settings left out: faults took {run.lost:.0f} s",)
+    if left_out:
+        lost = checker.seconds_lost
+        notes += (f"{left_out} settings left out: faults took {lost:.0f} s",)
     return replace(
         found,
         reports=(*found.reports, *reports),
         smallest=wrong,
         notes=notes,
-        skipped=(*found.skipped, *declined),
+        skipped=(*found.skipped, *unsupported),
     )

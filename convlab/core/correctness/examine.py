@@ -1,11 +1,8 @@
-"""One kernel on one problem, examined in this process, whichever that is.
+"""One kernel on one problem, examined in this process.
 
-`check.py` decides where it runs; what breaks here is raised as it is. Everything is done on a
-stream of its own on a GPU, between guard zones, twice, and from poison.
-
-Every buffer has a canary before and after it: a write beyond a tensor's ends is seen, and where.
-The canary is a NaN, so that a result made from what lies outside a buffer is wrong too; reading it
-and throwing it away is harmless.
+`check.py` decides in which process that is; what breaks here is raised as it is. On a GPU everything
+happens on a stream of its own. The buffers lie between guard zones, y and the workspace are poisoned
+before each run, and a second run must give the same bits.
 """
 
 import dataclasses
@@ -13,30 +10,26 @@ import functools
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ... import sim
-from ...sim import Finding
-from ...strict import settings
-from ...strict.settings import ORDINARY, Setting
 from ..errors import LaunchError
-from ..kernel.launch import simulated
-from ..kernel.runnable import Launch, Runnable
+from ..finding import Finding
+from ..kernel.runnable import Inputs, Launch, Runnable
 from ..problem.problem import Problem
 from . import output, reference
+from .guards import Guards
+from .output import OutputComparison
 from .reference import Reference
-from .report import COMPARED, Report, found_in
+from .report import COMPARED, Report, findings_of
+from .setting import ORDINARY, Setting
 
-# Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
-ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
-_CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
-_SLOW_SECONDS = 5.0  # a simulated run longer than this is not repeated
-_SPARSE_SECONDS = 20.0  # of a sparse x; after them nothing is said of it
-_SLEEP_CYCLES = 2_000_000  # of a GPU's clock, before a launch: some 1 ms
+_SLOW_SECONDS = 5.0  # a counted run longer than this is not repeated
+_SLEEP_CYCLES = 2_000_000  # of a GPU's clock, before a launch: about 1 ms
+_KEPT_BYTES = 1 << 30  # of GPU memory that torch may hold on to between two problems
 
 
 def examine(
@@ -47,139 +40,178 @@ def examine(
     setting: Setting = ORDINARY,
 ) -> Report:
     """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
-    given = (kernel, problem, seed, notes, setting)
+    report = setting.examine(kernel, problem, seed)
+    if report is not None:
+        return report
     if kernel.device.type != "cuda":
-        return _examine(*given)
+        return _examine(kernel, problem, seed, notes, setting)
     with torch.cuda.device(kernel.device):
         torch.cuda.synchronize()
         with torch.cuda.stream(_side_stream(kernel.device.index)):
             hits = reference.known.cache_info().hits
-            report = _examine(*given)
+            report = _examine(kernel, problem, seed, notes, setting)
             if not report.ok and reference.known.cache_info().hits > hits:
-                reference.forget()  # it may be the reference that an earlier kernel spoilt
-                report = _examine(*given)
-        torch.cuda.synchronize()  # a fault on another stream shows here at the latest
-        if torch.cuda.memory_reserved() > 1 << 30:
-            torch.cuda.empty_cache()  # what is measured next may need it in another process
+                # The cached reference itself may be what an earlier kernel has spoilt.
+                reference.forget()
+                report = _examine(kernel, problem, seed, notes, setting)
+        # A fault on another stream shows here at the latest.
+        torch.cuda.synchronize()
+        if torch.cuda.memory_reserved() > _KEPT_BYTES:
+            # What is measured next may need the memory in another process.
+            torch.cuda.empty_cache()
     return report
 
 
 @functools.cache
 def _side_stream(index: int) -> torch.cuda.Stream:
-    """The stream that checks run on: it waits for no other, as all of torch's do not."""
+    """Return the stream that checks run on; like all of torch's, it waits for no other."""
     return torch.cuda.Stream(index)
+
+
+@dataclass
+class _Runs:
+    """What the runs of one examination left: the comparison, and what was wrong."""
+
+    compared: OutputComparison
+    seconds: float  # of the last run, on the host
+    counters: dict[str, float] | None  # of the last run
+    failures: list[Finding]
+    seen: list[Finding]  # what the launches found: errors and warnings
 
 
 def _examine(
     kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...], setting: Setting
 ) -> Report:
-    guards = Guards(setting.offset if setting.offset == settings.Y_OFFSET else 0)
-    said = list(notes)
-    bound = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
-    if setting.data == "normal":
-        right = reference.known(problem, seed, kernel.device, kernel.format)
-    else:
-        kinds = kernel.device, kernel.format, kernel.mixes
-        given = settings.inputs(setting.data, problem, seed, *kinds)
-        right = Reference(problem, given, seed)
-        bound = setting.bound(bound, kernel, right.rms)
+    right = setting.reference(kernel, problem, seed)
+    allowed = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
+    bound = setting.bound(allowed, kernel, right.rms)
+
+    guards = Guards(setting.y_offset)
     inputs = [
-        guards.place(n, t, setting.offset)
-        for n, t in zip(("x", "w", "bias"), right.inputs, strict=True)
+        guards.place(name, tensor, setting.offset)
+        for name, tensor in zip(("x", "w", "bias"), right.inputs, strict=True)
     ]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
-
     pristine = right.inputs
-    if launch.plan is not None and not setting.after_others:  # it is all that a call is given
+    if launch.plan is not None and not setting.keeps_filter:
+        # A call is given the filter as it was laid out; w itself may be gone by then.
         pristine = right.inputs[0], launch.inputs[1].fill_(math.nan).clone(), right.inputs[2]
 
-    failures: list[Finding] = []
-    seen: list[Finding] = []
-    for earlier in settings.histories(kernel, problem) if setting.after_others else [[]]:
-        started = time.perf_counter()
-        poisoned = _run(launch, earlier)
-        host_seconds = time.perf_counter() - started
-        counters = launch.counters
-        failures += output.changed_inputs(launch.inputs, pristine)
-        seen += launch.findings
+    runs = _run_and_compare(launch, setting, right, bound, pristine)
+    compared = runs.compared
+    failures = runs.failures + _wrong_outputs(compared, setting, kernel.precision)
+    failures = _with_lines(failures, launch)
+    all_notes = list(notes)
+    if failures and setting.advice:
+        all_notes.append(setting.advice)
+    patterns = compared.patterns(kernel.precision) if failures else []
 
-        y = launch.y
-        if setting.data in ("denormals", "special"):
-            known = torch.cat([piece for _, piece in right.pieces])
-            y = settings.forgiven(setting.data, y, known, problem, right.inputs, kernel.mixes)
-        found = output.Tally(right, y, bound, poisoned)
-        if not found.right and earlier:
-            text = f"wrong after calls for {', then '.join(map(str, earlier))}"
-            failures.append(output.wrong("wrong after other calls", text))
-        if not found.right or failures:
-            break
-    if found.wrong and setting.data == "integers":
-        text = "something is rounded: sums of these integers are exact, in any order"
-        failures.append(output.wrong("too imprecise", text))
-    failures += found.failures()
-    if not found.error <= bound:
-        text = f"the error as a whole is {found.error:.2g}; {kernel.precision} allows {bound:.2g}"
-        kind = "wrong result" if found.wrong else "too imprecise"
-        failures.append(output.wrong(kind, f"{text} here"))
-    failures = _stored(failures, launch)
-    if failures and setting.data in ("integers", "special"):
-        said.append(
-            "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`; one "
-            "that makes NaN of inf, `mixes: 1x1`"
-        )
-    patterns = found.words(kernel.precision) if failures else []
     try:
-        moving = _moving(launch, found, host_seconds, said) if setting.twice else []
+        changed = _run_again(launch, compared, runs.seconds, all_notes) if setting.twice else []
     except LaunchError as error:
         if not failures:
             raise
-        moving = [*found_in(error)]  # beside the wrong result of another order of threads
-    failures += moving + guards.violations()
+        # Another order of threads failed; the wrong result of the first order comes before it.
+        changed = [*findings_of(error)]
+    failures += changed
+    failures += guards.violations()
     failures += output.changed_inputs(launch.inputs, pristine)
-    seen += launch.findings
-    strays = {f.line: f for f in seen if f.kind == "wrong stream"}  # a GPU need not show it
-    failures += [dataclasses.replace(stray, error=True) for stray in strays.values()]
-    known = {failure.kind for failure in failures}
-    warnings = {(f.kind, f.line): f for f in seen if not f.error and f.kind not in known}
+    runs.seen += launch.findings
+
     report = _report(
         kernel,
         problem,
         setting,
-        dict.fromkeys([*failures, *warnings.values()]),
-        **found.numbers,
+        _errors_and_warnings(failures, runs.seen),
+        **compared.numbers,
         patterns=tuple(patterns),
-        notes=tuple(said),
+        notes=tuple(all_notes),
         threads=_most_threads(launch),
-        counters=counters,
-        host_seconds=host_seconds,
+        counters=runs.counters,
+        host_seconds=runs.seconds,
     )
-    if (found.wrong or found.unwritten or moving) and kernel.device.type == "cuda":
+    if (compared.wrong or compared.unwritten or changed) and kernel.device.type == "cuda":
         report = _blame_stream(report, launch, right)
     reference.forget_if_large(right)
     return report
 
 
-def _stored(failures: list[Finding], launch: Launch) -> list[Finding]:
-    """Give wrong outputs the line that stores y, or the first one, where a simulated run tells it."""
-    stores = {
+def _run_and_compare(
+    launch: Launch, setting: Setting, right: Reference, bound: float, pristine: Inputs
+) -> _Runs:
+    """Run a launch after each history of the setting, until one of the results is wrong."""
+    failures: list[Finding] = []
+    seen: list[Finding] = []
+    for earlier in setting.histories(launch.runnable, launch.problem):
+        started = time.perf_counter()
+        poisoned = _run(launch, setting, earlier)
+        seconds = time.perf_counter() - started
+        counters = launch.counters
+        failures += output.changed_inputs(launch.inputs, pristine)
+        seen += launch.findings
+        y = setting.comparable(launch.y, right, launch.runnable)
+        compared = OutputComparison(right, y, bound, poisoned)
+        if not compared.right and earlier:
+            text = f"wrong after calls for {', then '.join(map(str, earlier))}"
+            failures.append(output.wrong("wrong after other calls", text))
+        if not compared.right or failures:
+            break
+    return _Runs(compared, seconds, counters, failures, seen)
+
+
+def _wrong_outputs(compared: OutputComparison, setting: Setting, precision: str) -> list[Finding]:
+    """Say what is wrong with the outputs, one by one and as a whole."""
+    failures = setting.explain(compared) + compared.failures()
+    if not compared.error <= compared.bound:
+        text = (
+            f"the error as a whole is {compared.error:.2g}; {precision} allows "
+            f"{compared.bound:.2g} here"
+        )
+        kind = "wrong result" if compared.wrong else "too imprecise"
+        failures.append(output.wrong(kind, text))
+    return failures
+
+
+def _with_lines(failures: list[Finding], launch: Launch) -> list[Finding]:
+    """Give wrong outputs the source line that stored them, where a counted run knows it."""
+    if not failures:
+        return []
+    stores = [
         (row["file"], row["line"])
-        for row in (launch.lines if failures else ())
+        for row in launch.lines
         if row["array"] == "y" and row["kind"] != "load"
-    }
+    ]
+    stores = list(dict.fromkeys(stores))
     found = []
-    for f in failures:
-        places = [*stores]
-        if len(places) > 1 and f.index is not None and f.array == "y":
-            word = (launch.y[f.index].data_ptr() - launch.y.data_ptr()) // 4
-            places = [place for at, *place in launch.stored if at <= word][-1:]
-        if len(places) == 1 and places[0][1] and f.kind in COMPARED:
-            f = dataclasses.replace(f, file=places[0][0], line=places[0][1])
-        found.append(f)
+    for failure in failures:
+        places = stores
+        if len(stores) > 1 and failure.index is not None and failure.array == "y":
+            word = (launch.y[failure.index].data_ptr() - launch.y.data_ptr()) // 4
+            places = [place for first, *place in launch.stored if first <= word][-1:]
+        if len(places) == 1 and places[0][1] and failure.kind in COMPARED:
+            file, line = places[0]
+            failure = dataclasses.replace(failure, file=file, line=line)
+        found.append(failure)
     return found
 
 
+def _errors_and_warnings(failures: list[Finding], seen: list[Finding]) -> Iterable[Finding]:
+    """Return each finding once: what is wrong, then the warnings of other kinds."""
+    # Work on another stream is wrong even where a GPU happens not to show it.
+    strays = {finding.line: finding for finding in seen if finding.kind == "wrong stream"}
+    errors = failures + [dataclasses.replace(stray, error=True) for stray in strays.values()]
+    known = {error.kind for error in errors}
+    warnings = {
+        (finding.kind, finding.line): finding
+        for finding in seen
+        if not finding.error and finding.kind not in known
+    }
+    return dict.fromkeys([*errors, *warnings.values()])
+
+
 def _most_threads(launch: Launch) -> dict[str, int]:
+    """Return the most threads of a block, by kernel, of a counted call."""
     most: dict[str, int] = {}
     for each in launch.launches:
         name = str(each["kernel"])
@@ -197,12 +229,19 @@ def failed(
         kernel,
         problem,
         setting,
-        found_in(error),
+        findings_of(error),
         bound=bound,
         outputs=outputs,
         fault=error.kind,
         ending=str(error),
     )
+
+
+def compared_once(
+    kernel: Runnable, problem: Problem, setting: Setting, compared: OutputComparison
+) -> Report:
+    """Return the report of a setting that ran the kernel by itself, and compared y."""
+    return _report(kernel, problem, setting, compared.failures(), **compared.numbers)
 
 
 def _report(
@@ -220,74 +259,36 @@ def _report(
     )
 
 
-def examine_sparse(kernel: Runnable, problem: Problem, seed: int) -> Report:
-    """Check a simulated kernel where few elements of x are read: the others take no memory.
-
-    Raises what a run does. A LaunchError without a kind is no mistake: the kernel reads all of x.
-    """
-    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    arena = sim.Arena(shapes, ["x"])
-    x, w, y = (arena.tensors[name] for name in shapes)
-    random = torch.Generator().manual_seed(seed)
-    rows, columns = (  # that are read; no such problem has padding or dilation
-        (torch.arange(outputs)[:, None] * stride + torch.arange(taps)).flatten()
-        for outputs, stride, taps in zip(y.shape[2:], problem.stride, w.shape[2:], strict=True)
-    )
-    x[:, :, rows[:, None], columns] = torch.randn(
-        *x.shape[:2], len(rows), len(columns), generator=random
-    )
-    w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
-    y.fill_(math.nan)
-    try:
-        simulated(kernel, problem, arena, time_limit=_SPARSE_SECONDS)
-    except LaunchError as error:
-        error.kind = "" if error.kind in ("endless loop", "too little workspace") else error.kind
-        raise
-    bound = reference.tolerance(kernel.precision, problem.gemm_k)
-    found = output.Tally(Reference(problem, (x, w, None), seed), y, bound, poisoned=False)
-    return _report(kernel, problem, settings.SPARSE, found.failures(), **found.numbers)
-
-
-def _run(launch: Launch, others: Sequence[Problem] = ()) -> bool:
+def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem] = ()) -> bool:
     """Poison and run a launch on the current stream; return whether there was an output to poison.
 
-    On a GPU the stream is made to sleep first, and only it is waited for: what a kernel launches
+    On a GPU the stream sleeps first, and only this stream is waited for. So what a kernel launches
     on another stream runs before the poison, or is not done when the result is read.
     """
     device = launch.runnable.device
     if device.type == "cuda":
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = output.poison(launch)
-    if others:
-        launch.call_after(others)
-    else:
-        launch()
+    setting.run(launch, earlier)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return poisoned
 
 
-def _moving(launch: Launch, found: output.Tally, took: float, notes: list[str]) -> list[Finding]:
-    """Run once more and compare bits, or where these may differ the results; unless it takes long."""
+def _run_again(
+    launch: Launch, compared: OutputComparison, seconds: float, notes: list[str]
+) -> list[Finding]:
+    """Run once more and compare bits; where the header allows bits to differ, compare results."""
     kernel = launch.runnable
-    if kernel.library:  # its own choice of algorithm, not ours to judge
+    if kernel.library:
+        # A library chooses its algorithm by itself; that is not ours to judge.
         return []
-    if kernel.simulated and took > _SLOW_SECONDS:
-        notes.append(f"not run twice: the first run took {took:.0f} s on the simulator")
+    if kernel.counts and seconds > _SLOW_SECONDS:
+        notes.append(f"not run twice: the first run took {seconds:.0f} s on the simulator")
         return []
     if kernel.atomics:
-        notes.append("bits not compared: its header says that it adds with atomics, in any order")
-        poisoned = _run(launch)
-        again = output.Tally(found.reference, launch.y, found.bound, poisoned)
-        if again.right or not found.right:
-            return []
-        text = (
-            f"{again.wrong:,} outputs are wrong when it runs again on the same data, where the first "
-            "run was right: a race, or memory that it counts on and another call has changed"
-        )
-        return [
-            output.wrong("not repeatable", text, "y", again.first_wrong, launch.problem.y_shape)
-        ]
+        notes.append("bits not compared: the header says `atomics: yes`, sums in any order")
+        return _compare_again(launch, compared)
     first = output.keep(launch.y)
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()
@@ -301,9 +302,23 @@ def _moving(launch: Launch, found: output.Tally, took: float, notes: list[str]) 
     text = (
         f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, "
         f"the first at (n, k, p, q) = ({place}): a race, memory read before it was written, or "
-        "sums by atomics, of which the header is to say `atomics: yes`"
+        "sums by atomics, for which the header must say `atomics: yes`"
     )
     return [output.wrong("not repeatable", text, "y", index, shape)]
+
+
+def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
+    """Run a kernel with atomics once more: its bits may differ, its result must be right."""
+    poisoned = _run(launch)
+    again = OutputComparison(compared.reference, launch.y, compared.bound, poisoned)
+    if again.right or not compared.right:
+        return []
+    text = (
+        f"{again.wrong:,} outputs are wrong when it runs again on the same data, where the first "
+        "run was right: a race, or memory that it counts on and another call has changed"
+    )
+    shape = launch.problem.y_shape
+    return [output.wrong("not repeatable", text, "y", again.first_wrong, shape)]
 
 
 def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
@@ -315,7 +330,7 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
             torch.cuda.synchronize()
             launch()
             torch.cuda.synchronize()
-            if not output.Tally(right, launch.y, report.bound, poisoned).right:
+            if not OutputComparison(right, launch.y, report.bound, poisoned).right:
                 return report
     text = (
         "right when all of it runs on the default stream: it launches on another stream than "
@@ -323,85 +338,3 @@ def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
     )
     findings = output.wrong("wrong stream", text), *report.findings
     return dataclasses.replace(report, findings=findings)
-
-
-class Guards:
-    """The guarded buffers of one run; `violations` says which of them were written around."""
-
-    def __init__(self, offset: int = 0) -> None:
-        """Numbers that are not `place`d, y's, begin `offset` bytes past an aligned address."""
-        self._offset = offset
-        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the tensor
-        self._names: dict[int, str] = {}  # by the tensor's address
-
-    def place(self, name: str, tensor: Tensor | None, offset: int = 0) -> Tensor | None:
-        """Return a copy of a tensor without gaps (of None: None) between two zones.
-
-        It begins `offset` bytes behind the first of them.
-        """
-        if tensor is None:
-            return None
-        flat = self._between(tensor.numel(), tensor.dtype, tensor.device, offset)
-        self._names[flat.data_ptr()] = name
-        return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-
-    def name(self, launch: Launch) -> None:
-        """Learn which of what was allocated is the launch's y, its workspace, its filter."""
-        parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
-        for name, tensor in parts.items():
-            if tensor is not None:
-                self._names.setdefault(tensor.data_ptr(), name)
-
-    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
-        offset = 0 if dtype == torch.uint8 else self._offset
-        return self._between(math.prod(shape), dtype, device, offset).view(shape)
-
-    def _between(self, size: int, dtype: torch.dtype, device: torch.device, offset: int) -> Tensor:
-        zone = ZONE[device.type]
-        end = offset + size * dtype.itemsize
-        whole = torch.empty(zone + end + zone, dtype=torch.uint8, device=device)
-        for place, canary in _zones(whole):
-            whole[place] = canary
-        whole[zone : zone + offset] = 0xFF  # NaN
-        flat = whole[zone + offset : zone + end].view(dtype)
-        self._kept.append((whole, flat))
-        return flat
-
-    def violations(self) -> list[Finding]:
-        """Say of each buffer that was written around: on which side, how far away."""
-        found = []
-        for whole, tensor in self._kept:
-            name = self._names.get(tensor.data_ptr(), "memory that it was given")
-            unit = "byte" if tensor.dtype == torch.uint8 else "element"
-            before, after = (whole[place] != canary for place, canary in _zones(whole))
-            for changed, side, beyond in (
-                (before.flip(0), "before its start", "ahead of the first"),
-                (after, "after its end", "past the last"),
-            ):
-                away = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
-                if away:
-                    span = f"{away[0]:,} to {away[-1]:,}" if len(away) > 1 else f"{away[0]:,}"
-                    text = (
-                        f"the kernel wrote outside of {name}: {len(away):,} {unit}"
-                        f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
-                    )
-                    at = -away[0] if changed is not after else tensor.numel() - 1 + away[0]
-                    found.append(output.wrong("global out of bounds", text, name, at))
-        return found
-
-
-def _zones(whole: Tensor) -> tuple[tuple[slice, Tensor], tuple[slice, Tensor]]:
-    """Where the two zones of a buffer are, and what stands there: a tensor's odd end cuts it."""
-    zone = ZONE[whole.device.type]
-    size = whole.numel()
-    pattern = _pattern(whole.device)
-    end = (size - zone) % 4
-    return (slice(zone), pattern[:zone]), (slice(size - zone, size), pattern[end : end + zone])
-
-
-@functools.cache
-def _pattern(device: torch.device) -> Tensor:
-    """The canary's bytes, over and over: a zone's, and four more."""
-    once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
-    return once.repeat(ZONE[device.type] // 4 + 1)

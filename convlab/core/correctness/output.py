@@ -1,7 +1,7 @@
 """What a run did to its buffers: outputs wrong, unwritten or moving, inputs changed.
 
-`examine.py` asks the questions in order; here tensors are compared, in pieces small enough that a
-problem which fills a GPU can still be checked on it.
+`examine.py` asks the questions in order. Here tensors are compared, in pieces so small that a problem
+which fills a GPU can still be checked on it.
 """
 
 import math
@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...sim import Finding
-from ...strict import patterns
+from .. import rooms
+from ..finding import Finding
 from ..kernel.runnable import Inputs, Launch
 from ..machine.device import available_bytes
+from .evidence import Evidence
 from .reference import CHUNK, Reference, sample, tolerance
 
 # No output may be further off than this many class bounds times (rms of the truth + its own size).
@@ -95,7 +96,7 @@ def _count(masks: Iterable[Tensor]) -> tuple[int, int]:
     return count, first
 
 
-class Tally:
+class OutputComparison:
     """Compares one output with its truth, piece by piece, and keeps count.
 
     An output fails by itself beyond `ELEMENTWISE * bound * (rms of the truth + its own size)`,
@@ -254,46 +255,49 @@ class Tally:
             found.append(Finding("wrong result", "\n".join(lines), array="y", index=first))
         return found
 
-    def words(self, precision: str) -> list[str]:
-        """Say what the wrong outputs have in common (`patterns`); of many, in a sample."""
+    def patterns(self, precision: str) -> list[str]:
+        """Describe what the wrong outputs have in common; of many outputs, in a sample."""
+        describe = rooms.provided("patterns", "of_outputs")
+        if describe is None or not self.y.numel():
+            return []
+        return describe(self._evidence(precision))
+
+    def _evidence(self, precision: str) -> Evidence:
+        """Return the outputs beside their truth: all of them, or a sample."""
         problem = self.problem
         reference = self.reference
-        if not self.y.numel():
-            return []
         whole = reference.whole and self.y.numel() <= LOOKED_AT
         if whole:
             where = sample(problem, self.y.numel(), device=self.y.device)  # all of them
-            right = torch.cat([piece.flatten() for _, piece in reference.pieces])
+            truth = torch.cat([piece.flatten() for _, piece in reference.pieces])
         else:
             where = reference.where
-            right = reference.values
+            truth = reference.values
         y = self.y[tuple(where.unbind(1))]
-        errors, limits = self._errors(y.double(), right, self.bound)
+        errors, limits = self._errors(y.double(), truth, self.bound)
         unwritten = _bits(y) == _POISON[y.dtype]
         bias = reference.inputs[2]
-        known = right.cpu().numpy()
+        known = truth.cpu().numpy()
 
         def truth_at(places: np.ndarray) -> np.ndarray:
             if whole:
                 return known[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
             return reference.at(torch.from_numpy(places)).cpu().numpy()
 
-        return patterns.words(
-            patterns.Evidence(
-                problem=problem,
-                precision=precision,
-                where=where.cpu().numpy(),
-                got=y.double().cpu().numpy(),
-                truth=known,
-                wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
-                unwritten=unwritten.cpu().numpy(),
-                whole=whole,
-                truth_at=truth_at,
-                bias=None if bias is None else bias.double().cpu().numpy(),
-                allowed=ELEMENTWISE * self.bound,
-                rms=reference.rms,
-                usual=all(1 / _USUAL < float(t.abs().max()) < _USUAL for t in reference.inputs[:2]),
-            )
+        return Evidence(
+            problem=problem,
+            precision=precision,
+            where=where.cpu().numpy(),
+            got=y.double().cpu().numpy(),
+            truth=known,
+            wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
+            unwritten=unwritten.cpu().numpy(),
+            whole=whole,
+            truth_at=truth_at,
+            bias=None if bias is None else bias.double().cpu().numpy(),
+            allowed=ELEMENTWISE * self.bound,
+            rms=reference.rms,
+            usual=all(1 / _USUAL < float(t.abs().max()) < _USUAL for t in reference.inputs[:2]),
         )
 
 

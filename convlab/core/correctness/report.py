@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...sim import Finding
-from ...strict.shapes import across
-from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError, on_page
+from .. import rooms
+from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError
+from ..faults import FAULTS
+from ..finding import Finding
 from ..problem.problem import Problem
 from ..show import charts
 from ..show.plot import Chart
@@ -43,7 +44,7 @@ def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
     return sum(int((counters or {}).get(part, 0)) for part in parts) or None  # 0: not traced
 
 
-def found_in(error: ConvlabError) -> tuple[Finding, ...]:
+def findings_of(error: ConvlabError) -> tuple[Finding, ...]:
     """Return what an error says of a kernel as data: one mistake at least."""
     kind = getattr(error, "kind", "") or "refused"
     places = getattr(error, "places", ())
@@ -60,7 +61,7 @@ def found_in(error: ConvlabError) -> tuple[Finding, ...]:
 def unrun(kernel: str, error: BuildError | LaunchError | UnsupportedError) -> dict[str, Any]:
     """Return, as JSON has it, what stands for a kernel's report where an error ended the check."""
     verdict = "failed" if isinstance(error, LaunchError) else error.kind
-    return plain(_outcome(kernel, verdict, error.problem, [str(error)], found_in(error)))
+    return plain(_outcome(kernel, verdict, error.problem, [str(error)], findings_of(error)))
 
 
 def _outcome(
@@ -81,7 +82,7 @@ def _outcome(
         "problem": problem and problem.label,
         "dimensions": problem and str(problem),
         "failures": failures,
-        "findings": [plain(found) | {"try": on_page(found.kind)[1]} for found in findings],
+        "findings": [plain(found) | {"try": FAULTS[found.kind].advice} for found in findings],
     }
 
 
@@ -234,7 +235,7 @@ class Report(Result):
         lines += [f"  pattern: {line}" for line in self.patterns]
         fault = next((f.kind for f in self.findings if f.error), None)
         if fault and not any(line.startswith("  try: ") for line in self.failures):
-            lines.append(f"  try: {on_page(fault)[1]}")
+            lines.append(f"  try: {FAULTS[fault].advice}")
         return lines + _warnings([self])
 
     def __bool__(self) -> bool:
@@ -308,6 +309,9 @@ class Reports(Result):
             for text, many in told.most_common(3)
             if 3 * many >= len(wrong) > 1
         ]
+        across = rooms.provided("patterns", "of_problems")
+        if across is None:
+            return again
         return across([(r.problem, r.ok) for r in self if not r.setting], self.tried) + again
 
     frame = property(lambda self: pd.DataFrame([report.cells for report in self]))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ProblemError
+from ..machine import interrupt
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
 from .runnable import Inputs, Runnable
@@ -63,15 +64,17 @@ def full_precision() -> Iterator[None]:
     gpu = torch.backends
     cpu = torch.backends.mkldnn
     settings = (gpu.cuda.matmul, gpu.cudnn.conv, cpu.matmul, cpu.conv)
-    with _lock:
-        _inside.append(_inside[0] if _inside else [each.fp32_precision for each in settings])
-        for setting in settings:
-            setting.fp32_precision = "ieee"
+    entered = False
     try:
+        with interrupt.held(), _lock:
+            _inside.append(_inside[0] if _inside else [each.fp32_precision for each in settings])
+            entered = True
+            for setting in settings:
+                setting.fp32_precision = "ieee"
         yield
     finally:
-        with _lock:
-            before = _inside.pop()
+        with interrupt.held(), _lock:
+            before = _inside.pop() if entered else []
             for setting, value in () if _inside else zip(settings, before):
                 setting.fp32_precision = value
 
@@ -133,7 +136,7 @@ def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
                 f"pass {name}.{_CASTS[dtype]}()"
             )
         if tensor.device.type != runnable.device.type:
-            other = "cuda" if runnable.simulated else "sim"
+            other = "sim" if runnable.device.type == "cuda" else "cuda"
             load = "" if runnable.library else f', or load it with engine="{other}"'
             raise ProblemError(
                 f"{name} is on {tensor.device}, and {runnable.name} runs on the engine "

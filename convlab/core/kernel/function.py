@@ -30,9 +30,9 @@ class Function(Runnable):
     library = True
 
     @classmethod
-    def of(cls, function: Callable[..., Tensor], engine: str) -> Function:
-        """Return a callable as a runnable: on the CPU beside what is simulated, else on the GPU."""
-        on_cpu = engine == "sim" or not torch.cuda.is_available()
+    def of(cls, function: Callable[..., Tensor], device: str) -> Function:
+        """Return a callable as a runnable on the CPU, or on the current GPU where there is one."""
+        on_cpu = device == "cpu" or not torch.cuda.is_available()
         where = "cpu" if on_cpu else f"cuda:{torch.cuda.current_device()}"
         return cls(function, torch.device(where), declared(function) or "fp32")
 

@@ -12,29 +12,26 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ... import sim
-from ...isolate import worker
 from .. import arguments as valid
-from ..builds import build as builds
-from ..builds import nvcc
 from ..builds.cache import Build, stamp
+from ..builds.source import Source
+from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
+from ..problem.named import problem as named_problem
 from ..problem.problem import Problem
-from ..problem.problem import problem as named_problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .call import CallableRunnable
 from .data import match, require
-from .launch import CudaLaunch, SimLaunch
+from .engine import engine_named
 from .libraries import baseline
-from .options import ENGINES, WORKSPACE_LIMIT, Options, parse_tunables, tunables
-from .runnable import Allocate, Launch, Runnable, empty
+from .options import WORKSPACE_LIMIT, Options, parse_tunables, tunables
+from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
@@ -68,7 +65,13 @@ class Kernel(CallableRunnable):
         self._text = text
         self._options = options
         self._pinned = pinned
-        vars(self).update(vars(options))  # engine, defines, ...: each is an attribute
+        self.engine = options.engine
+        self.runs_on = engine_named(options.engine)
+        self.defines = options.defines
+        self.workspace_limit = options.workspace_limit
+        self.time_limit = options.time_limit
+        self.isolate = options.isolate
+        self.trace = options.trace
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
         self._built: tuple[object, Build] | None = None  # the stamp of what it is made of
@@ -85,9 +88,9 @@ class Kernel(CallableRunnable):
         return _read(self.path, stamp([self.path])) if self._text is None else self._text
 
     @property
-    def file(self) -> builds.Source:
+    def file(self) -> Source:
         """The text and where it is from, as it is built now; it knows what it includes."""
-        return builds.Source(self.source, self._stem, self.path)
+        return Source(self.source, self._stem, self.path)
 
     @property
     def header(self) -> catalog.Header:
@@ -111,10 +114,8 @@ class Kernel(CallableRunnable):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors live: the CPU for the simulator, else the current GPU."""
-        if self.simulated:
-            return torch.device("cpu")
-        return torch.device("cuda", torch.cuda.current_device())
+        """Where its tensors live: the current GPU, or the CPU for the simulator."""
+        return self.runs_on.device
 
     def build(self) -> Build:
         """Compile the file if it, or a header it includes, changed since the last call."""
@@ -127,11 +128,8 @@ class Kernel(CallableRunnable):
             self._built = (*seen, *stamp(built.watched)), built
         return self._built[1]
 
-    def by_nvcc(self) -> nvcc.Said | None:
-        return nvcc.said(self.file, self.defines) if self.simulated else None
-
-    def _compiled(self, source: builds.Source) -> Build:
-        return builds.build(source, self.engine, self.defines, trace=self.trace)
+    def _compiled(self, source: Source) -> Build:
+        return self.runs_on.build(source, self.defines, self.trace)
 
     def pinned(self) -> Kernel:
         """This kernel as its source is now: later edits of the file do not reach it."""
@@ -141,7 +139,8 @@ class Kernel(CallableRunnable):
         return Kernel(f"{self._stem}#{digest}", self.path, source.text, self._options, built)
 
     def _with(self, text: str | None, **options: object) -> Kernel:
-        return Kernel(self._stem, self.path, text, replace(self._options, **options))
+        changed = {**vars(self._options), **options}
+        return Kernel(self._stem, self.path, text, Options.of(**changed))
 
     def tuned(self, tunables: str | Mapping[str, int]) -> Kernel:
         """This kernel, as its source is now, with more tunables set: "TILE=8,K_TILE=16"."""
@@ -159,7 +158,7 @@ class Kernel(CallableRunnable):
 
     def untraced(self) -> Kernel:
         """This kernel without what the simulator counts and looks for, several times as fast."""
-        return self._with(self._text, trace=False) if self.simulated and self.trace else self
+        return self._with(self._text, trace=False) if self.counts and self.trace else self
 
     def show(self, first: str | int | None = None, last: str | int | None = None) -> Excerpt:
         """A cut of the source, with line numbers; in a notebook as highlighted code.
@@ -177,10 +176,7 @@ class Kernel(CallableRunnable):
     @property
     def target(self) -> tuple[int, int]:
         """The compute capability that it runs on, and the shared memory a block may opt into."""
-        if self.simulated:
-            return sim.SM, sim.SMEM
-        device = torch.cuda.get_device_properties(self.device)
-        return 10 * device.major + device.minor, device.shared_memory_per_block_optin
+        return self.runs_on.target
 
     def unsupported(self, problem: Problem) -> str | None:
         """The first of the header's requirements that a problem does not meet, or None."""
@@ -199,34 +195,25 @@ class Kernel(CallableRunnable):
         The simulator guards its buffers itself, and does not use `allocate`.
         """
         problem = named_problem(problem)
+        inputs = self._accepted(problem, x, w, bias)
+        return self.runs_on.prepare(self, problem, inputs, allocate)
+
+    def _accepted(self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> Inputs:
+        """Validate tensors for a problem that it supports, and put them in its format."""
         require(self, x, w, bias)
         match(problem, x, w, bias)
         self.accept(problem)
         stored = self.format
         bias = None if bias is None else stored.bias.place(bias)
-        inputs = (stored.x.place(x), stored.w.place(w), bias)
-        if self.simulated:
-            return SimLaunch(self, problem, inputs)
-        with torch.cuda.device(x.device):
-            worker.load_first(self)
-        return CudaLaunch(self, problem, inputs, allocate)
+        return stored.x.place(x), stored.w.place(w), bias
 
     def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
-        worker.run_first(self, problem, *tensors)
-        with worker.shown() if self._prints() else contextlib.nullcontext():
-            y = super()._compute(problem, *tensors)
-        return y.clone() if self.simulated else y  # lets the arena go
-
-    def _prints(self) -> bool:
-        """Whether a call must wait for what the kernel prints on the GPU."""
-        if self.simulated or torch.compiler.is_compiling():
-            return False
-        return _has_printf(self.source) and not torch.cuda.is_current_stream_capturing()
+        return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
 
     def _instead(self, problem: Problem) -> str:
         able = []
         for path in catalog.catalog():
-            other = Kernel(path.stem, path, None, Options(self.engine))
+            other = Kernel(path.stem, path, None, Options.of(self.engine))
             with contextlib.suppress(CatalogError):  # of a header that cannot be read
                 same = other.path != self.path and other.format == self.format
                 if same and other.unsupported(problem) is None:
@@ -244,11 +231,6 @@ class Kernel(CallableRunnable):
 def _read(path: Path, seen: object) -> str:
     """The file's text; it is read again where its stamp, `seen`, is another."""
     return catalog.read(path)
-
-
-@functools.lru_cache(256)
-def _has_printf(source: str) -> bool:
-    return re.search(r"\bprintf\s*\(", source) is not None
 
 
 def load(
@@ -290,7 +272,7 @@ def load(
     path = catalog.find(tuned[1] if tuned else given).resolve()
     more = valid.tunables({} if defines is None else defines)
     defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
-    options = Options(engine, defines, workspace_limit, time_limit, isolate, trace)
+    options = Options.of(engine, defines, workspace_limit, time_limit, isolate, trace)
     return Kernel(path.stem, path, None, options)
 
 
@@ -308,7 +290,7 @@ def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
     BuildError, ProblemError
     """
     text = valid.text(source, "source").removeprefix("\ufeff")
-    kernel = Kernel(valid.file_name(name, "name"), None, text, Options(**options))
+    kernel = Kernel(valid.file_name(name, "name"), None, text, Options.of(**options))
     kernel.build()
     return kernel
 
@@ -321,5 +303,6 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
         what = "a name, a path, a Kernel or a baseline's name"
         raise ProblemError(f"a kernel is {what}, not {valid.shown(thing)}")
     if isinstance(thing, str) and ":" in thing:
-        return baseline(thing, "cpu" if engine == "sim" else None)
+        on_cpu = engine not in ("auto", "cuda")  # an engine of a room's, or "cpu"
+        return baseline(thing, "cpu" if on_cpu else None)
     return load(thing, engine=engine)

@@ -1,56 +1,59 @@
 """How a kernel is built and run: the keyword arguments of `load` and `compile`, validated."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
-
-from ... import sim
-from ...isolate import worker
 from .. import arguments as valid
-from ..builds.build import NO_GPU
-from ..defaults import ENGINES
-from ..errors import BuildError, ProblemError
-from ..machine import toolchain
+from ..errors import ProblemError
+from .cuda import CUDA
+from .engine import engine_name, engine_named
 
 WORKSPACE_LIMIT = 1 << 30  # bytes
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `load` documents, and raises; "auto" and no time limit become what they stand for."""
+    """What `load` documents, validated by `Options.of`."""
 
-    engine: str = "auto"
+    engine: str
     defines: Mapping[str, int | str] = field(default_factory=dict)
     workspace_limit: int = WORKSPACE_LIMIT
-    time_limit: float | None = None
+    time_limit: float = CUDA.time_limit
     isolate: bool = True
     trace: bool = True
 
-    def __post_init__(self) -> None:
-        engine = engine_of(self.engine)
-        seconds = self.time_limit
-        if seconds is None:
-            seconds = sim.TIME_LIMIT if engine == "sim" else worker.TIME_LIMIT
-        vars(self).update(  # the way round `frozen`, while it is being made
-            engine=engine,
-            defines=valid.tunables(self.defines),
-            workspace_limit=valid.whole(self.workspace_limit, "workspace_limit", 0),
+    @classmethod
+    def of(
+        cls,
+        engine: str = "auto",
+        defines: Mapping[str, int | str] | None = None,
+        workspace_limit: int = WORKSPACE_LIMIT,
+        time_limit: float | None = None,
+        isolate: bool = True,
+        trace: bool = True,
+    ) -> Options:
+        """Validate the arguments; "auto" and no time limit become what they stand for.
+
+        Raises
+        ------
+        ProblemError
+            An argument is of the wrong type or out of range.
+        BuildError
+            The engine is not available here.
+        """
+        name = engine_name(engine)
+        seconds = engine_named(name).time_limit if time_limit is None else time_limit
+        return cls(
+            engine=name,
+            defines=valid.tunables({} if defines is None else defines),
+            workspace_limit=valid.whole(workspace_limit, "workspace_limit", 0),
             time_limit=valid.real(seconds, "time_limit", above=0),
-            isolate=valid.flag(self.isolate, "isolate"),
-            trace=valid.flag(self.trace, "trace"),
+            isolate=valid.flag(isolate, "isolate"),
+            trace=valid.flag(trace, "trace"),
         )
-
-
-def engine_of(engine: str) -> str:
-    """Return the engine that is meant: "auto" is cuda where there are a GPU and nvcc, else sim."""
-    valid.choice(engine, "engine", ENGINES)
-    if engine == "auto":
-        return "cuda" if torch.cuda.is_available() and toolchain.cuda() else "sim"
-    if engine == "cuda" and not torch.cuda.is_available():
-        raise BuildError(NO_GPU)
-    return engine
 
 
 def parse_tunables(text: str) -> dict[str, int]:

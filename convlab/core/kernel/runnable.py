@@ -6,23 +6,20 @@ nothing else: what one of them has not is a default here, so that nobody has to 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ..builds.cache import Build
+from ..builds.source import Source
 from ..errors import ConvlabError, LaunchError, UnsupportedError
-from ..problem.format import FLOAT32, Format, Storage
+from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
-
-if TYPE_CHECKING:
-    from ..builds.build import Build
-    from ..builds.nvcc import Said
 
 Allocate = Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor]
 Inputs = tuple[Tensor, Tensor, Tensor | None]
@@ -41,8 +38,11 @@ class Launch:
     y: Tensor | None  # after each call, and None while it runs
     workspace: Tensor | None = None  # of bytes
     plan: Tensor | None = None  # of bytes: the filter laid out, where the runnable does that
+    # Whether each call runs in a process of its own, where earlier calls leave nothing behind; then
+    # `call_after(problems)` calls the kernel for other problems first, in the same process.
+    own_process: bool = False
     counters: dict[str, float] | None = None  # what the simulator counted in the last call, and
-    findings: Sequence[Any] = ()  # what it found (`convlab.sim.Finding`)
+    findings: Sequence[Any] = ()  # what it found (`Finding`)
     # Of a simulated call: kernel, grid and block of each launch; memory traffic by line.
     launches: Sequence[Mapping[str, Any]] = ()
     lines: Sequence[Mapping[str, Any]] = ()
@@ -57,72 +57,51 @@ class Launch:
         """Compute y: on a GPU asynchronously, on torch's current stream."""
         raise NotImplementedError
 
-    def call_after(self, earlier: Sequence[Problem]) -> None:
-        """Call it in a process that has called the runnable for other problems, on other numbers.
-
-        Those lie at the same addresses where they fit, and so do the last one's workspace and plan;
-        for the same problem they are the same but for two of each tensor. Where there are streams,
-        the largest but the last runs once more, on another, beside the last and this one: only the
-        last comes between what it leaves behind and this one.
-        """
-        there = [(tensor, tensor.clone()) for tensor in self.inputs if tensor is not None]
-
-        def call(problem: Problem, lent: Sequence[str] = ()) -> Launch:
-            for tensor, before in there:
-                tensor.copy_(before).neg_()
-                if problem == self.problem:  # the ends, and the sum, stay
-                    flat = tensor.neg_().as_strided((tensor.numel(),), (1,))
-                    size = tensor.numel()
-                    i = 3 * size // 7
-                    j = 5 * size // 7
-                    flat[i], flat[j] = flat[j].clone(), flat[i].clone()
-            launch = self.runnable.prepare(problem, *self._fitted(problem))
-            for name in lent:
-                mine = getattr(self, name)
-                its = getattr(launch, name)
-                if mine is not None and its is not None and len(its) <= len(mine):
-                    setattr(launch, name, mine[: len(its)])
-            launch.prepare_filter()
-            launch()
-            return launch
-
-        calls = [call(problem) for problem in earlier[:-1]]
-        beside = None
-        if self.runnable.device.type == "cuda" and calls:
-            beside = torch.cuda.Stream()
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
-                max(calls, key=lambda call: call.problem.macs)()
-        for problem in earlier[-1:]:
-            call(problem, ("workspace", "plan"))
-        for tensor, before in there:
-            tensor.copy_(before)
-        self.prepare_filter()
-        self()
-        if beside is not None:
-            torch.cuda.current_stream().wait_stream(beside)
-
-    def _fitted(self, problem: Problem) -> Inputs:
-        """Tensors of another problem, at the same addresses where they are not larger."""
-
-        def fit(tensor: Tensor | None, stored: Storage, *shape: int) -> Tensor | None:
-            if tensor is None:
-                return None
-            flat = tensor.as_strided((tensor.numel(),), (1,))
-            size = math.prod(shape)
-            flat = flat[:size] if size <= len(flat) else flat.new_zeros(size)
-            return stored.logical(flat.view(stored.in_memory(shape)))
-
-        (x, w, bias) = self.inputs
-        lie = self.runnable.format
-        return (
-            fit(x, lie.x, *problem.x_shape),
-            fit(w, lie.w, *problem.w_shape),
-            fit(bias, lie.bias, problem.K),
-        )
-
     def prepare_filter(self) -> None:
         """Lay the filter out once more, as `Runnable.prepare` did; nothing where `plan` is None."""
+
+
+class Engine(Protocol):
+    """Where kernels are built and run: the seam between the core and the simulator.
+
+    The core has the engine "cuda" (`cuda.py`); the room ``sim`` provides "sim".
+
+    Attributes
+    ----------
+    name : "cuda", "sim".
+    counts : whether a launch counts its memory traffic, instead of taking a meaningful time.
+    time_limit : seconds that one launch may take unless the user gives another limit.
+    at_once : how many launches may run at a time; 1 on a GPU, where they would share it.
+    macs_in_a_second : multiply-adds that it does in about a second; None: no need to scale down.
+    """
+
+    name: str
+    counts: bool
+    time_limit: float
+    at_once: int
+    macs_in_a_second: int | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of its kernels live."""
+
+    @property
+    def target(self) -> tuple[int, int]:
+        """The compute capability (90 for 9.0), and the shared memory that a block may opt into."""
+
+    def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
+        """Compile a kernel file, or find what was built before. Raises BuildError."""
+
+    def prepare(
+        self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
+    ) -> Launch:
+        """Bind a kernel to tensors that were validated; return what launches."""
+
+    def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:
+        """Run a kernel once, for a plain call; return y."""
+
+    def interrupt(self) -> None:
+        """End all launches that other threads wait for."""
 
 
 class Runnable:
@@ -144,18 +123,15 @@ class Runnable:
     workspace_limit: int | None = None  # bytes that a call may take; None: cannot be limited
     time_limit: float = 20.0  # seconds that a problem may take in the worker process
     isolate: bool = True  # whether it runs there first, or where it is checked
+    runs_on: Engine | None = None  # None for a library's or a callable's: they run by themselves
 
     @property
-    def simulated(self) -> bool:
-        """Whether a launch counts what it does, instead of taking a time that means something."""
-        return self.engine == "sim"
+    def counts(self) -> bool:
+        """Whether a launch counts what it does, instead of taking a meaningful time."""
+        return self.runs_on is not None and self.runs_on.counts
 
     def build(self) -> Build | None:
         """Compile what must be compiled; None where there is nothing."""
-        return None
-
-    def by_nvcc(self) -> Said | None:
-        """Have it compiled by nvcc, too, where something else compiled what runs; else None."""
         return None
 
     def unsupported(self, problem: Problem) -> str | None:
@@ -218,3 +194,13 @@ def explained(name: str) -> Iterator[None]:
                 "start Python anew)"
             )
         raise LaunchError(name + text) from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that the GPU's memory ran out."""
+    if isinstance(error, torch.OutOfMemoryError) or getattr(error, "kind", "") == "out of memory":
+        return True
+    text = str(error).lower()
+    return any(
+        words in text for words in ("out of memory", "not enough gpu memory", "memory ran out")
+    )

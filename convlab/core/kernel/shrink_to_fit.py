@@ -10,8 +10,6 @@ from ..problem.problem import Problem
 from .runnable import Runnable
 
 SPARE_BYTES = 4 << 30  # what a check may take beside x, w, y, and x and w once more
-SIM_MACS = 20_000_000  # what a problem is scaled down to on the simulator: about a second
-_SIM_MACS_PER_SECOND = 25e6  # with all traffic counted, a plain kernel, two cores
 
 
 def fit(
@@ -33,15 +31,15 @@ def fit(
             )
         return problem, None
     choice(scale, "scale", ("auto",))  # or None: never
-    simulated = any(runnable.simulated for runnable in runnables)
-    macs = SIM_MACS if simulated else max(problem.macs, 1)
+    limits = [r.runs_on.macs_in_a_second for r in runnables if r.counts]
+    macs = min(limits, default=max(problem.macs, 1))
     limit = free if needed <= free else max(int(free - min(SPARE_BYTES, free // 2)) // 2, 1)
     smaller = problem.scaled(macs, max_bytes=limit)
     if smaller == problem:
         return problem, None
     why = f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free"
     if needed <= free:
-        seconds = problem.macs / _SIM_MACS_PER_SECOND
+        seconds = problem.macs / macs
         units = {3600: "hours", 60: "minutes", 1: "seconds"}
         unit = next((unit for unit in units if seconds >= 2 * unit), 1)
         why = f"all of it would take the simulator about {seconds / unit:.0f} {units[unit]}"

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
+from . import interrupt
 from .child_process import ID_BYTES
 
 START_LIMIT = 180.0  # seconds to start Python, import torch and open the GPU
@@ -97,7 +98,8 @@ class Child:
                 if self._process is None:
                     self._start()
                 try:
-                    return self._answer(message, limit)
+                    with interrupt.at_work(self.interrupt):
+                        return self._answer(message, limit)
                 except Died as died:
                     if died.begun or not again:
                         raise
@@ -184,13 +186,18 @@ os.register_at_fork(after_in_child=lambda: [child._forget() for child in list(_c
 
 
 def run(
-    command: Sequence[str], limit: float, env: Mapping[str, str] | None = None
+    command: Sequence[str | Path],
+    limit: float | None,
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, `subprocess.TimeoutExpired` past the limit; leave nothing of it."""
     ours, theirs = Pipe()
-    process = _started(["-I", "-S"], theirs, "run", *command, text=True, errors="replace", env=env)
+    options = {"text": True, "errors": "replace", "env": env, "cwd": folder}
+    process = _started(["-I", "-S"], theirs, "run", *map(str, command), **options)
     try:
-        out, err = process.communicate(timeout=limit)
+        with interrupt.at_work(lambda: _hang_up(ours)):
+            out, err = process.communicate(timeout=limit)
     except BaseException as error:
         _end(process, ours)
         if isinstance(error, subprocess.TimeoutExpired):
@@ -213,23 +220,6 @@ def _started(
             start_new_session=True,
             **options,
         )
-
-
-def quit(seconds: float = 1.0) -> None:
-    """Kill all that this process has started, until its other threads end, or that time is over."""
-    until = time.monotonic() + seconds
-    _kill_below(os.getpid())
-    while len([t for t in threading.enumerate() if not t.daemon]) > 1 and time.monotonic() < until:
-        time.sleep(0.02)
-        _kill_below(os.getpid())
-
-
-def _kill_below(process: int) -> None:
-    with contextlib.suppress(OSError):  # ended meanwhile
-        told = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
-        for child in map(int, " ".join(told).split()):
-            _kill_below(child)
-            os.kill(child, signal.SIGKILL)
 
 
 def _hang_up(connection: Connection) -> None:

@@ -14,14 +14,17 @@ import subprocess
 import sysconfig
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import BuildError
+from . import interrupt
 
 INSTALL = "pip install -r requirements.txt"
 CACHE = "CONVLAB_CACHE"
+UNFINISHED = "unfinished-"  # begins the name of a build's folder until it is whole
 MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {CACHE}"
 _passing: set[Path] = set()  # private folders that stand in for it
 OLDEST_GCC = 11
@@ -78,12 +81,28 @@ def identity(tool: Path) -> str:
     return f"{real}:{seen.st_size}:{seen.st_mtime_ns}"
 
 
+def asked(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a tool that answers at once; a terminal's Ctrl-C, which Jupyter sends too, misses it.
+
+    Else its answer could be cut short, and taken for a whole one. What takes long is for
+    `child.run`, which Ctrl-C ends.
+    """
+    return subprocess.run(
+        [*map(str, command)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+        **options,
+    )
+
+
 @functools.cache
 def version(tool: Path) -> str:
     """The version that a tool prints of itself, in one line."""
     try:
-        command = [str(tool), "--version"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = asked([tool, "--version"], timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
@@ -226,13 +245,20 @@ def cache_dir() -> Path:
     What is found there is loaded and run, so the folder must be the user's own. Where it is not,
     or cannot be written, a private temporary one is used instead, with a warning.
     """
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    try:
-        folder = Path(os.environ.get(CACHE) or f"{caches}/convlab").expanduser().absolute()
-    except RuntimeError:
+    folder = _wanted()
+    if folder is None:
         return _private("there is no home directory")
     reason = _unusable(folder)
     return _private(f"{folder} {reason}") if reason else folder
+
+
+def _wanted() -> Path | None:
+    """Where the user wants builds to be kept; None where there is no home directory."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return Path(os.environ.get(CACHE) or f"{caches}/convlab").expanduser().absolute()
+    except RuntimeError:
+        return None
 
 
 def lasting() -> bool:
@@ -273,7 +299,7 @@ def _private(reason: str) -> Path:
 
 def temporary(parent: str | None = None) -> Path:
     """Make a private folder that goes when this process, no fork of it, ends."""
-    folder = Path(tempfile.mkdtemp(prefix="convlab-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f"convlab-{interrupt.MARK}-", dir=parent))
     owner = os.getpid()
 
     def remove() -> None:
@@ -282,3 +308,16 @@ def temporary(parent: str | None = None) -> Path:
 
     atexit.register(remove)
     return folder
+
+
+def unfinished(cache: Path) -> Path:
+    """Make a folder in the cache for a build that is not whole yet."""
+    return Path(tempfile.mkdtemp(prefix=f"{UNFINISHED}{interrupt.MARK}-", dir=cache))
+
+
+def temporaries() -> Iterator[Path]:
+    """Yield the folders of `temporary` and `unfinished` that this process, or a fork, has left."""
+    for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
+        yield from parent.glob(f"convlab-{interrupt.MARK}-*")
+    if cache := _wanted():
+        yield from cache.glob(f"{UNFINISHED}{interrupt.MARK}-*")

@@ -1,4 +1,4 @@
-"""How the tensors of a problem lie in memory: the dtype and the order of dimensions of each.
+"""How each tensor of a problem is stored: its dtype and its order of dimensions in memory.
 
 A tensor's shape is torch's, (N, C, H, W), whatever its format; the format says which dimension
 runs slowest in memory, as ``memory_format=torch.channels_last`` does. So NHWC is one more layout,
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ProblemError
+from .problem import Problem
 
 if TYPE_CHECKING:
     import torch
 
-    from .problem import Problem
-
-_DTYPES = {"f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2)}  # torch's, bytes
-# For each tensor the layouts there are, the first torch's own: the order of its dimensions' names.
+# Each dtype's name in torch, and the bytes of an element.
+_DTYPES = {"f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2)}
+# The layouts of each tensor: the names of its dimensions, slowest first. The first is torch's own.
 LAYOUTS = {"x": ("NCHW", "NHWC"), "w": ("KCRS", "KRSC"), "y": ("NCHW", "NHWC"), "bias": ("K",)}
 
 
@@ -40,7 +40,8 @@ class Storage:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype in torch."""
-        import torch  # slow to import, and problems are read without it
+        # torch is slow to import, and problems are read without it
+        import torch
 
         return getattr(torch, _DTYPES[self.dtype][0])
 
@@ -49,7 +50,7 @@ class Storage:
         return tuple(shape[i] for i in self.order)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, or a copy of it, that lies in memory in this order, without gaps."""
+        """Return the tensor, or a copy of it, stored in this order without gaps."""
         if self.order == tuple(range(len(self.order))):
             return tensor.contiguous()
         if tensor.permute(self.order).is_contiguous():
@@ -58,7 +59,8 @@ class Storage:
 
     def logical(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the view in torch's order of a tensor whose shape is in the order of memory."""
-        return tensor.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return tensor.permute(inverse)
 
 
 @dataclass(frozen=True)
@@ -76,25 +78,31 @@ class Format:
 
     def in_memory(self, problem: Problem) -> dict[str, tuple[int, ...]]:
         """Return the shape of each of a problem's tensors in the order of memory."""
-        shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-        shapes["bias"] = (problem.K * problem.bias,)
-        return {name: each.in_memory(shapes[name]) for name, each in self}
+        shapes: dict[str, tuple[int, ...]] = {
+            "x": problem.x_shape,
+            "w": problem.w_shape,
+            "y": problem.y_shape,
+            "bias": (problem.K * problem.bias,),
+        }
+        return {name: storage.in_memory(shapes[name]) for name, storage in self}
 
     def bytes(self, problem: Problem) -> dict[str, int]:
-        """Return the bytes of each of a problem's tensors; of a bias that it has not, 0."""
+        """Return the bytes of each of a problem's tensors; a bias that it lacks has 0."""
         shapes = self.in_memory(problem)
-        return {name: math.prod(shapes[name]) * each.itemsize for name, each in self}
+        return {name: math.prod(shapes[name]) * storage.itemsize for name, storage in self}
 
     def min_bytes(self, problem: Problem) -> int:
         """Return the bytes that must move at least: x, w, bias and y once each."""
         return sum(self.bytes(problem).values())
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {each.dtype} {each.layout}" for name, each in self)
+        return ", ".join(f"{name} {storage.dtype} {storage.layout}" for name, storage in self)
 
 
 def _storage(name: str, dtype: str, layout: str) -> Storage:
-    return Storage(dtype, layout, tuple(map(LAYOUTS[name][0].index, layout)))
+    """Return the storage of the tensor of that name."""
+    torch_layout = LAYOUTS[name][0]
+    return Storage(dtype, layout, tuple(torch_layout.index(dimension) for dimension in layout))
 
 
 FLOAT32 = Format(*(_storage(name, "f32", layouts[0]) for name, layouts in LAYOUTS.items()))
@@ -103,19 +111,24 @@ FLOAT32 = Format(*(_storage(name, "f32", layouts[0]) for name, layouts in LAYOUT
 def parse_format(text: str) -> Format:
     """Return the format that a line such as "x f16 NHWC, w f16 KRSC, y f16 NHWC" spells.
 
-    What is left out, a tensor or its layout, is as in `FLOAT32`.
+    A tensor or a layout that is left out is as in `FLOAT32`. Raises ProblemError for a text that
+    cannot be read.
     """
-    found: dict[str, Storage] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
+    storages: dict[str, Storage] = {}
+    for part in text.split(","):
+        part = part.strip()
+        if not part:
+            continue
         name, dtype, layout = (*part.split(None, 2), "", "")[:3]
         allowed = LAYOUTS.get(name, ())
-        layout = layout or "".join(allowed[:1])
-        if name in found or dtype not in _DTYPES or layout not in allowed:
-            layouts = "; ".join(f"{key} {' or '.join(each)}" for key, each in LAYOUTS.items())
+        if allowed and not layout:
+            layout = allowed[0]
+        if name in storages or dtype not in _DTYPES or layout not in allowed:
+            layouts = "; ".join(f"{key} {' or '.join(names)}" for key, names in LAYOUTS.items())
             raise ProblemError(
                 f"cannot read {part!r}; write each tensor once, with a dtype "
                 f"({', '.join(_DTYPES)}) and a layout ({layouts}), as in "
                 "'x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32'"
             )
-        found[name] = _storage(name, dtype, layout)
-    return Format(**dict(FLOAT32) | found)
+        storages[name] = _storage(name, dtype, layout)
+    return Format(**dict(FLOAT32) | storages)

@@ -1,4 +1,4 @@
-"""A convolution problem: its dimensions, what it costs, and named sets of problems.
+"""A convolution problem: its dimensions, what it costs, and smaller problems like it.
 
 Dimensions are named as in cuDNN and CUTLASS: input x is (N, C, H, W), the filter w is
 (K, C/groups, R, S), output y is (N, K, P, Q); stride, padding and dilation are (height, width).
@@ -6,21 +6,18 @@ Dimensions are named as in cuDNN and CUTLASS: input x is (N, C, H, W), the filte
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
-from pathlib import Path
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
-from ..arguments import choice, flag, hint, several, shown, text, whole
+from ..arguments import flag, several, shown, text, whole
 from ..errors import ProblemError
-from .format import FLOAT32
-from .scaled import scaled
 
 INT32_MAX = 2**31 - 1
-_DIMENSIONS = "NCHWKRS"
+DIMENSIONS = "NCHWKRS"
 EPILOGUE = ("bias", "relu")
-PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward", "limits")
+_FLOAT32_BYTES = 4
 
 Pair = tuple[int, int]
 
@@ -68,16 +65,14 @@ class Problem:
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        def assign(key: str, value: object) -> None:
-            object.__setattr__(self, key, value)  # the way round `frozen`, while it is being made
-
-        for key in _DIMENSIONS:
-            assign(key, whole(getattr(self, key), key, least=int(key != "N")))
+        for key in DIMENSIONS:
+            self._assign(key, whole(getattr(self, key), key, least=0 if key == "N" else 1))
         for key, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
-            assign(key, sizes := pair(getattr(self, key), key))
+            sizes = pair(getattr(self, key), key)
             if min(sizes) < least:
                 raise ProblemError(f"{key} is {sizes}; both parts must be at least {least}")
-        assign("groups", whole(self.groups, "groups", 1))
+            self._assign(key, sizes)
+        self._assign("groups", whole(self.groups, "groups", 1))
         flag(self.bias, "bias")
         flag(self.relu, "relu")
         text(self.name, "name")
@@ -87,21 +82,28 @@ class Problem:
                     f"{key}={getattr(self, key)} is not a multiple of groups={self.groups}; "
                     f"change groups to a divisor of it"
                 )
-        sides = (("height", self.H, self.R), ("width", self.W, self.S))
-        for i, (side, size, filter_size) in enumerate(sides):
-            padded, extent = self._side(i)
-            if extent > padded:
-                raise ProblemError(
-                    f"the filter is larger than the padded input: {side} {extent} "
-                    f"(filter {filter_size}, dilation {self.dilation[i]}) over {padded} "
-                    f"(input {size}, padding {self.padding[i]}); pad by "
-                    f"{-(-(extent - size) // 2)} or use a smaller filter"
-                )
-            if padded > INT32_MAX:
-                raise ProblemError(f"the padded {side} is {padded}; the limit is 2^31 - 1")
+        self._check_side(0, "height", self.H, self.R)
+        self._check_side(1, "width", self.W, self.S)
         for key, value in self.variables().items():
             if value > INT32_MAX:
                 raise ProblemError(f"{key} is {value}; each dimension is limited to 2^31 - 1")
+
+    def _assign(self, key: str, value: object) -> None:
+        """Set an attribute while the object is being made; a plain assignment is refused."""
+        object.__setattr__(self, key, value)
+
+    def _check_side(self, i: int, side: str, size: int, filter_size: int) -> None:
+        """Raise ProblemError unless the filter fits into the padded input on that side."""
+        padded, extent = self._extents(i)
+        if extent > padded:
+            raise ProblemError(
+                f"the filter is larger than the padded input: {side} {extent} "
+                f"(filter {filter_size}, dilation {self.dilation[i]}) over {padded} "
+                f"(input {size}, padding {self.padding[i]}); pad by "
+                f"{-(-(extent - size) // 2)} or use a smaller filter"
+            )
+        if padded > INT32_MAX:
+            raise ProblemError(f"the padded {side} is {padded}; the limit is 2^31 - 1")
 
     @classmethod
     def from_shapes(
@@ -122,7 +124,12 @@ class Problem:
         ------
         ProblemError
             A wrong rank, channels that do not fit, a bias of the wrong length, or anything that
-            `Problem` itself refuses, as padding by a word.
+            `Problem` itself refuses, such as padding="same".
+
+        Examples
+        --------
+        >>> print(Problem.from_shapes((1, 3, 32, 32), (8, 3, 3, 3), padding=1))
+        N1 C3 H32 W32 K8 R3 S3 s1 p1 d1 g1
         """
         x_shape = tuple(several(x_shape, "x_shape"))
         w_shape = tuple(several(w_shape, "w_shape"))
@@ -140,10 +147,13 @@ class Problem:
                 f"its shape is {w_shape}"
             )
         bias = bias_shape is not None
-        if bias and (given := tuple(several(bias_shape, "bias_shape"))) != (K,):
-            raise ProblemError(
-                f"bias must have shape ({K},), one number for each of w's K={K} filters, not {given}"
-            )
+        if bias:
+            bias_shape = tuple(several(bias_shape, "bias_shape"))
+            if bias_shape != (K,):
+                raise ProblemError(
+                    f"bias must have shape ({K},), one number for each of w's K={K} filters, "
+                    f"not {bias_shape}"
+                )
         return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, relu, name)
 
     @property
@@ -156,13 +166,14 @@ class Problem:
         """Output width."""
         return self._outputs(1)
 
-    def _side(self, i: int) -> tuple[int, int]:
-        """A side (0: height) of the padded input, and of the dilated filter."""
-        size, filter_size = ((self.H, self.R), (self.W, self.S))[i]
+    def _extents(self, i: int) -> tuple[int, int]:
+        """Return the size of the padded input and of the dilated filter, on side i (0: height)."""
+        size = (self.H, self.W)[i]
+        filter_size = (self.R, self.S)[i]
         return size + 2 * self.padding[i], self.dilation[i] * (filter_size - 1) + 1
 
     def _outputs(self, i: int) -> int:
-        padded, extent = self._side(i)
+        padded, extent = self._extents(i)
         return (padded - extent) // self.stride[i] + 1
 
     @property
@@ -207,8 +218,12 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that must move at least, in float32; `Format.min_bytes` tells those of others."""
-        return FLOAT32.min_bytes(self)
+        """Bytes that must move at least, in float32: x, w, bias and y once each.
+
+        `Format.min_bytes` returns those of other formats.
+        """
+        elements = sum(math.prod(shape) for shape in (self.x_shape, self.w_shape, self.y_shape))
+        return _FLOAT32_BYTES * (elements + self.K * self.bias)
 
     @property
     def im2col_elements(self) -> int:
@@ -217,36 +232,37 @@ class Problem:
 
     @property
     def label(self) -> str:
-        """The name, or where there is none, the dimensions."""
+        """The name, or the dimensions of a problem without one."""
         return self.name or str(self)
 
     @property
     def epilogue(self) -> tuple[str, ...]:
-        """What is done with a sum of products, in that order: of "bias" and "relu" those it has."""
+        """Those of "bias" and "relu" that it has: what happens to a sum of products, in order."""
         return tuple(word for word in EPILOGUE if getattr(self, word))
 
     def variables(self) -> dict[str, int]:
         """Return every number of the problem by the name that a kernel's header uses for it."""
-        found = {key: getattr(self, key) for key in (*_DIMENSIONS, "P", "Q")}
+        numbers = {key: getattr(self, key) for key in (*DIMENSIONS, "P", "Q")}
         pairs = {"stride": self.stride, "pad": self.padding, "dilation": self.dilation}
         for key, (height, width) in pairs.items():
-            found |= {f"{key}_h": height, f"{key}_w": width}
-        return found | {"groups": self.groups, "relu": int(self.relu)}
+            numbers[f"{key}_h"] = height
+            numbers[f"{key}_w"] = width
+        return numbers | {"groups": self.groups, "relu": int(self.relu)}
 
     def __str__(self) -> str:
-        sizes = [f"{key}{getattr(self, key)}" for key in _DIMENSIONS]
+        sizes = [f"{key}{getattr(self, key)}" for key in DIMENSIONS]
         for key, (height, width) in zip("spd", (self.stride, self.padding, self.dilation)):
             sizes.append(f"{key}{height}" if height == width else f"{key}{height}x{width}")
         return " ".join([*sizes, f"g{self.groups}", *self.epilogue])
 
     def scaled(self, max_macs: int, max_bytes: int | None = None) -> Problem:
-        """Return this problem shrunk until it costs at most that much, and says so in its name.
+        """Return this problem shrunk until it costs at most that much; its name says so.
 
         What shows mistakes is kept longest. First N shrinks, to 2; then the image, to no less
         than four times the dilated filter and 18 outputs a side (interior, borders, more than
         one tile of 16); then the channels, then the groups; only then the image as far as it
-        goes, and N to 1. Filter, stride, padding and dilation stay.
-        Where even the smallest problem costs more, that one returns.
+        goes, and N to 1. Filter, stride, padding and dilation stay. A problem that costs no more
+        returns itself. If even the smallest problem costs more, the smallest returns.
 
         Parameters
         ----------
@@ -255,72 +271,91 @@ class Problem:
         max_bytes
             Limit on `min_bytes`, if any.
         """
-        least_bytes = None if max_bytes is None else whole(max_bytes, "max_bytes", 0)
-        return scaled(self, whole(max_macs, "max_macs", 0), least_bytes)
+        max_macs = whole(max_macs, "max_macs", 0)
+        if max_bytes is not None:
+            max_bytes = whole(max_bytes, "max_bytes", 0)
+
+        def fits(small: Problem) -> bool:
+            if small.macs > max_macs:
+                return False
+            return max_bytes is None or small.min_bytes <= max_bytes
+
+        if fits(self):
+            return self
+        for numbers, make in _stages(self):
+            # The cost grows along a stage, so the problems that fit are its first ones.
+            fitting = bisect_left(
+                numbers, True, key=lambda number, make=make: not fits(make(number))
+            )
+            small = make(numbers[max(fitting - 1, 0)])
+            if fitting:
+                break
+        changes = [f"N={small.N}", f"{small.H}x{small.W}"]
+        for key in ("C", "K", "groups"):
+            if getattr(small, key) != getattr(self, key):
+                changes.append(f"{key}={getattr(small, key)}")
+        label = self.label.split(" (scaled to ")[0]
+        return replace(small, name=f"{label} (scaled to {', '.join(changes)})")
+
+
+def _stages(problem: Problem) -> list[tuple[range, Callable[[int], Problem]]]:
+    """Return the steps of `Problem.scaled`: each a range, and the problem that a number makes.
+
+    A larger number makes a problem that costs more. A stage starts where the one before ends.
+    """
+    images = min(problem.N, 2)
+    deepest = max(problem.C, problem.K) // problem.groups
+    longest = max(problem.H, problem.W)
+    useful = (_useful_size(problem, 0), _useful_size(problem, 1))
+    valid = (_valid_size(problem, 0), _valid_size(problem, 1))
+    one = {"C": 1, "K": 1, "groups": 1}
+
+    def image(least: tuple[int, int], step: int, images: int, **channels: int) -> Problem:
+        """Lengthen both sides in proportion, so that `longest` steps reach their full size."""
+        room_h = problem.H - least[0]
+        room_w = problem.W - least[1]
+        steps = max(room_h, room_w, 1)
+        step = min(step, steps)
+        H = least[0] + room_h * step // steps
+        W = least[1] + room_w * step // steps
+        return replace(problem, N=images, H=H, W=W, **channels)
+
+    def channels(step: int) -> Problem:
+        """Deepen both C and K in proportion, so that `deepest` steps reach their full size."""
+        C, K = (
+            problem.groups * max(1, full // problem.groups * step // deepest)
+            for full in (problem.C, problem.K)
+        )
+        return image(useful, 0, images, C=C, K=K)
+
+    return [
+        (range(images, problem.N + 1), lambda n: replace(problem, N=n)),
+        (range(longest + 1), lambda step: image(useful, step, images)),
+        (range(1, deepest + 1), channels),
+        (range(1, problem.groups + 1), lambda g: image(useful, 0, images, C=g, K=g, groups=g)),
+        (range(longest + 1), lambda step: image(valid, step, images, **one)),
+        (range(longest + 1), lambda step: image(valid, step, min(images, 1), **one)),
+    ]
+
+
+def _valid_size(problem: Problem, i: int) -> int:
+    """Return the smallest height (i = 0) or width (1) of x that the filter fits into."""
+    _, extent = problem._extents(i)
+    return max(1, extent - 2 * problem.padding[i])
+
+
+def _useful_size(problem: Problem, i: int) -> int:
+    """Return the smallest height (i = 0) or width (1) of x that still shows most mistakes."""
+    _, extent = problem._extents(i)
+    size = (problem.H, problem.W)[i]
+    of_18_outputs = 17 * problem.stride[i] + extent - 2 * problem.padding[i]
+    return min(size, max(4 * extent, of_18_outputs))
 
 
 def same_padding(filter_size: int, dilation: int) -> tuple[int, int]:
     """Return the padding before and after a dimension that torch's `padding="same"` stands for."""
     total = dilation * (filter_size - 1)
     return total // 2, total - total // 2
-
-
-def problem(name_or_spec: str | Problem) -> Problem:
-    """Return a named problem, or the one that a specification spells out.
-
-    Parameters
-    ----------
-    name_or_spec
-        A name out of the sets ("square", "resnet50.layer2.0.conv2"; "wide bias relu" adds both),
-        or dimensions as in
-        "N=1,C=3,H=32,W=32,K=8,R=3,S=3,stride=2,padding=1x2,bias=1,relu=1"; the form that
-        `str(problem)` prints, "N1 C3 H32 ... s2 p1x2 d1 g1 bias relu", is read too.
-
-    Raises
-    ------
-    ProblemError
-        No such name (the message says which is nearest), or a malformed specification.
-    """
-    if isinstance(name_or_spec, Problem):
-        return name_or_spec
-    named = {found.name: found for members in _sets().values() for found in members}
-    given = text(name_or_spec, "problem")
-    name, *added = given.split() or [given]
-    if name in named and all(word in EPILOGUE for word in added):
-        more = {"name": " ".join([name, *added])} | dict.fromkeys(added, True)
-        return replace(named[name], **more) if added else named[name]
-    if "=" in given or re.match(r"\s*[Nn]\d", given):
-        return _parse(given)
-    there = f"; there are {', '.join([*(p.name for p in problems('headline')), *PROBLEM_SETS])}."
-    near = hint(given, named if given in PROBLEM_SETS else [*named, *PROBLEM_SETS])
-    raise ProblemError(
-        f"no problem is named {shown(given)}{near or there} "
-        "Or give the dimensions: N=1,C=3,H=32,W=32,K=8,R=3,S=3"
-    )
-
-
-def problems(set_name: str) -> list[Problem]:
-    """Return a named set of problems; the names are in `PROBLEM_SETS`.
-
-    Raises
-    ------
-    ProblemError
-        There is no set of that name.
-    """
-    return list(_sets()[choice(set_name, "set of problems", PROBLEM_SETS)])
-
-
-def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
-    """Return the problems that are meant, and whether as a set: an iterable, or one's name.
-
-    The name may end with `bias` and `relu`, as a problem's may.
-    """
-    name, *added = asked.split() or [""] if isinstance(asked, str) else [""]
-    if name in PROBLEM_SETS:
-        return [problem(" ".join((each.name, *added))) for each in problems(name)], True
-    if isinstance(asked, (str, Problem)) or not isinstance(asked, Iterable):
-        return [problem(asked)], False
-    return [problem(each) for each in several(asked, "problem")], True
 
 
 def pair(value: object, key: str) -> Pair:
@@ -333,49 +368,3 @@ def pair(value: object, key: str) -> Pair:
             )
         return whole(parts[0], key), whole(parts[-1], key)
     return (whole(value, key),) * 2
-
-
-_SPEC_KEYS = {"s": "stride", "p": "padding", "d": "dilation", "g": "groups"}
-
-
-def _parse(spec: str, name: str = "") -> Problem:
-    """Return the problem that "N=1,C=3,..." or "N1 C3 ..." spells."""
-    known = [entry.name for entry in fields(Problem) if entry.name != "name"]
-    found: dict[str, object] = {}
-    for token in filter(None, re.split(r"[,\s]+", spec)):
-        match = re.fullmatch(r"([A-Za-z]+)(?:=?(-?\d{1,18})(?:x(-?\d{1,18}))?)?", token)
-        key, *given = filter(None, match.groups()) if match else [token]
-        key = _SPEC_KEYS.get(key, key)
-        if key not in known or not (given or key in EPILOGUE):
-            raise ProblemError(
-                f"cannot read {shown(token)} in {shown(spec)}; write key=number with keys "
-                f"{', '.join(known)}; stride, padding and dilation also as 2x3{hint(key, known)}"
-            )
-        if key in found:
-            raise ProblemError(f"{key} is given twice in {shown(spec)}")
-        numbers = tuple(map(int, given)) or (1,)
-        found[key] = numbers if numbers[1:] else numbers[0]
-    for key in EPILOGUE:
-        if found.setdefault(key, 0) not in (0, 1):
-            raise ProblemError(f"{key} is {found[key]} in {shown(spec)}; it must be 0 or 1")
-        found[key] = bool(found[key])
-    missing = [key for key in _DIMENSIONS if key not in found]
-    if missing:
-        raise ProblemError(
-            f"{shown(spec)} lacks {', '.join(missing)}; all of N,C,H,W,K,R,S are needed"
-        )
-    return Problem(**found, name=name)  # type: ignore[arg-type]
-
-
-@cache
-def _sets() -> dict[str, tuple[Problem, ...]]:
-    """Return the sets of ``problems.txt``."""
-    found: dict[str, list[Problem]] = {}
-    for line in Path(__file__).with_name("problems.txt").read_text().splitlines():
-        entry = line.partition("#")[0].strip()
-        if entry.startswith("["):
-            members = found.setdefault(set_name := entry.strip("[]"), [])
-        elif entry:
-            name, _, spec = entry.partition(" ")
-            members.append(_parse(spec, name if set_name == "headline" else f"{set_name}.{name}"))
-    return {set_name: tuple(members) for set_name, members in found.items()}

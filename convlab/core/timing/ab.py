@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from ...honest.replaced_tools import BEFORE, replaced
-from ...isolate import worker
 from .. import arguments
 from ..correctness.report import traffic_bytes
 from ..defaults import ENGINES, MODES, SECONDS, THRESHOLD
@@ -16,13 +14,16 @@ from ..errors import ConvlabError
 from ..kernel.catalog import uncommented
 from ..kernel.provenance import made_of
 from ..kernel.runnable import Runnable
+from ..kernel.runner import runner
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import ceilings, describe, floor_seconds
-from ..problem.problem import Problem, members
+from ..problem.named import members
+from ..problem.problem import Problem
 from . import ab_timing
 from .ab_result import AB, ABs
 from .ab_timing import Paired, Until
-from .compare import identity, judged, side_by_side
+from .observer import tools_put_back
+from .sides import identity, judge, side_by_side
 
 # runs with memory placed anew; fresh processes, of a careful A/B
 PLACES = 4
@@ -119,12 +120,7 @@ def _compared(
     notes: list[str],
 ) -> AB:
     """Compare two runnables on one problem that fits."""
-    if BEFORE:
-        raise ConvlabError(
-            f"{', '.join(BEFORE)} had been replaced before convlab was imported, and "
-            "no time or comparison can be trusted: start Python anew"
-        )
-    if tools := replaced():
+    if tools := tools_put_back():
         notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
     kernels = list(sides)
     labels = [kernel.name for kernel in sides]
@@ -145,7 +141,7 @@ def _compared(
     if gpu and until.trusted:
         notes.append("not checked: check=False")
     else:  # on the simulator the check is the run whose counters are compared
-        found = [judged(each, problem, seed=until.seed) for each in sides[: 1 if same else 2]]
+        found = [judge(each, problem, seed=until.seed) for each in sides[: 1 if same else 2]]
     reports = [each.report for each in found]
     for i, each in enumerate(found):
         kernels[i] = each.runnable
@@ -202,18 +198,19 @@ def _measured(
 ) -> list[Paired]:
     """Time both, in the worker process if that can be; with care, in one after the other."""
     task = (*kernels, problem, modes, until)
-    if not worker.can_cross(*kernels):
+    where = runner()
+    if not where.accepts(*kernels):
         notes.append("measured in this process: a callable that pickle cannot send was given")
         return ab_timing.measure_pair(*task)
     limit = _SPARE_SECONDS + 9 * until.limit_seconds * len(modes)  # 8 places, 4 times their time
     if not careful:
-        return worker.call(ab_timing.measure_pair, *task, time_limit=limit)
+        return where.call(ab_timing.measure_pair, *task, time_limit=limit)
     runs: list[list[Paired]] = []
     for place in range(until.places):
-        worker.stop()
+        where.restart()
         part = replace(until.part(place), places=1)
         task = (*kernels, problem, modes, part)
-        runs.append(worker.call(ab_timing.measure_pair, *task, time_limit=limit))
+        runs.append(where.call(ab_timing.measure_pair, *task, time_limit=limit))
         if any(any(mode.caught) for mode in runs[-1]):
             return runs[-1]
     return [ab_timing.merged(each, until.target, fresh=True) for each in zip(*runs, strict=True)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from ...receipts.receipts import cost
 from ..correctness.report import Report, traffic_bytes
+from ..cost import saved_cost
 from ..problem.problem import Problem
 from ..show import charts
 from ..show.plot import Chart
@@ -160,9 +160,9 @@ class AB(Result):
         sides = zip("ab", (self.a, self.b), sources, self.counted, strict=True)
         for side, name, source, counters in sides:
             for mode, taken in self.samples.groupby("mode", sort=False)[f"{side}_ms"]:
-                rows.append(cost(name, self.problem, taken.median(), source, mode, taken))
+                rows.append(saved_cost(name, self.problem, taken.median(), source, mode, taken))
             if moved := traffic_bytes(counters):
-                rows.append(cost(name, self.problem, moved / 1e6, source))
+                rows.append(saved_cost(name, self.problem, moved / 1e6, source))
         return rows
 
     @property

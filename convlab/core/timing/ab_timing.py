@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+import secrets
 import statistics
 import time
 from collections import Counter
@@ -27,15 +28,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...honest.witness import Caught, Witness, draw
-from ...isolate.faults import classify
 from ..correctness import reference
 from ..errors import LaunchError
-from ..kernel.runnable import Launch, Runnable, explained, run
+from ..kernel.runnable import Launch, Runnable, explained, is_out_of_memory, run
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..problem.problem import Problem
 from .measure import shared_inputs
+from .observer import Caught, Observer, observe
 from .ratio import Ratio, estimate, pooled, settled
 from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, nothing, rounds
 
@@ -258,21 +258,23 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     plan = _one_by_one(kernels, problem, until, clock, flush, launches)
     if max(centre(turn()) for turn in plan.turns) >= _COLD_GRAPH_SECONDS or launches is None:
         return plan
-    witnesses = [Witness(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
+    observers = [observe(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
 
-    def turn(witness: Witness, work: Sequence[Callable[[], object]]) -> Turn:
+    def turn(observer: Observer, work: Sequence[Callable[[], object]]) -> Turn:
         steps = []
         for row in range(_COLD_BATCH):
-            change, keep = (functools.partial(each, row) for each in (witness.change, witness.keep))
+            change, keep = (
+                functools.partial(each, row) for each in (observer.before, observer.after)
+            )
             steps += [change, flush.zero_, *work, keep]
-        judge = witness.judge_one if work else nothing
-        kernel = witness.launch.runnable
-        return batch(kernel, steps, _COLD_BATCH, clock, True, witness.renew, judge)
+        judge = functools.partial(observer.finish_any, _COLD_BATCH) if work else nothing
+        kernel = observer.launch.runnable
+        return batch(kernel, steps, _COLD_BATCH, clock, True, observer.renew, judge)
 
     try:
-        turns = [turn(witness, [witness.launch]) for witness in witnesses]
-        # the flushes alone, and what its witness does, whose places are its own
-        turns += [turn(witness, []) for witness in witnesses]
+        turns = [turn(observer, [observer.launch]) for observer in observers]
+        # The flushes alone, with what the observer does: their time is taken off.
+        turns += [turn(observer, []) for observer in observers]
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
@@ -313,8 +315,8 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         flush = torch.empty(0, device=kernels[0].device)
         plan = _one_by_one(kernels, problem, until, clock, flush, None)
         return replace(plan, method="single launches, no flush, each side prepared for its turn")
-    witnesses = [[Witness(launch, 2, until.trusted) for launch in each] for each in launches]
-    lone = tuple(_on_known_and_on_new_data(each[0]) for each in witnesses)
+    observers = [[observe(launch, 2, until.trusted) for launch in each] for each in launches]
+    lone = tuple(_on_known_and_on_new_data(each[0]) for each in observers)
     counts = []  # launches timed together: a multiple of the sets
     for seconds in lone:
         wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
@@ -323,7 +325,7 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
     def turns(graph: bool) -> list[Turn]:
         return [
             _batch_of_hot(each, count, clock, graph)
-            for each, count in zip(witnesses, counts, strict=True)
+            for each, count in zip(observers, counts, strict=True)
         ]
 
     place = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
@@ -339,36 +341,36 @@ def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clo
         return Plan(turns(False), method, notes=(note,))
 
 
-def _batch_of_hot(witnesses: list[Witness], count: int, clock: Clock, graph: bool) -> Turn:
+def _batch_of_hot(observers: list[Observer], count: int, clock: Clock, graph: bool) -> Turn:
     """Launches that go round the buffers: new data before them, and once at a place in between."""
-    work: list[Callable[[], object]] = [w.launch for w in witnesses] * (count // len(witnesses))
-    at = draw(count)
-    surprised = at % len(witnesses)
-    work.insert(at, functools.partial(witnesses[surprised].change, 1))
+    work: list[Callable[[], object]] = [w.launch for w in observers] * (count // len(observers))
+    at = secrets.randbelow(count)
+    surprised = at % len(observers)
+    work.insert(at, functools.partial(observers[surprised].before, 1))
 
     def fresh(again: int) -> None:
-        for each in witnesses:
+        for each in observers:
             each.renew(again)
-            each.change(0)
+            each.before(0)
 
     def judge() -> None:
-        rows = [int(i == surprised) for i in range(len(witnesses))]
-        for each, row in zip(witnesses, rows, strict=True):
-            each.keep(row)
-        for i in {surprised, draw(len(witnesses))}:
-            witnesses[i].judge(rows[i])
+        rows = [int(i == surprised) for i in range(len(observers))]
+        for each, row in zip(observers, rows, strict=True):
+            each.after(row)
+        for i in {surprised, secrets.randbelow(len(observers))}:
+            observers[i].finish(rows[i])
 
-    return batch(witnesses[0].launch.runnable, work, count, clock, graph, fresh, judge)
+    return batch(observers[0].launch.runnable, work, count, clock, graph, fresh, judge)
 
 
-def _on_known_and_on_new_data(witness: Witness) -> float:
+def _on_known_and_on_new_data(observer: Observer) -> float:
     """Time lone launches on the same data; Caught where they take far longer on changing data."""
-    launch = witness.launch
-    kernel = witness.launch.runnable
+    launch = observer.launch
+    kernel = observer.launch.runnable
     lone = lone_seconds(launch, kernel)
-    new = lone_seconds(launch, kernel, lambda row: witness.change(row % 2))
-    witness.keep(0)
-    if not witness.trusted and lone < 0.5 * new - 20e-6:
+    new = lone_seconds(launch, kernel, lambda row: observer.before(row % 2))
+    observer.after(0)
+    if not observer.trusted and lone < 0.5 * new - 20e-6:
         raise Caught(
             kernel,
             f"a launch takes {1e6 * new:.0f} µs on data that changed and {1e6 * lone:.0f} µs on "
@@ -389,7 +391,7 @@ def _launches(
                 each.append(kernel.prepare(problem, *given))
                 run(each[-1])
     except (LaunchError, torch.OutOfMemoryError) as error:
-        if "out of memory" not in (getattr(error, "kind", ""), *(classify(error) or ())):
+        if not is_out_of_memory(error):
             raise
         launches.clear()  # the traceback holds on to the list
         torch.cuda.empty_cache()

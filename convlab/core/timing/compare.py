@@ -2,37 +2,33 @@
 
 import datetime
 import math
-import os
 import platform
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from ...honest.replaced_tools import settings
-from ...honest.witness import Caught, audit, untouched
 from .. import arguments
 from ..correctness import reference
-from ..correctness.check import check
 from ..correctness.report import Report
-from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError, named
+from ..cost import COUNTED, MEASURED, Cost
+from ..errors import ConvlabError, LaunchError, UnsupportedError, named
 from ..kernel.catalog import catalog
-from ..kernel.function import Function, declared
-from ..kernel.kernel import ENGINES, resolve
+from ..kernel.kernel import ENGINES
 from ..kernel.provenance import made_of
 from ..kernel.runnable import Runnable, explained
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import Ceilings, ceilings, describe, floor_seconds
 from ..machine.progress import bar as progress_bar
-from ..problem.problem import Problem, members
+from ..problem.named import members
+from ..problem.problem import Problem
 from .ab_result import BELOW, BELOW_WORDS
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
+from .sides import build_all, cudnn_of, identity, judge, reason, side_by_side
 
 BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
@@ -89,8 +85,8 @@ def compare(
 
 
 @dataclass
-class _Entry:
-    """One row in the making."""
+class Contestant:
+    """One kernel on its way through a comparison: a row in the making."""
 
     kernel: Runnable
     right: bool | None = None  # None: it declined the problem
@@ -107,7 +103,7 @@ class _Entry:
     def check(self, problem: Problem, seed: int) -> None:
         """Take down whether it is right."""
         try:
-            found = judged(self.kernel, problem, seed=seed, scale=None)
+            found = judge(self.kernel, problem, seed=seed, scale=None)
         except UnsupportedError as error:
             self.note = f"declines: {self.kernel.unsupported(problem) or error}"
             return
@@ -130,6 +126,16 @@ class _Entry:
         self.note = f"caught: {how}"
         self.failure = f"{self.kernel.name}: {self.note}"
 
+    def cost(self, problem: Problem, peaks: Ceilings | None) -> Cost:
+        """Return its time on a GPU, which has ceilings; elsewhere the traffic that was counted."""
+        kernel = self.kernel
+        if peaks is None:
+            floor = kernel.format.min_bytes(problem) / 1e6
+            return counted_cost(self.report, floor)
+        timing = self.timing or Timing()
+        floor = 1e3 * floor_seconds(problem, kernel.precision, peaks, kernel.format)
+        return timing.cost(floor, problem.flops)
+
     def row(self, problem: Problem, peaks: Ceilings | None) -> dict[str, Any]:
         """Its row in the frame; on a GPU there are ceilings."""
         kernel = self.kernel
@@ -145,127 +151,23 @@ class _Entry:
                 kernel.precision, problem.gemm_k, math.prod(problem.y_shape)
             ),
         }
-        if peaks:
-            cells = (self.timing or Timing()).cells
-            time = cells["time_ms"]
-            floor = 1e3 * floor_seconds(problem, kernel.precision, peaks, kernel.format)
-            rate = problem.flops / time / 1e9 if time else math.nan
-            row |= cells | {"tflops": rate, "floor_ms": floor, "x_floor": time / floor}
-            if time < BELOW * floor:
-                self.note = f"{self.note}; {BELOW_WORDS}".removeprefix("; ")
-        else:
-            cells = counted(report)
-            floor = kernel.format.min_bytes(problem) / 1e6
-            traffic = cells["traffic_mb"]
-            row |= {"traffic_mb": traffic, "floor_mb": floor, "x_floor": traffic / floor} | cells
-        return row | {"note": self.note}
+        cost = self.cost(problem, peaks)
+        if peaks and cost.value < BELOW * cost.floor:
+            self.note = f"{self.note}; {BELOW_WORDS}".removeprefix("; ")
+        return row | cost.cells | {"note": self.note}
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A runnable that was checked on a problem, of the class that it is right to."""
-
-    runnable: Runnable
-    report: Report
-    notes: Sequence[str] = ()  # what a reader should know of it
-    caught: str = ""  # what it did instead of the work
-
-
-def judged(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
-    """Check a runnable, and audit a callable; one that names no class and is not fp32 may be tf32.
-
-    The options are `check`'s, which says what is raised.
-    """
-    if not isinstance(runnable, Function):
-        return Judged(runnable, check(runnable, problem, **options))
-    before = settings()
-    notes = []
-    report = check(runnable, problem, **options)
-    if not report.ok and not declared(runnable.function):
-        coarse = replace(runnable, precision="tf32")
-        again = check(coarse, problem, **options)
-        if again.ok:
-            runnable = coarse
-            report = again
-            notes.append(f"{runnable.name} is right to tf32 only")
-    try:
-        untouched(runnable, before)
-        if report.ok:
-            notes += audit(runnable, problem)
-            untouched(runnable, before)
-    except Caught as error:
-        return Judged(runnable, report, notes, str(error))
-    return Judged(runnable, report, notes)
-
-
-def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
-    """Turn names, paths and callables into runnables: libraries' and Python's where kernels are."""
-    found = list(things)
-    for i, thing in enumerate(found):
-        if isinstance(thing, Path) or (isinstance(thing, str) and ":" not in thing):
-            found[i] = resolve(thing, engine)
-    simulated = any(isinstance(thing, Runnable) and thing.simulated for thing in found)
-    where = engine if torch.cuda.is_available() and not simulated else "sim"
-    for i, thing in enumerate(found):
-        function = callable(thing) and not isinstance(thing, Runnable)
-        found[i] = Function.of(thing, where) if function else resolve(thing, where)
-    places = {kernel.device: f"{kernel.name} on {kernel.device}" for kernel in found}
-    if len(places) > 1:
-        raise ConvlabError(
-            f"what runs on different devices cannot be compared: {', '.join(places.values())}; "
-            "load all with one engine"
-        )
-    return found
-
-
-def identity(kernel: Runnable) -> tuple:
-    """What makes two runnables the same: function, or source with tunables, or else name."""
-    function = kernel.function if isinstance(kernel, Function) else None
-    name = kernel.name.split("#")[0]  # of one that is pinned
-    return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
-
-
-def reason(error: Exception, name: str) -> str:
-    """What an error says of a kernel, in a line behind its name: of a log the static_assert."""
-    text = str(error).strip()
-    asserted = re.search(r"static assertion failed(?: with|:)? *\"?([^\"\n]+)", text)
-    if asserted:
-        return f"static_assert: {asserted[1].strip()}"
-    first, *more = text.split("\n")
-    # of a BuildError the first line says no more than that it did not compile
-    told = more[0].strip() if more and isinstance(error, BuildError) else first
-    return re.sub(rf"^{re.escape(name)}(:| failed:)? ", "", told)
-
-
-def counted(report: Report | None) -> dict[str, float]:
-    """What a table's row has of a simulated run: the check's own."""
+def counted_cost(report: Report | None, floor: float) -> Cost:
+    """Return the cost of a simulated run: the check's own run was counted. The floor is in MB."""
     if report is None:
-        return dict.fromkeys(("traffic_mb", "shared_wavefronts", "host_seconds"), math.nan)
+        more = dict.fromkeys(("shared_wavefronts", "host_seconds"), math.nan)
+        return Cost(COUNTED, floor=floor, more=more)
     counters = report.counters or {}
-    return {
-        "traffic_mb": (report.traffic_bytes or math.nan) / 1e6,
+    more = {
         "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
         "host_seconds": counters.get("seconds", report.host_seconds),
     }
-
-
-def build_all(kernels: Sequence[Runnable]) -> Iterator[BuildError | None]:
-    """Build runnables, as many at a time as there are cores; yield what went wrong with each."""
-    pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))))
-    try:
-        for building in [pool.submit(kernel.build) for kernel in kernels]:
-            error = building.exception()
-            if error is not None and not isinstance(error, BuildError):
-                raise error
-            yield error
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # an interrupt waits for no compiler
-
-
-def cudnn_of(kernel: Runnable) -> str:
-    """Name cuDNN in a kernel's class and layout."""
-    last = {"NCHW": "", "NHWC": ":channels_last"}[kernel.format.x.layout]
-    return f"cudnn:{kernel.precision}{last}"
+    return Cost(COUNTED, (report.traffic_bytes or math.nan) / 1e6, floor, more=more)
 
 
 def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Runnable]:
@@ -303,7 +205,7 @@ def _compared(
     if scale is None and kernels:  # what is known of an earlier one shall not stand in its way
         reference.make_room(problem, kernels[0].device)
     problem, scaled = fit(problem, kernels, scale) if kernels else (problem, None)
-    entries = [_Entry(kernel) for kernel in kernels]
+    entries = [Contestant(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)
     peaks = ceilings(kernels[0].device) if on_gpu else None
     steps = (2 + on_gpu) * len(entries)
@@ -313,10 +215,11 @@ def _compared(
             bar.set_description(what)
             bar.update()
 
-        for entry, error in zip(entries, build_all(kernels), strict=True):
-            tell("building")
-            if error is not None:
-                entry.failed("does not build", error)
+        with build_all(kernels) as errors:
+            for entry, error in zip(entries, errors, strict=True):
+                tell("building")
+                if error is not None:
+                    entry.failed("does not build", error)
         for entry in entries:
             tell(f"checking {entry.kernel.name}")
             if not entry.failure:
@@ -340,11 +243,12 @@ def _compared(
         reports=tuple(entry.report for entry in ran),
         samples=pd.DataFrame(taken, columns=["kernel", "ms"]),
         made=made_of([entry.kernel for entry in ran]),
+        kind=MEASURED if on_gpu else COUNTED,
     )
 
 
 def _measure(
-    entries: Sequence[_Entry], problem: Problem, tell: Callable[[str], None], **options: Any
+    entries: Sequence[Contestant], problem: Problem, tell: Callable[[str], None], **options: Any
 ) -> None:
     kernels = [entry.kernel for entry in entries]
     options["progress"] = lambda name: tell(f"measuring {name}")
@@ -364,12 +268,12 @@ def _measure(
             entry.note = f"unsteady: {timing.samples} samples until time was up"
 
 
-def _notes(entries: Sequence[_Entry], scaled: str | None, peaks: Ceilings | None) -> list[str]:
+def _notes(entries: Sequence[Contestant], scaled: str | None, peaks: Ceilings | None) -> list[str]:
     notes = ["on the CPU: no time is a GPU's"]
     if peaks is not None:
         here = describe(entries[0].kernel.device)
         notes = [f"on {here}", f"floors from ceilings: {peaks}"]
-    elif any(entry.kernel.simulated for entry in entries):
+    elif any(entry.kernel.counts for entry in entries):
         what = "traffic is counted, no time is a GPU's; floor: x, w, y moved once"
         notes = [f"on the simulator: {what}"]
     reports = [entry.report for entry in entries if entry.report is not None]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from ...receipts.receipts import cost
 from ..correctness.report import Report
+from ..cost import COUNTED, CostKind, saved_cost
 from ..problem.problem import Problem
 from ..show import charts
-from ..show.plot import COST_LABELS, Chart
+from ..show.plot import Chart
 from ..show.result import Result, Several, Table, short
 
 COSTS = {  # a frame's columns: heading, format
@@ -31,15 +31,17 @@ _SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("er
 class Costly(Result):
     """What has a cost for each row: a time on a GPU, or simulated traffic."""
 
+    kind: CostKind
+
     @property
     def cost(self) -> str:
         """The column of `frame` that is the cost here: "time_ms", or "traffic_mb" off a GPU."""
-        return "time_ms" if "time_ms" in self.frame else "traffic_mb"
+        return self.kind.column
 
     @property
     def cost_label(self) -> str:
         """What `cost` is, in words with its unit: an axis's label."""
-        return COST_LABELS[self.cost]
+        return self.kind.label
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +63,7 @@ class Comparison(Costly):
     reports : of those that ran.
     samples : every time that was taken: kernel, ms.
     made : when, on what, with which versions, of which sources and flags; see `save`.
+    kind : what the cost is: measured time, or counted traffic.
     """
 
     problem: Problem
@@ -71,15 +74,16 @@ class Comparison(Costly):
     reports: tuple[Report, ...] = field(default=(), repr=False)
     samples: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
     made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    kind: CostKind = COUNTED
 
     @property
     def costs(self) -> list[dict[str, Any]]:
         sources = {each["name"]: each for each in self.made.get("kernels", ())}
-        mode = "cold" if self.cost == "time_ms" else ""
+        mode = self.kind.mode
         taken = dict(iter(self.samples.groupby("kernel")["ms"])) if mode else {}
         known = self.frame.dropna(subset=self.cost) if self.cost in self.frame else self.frame[:0]
         return [
-            cost(name, self.problem, value, sources.get(name, {}), mode, taken.get(name, ()))
+            saved_cost(name, self.problem, value, sources.get(name, {}), mode, taken.get(name, ()))
             for name, value in zip(known["kernel"], known[self.cost], strict=True)
         ]
 
@@ -103,8 +107,7 @@ class Comparison(Costly):
         rows = self.frame[[right is True for right in rights]]
         if self.cost in rows and rows[self.cost].notna().any():
             least = rows.loc[rows[self.cost].idxmin()]
-            what = "fastest of them" if self.cost == "time_ms" else "least traffic"
-            said += f"; {what}: {least.kernel}, {short(least.x_floor)}x the floor"
+            said += f"; {self.kind.least}: {least.kernel}, {short(least.x_floor)}x the floor"
         return said
 
     @property
@@ -144,7 +147,7 @@ class Comparisons(Several):
         """Each cost with its multiple of the floor; rows by a kernel's "kernel" or "title"."""
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for result in self.results:
-            unit = "ms" if result.cost == "time_ms" else "MB"
+            unit = result.kind.unit
             for row in result.frame.to_dict("records"):
                 over = row["x_floor"]
                 over = f"{over:.2g}" if over < 100 else short(over)

@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 
-from ...honest.witness import Caught
 from ..correctness import reference
+from ..cost import MEASURED, Cost
 from ..errors import ConvlabError
 from ..kernel.data import inputs
 from ..kernel.runnable import Inputs, Runnable
 from ..machine.clock import Clock, Reading
 from ..problem.problem import Problem
 from . import stopwatch
+from .observer import Caught
 
 TARGET = 0.005  # relative standard error of the mean at which sampling ends
 LIMIT_SECONDS = 3.0  # time spent on one kernel at most
@@ -44,11 +45,17 @@ class Timing:
     caught: str = ""  # what it did instead of the work, which ended its turns
     taken: tuple[float, ...] = ()  # the samples, in seconds
 
+    def cost(self, floor: float, flops: float) -> Cost:
+        """Return the time as a cost; `floor` is in ms, `flops` what the problem takes."""
+        time = 1e3 * self.seconds
+        rate = flops / time / 1e9 if time else math.nan
+        samples = [1e3 * sample for sample in self.taken]
+        return Cost(MEASURED, time, floor, samples, {**self.cells, "tflops": rate})
+
     @property
     def cells(self) -> dict[str, float]:
-        """What a table's row has of it."""
+        """The other columns of a table's row."""
         return {
-            "time_ms": 1e3 * self.seconds,
             "with_prepare_ms": 1e3 * (self.seconds + self.prepare_seconds),
             "spread_pct": 100 * self.spread,
             "samples": self.samples,

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ...honest.witness import Caught, Witness
 from ..kernel.runnable import Inputs, Launch, Runnable, explained
 from ..machine.clock import Clock
 from ..machine.device import describe
 from ..problem.problem import Problem
+from .observer import Caught, Observer, observe
 
 Turn = Callable[[], list[float]]
 
@@ -102,44 +102,44 @@ class Single:
     trusted: bool = False  # not judged
     best: float = 0.0  # the shortest sample of the warm-up, in seconds
     spent: float = 0.0  # seconds that its turns took
-    witness: Witness | None = None  # of what is kept
+    observer: Observer | None = None  # of what is kept
 
     def __call__(self) -> list[float]:
         started = time.perf_counter()
-        witness = self.witness
-        if witness is None:
+        observer = self.observer
+        if observer is None:
             launch = self.kept or self.kernel.prepare(self.problem, *self.inputs)
-            witness = Witness(launch, _MOST_SAMPLES, self.trusted)
-            self.witness = witness if self.kept else None
+            observer = observe(launch, _MOST_SAMPLES, self.trusted)
+            self.observer = observer if self.kept else None
         if not self.best:
-            self.best = self._warm_up(witness)
+            self.best = self._warm_up(observer)
         elif self.best < _SETTLING_SECONDS:
-            self._sample(witness, 1)
+            self._sample(observer, 1)
         count = max(1, min(_MOST_SAMPLES, int(self.turn_seconds / max(self.best, 1e-6))))
-        witness.renew()
-        samples = self._sample(witness, count)
-        witness.judge_one(count)
+        observer.renew()
+        samples = self._sample(observer, count)
+        observer.finish_any(count)
         self.spent += time.perf_counter() - started
         return samples
 
-    def _warm_up(self, witness: Witness) -> float:
+    def _warm_up(self, observer: Observer) -> float:
         started = time.perf_counter()
         limit = self.warm_up_seconds
-        best = self._sample(witness, 1)[0]
-        best = min(best, *self._sample(witness, 1)) if best < limit else best
+        best = self._sample(observer, 1)[0]
+        best = min(best, *self._sample(observer, 1)) if best < limit else best
         calm = 0
         while calm < 3 and time.perf_counter() - started < limit:
-            fastest = min(self._sample(witness, 3))
+            fastest = min(self._sample(observer, 3))
             calm = calm + 1 if fastest > 0.99 * best else 0
             best = min(best, fastest)
         return best
 
-    def _sample(self, witness: Witness, count: int) -> list[float]:
+    def _sample(self, observer: Observer, count: int) -> list[float]:
         def before(row: int) -> None:
-            witness.change(row)
+            observer.before(row)
             self.flush.zero_()
 
-        return sampled(self.kernel, before, witness.launch, count, self.clock, witness.keep)
+        return sampled(self.kernel, before, observer.launch, count, self.clock, observer.after)
 
 
 def batch(

@@ -1,0 +1,56 @@
+"""What ``list`` shows: the kernels by folder, and the named problems."""
+
+from pathlib import Path
+from typing import Any
+
+from ..core.builds.compile import Source
+from ..core.errors import CatalogError
+from ..core.kernel import catalog
+from ..core.kernel.options import tunables
+from ..core.problem.named import PROBLEM_SETS, problems
+from ..core.show.result import plain, wrapped
+from .text_result import TextResult
+
+
+def kernel_list() -> TextResult:
+    """Return all kernels under their folders' names, then the sets of problems."""
+    rows = []
+    lines = []
+    folder = None
+    for path in sorted(catalog.catalog(), key=lambda path: (path.parent, path.stem)):
+        if path.parent != folder:
+            folder = path.parent
+            lines.append(f"kernels of {folder}:")
+        row, kernel_lines = _kernel(path)
+        rows.append({"kernel": path.stem, "folder": folder, "path": path} | row)
+        lines += kernel_lines
+    sets = {name: [problem.name for problem in problems(name)] for name in PROBLEM_SETS}
+    lines += ["", "problems:"]
+    for name, members in sets.items():
+        lines += wrapped(f"{name}: {', '.join(members)}", rest="    ")
+    return TextResult("\n".join(lines), plain({"kernels": rows, "problems": sets}))
+
+
+def _kernel(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return what a kernel's file says of itself, as a row and as lines.
+
+    A header that cannot be read becomes a line too: it must not hide the other kernels.
+    """
+    try:
+        text = catalog.read(path)
+        header = catalog.parse_header(text, path)
+        defaults = tunables(Source(text, path.stem, path).whole)
+    except CatalogError as error:
+        return {"error": str(error)}, [f"  {path.stem:<26} {error}"]
+    row = {
+        "title": header.title,
+        "idea": header.idea,
+        "class": header.precision,
+        "supports": header.supports,
+        "tunables": defaults,
+    }
+    lines = [f"  {path.stem:<26} {header.precision:<5} {header.title}"]
+    if defaults:
+        settings = " ".join(f"{name}={value}" for name, value in defaults.items())
+        lines.append(f"{'':<34} {settings}")
+    return row, lines

@@ -1,0 +1,198 @@
+"""Look up the kernels and the problem that a command's arguments name, before any work is done.
+
+Nothing here imports torch, unless variables of a notebook may hold kernels.
+"""
+
+import functools
+import itertools
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..core.arguments import choice, hint, writable
+from ..core.defaults import BASELINES, ENDINGS
+from ..core.errors import CatalogError, ProblemError
+from ..core.kernel import catalog
+from ..core.machine import toolchain
+from ..core.problem.named import PROBLEM_SETS, members, problems
+from ..core.problem.problem import EPILOGUE, Problem
+from .command import SPEC
+
+_FIELDS = "|".join(field.name for field in fields(Problem))
+# What a problem's dimensions begin with: N1, N=1 or a first key=number of several.
+_FIRST_DIMENSION = re.compile(r"[Nn]=?\d+(?=[\s,]|$)|\w+=\d+,")
+# One of a problem's dimensions: C3, C=3, s2x1, stride=2.
+_DIMENSION = re.compile(rf"(({_FIELDS})=-?|[NCHWKRSspdg]=?)\d+(x\d+)?,?")
+# What nobody would call a kernel: dimensions that were misspelt or run together.
+_LIKE_DIMENSIONS = re.compile(r"[A-Za-z_]+=-?\d|n\d+[a-z]\d|\d+x\d", re.IGNORECASE)
+_LONGEST = 80
+
+
+def look_up(arguments: Namespace, variables: Mapping[str, Any] | None = None) -> Namespace:
+    """Return the arguments with kernels and problem found, or raise for one that does not exist.
+
+    Parameters
+    ----------
+    arguments : what the parser returned; it is changed. ``kernels`` becomes a list of names or
+        runnables, ``problem`` a text, a Problem or None.
+    variables : of a notebook: a name may be that of a variable which holds a kernel, a baseline, a
+        callable (for ab) or a problem.
+
+    Raises
+    ------
+    CatalogError, ProblemError
+        There is no such kernel, baseline or problem; a problem stands among the kernels; or a file
+        cannot be written.
+    """
+    variables = variables or {}
+    if "kernels" in arguments:
+        _refuse_problems([*arguments.kernels, *_no_tunables(arguments)], variables)
+    arguments.command.validate(arguments)
+    if "kernels" in arguments:
+        engine = getattr(arguments, "engine", "auto")
+        arguments.kernels = [_kernel(word, variables, engine) for word in arguments.kernels]
+    if getattr(arguments, "problem", None) is not None:
+        held = variables.get(arguments.problem)
+        if isinstance(held, Problem | str):
+            arguments.problem = held
+        # It raises for a problem that does not exist.
+        members(arguments.problem)
+    _require_files(arguments)
+    return arguments
+
+
+def problem_names() -> list[str]:
+    """Return the names of all sets of problems, and of all problems."""
+    names = [*PROBLEM_SETS]
+    for set_name in PROBLEM_SETS:
+        names += [problem.name for problem in problems(set_name)]
+    return names
+
+
+def _refuse_problems(words: Sequence[str], variables: Mapping[str, Any]) -> None:
+    """Raise ProblemError if a problem, or a part of one, stands among the kernels."""
+    for index, word in enumerate(words):
+        if _names_kernel(word, variables):
+            continue
+        if _is_problem(word, variables):
+            parts = itertools.takewhile(_is_part, words[index + 1 :])
+            problem = " ".join([word, *parts])
+            if len(problem) > _LONGEST // 2:
+                raise ProblemError(f"{problem[:40]}… is a problem: write --problem before it")
+            raise ProblemError(f"{problem} is a problem: write --problem {shlex.quote(problem)}")
+        if _is_part(word):
+            raise ProblemError(
+                f"{word} is part of a problem, not a kernel: put all of the problem in quotes, "
+                f'as in --problem "wide bias relu" or --problem {SPEC}'
+            )
+
+
+def _no_tunables(arguments: Namespace) -> list[str]:
+    """Return the words that stand among the tunables of a sweep and are not NAME=VALUES."""
+    return [word for word in getattr(arguments, "tunables", ()) if word.count("=") != 1]
+
+
+def _names_kernel(word: str, variables: Mapping[str, Any]) -> bool:
+    """Whether a kernel is called exactly so: then no problem is meant."""
+    if variables and isinstance(variables.get(word), _runnable_class()):
+        return True
+    return any(path.stem == word for path in catalog.catalog()) or Path(word).is_file()
+
+
+def _is_problem(word: str, variables: Mapping[str, Any]) -> bool:
+    """Whether a word is a problem's name, its dimensions, or a variable that holds either."""
+    held = variables.get(word)
+    if isinstance(held, Problem):
+        return True
+    text = held if isinstance(held, str) else word
+    if text.partition(" ")[0] in problem_names():
+        return True
+    return "@" not in text and "/" not in text and bool(_FIRST_DIMENSION.match(text))
+
+
+def _is_part(word: str) -> bool:
+    """Whether a word is one of the dimensions of a problem, or what may end its name."""
+    return word in EPILOGUE or bool(_DIMENSION.fullmatch(word))
+
+
+def _kernel(word: str, variables: Mapping[str, Any], engine: str) -> Any:
+    """Return the runnable that a variable holds, else the word, which names a kernel or a baseline."""
+    name, _, tunables = word.partition("@")
+    if variables:
+        kernel = _held(name, tunables, variables, engine)
+        if kernel is not None:
+            return kernel
+    if _LIKE_DIMENSIONS.match(word) and not Path(word).exists():
+        raise ProblemError(
+            f"{word} is no kernel: set a tunable with KERNEL@{word}, and give a problem, by name or "
+            f"dimensions, with --problem {SPEC}"
+        )
+    if ":" in name:
+        return choice(name, "baseline", BASELINES)
+    _find(name, variables)
+    return word
+
+
+def _held(name: str, tunables: str, variables: Mapping[str, Any], engine: str) -> Any:
+    """Return the kernel, baseline or callable that a variable holds, or None."""
+    value = variables.get(name)
+    if isinstance(value, _kernel_class()):
+        kernel = value.tuned(tunables) if tunables else value
+        return kernel if engine in ("auto", kernel.engine) else kernel.on(engine)
+    if not tunables and (isinstance(value, _runnable_class()) or callable(value)):
+        return value
+    return None
+
+
+def _find(name: str, variables: Mapping[str, Any]) -> None:
+    """Raise CatalogError unless the catalog has a kernel; the message says what is near its name."""
+    try:
+        catalog.find(name)
+    except CatalogError:
+        if "/" in name or name.endswith(".cu") or hint(name, catalog.names()):
+            raise
+        kernels = [*_held_kernels(variables), *catalog.names(), *BASELINES]
+        near = hint(name, kernels) or hint(name, [*problem_names(), *EPILOGUE])
+        near = near or hint(name, kernels, catalog.SHOWN)
+        raise CatalogError(f"no kernel is named {name!r}{near}") from None
+
+
+def _held_kernels(variables: Mapping[str, Any]) -> list[str]:
+    """Return the names of variables that hold kernels."""
+    if not variables:
+        return []
+    kind = _kernel_class()
+    return [
+        key
+        for key, value in variables.items()
+        if isinstance(value, kind) and not key.startswith("_")
+    ]
+
+
+@functools.cache
+def _kernel_class() -> type:
+    from ..core.kernel.kernel import Kernel
+
+    return Kernel
+
+
+@functools.cache
+def _runnable_class() -> type:
+    from ..core.kernel.runnable import Runnable
+
+    return Runnable
+
+
+def _require_files(arguments: Namespace) -> None:
+    """Raise ProblemError for a file that cannot be written: before the work, not after it."""
+    if getattr(arguments, "plot", None):
+        writable(arguments.plot, "--plot", ENDINGS)
+    save = getattr(arguments, "save", None)
+    if save:
+        writable(save, "--save", (".json",))
+    if save == "" and not toolchain.lasting():
+        raise ProblemError(f"--save: receipts go when Python ends: {toolchain.MOVE}")

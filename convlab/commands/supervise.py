@@ -1,0 +1,112 @@
+"""A command is two processes: one works, the other waits for it, and for Ctrl-C.
+
+Python runs no signal handler while its main thread is in C code, as it is for seconds while torch's
+libraries are loaded; and KeyboardInterrupt, raised between any two instructions, leaves half done
+what was under way. So the process that the shell started forks, and does nothing of the work. On
+Ctrl-C it kills the fork and all that runs below it, removes their temporary files, prints one line
+and exits with status 130. Else it ends as the fork did.
+
+The fork ignores SIGINT, and so do the programs it starts: a terminal sends it to all of them.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+INTERRUPTED = 130
+_SECONDS = 1.5  # that killed processes have to be gone: a GPU's driver may hold one back
+
+
+def supervise() -> None:
+    """Return in a fork of this process, which is to do the work; this process ends with it."""
+    # nohup's SIGHUP stays ignored; SIGINT ends a command in the background as well
+    ends = {signal.SIGINT}
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) != signal.SIG_IGN:
+            ends.add(each)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    awaited = {signal.SIGCHLD, *ends}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    parent = os.getpid()
+    process = os.fork()
+    if process == 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
+        _die_with(parent)
+        return
+    _adopt()
+    while True:
+        came = signal.sigwait(awaited)
+        if came != signal.SIGCHLD:
+            _interrupted(came)
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            _end_as(os.waitstatus_to_exitcode(status))
+
+
+def _interrupted(came: int) -> None:
+    """End all that the command does, say so, and end."""
+    _kill_all()
+    _remove_temporary()
+    if came != signal.SIGINT:
+        _die(came)
+    with contextlib.suppress(OSError):
+        start = "\r\x1b[K" if os.isatty(2) else ""  # a progress bar's line is cleared
+        os.write(2, f"{start}convlab: interrupted\n".encode())
+    os._exit(INTERRUPTED)
+
+
+def _end_as(code: int) -> None:
+    """End as the fork did; where it crashed, leave nothing of it."""
+    _kill_all()
+    if code >= 0:
+        os._exit(code)
+    _remove_temporary()
+    _die(-code)
+
+
+def _die(number: int) -> None:
+    with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _kill_all() -> None:
+    """Kill all children, and those that become this process's children then."""
+    until = time.monotonic() + _SECONDS
+    with contextlib.suppress(ChildProcessError):  # raised when there is none any more
+        while time.monotonic() < until:
+            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.002)
+
+
+def _remove_temporary() -> None:
+    from ..core.machine import toolchain
+
+    for folder in toolchain.temporaries():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _adopt() -> None:
+    """Have what a descendant leaves behind become this process's child."""
+    from ..core.machine.child_process import adopt
+
+    adopt()
+
+
+def _die_with(parent: int) -> None:
+    """Have this process killed when its parent ends."""
+    from ..core.machine.child_process import die_with_parent
+
+    die_with_parent()
+    if os.getppid() != parent:
+        sys.exit(INTERRUPTED)

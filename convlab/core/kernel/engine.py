@@ -1,0 +1,39 @@
+"""Find an engine by name: "cuda", or one that a room provides, such as the simulator's "sim"."""
+
+import torch
+
+from .. import arguments, rooms
+from ..defaults import ENGINES
+from ..errors import BuildError
+from ..machine import toolchain
+from .cuda import CUDA
+from .runnable import Engine
+
+NO_GPU = (
+    'engine="cuda" needs an NVIDIA GPU and a CUDA build of torch, and torch sees none; '
+    'engine="sim" runs the same file on the CPU (`python -m convlab doctor` says more)'
+)
+NO_ENGINE = (
+    "nothing here can run a kernel: torch sees no NVIDIA GPU or there is no nvcc, and the simulator "
+    "(convlab/sim) was removed; `python -m convlab doctor` says what is missing"
+)
+
+
+def engine_name(name: str) -> str:
+    """Return the engine that is meant: "auto" is "cuda" with a GPU and nvcc, else a room's."""
+    arguments.choice(name, "engine", ENGINES)
+    if name == "auto":
+        if torch.cuda.is_available() and toolchain.cuda():
+            return "cuda"
+        others = rooms.names("engine")
+        if not others:
+            raise BuildError(NO_ENGINE)
+        return others[0]
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BuildError(NO_GPU)
+    return name
+
+
+def engine_named(name: str) -> Engine:
+    """Return the engine of a name that `engine_name` returned."""
+    return CUDA if name == CUDA.name else rooms.provided("engine", name)

@@ -1,0 +1,45 @@
+"""The worker process as the core asks for it: the seam `Runner`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..core.builds.cache import Build
+from ..core.kernel.runnable import Runnable
+from ..core.problem.problem import Problem
+from . import rehearsal, worker
+
+
+class WorkerRunner:
+    """Calls functions in the worker process of the current GPU."""
+
+    name = "worker process"
+
+    def accepts(self, *values: object) -> bool:
+        """Return whether these values can be sent there: they pickle, and not from __main__."""
+        return worker.can_cross(*values)
+
+    def call(
+        self, function: Callable[..., Any], /, *args: Any, time_limit: float | None, **kwargs: Any
+    ) -> Any:
+        """Return ``function(*args, **kwargs)``, computed there; see `worker.call`."""
+        return worker.call(function, *args, time_limit=time_limit, **kwargs)
+
+    def restart(self) -> None:
+        """End the worker processes; the next call starts a fresh one."""
+        worker.stop()
+
+    def rehearse(self, kernel: Runnable, problem: Problem | None, *tensors: Tensor | None) -> None:
+        """Run a kernel there first, on other data; without a problem, load its library there."""
+        if problem is None:
+            rehearsal.rehearse_load(kernel)
+        else:
+            rehearsal.rehearse_run(kernel, problem, *tensors)
+
+    def mark_good(self, build: Build) -> None:
+        """Note that a build passed the whole default check: it needs no rehearsal."""
+        rehearsal.mark_good(build)
+
+
+RUNNER = WorkerRunner()
