@@ -7,7 +7,8 @@ from ..core.errors import CatalogError
 from ..core.kernel import catalog
 from ..core.kernel.kernel import load, tunables
 from ..core.problem.named import PROBLEM_SETS, problems
-from ..core.show.result import plain, wrapped
+from ..core.show.result import plain
+from ..core.show.table import wrapped
 from .text_result import TextResult
 
 

@@ -42,7 +42,7 @@ from ..core.errors import ProblemError
 from ..core.kernel.call import problem_of_call
 from ..core.kernel.catalog import find
 from ..core.problem.problem import Problem
-from ..core.show.result import Table
+from ..core.show.table import Table
 from .choice import ALWAYS, AUTOS
 from .op import convolve, key_of, loaded, name_of
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.machine.device import Ceilings, Gpu
 from ..core.problem.format import FLOAT32, Format
 from ..core.problem.problem import Problem
-from ..core.show.result import short
+from ..core.show.table import short
 from ..sim.trace import Trace
 from .dram import Traffic, traffic
 from .flow import Call, asked, executions
