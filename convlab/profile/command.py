@@ -28,6 +28,6 @@ class Inspect(CommandForEachKernel):
         parser.add_argument("--listing", action="store_true", help="show the source, line by line")
 
     def run_kernel(self, kernel: Any, word: Any, arguments: Namespace) -> Any:
-        from .gather import inspect
+        from .inspect_kernel import inspect
 
         return inspect(kernel, arguments.problem, gpu=arguments.gpu, engine=arguments.engine)

@@ -13,35 +13,61 @@ from ..core.problem.problem import Problem
 from ..core.show.plot import Chart, styled
 from ..core.show.result import Result, Several
 from ..core.show.table import Table, short
-from . import figures
-from .listing import Listing
-from .model import Prediction
+from . import roofline
+from .annotated_source import Listing
+from .time_model import Prediction
 
 _COSTS = ["issued", "sectors", "wavefronts"]
-_LESS = "less than DRAM's least: y's end stays in the L2 after a launch, or some of x is never read"
-_MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # instructions that products are made by, the widest first
+_COST_OF_SPACE = {"global": "sectors", "shared": "wavefronts"}
+# Instructions that compute products, the widest first.
+_MULTIPLY = ("HGMMA", "HMMA", "FFMA")
+# The least instructions per multiply-add that are shown.
+_LEAST_PER_MULTIPLY = 0.005
+_BELOW_MINIMUM = (
+    "DRAM traffic is below the theoretical minimum: the end of y stays in the L2 after a launch, "
+    "or part of x is never read"
+)
+_FUNCTION_COLUMNS = {
+    "function": "function",
+    "registers": "registers",
+    "shared": "shared B",
+    "spill_bytes": "spills B",
+    "block": "block",
+    "blocks_per_sm": "blocks/SM",
+    "occupancy": ("occupancy", "{:.0%}"),
+    "limited_by": "limited by",
+}
+_LINE_COLUMNS = {
+    "line": "line",
+    "issued": ("issued", "{:.0%}"),
+    "sectors": ("sectors", "{:.0%}"),
+    "wavefronts": ("wavefronts", "{:.0%}"),
+    "source": "source",
+}
 
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Result):
-    """What was found about one kernel on one problem.
+    """What `inspect` found about one kernel on one problem.
 
     Attributes
     ----------
-    kernel, problem, gpu : of what, on what, and the GPU that occupancy and prediction are for.
+    kernel, problem : what was inspected.
+    gpu : the GPU that occupancy and prediction are for.
     frame : one row for each quantity: quantity, unit, simulated, predicted, measured, least. NaN
         where it is not known.
     static : one row for each ``__global__`` function: function, registers, static_shared,
         dynamic_shared, spill_bytes, stack, block, blocks_per_sm, occupancy, limited_by.
     sass : rows of function, where, kind, count, per_ffma. Instructions in the code ("all", "hot
-        loop"), and those that warps execute on this problem ("executed", the model's count).
+        loop"), and those that warps execute on this problem ("executed", by the model).
     lines : what the simulator counted by source line, as rows; see `Listing.rows`.
     measured : on a GPU: ms, ncu's totals as "counters", and "functions", a frame. Else None.
-    predicted : a `model.Prediction`, or None.
-    findings : what the simulator found wrong.
+    predicted : a `Prediction`, or None.
+    findings : what the simulator reports: errors and warnings.
     notes : lines: what is missing and what to do about it; what was assumed.
-    source, ceilings, file : the kernel's lines; what the roofline is drawn from; the name of the
-        kernel's own file: functions may be a header's.
+    source : the kernel's lines.
+    ceilings : the bandwidth and rates that the roofline is drawn from.
+    file : the name of the kernel's own file; a function may be defined in a header instead.
     """
 
     kernel: str
@@ -61,46 +87,50 @@ class Inspection(Result):
 
     @property
     def peaks(self) -> tuple[float, dict[str, float]]:
-        """Bytes a second, and flops a second of each unit."""
-        best = self.ceilings
-        units = {"fp32": best.fp32_flops}
-        if best.tf32_flops > best.fp32_flops:  # it has tensor cores
-            units["TF32"] = best.tf32_flops
-        return best.copy_bytes_per_s, units
+        """Bytes per second, and flops per second of each unit."""
+        rates = {"fp32": self.ceilings.fp32_flops}
+        # A GPU without tensor cores has no higher rate for TF32.
+        if self.ceilings.tf32_flops > self.ceilings.fp32_flops:
+            rates["TF32"] = self.ceilings.tf32_flops
+        return self.ceilings.copy_bytes_per_s, rates
 
     @property
     def ok(self) -> bool:
         """Whether it ran, on the simulator or on a GPU."""
         return bool(self.frame[["simulated", "measured"]].notna().any(axis=None))
 
-    ms = property(lambda self: (self.measured or {}).get("ms"))
+    @property
+    def ms(self) -> float | None:
+        """The measured time in milliseconds; None without a GPU."""
+        return self.measured.get("ms") if self.measured else None
 
     @property
     def dram_bytes(self) -> tuple[float, str] | None:
         """The bytes through DRAM, and whether they are "measured" or "predicted"."""
-        moved = (self.measured or {}).get("counters", {}).get("dram_bytes")
-        if moved:
-            return moved, "measured"
-        told = self.predicted.dram.bytes if self.predicted else None
-        return (told, "predicted") if told else None
+        counters = (self.measured or {}).get("counters", {})
+        if counters.get("dram_bytes"):
+            return counters["dram_bytes"], "measured"
+        if self.predicted and self.predicted.dram.bytes:
+            return self.predicted.dram.bytes, "predicted"
+        return None
 
     @property
     def sentence(self) -> str:
-        """What limits the kernel."""
+        """What limits the kernel, and on which problem and GPU."""
         return f"{self.kernel} on {self.problem.label}, {self.gpu.name}: {self.verdict}"
 
     @property
     def verdict(self) -> str:
-        """What limits the kernel, in a sentence: the model's word; without one, what is missing."""
+        """What limits the kernel, in a sentence: the model's verdict, or that there is none."""
         model = self.predicted
         if model is None:
             return "no verdict: see the notes"
-        seen = f", measured: {short(self.ms)} ms" if self.ms else ""
-        return f"the model's verdict: {model.verdict}; it predicts {short(model.ms)} ms{seen}"
+        measured = f", measured: {short(self.ms)} ms" if self.ms else ""
+        return f"the model's verdict: {model.verdict}; it predicts {short(model.ms)} ms{measured}"
 
     @property
     def row(self) -> dict[str, Any]:
-        """It in the table of a set."""
+        """Its row in the table of several inspections."""
         model = self.predicted
         return {
             "problem": self.problem.label,
@@ -115,40 +145,52 @@ class Inspection(Result):
 
     def listing(self) -> Listing:
         """Return the source, line by line, with what each line cost."""
-        found: dict[int, list[str]] = {}
+        findings: dict[int, list[str]] = {}
         for finding in self.findings:
-            found.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
+            findings.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
         rows = [row for row in self.lines.to_dict("records") if row["file"] == self.file]
-        return Listing(self.kernel, self.source, rows, found, self.issued)
+        return Listing(self.kernel, self.source, rows, findings, self.issued)
+
+    @property
+    def _issued_by_place(self) -> dict[tuple[str, int], float]:
+        return self.predicted.issued if self.predicted else {}
 
     @property
     def issued(self) -> dict[int, float]:
         """The share of all instructions that warps issue, by line of the kernel's own file."""
-        issued = self.predicted.issued if self.predicted else {}
-        return {line: share for (file, line), share in issued.items() if file == self.file}
+        shares = {}
+        for (file, line), share in self._issued_by_place.items():
+            if file == self.file:
+                shares[line] = share
+        return shares
 
     def costly(self, most: int = 5) -> pd.DataFrame:
-        """Return the source lines that cost most: of instructions issued, sectors, wavefronts."""
-        issued = self.predicted.issued if self.predicted else {}
-        rows = [(*place, "issued", share) for place, share in issued.items()]
-        rows += [
-            (row["file"], row["line"], _COSTS[1 + (row["space"] == "shared")], row["share"])
-            for row in self.lines.to_dict("records")
-        ]
+        """Return the source lines that cost most.
+
+        Rows of line, issued (the share of all instructions), sectors (of global memory),
+        wavefronts (of shared memory) and source.
+        """
+        rows = [(*place, "issued", share) for place, share in self._issued_by_place.items()]
+        for row in self.lines.to_dict("records"):
+            rows.append((row["file"], row["line"], _COST_OF_SPACE[row["space"]], row["share"]))
         long = pd.DataFrame(rows, columns=["file", "number", "cost", "share"])
-        frame = long.pivot_table("share", ["file", "number"], "cost", "sum", fill_value=0.0)
-        frame = frame.reindex(columns=_COSTS, fill_value=0.0)
-        dearest = frame.max(axis=1).sort_values(ascending=False, kind="stable").index[:most]
-        told = [self._told(*place) for place in dearest]
-        frame = frame.loc[dearest].assign(source=[text for _, text in told])
-        frame.insert(0, "line", [line for line, _ in told])
+        wide = long.pivot_table("share", ["file", "number"], "cost", "sum", fill_value=0.0)
+        wide = wide.reindex(columns=_COSTS, fill_value=0.0)
+        costliest = wide.max(axis=1).sort_values(ascending=False, kind="stable").index[:most]
+        texts = [self._text(file, line) for file, line in costliest]
+        frame = wide.loc[costliest].assign(source=texts)
+        frame.insert(0, "line", [self._place(file, line) for file, line in costliest])
         return frame.reset_index(drop=True)
 
-    def _told(self, file: str, line: int) -> tuple[str, str]:
-        """A line's number, with the file if it is another, and its text."""
-        if file != self.file:
-            return f"{file}:{line}", ""
-        return f"{line}", self.source[line - 1].strip() if 0 < line <= len(self.source) else ""
+    def _place(self, file: str, line: int) -> str:
+        """Return a line's number, with its file if it is not the kernel's own."""
+        return f"{line}" if file == self.file else f"{file}:{line}"
+
+    def _text(self, file: str, line: int) -> str:
+        """Return a line's text if it is of the kernel's own file."""
+        if file != self.file or not 0 < line <= len(self.source):
+            return ""
+        return self.source[line - 1].strip()
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -156,47 +198,49 @@ class Inspection(Result):
         numbers = ["simulated", "predicted", "measured"]
         known = self.frame.dropna(subset=numbers, how="all").dropna(axis=1, how="all")
         static = self.static.copy()
-        costly = self.costly()
         static["shared"] = static["static_shared"] + static["dynamic_shared"].fillna(0)
+        costly = self.costly()
         costly[_COSTS] = costly[_COSTS].replace(0.0, math.nan)
-        functions = {
-            "function": "function",
-            "registers": "registers",
-            "shared": "shared B",
-            "spill_bytes": "spills B",
-            "block": "block",
-            "blocks_per_sm": "blocks/SM",
-            "occupancy": ("occupancy", "{:.0%}"),
-            "limited_by": "limited by",
-        }
-        lines = {"line": "line", **{name: (name, "{:.0%}") for name in _COSTS}, "source": "source"}
         title = (
-            "what lines cost: instructions issued, sectors of global memory, wavefronts of shared"
+            "share of each line: instructions issued, sectors of global memory, wavefronts of "
+            "shared memory"
         )
         return (
             Table(known, left=("unit",)),
-            Table(static, functions, left=("limited by",)),
-            Table(costly, lines, left=("source",), title=title),
+            Table(static, _FUNCTION_COLUMNS, left=("limited by",)),
+            Table(costly, _LINE_COLUMNS, left=("source",), title=title),
         )
 
     @property
     def details(self) -> Sequence[str]:
-        """Why memory moves less than the least; what warps execute; what was predicted and found."""
+        """Why traffic is below the minimum; what warps execute; the prediction; the findings."""
+        lines = []
         moved = self.frame.set_index("quantity").loc["DRAM traffic"]
-        lines = [_LESS] * any(moved[["predicted", "measured"]] < moved["least"])
-        looped = {p.name: p.looped for p in self.predicted.parts} if self.predicted else {}
+        if any(moved[["predicted", "measured"]] < moved["least"]):
+            lines.append(_BELOW_MINIMUM)
+        lines += self._instruction_mixes()
+        if self.predicted:
+            lines += [f"predicted: {part}" for part in self.predicted.parts]
+        for finding in self.findings:
+            lines.append(f"line {finding.line}: {finding.kind}: {finding.text}")
+        return lines
+
+    def _instruction_mixes(self) -> list[str]:
+        """Return a line for each function's hot loop, and one for what its warps execute."""
+        looped = {part.name: part.looped for part in self.predicted.parts} if self.predicted else {}
+        lines = []
         for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
-            mix = rows.set_index("kind")
+            counts = rows.set_index("kind")["count"]
             if where == "hot loop":
                 share = f" ({looped[name]:.0%} of what it executes)" if name in looped else ""
-                mix = ", ".join(f"{count:,.0f} {kind}" for kind, count in mix["count"].items())
+                mix = ", ".join(f"{count:,.0f} {kind}" for kind, count in counts.items())
                 lines.append(f"the loop of {name} with the most multiply-adds{share}: {mix}")
-            elif where == "executed" and (of := [k for k in _MULTIPLY if k in mix.index]):
-                each = mix["count"].drop(of[0]) / mix["count"][of[0]]
-                mix = ", ".join(f"{per:.2g} {kind}" for kind, per in each[each >= 0.005].items())
-                lines.append(f"{name} executes with each {of[0]}: {mix}")
-        lines += [f"predicted: {part}" for part in self.predicted.parts] if self.predicted else []
-        lines += [f"line {f.line}: {f.kind}: {f.text}" for f in self.findings]
+            multiply = next((kind for kind in _MULTIPLY if kind in counts.index), None)
+            if where == "executed" and multiply:
+                per_multiply = counts.drop(multiply) / counts[multiply]
+                shown = per_multiply[per_multiply >= _LEAST_PER_MULTIPLY]
+                mix = ", ".join(f"{count:.2g} {kind}" for kind, count in shown.items())
+                lines.append(f"{name} executes for each {multiply}: {mix}")
         return lines
 
     @styled
@@ -205,32 +249,35 @@ class Inspection(Result):
         chart = Chart(11, 4.4)
         left, right = chart.subplots(1, 2, width_ratios=(5, 4))
         left.set_title(f"roofline, {self.gpu.name}")
-        figures.roofline(left, self._points(), *self.peaks)
-        places = self.lines[["file", "line", "kind"]].values if len(self.lines) else ()
-        told = [(*self._told(file, line), kind) for file, line, kind in places]
-        names = [f"{line} {kind}  {text}" for line, text, kind in told]
-        figures.line_costs(right, self.lines.assign(name=names))
+        roofline.draw_roofline(left, self._points(), *self.peaks)
+        names = []
+        for row in self.lines.to_dict("records"):
+            file = row["file"]
+            line = row["line"]
+            names.append(f"{self._place(file, line)} {row['kind']}  {self._text(file, line)}")
+        roofline.draw_line_costs(right, self.lines.assign(name=names))
         notes = [self.predicted.dram.note] if self.predicted else []
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
-    def _points(self) -> list[figures.Point]:
-        """The problem's own intensity, the model's point, and the measured one."""
+    def _points(self) -> list[roofline.Point]:
+        """Return the problem's own intensity, the model's point, and the measured one."""
         flops = self.problem.flops
         least = 1e6 * self._least("DRAM traffic")
-        points = [figures.Point("each byte once", flops / max(least, 1), 0, "floor")]
+        points = [roofline.Point("each byte once", flops / max(least, 1), 0, "floor")]
         model = self.predicted
-        if model and (moved := model.dram.bytes):
+        if model and model.dram.bytes:
             rate = flops / model.ms * 1e3
-            points.append(figures.Point(self.kernel, flops / moved, rate, "predicted"))
+            points.append(roofline.Point(self.kernel, flops / model.dram.bytes, rate, "predicted"))
         if self.ms and self.dram_bytes:
-            moved, kind = self.dram_bytes
-            kind = "measured" if kind == "measured" else "measured time, a model's bytes"
-            points.append(figures.Point(self.kernel, flops / moved, flops / self.ms * 1e3, kind))
+            moved, source = self.dram_bytes
+            kind = "measured" if source == "measured" else "measured time, predicted bytes"
+            rate = flops / self.ms * 1e3
+            points.append(roofline.Point(self.kernel, flops / moved, rate, kind))
         return points
 
     @property
     def about(self) -> dict[str, Any]:
-        """What JSON has beside the quantities."""
+        """What the JSON document has besides the quantities."""
         return {
             "kernel": self.kernel,
             "problem": str(self.problem),
@@ -248,16 +295,20 @@ class Inspection(Result):
 
 @dataclass(frozen=True, repr=False)
 class Inspections(Several):
-    """What was found about one kernel on several problems: a row for each, and each by itself.
+    """What `inspect` found about one kernel on several problems.
 
     Attributes
     ----------
-    results : an `Inspection` for each problem that the kernel can do; also by index, in a loop.
-    refused : lines: the other problems, and why.
+    results : an `Inspection` for each supported problem; also by index, and in a loop.
+    unsupported : a line for each of the other problems: why.
     """
 
-    refused: tuple[str, ...] = ()
-    kernel = property(lambda self: self.results[0].kernel)
+    unsupported: tuple[str, ...] = ()
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.results[0].kernel
 
     @property
     def sentence(self) -> str:
@@ -269,7 +320,14 @@ class Inspections(Several):
 
     @property
     def notes(self) -> Sequence[str]:
-        """The notes that all share, once; those of some, with the problem; and what was refused."""
-        shared = [note for note in self.results[0].notes if all(note in r.notes for r in self)]
-        own = [f"{r.problem.label}: {note}" for r in self for note in r.notes if note not in shared]
-        return (*shared, *own, *self.refused)
+        """The notes that all share, once; those of some, with the problem; unsupported problems."""
+        shared = []
+        for note in self.results[0].notes:
+            if all(note in result.notes for result in self):
+                shared.append(note)
+        own = []
+        for result in self:
+            for note in result.notes:
+                if note not in shared:
+                    own.append(f"{result.problem.label}: {note}")
+        return (*shared, *own, *self.unsupported)

@@ -1,9 +1,9 @@
-"""The hardware's own counters, through NVIDIA Nsight Compute (ncu), in a process of their own.
+"""Read the hardware's own counters with NVIDIA Nsight Compute (ncu), in a process of their own.
 
-``python -m convlab.profile.ncu FILE`` prepares launches of the pickled kernels and runs each once
-between ``cudaProfilerStart`` and ``Stop``; `profile` runs that under ncu and reads its CSV. ncu
-flushes the caches before each pass and leaves the clock alone. Metric names: "Nsight Compute CLI",
-``ncu --query-metrics``.
+``python -m convlab.profile.ncu FILE`` prepares launches of the pickled kernels, and runs each once
+between ``cudaProfilerStart`` and ``cudaProfilerStop``. `profile_each` runs that process under ncu
+and reads its CSV. ncu flushes the caches before each pass and leaves the clock alone. The metrics'
+names are those of "Nsight Compute CLI", ``ncu --query-metrics``.
 """
 
 import io
@@ -26,9 +26,12 @@ from ..core.machine import child, interrupt, toolchain
 from ..core.problem.problem import Problem
 from .sass import demangled
 
-TIME_LIMIT = 300.0  # seconds for all passes
-_MARK = "spin_kernel"  # torch's, which stands behind each of several calls
-# Short name: what ncu calls it.
+# Seconds for all passes, and the share of it after which no further call begins.
+TIME_LIMIT = 300.0
+_SHARE_OF_CALLS = 2 / 3
+# The kernel that marks the end of each call: torch.cuda._sleep launches it.
+_MARK = "spin_kernel"
+# The short name of each metric, and ncu's name.
 METRICS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -46,10 +49,16 @@ METRICS: dict[str, str] = {
     "l2_bytes": "lts__t_bytes.sum",
     "nanoseconds": "gpu__time_duration.sum",
 }
+_OPTIONS = (
+    *("--csv", "--page", "raw", "--print-units", "base"),
+    *("--clock-control", "none"),
+    *("--profile-from-start", "off"),
+    *("--target-processes", "application-only"),
+)
 _FORBIDDEN = (
-    "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or let the machine's "
-    "owner load the driver with NVreg_RestrictProfilingToAdminUsers=0; in a container, start it "
-    "with --cap-add=SYS_ADMIN; most rented machines allow neither"
+    "ncu is not allowed to read this GPU's counters (ERR_NVGPUCTRPERM). Run as root, or ask the "
+    "machine's owner to load the driver with NVreg_RestrictProfilingToAdminUsers=0. Start a "
+    "container with --cap-add=SYS_ADMIN. Most rented machines allow neither"
 )
 
 
@@ -58,67 +67,69 @@ def profile_each(
     metrics: Mapping[str, str] = METRICS,
     time_limit: float = TIME_LIMIT,
 ) -> list[pd.DataFrame]:
-    """Count several calls in one process: few metrics take one pass. See `read_csv`.
+    """Count several calls in one process; few metrics take one pass.
 
-    Of what failed nothing is there, nor of what had not begun after two thirds of the time. DRAM's
-    counters, and the L2's, are of all that runs on the GPU meanwhile.
+    The counters of DRAM and of the L2 include whatever else runs on the GPU meanwhile.
 
-    Raises LaunchError, a line that says what to do.
+    Parameters
+    ----------
+    calls : kernels of the engine "cuda", and the problem of each.
+    metrics : by short name, ncu's name.
+    time_limit : seconds for all passes. A call that has not begun after two thirds of it is not
+        counted.
+
+    Returns
+    -------
+    A frame for each call, as `read_csv` has it; empty for a call that failed or was not reached.
+
+    Raises
+    ------
+    LaunchError
+        There is no ncu, it is not allowed to count, or it did not finish in time.
     """
     ncu = toolchain.find("ncu")
     if ncu is None:
         raise LaunchError(
-            "no ncu here (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
+            "no ncu found (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
         )
-    torch.cuda.empty_cache()  # the other process needs the memory, too
+    # The other process needs the memory, too.
+    torch.cuda.empty_cache()
     prefix = f"convlab-{interrupt.MARK}-ncu-"
     with interrupt.held(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
-        asked = Path(folder) / "asked"
-        asked.write_bytes(pickle.dumps((list(calls), time_limit * 2 / 3)))
-        command = [
-            str(ncu),
-            "--csv",
-            "--page",
-            "raw",
-            "--print-units",
-            "base",
-            "--clock-control",
-            "none",
-            "--profile-from-start",
-            "off",
-            "--target-processes",
-            "application-only",
-            "--metrics",
-            ",".join(metrics.values()),
-            sys.executable,
-            "-m",
-            "convlab.profile.ncu",
-            str(asked),
-        ]
+        request = Path(folder) / "request"
+        request.write_bytes(pickle.dumps((list(calls), time_limit * _SHARE_OF_CALLS)))
+        profiled = [sys.executable, "-m", "convlab.profile.ncu", str(request)]
+        command = [str(ncu), *_OPTIONS, "--metrics", ",".join(metrics.values()), *profiled]
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path, "TMPDIR": folder}
         try:
-            done = child.run(command, time_limit, environment)
+            process = child.run(command, time_limit, environment)
         except subprocess.TimeoutExpired:
             raise LaunchError(
                 f"ncu did not finish within {time_limit:g} s; give a smaller problem"
             ) from None
-    counters = read_csv(done.stdout, metrics)
-    refused = refusal(done.stdout + done.stderr)
-    if counters.empty or refused:
-        last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
-        raise LaunchError(refused or f"ncu counted nothing: {(last or ['no output'])[0].strip()}")
+    counters = read_csv(process.stdout, metrics)
+    why = refusal(process.stdout + process.stderr)
+    if why:
+        raise LaunchError(why)
+    if counters.empty:
+        output = (process.stderr + process.stdout).splitlines()
+        last = next((line.strip() for line in reversed(output) if line.strip()), "no output")
+        raise LaunchError(f"ncu counted nothing: {last}")
     return split(counters, len(calls))
 
 
 def split(counters: pd.DataFrame, calls: int) -> list[pd.DataFrame]:
-    """Divide the launches of several calls, of which each ends with a mark, among them."""
-    marks = counters["function"].str.contains(_MARK)
+    """Divide the launches of several calls among them; each complete call ends with a mark."""
+    is_mark = counters["function"].str.contains(_MARK)
     if calls == 1:
-        return [counters[~marks].reset_index(drop=True)]
-    call = marks.shift(fill_value=False).cumsum().where(marks[::-1].cumsum() > 0)  # all of it
-    return [counters[(call == i) & ~marks].reset_index(drop=True) for i in range(calls)]
+        return [counters[~is_mark].reset_index(drop=True)]
+    call = is_mark.shift(fill_value=False).cumsum()
+    # Behind the last mark is a call that did not end.
+    is_complete = is_mark[::-1].cumsum() > 0
+    call = call.where(is_complete)
+    return [counters[(call == i) & ~is_mark].reset_index(drop=True) for i in range(calls)]
 
 
 def refusal(output: str) -> str | None:
@@ -126,71 +137,81 @@ def refusal(output: str) -> str | None:
     errors = [line for line in output.splitlines() if line.startswith("==ERROR==")]
     if any("ERR_NVGPUCTRPERM" in line for line in errors):
         return _FORBIDDEN
-    return f"ncu failed: {errors[0].removeprefix('==ERROR==').strip()}" if errors else None
+    if not errors:
+        return None
+    return f"ncu failed: {errors[0].removeprefix('==ERROR==').strip()}"
 
 
 def read_csv(output: str, metrics: Mapping[str, str] = METRICS) -> pd.DataFrame:
-    """Read what ``ncu --csv --page raw --print-units base`` printed; empty if there is no table.
+    """Read what ``ncu --csv --page raw --print-units base`` printed.
 
-    The table is a header, perhaps a row of units, and a row for each launch; other lines may stand
-    around it. Returned are function, grid, block and each metric by its short name, NaN for "n/a".
+    Its table has a header, perhaps a row of units, and a row for each launch; other lines may come
+    before and after it.
+
+    Returns
+    -------
+    A frame of function, grid, block and each metric by its short name, NaN for "n/a"; empty if
+    there is no table.
     """
     text = "\n".join(line for line in output.splitlines() if line.startswith('"'))
     if not text.startswith('"ID"'):
         return pd.DataFrame()
     table = pd.read_csv(io.StringIO(text), dtype=str)
+    # The row of units has no number.
     table = table[table["ID"].notna()].reset_index(drop=True)
-    return pd.DataFrame(
-        {
-            "function": table["Kernel Name"].map(demangled),
-            "grid": table["Grid Size"],
-            "block": table["Block Size"],
-        }
-        | {
-            name: pd.to_numeric(table[metric].str.replace(",", ""), errors="coerce")
-            for name, metric in metrics.items()
-            if metric in table
-        }
-    )
+    columns = {
+        "function": table["Kernel Name"].map(demangled),
+        "grid": table["Grid Size"],
+        "block": table["Block Size"],
+    }
+    for name, metric in metrics.items():
+        if metric in table:
+            numbers = table[metric].str.replace(",", "")
+            columns[name] = pd.to_numeric(numbers, errors="coerce")
+    return pd.DataFrame(columns)
 
 
 def totals(frame: pd.DataFrame) -> dict[str, float]:
-    """Add up a call's launches, under the names of the simulator's counters where it has them."""
-    found = {name: float(frame[name].sum()) for name in METRICS if name in frame}
-    for side in ("requests", "wavefronts"):
-        pair = [found.get(f"shared_{kind}_{side}") for kind in ("load", "store")]
-        if None not in pair:
-            found[f"shared_{side}"] = sum(pair)
-    if "ffma" in found:
-        found["flops"] = 2 * found["ffma"] + found.get("fadd", 0) + found.get("fmul", 0)
-    if "dram_read_bytes" in found:
-        found["dram_bytes"] = found["dram_read_bytes"] + found.get("dram_write_bytes", 0)
-    return found
+    """Return the sums over a call's launches, by the names of the simulator's counters."""
+    sums = {name: float(frame[name].sum()) for name in METRICS if name in frame}
+    for unit in ("requests", "wavefronts"):
+        load = f"shared_load_{unit}"
+        store = f"shared_store_{unit}"
+        if load in sums and store in sums:
+            sums[f"shared_{unit}"] = sums[load] + sums[store]
+    if "ffma" in sums:
+        sums["flops"] = 2 * sums["ffma"] + sums.get("fadd", 0) + sums.get("fmul", 0)
+    if "dram_read_bytes" in sums:
+        sums["dram_bytes"] = sums["dram_read_bytes"] + sums.get("dram_write_bytes", 0)
+    return sums
 
 
-def main(asked: str) -> None:
-    """Run launches between the profiler's start and stop: what ncu is put around."""
-    calls, seconds = pickle.loads(Path(asked).read_bytes())
+def main(request: str) -> None:
+    """Launch the pickled kernels between the profiler's start and stop: the process under ncu."""
+    calls, seconds = pickle.loads(Path(request).read_bytes())
     end = time.monotonic() + seconds
     for kernel, problem in calls:
         if time.monotonic() > end:
             break
         try:
-            _call(kernel, problem)
+            _launch(kernel, problem)
         except ConvlabError as error:
             print(f"{kernel.name} on {problem.label}: {error}", file=sys.stderr)
+        # The mark behind the call.
         torch.cuda.profiler.start()
-        torch.cuda._sleep(1)  # the mark
+        torch.cuda._sleep(1)
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
         torch.cuda.empty_cache()
 
 
-def _call(kernel: Kernel, problem: Problem) -> None:
+def _launch(kernel: Kernel, problem: Problem) -> None:
+    """Launch a kernel twice, and have the second launch counted."""
     launch = kernel.prepare(problem, *inputs(problem, 0, "cuda", format=kernel.format))
     if launch.workspace is not None:
         launch.workspace.zero_()
-    launch()  # a library makes its handle in the first call; it is not counted
+    # A library creates its handle in the first call.
+    launch()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
     launch()

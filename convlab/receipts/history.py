@@ -1,5 +1,6 @@
 """A history: receipts of other days, edits or GPUs, compared with one another."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,7 @@ def _changes(costs: pd.DataFrame) -> Iterator[str]:
     for (kernel, problem, mode), rows in costs.groupby(["kernel", "problem", "mode"], sort=False):
         place = f"{kernel} on {problem}, {mode}" if mode else f"{kernel} on {problem}"
         records = rows.to_dict("records")
-        for old, new in zip(records, records[1:], strict=False):
+        for old, new in itertools.pairwise(records):
             # Two sides of one A/B are no change.
             if old["when"] != new["when"] or old["source"] != new["source"]:
                 yield f"{place}: {_change(old, new)}"

@@ -24,7 +24,7 @@ from convlab.core.show.table import short
 from convlab.core.timing.compare import compare
 from convlab.profile import ncu
 from tests.instruments import roles
-from tests.instruments.tables import laid, write_between
+from tests.instruments.pages import laid, write_between
 
 _SECONDS = 0.5  # measured of a kernel on a problem
 _TF32 = ("11_wgmma_tf32", "12_wgmma_vector_reads")

@@ -1,6 +1,6 @@
 """Fit the time model's constants to measured times, and show its error on what it has not seen.
 
-    python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/profile/README.md]
+    python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/profile]
 
 Beside it, the bytes through DRAM, predicted and as ncu counted them. On a GPU that does nothing else
 ``--measure`` makes both for MEASURED.json and no more, of all rungs or of ``--kernel NAME ...``
@@ -31,8 +31,8 @@ from convlab.core.machine import device
 from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
-from convlab.profile.model import OVERLAP, SUSTAINED
-from tests.instruments.tables import write_between
+from convlab.profile.time_model import OVERLAP, SUSTAINED
+from tests.instruments.pages import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 PROBLEMS = (
@@ -51,6 +51,8 @@ GRID = [
 ]
 FACTOR = 1.5  # the aim: within this factor of the measured time
 DRAM = {n: ncu.METRICS[n] for n in ("dram_read_bytes", "dram_write_bytes", "l2_bytes")}
+# The page that each table is written into, of the folder that --write names.
+PAGES = {"times": "MODEL.md", "dram": "DRAM.md"}
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
@@ -176,7 +178,7 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
         "|---|---|---|---|---|",
     ]
     for name, of, constants in (
-        ("as it stands in model.py", errors[used], named[used]),
+        ("as it stands in time_model.py", errors[used], named[used]),
         ("fitted to all of these", errors[fitted], named[fitted]),
         ("each rung by the others", held_out("rung"), "refitted"),
         ("each problem by the others", held_out("problem"), "refitted"),
@@ -253,14 +255,16 @@ def dram_table(rows: list[dict], source: str) -> str:
 
 
 def main() -> None:
-    """Measure; or print the report, and with --write put it between the markers of a file."""
+    """Measure; or print the report, and with --write put it between the markers of MODEL.md and DRAM.md."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("measured", nargs="?", type=Path, default=MEASURED)
     parser.add_argument("--measure", action="store_true", help="fill MEASURED, on a GPU")
     parser.add_argument("--seconds", type=float, default=40.0, help="for all counters (40)")
     parser.add_argument("--kernel", action="append", help="of these kernels, not of all rungs")
     parser.add_argument("--only", choices=("times", "dram"))
-    parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="that has MODEL.md and DRAM.md"
+    )
     given = parser.parse_args()
     if given.measure and given.write:
         parser.error("--write needs no GPU: once --measure has filled the file, run it without")
@@ -281,7 +285,7 @@ def main() -> None:
         text = made[name]()
         print(text)
         if given.write:
-            write_between(given.write, name, text)
+            write_between(given.write / PAGES[name], name, text)
 
 
 if __name__ == "__main__":

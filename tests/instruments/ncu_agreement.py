@@ -27,11 +27,11 @@ from convlab import load, problem
 from convlab.core.errors import ConvlabError
 from convlab.core.kernel import catalog
 from convlab.core.machine import device
-from convlab.profile import counting, flow, ncu
-from convlab.profile import gather as explain
+from convlab.profile import disassembly, ncu, sampling
+from convlab.profile.launched_functions import launched_functions
 from convlab.sim.trace import Trace
 from tests.instruments import merging
-from tests.instruments.tables import write_between
+from tests.instruments.pages import write_between
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",
@@ -64,10 +64,11 @@ def only(counters: pd.DataFrame, functions: Sequence[str]) -> pd.DataFrame:
 def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
     """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
     kernel = load(name, engine="sim")
-    trace = counting.simulate(kernel, small, seed=0)
-    called = flow.calls(explain.compiled(kernel, device.find_gpu()), trace.lines, trace.launches)
-    merges = merging.merges([call.function for call in called], trace.lines)
-    block = counting.simulate(kernel, small, seed=0, record=merging.BLOCK) if merges else None
+    trace = sampling.simulate(kernel, small, seed=0)
+    functions = disassembly.compiled(kernel, device.find_gpu())
+    launched = launched_functions(functions, trace.lines, trace.launches)
+    merges = merging.merges([entry.function for entry in launched], trace.lines)
+    block = sampling.simulate(kernel, small, seed=0, record=merging.BLOCK) if merges else None
     source = counted(trace)
     return source, source | merging.joined(trace, block, merges), merges
 
@@ -205,7 +206,7 @@ def main() -> int:
     rows = agreement(given.kernel or [path.stem for path in catalog.catalog()])
     where = (
         f"{here}; torch {torch.__version__}; {datetime.date.today()}, by "
-        "`python -m tests.instruments.ncu_agreement --write convlab/profile/README.md`."
+        "`python -m tests.instruments.ncu_agreement --write convlab/profile/COUNTERS.md`."
     )
     text = "\n".join([*agreement_table(rows), "", where])
     print(text)

@@ -31,6 +31,7 @@ from convlab.core.kernel.catalog import find
 from convlab.core.show import plot
 from convlab.core.show.plot import Chart
 from convlab.core.timing.sides import cudnn_of
+from convlab.profile import warp_accesses
 
 # inches, at 100 dots each
 WIDTH = 9.6
@@ -123,9 +124,9 @@ def session(path: Path) -> None:
         file.write_text(right)
         answer = str(convlab.check(mine, _SMALL))
         frames.append((frame("mended >>> convlab.check(mine, …)", told(answer, _GOOD)), "short"))
-        seen = convlab.profile.gather.accesses(mine, _SMALL)
+        seen = warp_accesses.accesses(mine, _SMALL)
         line = int(seen[(seen.space == "shared") & (seen.kind == "load")].line.mode()[0])
-        frames.append((image(convlab.profile.access_map(mine, _SMALL, line)), "long"))
+        frames.append((image(warp_accesses.access_map(mine, _SMALL, line)), "long"))
         rival = "03_smem_tile@TILE=8" if engine == "cuda" else "01_direct"
         verdict = convlab.ab(
             convlab.load("03_smem_tile", engine=engine), convlab.load(rival, engine=engine), "wide"

@@ -9,8 +9,7 @@ import convlab
 from convlab.core.correctness.reference import inputs
 from convlab.core.errors import ProblemError
 from convlab.core.problem.problem import Problem
-from convlab.profile import figures
-from convlab.profile import gather as explain
+from convlab.profile import access_figures, warp_accesses
 from tests.suites import FOLDER, line_of
 
 PROBLEM = Problem(N=2, C=3, H=20, W=40, K=5, R=3, S=3, padding=1)
@@ -24,7 +23,7 @@ def patterns() -> convlab.Kernel:
 
 
 def test_each_lane_has_its_index(patterns: convlab.Kernel) -> None:
-    frame = explain.accesses(patterns, PROBLEM, block=(0, 1, 0))
+    frame = warp_accesses.accesses(patterns, PROBLEM, block=(0, 1, 0))
     for text, index in {
         "in a row": lambda lane: lane,
         "strided": lambda lane: 8 * lane,
@@ -48,13 +47,13 @@ def test_each_lane_has_its_index(patterns: convlab.Kernel) -> None:
 @pytest.mark.parametrize(
     "line, says",
     [
-        ("in a row", "load of x: 4 sectors, 128 bytes moved for 128 asked"),
-        ("strided", "load of x: 32 sectors, 1024 bytes moved for 128 asked"),
-        ("one for all", "load of x: 1 sector, 32 bytes moved for 128 asked"),
-        ("odd lanes", "load of x: 5 sectors, 160 bytes moved for 64 asked"),
-        ("wide", "load of x: 16 sectors, 512 bytes moved for 512 asked"),
-        ("a column", "store of s_tile: 32 wavefronts, 1 would do"),
-        ("three times", "load of s_tile: 1 wavefront, 1 would do"),
+        ("in a row", "load of x: 4 sectors, 128 bytes moved for 128 requested"),
+        ("strided", "load of x: 32 sectors, 1024 bytes moved for 128 requested"),
+        ("one for all", "load of x: 1 sector, 32 bytes moved for 128 requested"),
+        ("odd lanes", "load of x: 5 sectors, 160 bytes moved for 64 requested"),
+        ("wide", "load of x: 16 sectors, 512 bytes moved for 512 requested"),
+        ("a column", "store of s_tile: 32 wavefronts, 1 would suffice"),
+        ("three times", "load of s_tile: 1 wavefront, 1 would suffice"),
     ],
 )
 def test_a_map_tells_what_moves(patterns: convlab.Kernel, line: str, says: str) -> None:
@@ -88,13 +87,13 @@ def test_a_line_of_two_arrays_has_two_panels() -> None:
 
 
 def test_the_headline_problems_need_no_memory() -> None:
-    frame = explain.accesses("01_direct", "square", block=(7, 0, 0), warp=3)
+    frame = warp_accesses.accesses("01_direct", "square", block=(7, 0, 0), warp=3)
     assert set(frame["array"]) == {"x", "w", "y"}
     assert len(frame[frame["array"] == "x"]) == 32 * 16 * 9
 
 
 def test_of_several_launches_the_line_decides() -> None:
-    frame = explain.accesses("02_im2col_gemm", PROBLEM)
+    frame = warp_accesses.accesses("02_im2col_gemm", PROBLEM)
     assert list(dict.fromkeys(frame["kernel"])) == ["im2col", "gemm_nchw"]
     stores = frame[(frame["array"] == "y") & (frame["kind"] == "store")]
     chart = convlab.access_map("02_im2col_gemm", PROBLEM, int(stores["line"].iloc[0]))
@@ -104,12 +103,12 @@ def test_of_several_launches_the_line_decides() -> None:
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({"line": 1}, "at no line that is line 1; it does at:\n  6: float sum"),
+        ({"line": 1}, "at no line that is line 1; it does so at:\n  6: float sum"),
         ({"line": "no such text"}, "at no line that holds 'no such text'"),
         ({"line": 6, "execution": 4}, "from 0 to 0, not 4"),
         ({"line": 6, "block": (2, 0, 0)}, r"their grids are \(2, 3, 1\)"),
         ({"line": 6, "block": (0, 0)}, r"as \(x, y, z\)"),
-        ({"line": 6, "warp": 1}, "has 1 warps"),
+        ({"line": 6, "warp": 1}, "has 1 warp: give a number below 1"),
     ],
     ids=["no access", "no text", "execution", "block", "shape", "warp"],
 )
@@ -119,31 +118,31 @@ def test_what_is_not_there(patterns: convlab.Kernel, options: dict, says: str) -
 
 
 def test_a_record_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(explain.accesses.__globals__, "LIMIT", 50)
+    monkeypatch.setattr(warp_accesses, "LIMIT", 50)
     with pytest.raises(ProblemError, match="more than 50 memory requests"):
-        explain.accesses("01", "N=1,C=4,H=8,W=34,K=1,R=3,S=3")
+        warp_accesses.accesses("01", "N=1,C=4,H=8,W=34,K=1,R=3,S=3")
 
 
 def test_the_footprint_is_the_tile_and_its_halo() -> None:
     problem = Problem(N=1, C=4, H=40, W=40, K=8, R=3, S=5, padding=0)
-    chart = explain.footprint("03_smem_tile", problem)
+    chart = warp_accesses.footprint("03_smem_tile", problem)
     text = chart.get_suptitle()
     tile = 16
     assert f"{4 * (tile + 2) * (tile + 4):,} elements of x read, each once" in text
     assert f"{8 * tile * tile:,} elements of y written" in text
     left = chart.axes[0].get_title()
     assert "rows 0 to 17, columns 0 to 19\nof image 0, 4 channels" in left
-    assert "direct" in explain.footprint("01_direct", problem).get_suptitle()
+    assert "direct" in warp_accesses.footprint("01_direct", problem).get_suptitle()
 
 
 def test_halves_that_lie_otherwise() -> None:
     """A warp copies the first 32 elements of NHWC: ten pixels of 3 channels, and 2 of the next."""
     kernel = convlab.compile((FOLDER / "copy.cu").read_text(), name="halves", engine="sim")
     problem = Problem(N=2, C=3, H=5, W=7, K=3, R=1, S=1)
-    frame = explain.accesses(kernel, problem)
+    frame = warp_accesses.accesses(kernel, problem)
     assert set(frame["bytes"]) == {2}
     assert list(frame[frame["array"] == "x"]["index"]) == list(range(32))
-    chart = explain.footprint(kernel, problem)
+    chart = warp_accesses.footprint(kernel, problem)
     assert "32 elements of x read, each once; 32 elements of y written" in chart.get_suptitle()
     assert "rows 0 to 1, columns 0 to 6\nof image 0, 3 channels" in chart.axes[0].get_title()
     found = convlab.inspect(kernel, problem, engine="sim").frame.set_index("quantity")
@@ -153,10 +152,10 @@ def test_halves_that_lie_otherwise() -> None:
 
 def test_figures_of_plain_data() -> None:
     lanes = {lane: 4096 * lane for lane in range(32)}
-    scattered = figures.requests([figures.Request(lanes)])
+    scattered = access_figures.draw_requests([access_figures.Request(lanes)])
     assert len(scattered.axes[0].get_yticks()) == 32
     block = {"n": 0, "c": 0, "h": [4, 4, 4, 5, 5, 5], "w": 2 * [5, 6, 7], "times": 1}
-    chart = figures.footprint(PROBLEM, pd.DataFrame(block), pd.DataFrame(), "mine")
+    chart = access_figures.draw_footprint(PROBLEM, pd.DataFrame(block), pd.DataFrame(), "mine")
     assert "x: rows 4 to 5, columns 5 to 7\nof image 0, 1 channel" in chart.axes[0].get_title()
     assert "nothing of y is written" in chart.axes[1].get_title()
     assert math.isclose(chart.get_size_inches()[0], 8)

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import subprocess
+import sys
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +27,21 @@ from convlab.core.machine import toolchain
 from convlab.core.machine.device import GPUS, Gpu, find_gpu
 from convlab.core.problem.format import FLOAT32
 from convlab.core.show.plot import Chart
-from convlab.profile import counting, dram, figures, flow, model, ncu, sass
-from convlab.profile import gather as explain
-from convlab.profile.listing import Listing
-from convlab.profile.order import learn
-from convlab.profile.work import occupancy
+from convlab.profile import (
+    access_figures,
+    disassembly,
+    ncu,
+    roofline,
+    sampling,
+    sass,
+    time_model,
+)
+from convlab.profile.annotated_source import Listing
+from convlab.profile.block_order import infer_order
+from convlab.profile.inspection import Inspection
+from convlab.profile.l2_reuse import BlockSequence
+from convlab.profile.launched_functions import launched_functions
+from convlab.profile.occupancy import occupancy
 from tests.instruments import calibrate_model, ncu_agreement
 from tests.suites import DEEP, FOLDER, needs_tools
 
@@ -163,7 +174,7 @@ def test_ncus_table_is_read_by_function_and_summed() -> None:
 @pytest.mark.parametrize(
     "output, says",
     [
-        (FORBIDDEN, "run as root"),
+        (FORBIDDEN, "Run as root"),
         ("==ERROR== Failed to find metric foo__bar.sum", "ncu failed: Failed to find metric foo"),
         ("==ERROR== The application returned an error code (1).", "error code"),
     ],
@@ -203,18 +214,18 @@ def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> N
 
 
 def test_of_a_large_problem_some_blocks_are_simulated(monkeypatch) -> None:
-    monkeypatch.setattr(counting, "MACS", 5_000_000)
-    monkeypatch.setattr(counting, "_PROBE_SECONDS", 60)  # of a machine that has other work, too
+    monkeypatch.setattr(sampling, "MACS", 5_000_000)
+    monkeypatch.setattr(sampling, "_PROBE_SECONDS", 60)  # of a machine that has other work, too
     kernel = convlab.load("03_smem_tile", engine="sim")
     problem = convlab.problem("wide")
-    seen, again = (counting.count(kernel, problem) for _ in range(2))
+    seen, again = (sampling.count(kernel, problem) for _ in range(2))
     assert 5 <= seen.sampling["sampled"] < seen.sampling["blocks"] / 10
     assert seen.counters["global_store_sectors"] >= problem.gemm_m * problem.K / 8
     keys = [key for key in seen.counters if key not in ("seconds", "launch_sectors")]
     assert all(again.counters[key] == seen.counters[key] for key in keys)
-    lowered = counting.count(convlab.load("02_im2col_gemm", engine="sim"), problem)
+    lowered = sampling.count(convlab.load("02_im2col_gemm", engine="sim"), problem)
     assert lowered.sampling["sampled"] >= len(lowered.launches) * 2 > 2
-    assert counting.count(kernel, convlab.problem(SMALL)).sampling is None
+    assert sampling.count(kernel, convlab.problem(SMALL)).sampling is None
 
 
 def counted(problem, scale: float) -> SimpleNamespace:
@@ -247,7 +258,7 @@ def counted(problem, scale: float) -> SimpleNamespace:
     )
 
 
-def predicted(problem, registers: int = 32, scale: float = 1) -> model.Prediction:
+def predicted(problem, registers: int = 32, scale: float = 1) -> time_model.Prediction:
     body = [
         sass.Instruction(0x10, "LDG.E", "", 3),
         sass.Instruction(0x20, "FFMA", "", 4),
@@ -256,8 +267,8 @@ def predicted(problem, registers: int = 32, scale: float = 1) -> model.Predictio
     ]
     function = sass.Function("f", registers=registers, instructions=body)
     counts = counted(problem, scale)
-    called = flow.calls([function], counts.lines, counts.launches)
-    return model.predict(problem, GPUS["H200"], called, counts)
+    called = launched_functions([function], counts.lines, counts.launches)
+    return time_model.predict(problem, GPUS["H200"], called, counts)
 
 
 def test_the_model_counts_what_warps_execute() -> None:
@@ -307,11 +318,11 @@ BLOCKS = {  # a rung, a problem of which not all blocks run, their order
 }
 
 
-def blocks_of(name: str) -> dram._Blocks | None:
+def blocks_of(name: str) -> BlockSequence:
     """What blocks of a rung's last function touch, as learnt from some of all its launches."""
     kernel = convlab.load(name, engine="sim", workspace_limit=1 << 20)  # two chunks for 02
     problem = convlab.problem(BLOCKS[name][0])
-    trace = counting.simulate(kernel, problem, sample=24)
+    trace = sampling.simulate(kernel, problem, sample=24)
     numbers = [
         i
         for i, entry in enumerate(trace.launches)
@@ -320,14 +331,14 @@ def blocks_of(name: str) -> dram._Blocks | None:
     assert len(numbers) == (2 if name == "02" else 1)
     reaches = [row for row in trace.reaches if row["launch"] in numbers]
     of_y = [row for row in reaches if row["array"] == "y"]
-    order = learn(of_y, problem, FLOAT32.y)
+    order = infer_order(of_y, problem, FLOAT32.y)
     assert str(order) == BLOCKS[name][1]
     blocks = math.prod(trace.launches[numbers[0]]["grid"])
     arrays = {row["array"] for row in reaches}
-    made = dram._Blocks(problem, FLOAT32, order, arrays, {("load", "workspace"): 1e6}, blocks)
+    made = BlockSequence(problem, FLOAT32, order, arrays, 1e6, blocks)
     assert made.agrees(reaches)
     # an order is none if a block is not where it says
-    assert learn([*of_y[:-1], of_y[-1] | {"block": 0}], problem, FLOAT32.y) is None
+    assert infer_order([*of_y[:-1], of_y[-1] | {"block": 0}], problem, FLOAT32.y) is None
     return made
 
 
@@ -335,7 +346,7 @@ def blocks_of(name: str) -> dram._Blocks | None:
 def test_what_the_l2_keeps_is_what_a_cache_keeps(name: str) -> None:
     """Beside a cache that drops what was not touched for longest, block by block."""
     blocks = blocks_of(name)
-    touched = list(blocks.touched(np.arange(blocks.blocks)))
+    touched = list(blocks.touches(np.arange(blocks.blocks)))
     parts = {
         (int(b), t.array, int(part), t.bytes)
         for t in touched
@@ -355,13 +366,13 @@ def test_what_the_l2_keeps_is_what_a_cache_keeps(name: str) -> None:
             while held > share * whole:
                 held -= sizes[next(iter(cache))]
                 del cache[next(iter(cache))]
-        (told,) = blocks.missed([share * whole], wave=1)
+        (told,) = blocks.fetched_bytes([share * whole], wave=1)
         assert told == pytest.approx(missed, rel=0.1), share
 
 
 @needs_tools
 def test_bytes_of_dram_that_the_model_cannot_know_are_not_told(monkeypatch) -> None:
-    monkeypatch.setattr(counting, "MACS", 240_000)  # some 24 blocks
+    monkeypatch.setattr(sampling, "MACS", 240_000)  # some 24 blocks
     source = convlab.load("01_direct").source.replace(
         "int64_t(blockIdx.x) * kThreads", "int64_t(blockIdx.x * 37u % gridDim.x) * kThreads"
     )
@@ -383,7 +394,7 @@ def test_bytes_of_dram_that_the_model_cannot_know_are_not_told(monkeypatch) -> N
 
 
 @pytest.fixture(scope="module")
-def found() -> explain.Inspection:
+def found() -> Inspection:
     return convlab.inspect("03_smem_tile", SMALL, gpu="A100", engine="sim")
 
 
@@ -400,10 +411,13 @@ def test_inspect_shows_what_the_simulator_counted(found) -> None:
 
 @needs_tools
 def test_less_than_the_least_is_explained_where_it_is_shown(found) -> None:
-    assert found.predicted.dram.bytes > found.problem.min_bytes and "y's end" not in str(found)
+    assert (
+        found.predicted.dram.bytes > found.problem.min_bytes
+        and "below the theoretical minimum" not in str(found)
+    )
     kept = convlab.inspect("01", SMALL.replace("K=8", "K=64"), gpu="H200", engine="sim")
     assert kept.predicted.dram.bytes < kept.problem.min_bytes  # all of y stays in the L2
-    assert "y's end stays in the L2" in kept.details[0]
+    assert "the end of y stays in the L2" in kept.details[0]
 
 
 def test_inspect_renders_in_a_notebook_as_json_and_as_a_figure(found, tmp_path) -> None:
@@ -436,7 +450,7 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
         raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
 
     with monkeypatch.context() as patch:
-        patch.setattr(explain, "compiled", none)
+        patch.setattr(disassembly, "compiled", none)
         found = convlab.inspect("01_direct", SMALL)
     assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)
     assert any(note.startswith("no prediction") for note in found.notes)
@@ -450,14 +464,32 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     assert "wild" in str(found) and found.plot()
 
 
+def test_without_the_simulator_there_is_still_the_machine_code(monkeypatch) -> None:
+    """The room ``sim`` is not imported, and its absence is a note."""
+    simulated = convlab.load("01", engine="sim")
+    monkeypatch.setattr(sampling, "installed", lambda: False)
+    for name in ("launch", "simulation"):
+        monkeypatch.setitem(sys.modules, f"convlab.sim.{name}", None)
+    found = convlab.inspect("03_smem_tile@TILE=8", SMALL, gpu="A100")
+    assert "not counted: the simulator room is not installed" in found.notes
+    assert any(note.startswith("no prediction") for note in found.notes)
+    assert found.kernel == "03_smem_tile@TILE=8" and found.predicted is None
+    assert "03_smem_tile" in str(found) and found.plot() and found.costly().empty
+    with pytest.raises(LaunchError, match="not installed"):
+        sampling.count(simulated, convlab.problem(SMALL))
+    if any(note.startswith("no registers") for note in found.notes):
+        pytest.skip("needs nvcc and nvdisasm")
+    assert list(found.static["function"]) == ["conv2d_smem_tile"] and len(found.sass)
+
+
 def test_blocks_that_are_too_long_to_sample_are_said_so_within_the_kernels_own_limit(
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(counting, "MACS", 1)
+    monkeypatch.setattr(sampling, "MACS", 1)
     source = convlab.load("01_direct").source.replace("g_y[i] =", "while (true) g_y[i] =")
     slow = kernel.compile(source, name="slow", engine="sim", time_limit=0.5)
     found = convlab.inspect(slow, SMALL, engine="sim")
-    assert "not simulated: a block of slow takes the simulator too long" in found.notes[0]
+    assert "not simulated: a single block of slow takes the simulator too long" in found.notes[0]
     assert "persistent blocks" in found.notes[0] and not found.ok and not found.findings
     assert slow.on("sim").time_limit == 0.5
 
@@ -519,18 +551,18 @@ def test_a_function_of_a_header_has_the_headers_lines() -> None:
 
 @needs_tools
 def test_nvcc_runs_once_for_a_kernel(monkeypatch, tmp_path) -> None:
-    nvcc = Mock(side_effect=explain.nvcc.builds.device_code)
-    monkeypatch.setattr(explain.nvcc.builds, "device_code", nvcc)
+    nvcc = Mock(side_effect=disassembly.nvcc.builds.device_code)
+    monkeypatch.setattr(disassembly.nvcc.builds, "device_code", nvcc)
     text = f"{convlab.load('01_direct').source}// {tmp_path}\n"  # was never compiled
     mine = kernel.compile(text, name="mine", engine="sim")
-    first = explain.compiled(mine, GPUS["L4"])
+    first = disassembly.compiled(mine, GPUS["L4"])
     convlab.inspect(mine, SMALL, gpu="L4", engine="sim")
-    sass.functions.cache_clear()  # as in another process
-    assert explain.compiled(mine, GPUS["L4"]) == first and first[0].instructions
+    disassembly.functions.cache_clear()  # as in another process
+    assert disassembly.compiled(mine, GPUS["L4"]) == first and first[0].instructions
     assert nvcc.call_count == 1
-    explain.compiled(mine.tuned("THREADS=128"), GPUS["L4"])
+    disassembly.compiled(mine.tuned("THREADS=128"), GPUS["L4"])
     assert convlab.check(mine, SMALL).ok  # which has it compiled for an H200, the simulator's GPU
-    explain.compiled(mine, GPUS["H200"])
+    disassembly.compiled(mine, GPUS["H200"])
     assert nvcc.call_count == 3
 
 
@@ -547,9 +579,9 @@ def test_what_warps_execute_is_counted_on_the_problems_own_trips() -> None:
     loop = narrow.sass[narrow.sass["where"] == "hot loop"].set_index("kind")
     assert ran.loc["integer", "per_ffma"] > 1.5 * loop.loc["integer", "per_ffma"]
     assert narrow.predicted.parts[0].looped < 0.05 < 0.5 < wide.predicted.parts[0].looped
-    assert "executes with each FFMA" in str(narrow)
+    assert "executes for each FFMA" in str(narrow)
     tensor = convlab.inspect("10", SMALL, gpu="H200", engine="sim")
-    assert "conv2d_mma executes with each HMMA" in str(tensor)
+    assert "conv2d_mma executes for each HMMA" in str(tensor)
 
 
 @needs_tools
@@ -641,7 +673,7 @@ def test_the_listing_in_a_notebook(listing: Listing) -> None:
 
 @needs_tools
 def test_the_ladder_is_predicted_in_its_order_and_within_a_factor(monkeypatch) -> None:
-    monkeypatch.setattr(counting, "MACS", 5_000_000)
+    monkeypatch.setattr(sampling, "MACS", 5_000_000)
     document = json.loads(calibrate_model.MEASURED.read_text())
     on_square = [row for row in document["times"] if row["problem"] == "square"]
     measured = {
@@ -664,25 +696,25 @@ def test_the_ladder_is_predicted_in_its_order_and_within_a_factor(monkeypatch) -
 @pytest.mark.parametrize(
     "addresses, width, space, says",
     [
-        (range(20, 148, 4), 4, "global", "5 sectors, 160 bytes moved for 128 asked"),
-        ([0, 64], 16, "global", "2 sectors, 64 bytes moved for 32 asked"),
-        (range(0, 256, 8), 4, "shared", "2 wavefronts, 1 would do"),
-        ([0] * 32, 4, "shared", "1 wavefront, 1 would do"),
-        (range(0, 512, 16), 16, "shared", "4 wavefronts, 4 would do"),
-        ([0] * 32, 16, "shared", "2 wavefronts, 2 would do"),  # half a warp at a time
+        (range(20, 148, 4), 4, "global", "5 sectors, 160 bytes moved for 128 requested"),
+        ([0, 64], 16, "global", "2 sectors, 64 bytes moved for 32 requested"),
+        (range(0, 256, 8), 4, "shared", "2 wavefronts, 1 would suffice"),
+        ([0] * 32, 4, "shared", "1 wavefront, 1 would suffice"),
+        (range(0, 512, 16), 16, "shared", "4 wavefronts, 4 would suffice"),
+        ([0] * 32, 16, "shared", "2 wavefronts, 2 would suffice"),  # half a warp at a time
     ],
     ids=["shifted", "two lanes", "every other", "broadcast", "float4", "wide broadcast"],
 )
 def test_a_map_counts_what_moves(addresses, width: int, space: str, says: str) -> None:
     """Beside what test_accesses.py sees of a kernel."""
-    request = figures.Request(dict(enumerate(addresses)), width, space)
-    assert figures.requests([request]).axes[0].get_title() == f"load of {space}: {says}"
+    request = access_figures.Request(dict(enumerate(addresses)), width, space)
+    assert access_figures.draw_requests([request]).axes[0].get_title() == f"load of {space}: {says}"
 
 
 def test_a_roofline_of_plain_numbers() -> None:
-    points = [figures.Point("mine", 50, 1e13), figures.Point("each byte once", 60, 0, "floor")]
+    points = [roofline.Point("mine", 50, 1e13), roofline.Point("each byte once", 60, 0, "floor")]
     axes = Chart(6, 4).subplots()
-    figures.roofline(axes, points, 4e12, {"fp32": 5e13, "TF32": 3e14})
+    roofline.draw_roofline(axes, points, 4e12, {"fp32": 5e13, "TF32": 3e14})
     assert axes.get_xlim()[0] < 12.5 < axes.get_xlim()[1]
     assert [text.get_text() for text in axes.texts][-1] == "each byte once"
 

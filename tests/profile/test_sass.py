@@ -11,7 +11,9 @@ from convlab.core.kernel import catalog
 from convlab.core.kernel.data import inputs
 from convlab.core.machine import toolchain
 from convlab.core.machine.device import GPUS
-from convlab.profile import flow, sass, work
+from convlab.profile import disassembly, sass, warp_stalls, warp_work
+from convlab.profile.instruction_counts import instruction_counts
+from convlab.profile.launched_functions import find_function
 from tests.suites import ENTRY, FOLDER, cubin, needs_tools
 
 # Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
@@ -22,7 +24,7 @@ LOG = (FOLDER / "mul.log").read_text()  # after ptxas -v
 @pytest.fixture
 def mul() -> sass.Function:
     """The sample's first function."""
-    return sass.resources(LOG, sass.parse(SAMPLE, "kernels/mul.cu"))[0]
+    return disassembly.with_resources(LOG, disassembly.parse(SAMPLE, "kernels/mul.cu"))[0]
 
 
 def function(*rows: tuple, symbol: str = "f", **options) -> sass.Function:
@@ -67,7 +69,7 @@ def test_names_are_readable(symbol: str, name: str) -> None:
 
 
 def test_registers_spills_and_shared_memory_of_each_function() -> None:
-    mul, empty = sass.resources(LOG, {})
+    mul, empty = disassembly.with_resources(LOG, {})
     assert (mul.registers, mul.static_shared, mul.stack, mul.spill_bytes) == (73, 6272, 24, 16 + 20)
     assert (empty.registers, empty.static_shared, empty.spill_bytes) == (4, 0, 0)
 
@@ -131,7 +133,7 @@ def test_tensor_core_instructions_are_in_the_mix_and_in_the_model(opcode, flops,
     assert f.instructions[0].tensor_flops == flops
     kind = opcode.split(".")[0]
     assert f.mix(f.hot_loop) == {kind: 1, "branch": 1}
-    done = work.Work.of(f, {0: 64.0, 16: 64.0}, [], GPUS["H200"], 200, warps=2)
+    done = warp_work.WarpWork.of(f, {0: 64.0, 16: 64.0}, [], GPUS["H200"], 200, warps=2)
     assert done.tensor_flops == pytest.approx(32 * flops * slower)
     assert done.mix == {kind: 32, "branch": 32}
 
@@ -146,7 +148,7 @@ def test_how_often_instructions_run_follows_from_the_lines_requests(mul: sass.Fu
         row(17, "shared", "load", 1000 + 4 * 1000, 4),  # of four scalar loads nvcc made one
         row(22, "global", "store", 1, 4),  # a statement that goes over two lines
     ]
-    times = flow.executions(mul, lines, {}, warps=1)
+    times = instruction_counts(mul, lines, {}, warps=1)
     assert sum(times[i.address] for i in mul.instructions if i.kind == "FFMA") == 2 * 1000
     # the inner loop, the outer one's own five, what stands outside all loops
     assert sum(times.values()) == pytest.approx(6 * 1000 + 5 * 10 + 5)
@@ -156,13 +158,13 @@ def test_a_launch_finds_its_function(mul: sass.Function) -> None:
     small = sass.Function("_Z3mulILi2EEvPKfPf")
     other = sass.Function("_Z5emptyv")
     functions = [small, other, mul]
-    assert flow.find_function(functions, "_Z3mulILi2EEvPKfPf") is small
-    assert flow.find_function(functions, "void mul<2>(const float *, float *)") is small
-    assert flow.find_function(functions, "mul") is mul  # the busiest of the instances
-    assert flow.find_function(functions, "cublasSgemm") is None
+    assert find_function(functions, "_Z3mulILi2EEvPKfPf") is small
+    assert find_function(functions, "void mul<2>(const float *, float *)") is small
+    assert find_function(functions, "mul") is mul  # the busiest of the instances
+    assert find_function(functions, "cublasSgemm") is None
     counted = [row(17, "shared", "load", 1000, 4)]
-    assert flow.find_function(functions, "a_pointer", counted) is mul
-    assert flow.find_function(functions, "mul<kTile>", counted) is mul  # the other has no line 17
+    assert find_function(functions, "a_pointer", counted) is mul
+    assert find_function(functions, "mul<kTile>", counted) is mul  # the other has no line 17
 
 
 def test_the_simulator_names_the_instance_that_a_pointer_means() -> None:
@@ -207,7 +209,7 @@ def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies
         ("BRA", "`(.L_1)", 0),
     )
     counted = [row(2, "global", "load", 100 * trips, 4)]
-    times = flow.executions(f, counted, {1: 32 * 100, 2: 32 * 100 * trips}, warps=1)
+    times = instruction_counts(f, counted, {1: 32 * 100, 2: 32 * 100 * trips}, warps=1)
     assert times[0] == 100
     assert times[16 * 2] == times[16 * 6] == 100 * main
     assert tuple(times[16 * n] for n in (8, 10, 12)) == tuple(100 * c for c in copies)
@@ -230,7 +232,7 @@ def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies
     ],
 )
 def test_registers_that_an_instruction_reads_and_writes(opcode, operands, reads, writes) -> None:
-    found = work.registers(sass.Instruction(0, opcode, operands))
+    found = warp_stalls.registers(sass.Instruction(0, opcode, operands))
     assert found[1] == writes and reads <= found[0]
 
 
@@ -241,30 +243,30 @@ def test_a_warp_waits_for_what_it_reads() -> None:
         ("FFMA", "R0, R1, R1, R0"),
         ("FFMA", "R3, R0, R0, R3"),
     )
-    waits = work.stalls(f, dict.fromkeys((0, 16, 32, 48), 1.0), of_load=500)
+    waits = warp_stalls.stalls(f, dict.fromkeys((0, 16, 32, 48), 1.0), load_cycles=500)
     assert waits == {0: 0, 16: 0, 32: 500 - 2, 48: 4 - 1}
 
 
 def test_a_loops_results_are_waited_for_by_its_next_round() -> None:
     f = function(("FFMA", "R0, R1, R1, R0"), ("BRA", "`(.L_1)", 0))
-    waits = work.stalls(f, {0: 10.0, 16: 10.0}, of_load=500)
-    assert waits[16] == work.BRANCH and waits[0] == 0  # the branch takes longer than the sum
-    never = work.stalls(f, {0: 10.0, 16: 0.0}, of_load=500)
+    waits = warp_stalls.stalls(f, {0: 10.0, 16: 10.0}, load_cycles=500)
+    assert waits[16] == warp_stalls.BRANCH and waits[0] == 0  # the branch takes longer than the sum
+    never = warp_stalls.stalls(f, {0: 10.0, 16: 0.0}, load_cycles=500)
     assert never[0] == 3 and 16 not in never
 
 
 @pytest.mark.parametrize("customers", [1, 2, 5, 20])
 def test_throughput_keeps_its_bounds(customers: int) -> None:
-    rate = work.throughput(customers, demand=10, think=90)
+    rate = warp_work.throughput(customers, demand=10, think=90)
     assert rate <= min(1 / 10, customers / 100) + 1e-12
     assert rate >= customers / (100 + 10 * (customers - 1)) - 1e-12  # all in one queue
 
 
 def test_throughput_of_one_and_of_very_many() -> None:
-    assert work.throughput(1, 10, 90) == pytest.approx(1 / 100)
-    assert work.throughput(1000, 10, 90) == pytest.approx(1 / 10)
-    assert work.throughput(0.5, 10, 90) == pytest.approx(1 / 200)
-    one, between, two = (work.throughput(n, 10, 90) for n in (1, 1.5, 2))
+    assert warp_work.throughput(1, 10, 90) == pytest.approx(1 / 100)
+    assert warp_work.throughput(1000, 10, 90) == pytest.approx(1 / 10)
+    assert warp_work.throughput(0.5, 10, 90) == pytest.approx(1 / 200)
+    one, between, two = (warp_work.throughput(n, 10, 90) for n in (1, 1.5, 2))
     assert between == pytest.approx((one + two) / 2)
 
 
@@ -274,7 +276,7 @@ def test_throughput_of_one_and_of_very_many() -> None:
 def test_without_nvdisasm_it_says_what_to_do(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(BuildError, match="pip install -r requirements.txt"):
-        sass.functions(b"", "", "x.cu")
+        disassembly.functions(b"", "", "x.cu")
 
 
 @needs_tools
@@ -284,7 +286,7 @@ def test_real_disassembly_of_the_first_rung(arch: str, there: bool, tmp_path: Pa
     path = catalog.find("01_direct")
     source = build.Source(path.read_text(), path.stem, path if there else None)
     made, log = cubin(source, arch, tmp_path)
-    (f,) = sass.functions(made.read_bytes(), log, source.label)
+    (f,) = disassembly.functions(made.read_bytes(), log, source.label)
     assert f.name == "conv2d_direct" and 16 <= f.registers <= 64
     mix = f.mix(f.hot_loop)
     assert mix["FFMA"] >= 1 and mix["LDG.32"] == 2 * mix["FFMA"]

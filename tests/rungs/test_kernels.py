@@ -29,7 +29,7 @@ from convlab.core.kernel.kernel import Kernel, load, tunables
 from convlab.core.machine.device import GPUS, available_bytes
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
-from convlab.profile import gather as profile
+from convlab.profile import disassembly
 from convlab.strict import settings
 from convlab.strict.nvcc_report import nvcc_report
 from tests.drawn import EDGES, FILTERS, generated
@@ -504,7 +504,7 @@ OLDER = [
 @needs_nvcc
 @pytest.mark.parametrize("path", OLDER, ids=lambda path: path.stem)
 def test_nvcc_compiles_for_an_older_gpu(path: Path) -> None:
-    functions = profile.compiled(load(path, engine="sim"), GPUS["A100"])
+    functions = disassembly.compiled(load(path, engine="sim"), GPUS["A100"])
     assert functions and all(f.instructions and f.spill_bytes <= 64 for f in functions)
 
 

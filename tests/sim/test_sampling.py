@@ -8,7 +8,7 @@ import pytest
 import convlab
 from convlab.core.errors import LaunchError
 from convlab.core.problem.problem import Problem
-from convlab.profile import counting
+from convlab.profile import sampling
 from convlab.sim import simulation, trace
 from convlab.sim.launch import simulated
 from tests.suites import FOLDER
@@ -119,7 +119,7 @@ def test_what_needs_all_blocks_is_not_reported() -> None:
 def test_inspect_of_a_sample_is_of_the_problem_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = convlab.problem("N=1,C=4,H=130,W=130,K=8,R=3,S=3")
     whole = convlab.inspect("01", problem, engine="sim")
-    monkeypatch.setattr(counting, "MACS", problem.macs // 8)
+    monkeypatch.setattr(sampling, "MACS", problem.macs // 8)
     sampled = convlab.inspect("01", problem, engine="sim")
     assert whole.problem == sampled.problem == problem
     note = next(note for note in sampled.notes if "blocks simulated" in note)

@@ -1,0 +1,273 @@
+"""Explain why a kernel takes as long as it does: `convlab.inspect`.
+
+`inspect` gathers whatever this machine can tell. The simulator counts memory traffic by source
+line. nvcc's output gives registers, occupancy and machine instructions, without a GPU. A model
+predicts the time. A GPU adds a measured time and the hardware's counters. Whatever is missing
+becomes a note.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..core import arguments
+from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
+from ..core.kernel import catalog
+from ..core.kernel.kernel import ENGINES, Kernel, load
+from ..core.kernel.options import Options, parse_tunables
+from ..core.kernel.runnable import Runnable
+from ..core.kernel.shrink_to_fit import fit
+from ..core.machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
+from ..core.problem.named import members
+from ..core.problem.problem import Problem
+from ..core.timing.measure import measure
+from ..core.timing.sides import reason
+from . import disassembly, ncu, sampling
+from .inspection import Inspection, Inspections
+from .launched_functions import LaunchedFunction, launched_functions
+from .sampling import Counts
+from .sass import Function
+from .tables import quantities, sass_table, static_table
+from .time_model import predict
+
+_SAMPLED_COUNTERS = {
+    "load sectors": "global_load_sectors",
+    "store sectors": "global_store_sectors",
+    "wavefronts": "shared_wavefronts",
+}
+
+
+def inspect(
+    kernel: Runnable | str | Path,
+    problem: Problem | str | Iterable[Problem | str] = "square",
+    *,
+    gpu: Gpu | str | None = None,
+    engine: str = "auto",
+) -> Inspection | Inspections:
+    """Explain why a kernel takes as long as it does, with whatever this machine can tell.
+
+    Parameters
+    ----------
+    kernel : a `Kernel`, or its name or path. Of a large problem the simulator runs a sample of the
+        blocks of each launch, as many as it can in a moment.
+    problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
+        or a list.
+    gpu : the GPU that occupancy and prediction are for, by name (one of `machine.device.GPUS`).
+        Default: the GPU of this machine; without one, the last of the list.
+    engine : "auto": simulate, and measure if there is a GPU; "sim" or "cuda": only that.
+
+    Returns
+    -------
+    Inspection, or Inspections of several problems: those that the kernel supports.
+
+    Raises
+    ------
+    CatalogError, ProblemError
+        There is no such kernel, problem or GPU.
+    UnsupportedError
+        The kernel does not support the problem, or none of several.
+
+    Examples
+    --------
+    >>> convlab.inspect("03_smem_tile", "wide", gpu="A100").verdict
+    """
+    arguments.choice(engine, "engine", ENGINES)
+    gpu = find_gpu(gpu)
+    kernel = _kernel(kernel, engine)
+    problems, is_set = members(problem)
+    inspections = []
+    unsupported = []
+    for member in problems:
+        why = _unsupported(kernel, member, gpu, engine)
+        if why is None:
+            inspections.append(_inspect(kernel, member, gpu, engine))
+        else:
+            unsupported.append(f"{kernel.name} does not support {member.label}: {why}")
+    if not inspections:
+        raise UnsupportedError("; ".join(unsupported) or "the list of problems is empty")
+    return Inspections(tuple(inspections), tuple(unsupported)) if is_set else inspections[0]
+
+
+def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:
+    """Return the kernel to inspect; a library or a function has no source to look into."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, Runnable):
+        raise ProblemError(_not_a_file(kernel.name))
+    name = str(arguments.path(kernel, "kernel"))
+    if ":" in name:
+        raise ProblemError(_not_a_file(name))
+    if _only_compiles(engine):
+        stem, _, tunables = name.partition("@")
+        path = catalog.find(stem).resolve()
+        return Kernel(path.stem, path, None, Options("cuda", parse_tunables(tunables)))
+    return load(kernel, engine=engine)
+
+
+def _only_compiles(engine: str) -> bool:
+    """Return whether nothing here can run a kernel; nvcc may still compile it."""
+    return engine == "auto" and not sampling.installed() and describe() is None
+
+
+def _unsupported(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> str | None:
+    """Return why a kernel does not support a problem; None if it does."""
+    if _only_compiles(engine):
+        return kernel.header.unsupported(problem, gpu.sm, gpu.limits.shared_optin_bytes)
+    return kernel.unsupported(problem)
+
+
+def _not_a_file(name: str) -> str:
+    return f"{name} is a library or a function: inspect needs the source of a .cu file"
+
+
+def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspection:
+    """Return the inspection of one kernel on one problem."""
+    notes: list[str] = []
+    simulates = engine in ("auto", "sim")
+    measures = engine in ("auto", "cuda")
+    has_gpu = measures and describe() is not None
+    if has_gpu:
+        problem, scaled = fit(problem, [kernel.on("cuda")])
+        if scaled:
+            notes.append(f"the GPU's memory is too small for more: {scaled}")
+    counts, findings = _simulate(kernel, problem, notes) if simulates else (None, ())
+    functions = _compile(kernel, gpu, notes)
+    measured = None
+    # A kernel that failed on the simulator is never run on a GPU.
+    if has_gpu and (counts or not simulates):
+        measured = _measure(kernel.on("cuda"), problem, notes)
+    elif measures and not has_gpu:
+        notes.append("not measured: there is no GPU here")
+    launched: list[LaunchedFunction] = []
+    lines = pd.DataFrame()
+    if counts:
+        launched = launched_functions(functions, counts.lines, counts.launches)
+        lines = _lines_frame(counts)
+    best_rates, are_measured = _ceilings(gpu)
+    model = None
+    if launched and len(lines):
+        measured_rates = best_rates if are_measured else None
+        model = predict(problem, gpu, launched, counts, measured_rates, kernel.format)
+    if model:
+        notes.append(model.dram.note)
+    else:
+        notes.append(
+            "no prediction: it needs counts by source line, and machine code of the launched "
+            "functions"
+        )
+    launched = launched or [LaunchedFunction(function) for function in functions]
+    notes += _local_memory_notes(launched)
+    floor = floor_seconds(problem, kernel.precision, best_rates, kernel.format)
+    least_bytes = kernel.format.min_bytes(problem)
+    file, text = kernel.file.code
+    return Inspection(
+        kernel=kernel.name,
+        problem=problem,
+        gpu=gpu,
+        measured=measured,
+        predicted=model,
+        frame=quantities(problem, least_bytes, counts, model, measured, floor),
+        static=static_table(launched, gpu),
+        sass=sass_table(launched, model),
+        lines=lines,
+        findings=tuple(findings),
+        notes=tuple(notes),
+        source=tuple(text.splitlines()),
+        ceilings=best_rates,
+        file=file,
+    )
+
+
+def _simulate(
+    kernel: Kernel, problem: Problem, notes: list[str]
+) -> tuple[Counts | None, Sequence[Any]]:
+    """Return what the simulator counts, or None, and what it reports; add notes."""
+    if not sampling.installed():
+        notes.append(f"not counted: {sampling.NOT_INSTALLED}")
+        return None, ()
+    simulated = kernel.on("sim")
+    try:
+        counts = sampling.count(simulated, problem)
+    except ConvlabError as error:
+        notes.append(f"not simulated: {reason(error, simulated.name)}")
+        return None, error.findings if isinstance(error, LaunchError) else ()
+    if counts.sampling:
+        errors = []
+        for label, counter in _SAMPLED_COUNTERS.items():
+            error = counts.sampling["errors"].get(counter)
+            if error:
+                errors.append(f"{label} {error:.1%}")
+        notes.append(
+            f"{counts.sampling['sampled']:,} of {counts.sampling['blocks']:,} blocks simulated, "
+            "drawn at random, and their counts scaled; standard errors: "
+            f"{', '.join(errors) or 'none'}"
+        )
+    if counts.flops is None and counts.lines:
+        notes.append("operations are not counted: there is no objdump; install binutils")
+    return counts, counts.findings
+
+
+def _compile(kernel: Kernel, gpu: Gpu, notes: list[str]) -> tuple[Function, ...]:
+    """Return the kernel's machine code, or nothing and a note."""
+    try:
+        return disassembly.compiled(kernel, gpu)
+    except ConvlabError as error:
+        notes.append(f"no registers or instructions: {reason(error, kernel.name)}")
+        return ()
+
+
+def _measure(kernel: Kernel, problem: Problem, notes: list[str]) -> dict[str, Any] | None:
+    """Return the measured time and the hardware's counters, as `Inspection.measured`."""
+    measured: dict[str, Any] = {}
+    try:
+        measured["ms"] = 1e3 * measure(kernel, problem).seconds
+        (measured["functions"],) = ncu.profile_each([(kernel, problem)])
+        if measured["functions"].empty:
+            raise LaunchError("ncu counted nothing: no kernel was launched")
+        measured["counters"] = ncu.totals(measured["functions"])
+    except ConvlabError as error:
+        missing = "hardware counters are missing" if measured else "not measured"
+        notes.append(f"{missing}: {reason(error, kernel.name)}")
+    return measured or None
+
+
+def _lines_frame(counts: Counts) -> pd.DataFrame:
+    """Return the counts of known lines; `share` is of all units of the same memory space."""
+    rows = [row | {"file": Path(row["file"]).name} for row in counts.lines if row["line"]]
+    lines = pd.DataFrame(rows)
+    if len(lines):
+        totals = lines.groupby("space")["units"].transform("sum")
+        lines["share"] = lines["units"] / totals.where(totals > 0, 1)
+    return lines
+
+
+def _local_memory_notes(launched: Sequence[LaunchedFunction]) -> list[str]:
+    """Return a note for each function that keeps data of its threads in local memory."""
+    notes = []
+    for entry in launched:
+        function = entry.function
+        if function.stack:
+            notes.append(
+                f"{function.name} keeps {function.stack} bytes per thread in local memory, which "
+                "is DRAM behind the caches. Either the compiler does not know the indices of an "
+                "array (unroll the loop), or registers were too few and "
+                f"{function.spill_bytes} bytes are spilled"
+            )
+    return notes
+
+
+def _ceilings(gpu: Gpu) -> tuple[Ceilings, bool]:
+    """Return a GPU's bandwidth and rates, and whether they were measured.
+
+    If they were not, they are the datasheet's, which no kernel reaches.
+    """
+    here = describe()
+    if here is not None and here.driver_name == gpu.driver_name:
+        return ceilings(), True
+    sheet = gpu.datasheet
+    tf32_tflops = sheet.tf32_tflops or sheet.fp32_tflops
+    bf16_tflops = 2 * tf32_tflops
+    flops = [1e12 * rate for rate in (sheet.fp32_tflops, tf32_tflops, bf16_tflops)]
+    return Ceilings(1e9 * sheet.memory_gb_per_s, *flops), False

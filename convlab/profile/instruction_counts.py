@@ -1,0 +1,240 @@
+"""How often warps execute each machine instruction, derived without a GPU.
+
+The simulator counts the requests of each source line, and how often threads came to a line.
+nvdisasm shows which instructions nvcc generated from the line. Between the two is nvcc's unrolling:
+from a loop of T iterations it may generate a main loop that does U iterations at a time, and U - 1
+copies of the body for the rest. The main loop then runs T // U times, and T % U of the copies run.
+"""
+
+import math
+from collections.abc import Mapping
+
+from .launched_functions import Rows
+from .sass import INSTRUCTION_BYTES, Function, Instruction, Loop
+
+# A basic block, or the part of one that is in a loop and in no loop inside it.
+Block = list[Instruction]
+# The first and the last address of a block or a loop.
+Span = tuple[int, int]
+
+# The share of an iteration that an unrolled loop's last requests may lack: lanes at a border of
+# the image skip some of them.
+_MISSING_SHARE = 0.12
+
+
+def instruction_counts(
+    function: Function, lines: Rows, line_counts: Mapping[int, float], warps: float
+) -> dict[int, float]:
+    """Return how often warps execute each instruction, by its address.
+
+    Parameters
+    ----------
+    function : the compiled function.
+    lines : the counts of its own source lines (`Counts.lines`).
+    line_counts : how often threads came to a line of its file (`Counts.executed`); may be empty.
+    warps : of all its launches.
+    """
+    return _ControlFlow(function, lines, line_counts, warps).counts()
+
+
+class _ControlFlow:
+    """How often each loop of a function runs, from the outermost in, and then each of its blocks."""
+
+    def __init__(
+        self, function: Function, lines: Rows, line_counts: Mapping[int, float], warps: float
+    ) -> None:
+        self.function = function
+        self.line_counts = line_counts
+        self.division_routine = _division_routine(function)
+        self.parent = {loop: function.loop_of(loop) for loop in function.loops}
+        self.children = {
+            loop: [child for child, parent in self.parent.items() if parent == loop]
+            for loop in function.by_loop
+        }
+        # For each counted line: the loads or stores compiled from it, and the bits per lane that
+        # they moved in all.
+        self.moved: list[tuple[list[Instruction], float]] = []
+        for row in lines:
+            copies = function.compiled_from(row) if row["lanes"] else []
+            if copies:
+                self.moved.append((copies, row["requests"] * 8 * row["bytes"] / row["lanes"]))
+        # How often each loop's body runs; None stands for the code outside of all loops.
+        self.loop_counts: dict[Loop | None, float] = {None: warps}
+        for loop in sorted(function.loops, key=lambda loop: loop.start - loop.end):
+            self.loop_counts[loop] = self._iterations(loop)
+        # How often each load and store runs, by its address.
+        self.access_counts: dict[int, float] = {}
+        for copies, bits in self.moved:
+            self._distribute(copies, bits)
+
+    def counts(self) -> dict[int, float]:
+        """Return how often each instruction runs, by its address."""
+        counts: dict[int, float] = {}
+        for loop in self.function.by_loop:
+            counts |= self._counts_in(loop)
+        return counts
+
+    def _iterations(self, loop: Loop) -> float:
+        """Return how often a loop's body runs."""
+        if not self.children[loop]:
+            # Few of a block's threads may execute a line, and others execute it twice. So each
+            # line votes with as many votes as it has accesses in the loop; the median wins.
+            votes = []
+            for copies, bits in self.moved:
+                iterations = self._unrolled_iterations(loop, copies, bits)
+                if iterations is not None:
+                    votes += [iterations] * sum(_is_in(i, loop) for i in copies)
+            if votes:
+                return sorted(votes)[(len(votes) - 1) // 2]
+        # The step and the test are at the loop's end. Instructions hoisted to its start may have
+        # another line.
+        inner_lines = {i.line for child in self.children[loop] for i in self.function.body(child)}
+        for instruction in reversed(self.function.by_loop[loop][-4:]):
+            line = instruction.line
+            if line in self.line_counts and line not in inner_lines:
+                return self.line_counts[line] / 32
+        by_accesses = []
+        for copies, bits in self.moved:
+            if all(_is_in(i, loop) for i in copies):
+                by_accesses.append(bits / _width(copies))
+        return min(by_accesses, default=self.loop_counts[self.parent[loop]])
+
+    def _unrolled_iterations(
+        self, loop: Loop, copies: list[Instruction], bits: float
+    ) -> float | None:
+        """Return the iterations of an innermost loop by one line's accesses.
+
+        None if none of the accesses is in the loop.
+        """
+        parent = self.parent[loop]
+        loops = {i: self.function.loop_of(i) for i in copies}
+        inside = [i for i in copies if loops[i] == loop]
+        if not inside:
+            return None
+        entries = self.loop_counts.get(parent, 0)
+        if len(inside) == len(copies) or not entries:
+            return bits / _width(copies)
+        elsewhere = 0.0
+        for instruction, its_loop in loops.items():
+            if its_loop not in (loop, parent):
+                elsewhere += instruction.width * self.loop_counts.get(its_loop, 0)
+        # The main loop takes as many whole iterations as there are in what one entry moves.
+        per_entry = max((bits - elsewhere) / entries, 0)
+        return entries * math.floor(per_entry / _width(inside) + _MISSING_SHARE)
+
+    def _distribute(self, copies: list[Instruction], bits: float) -> None:
+        """Set how often each of a line's accesses runs.
+
+        An access in an innermost loop runs as often as the loop. What remains of the line's bits
+        goes to the other accesses in turn.
+        """
+        loops = {i: self.function.loop_of(i) for i in copies}
+        inner = [i for i in copies if loops[i] is not None and not self.children[loops[i]]]
+        rest = [i for i in copies if i not in inner]
+        for instruction in inner:
+            self.access_counts[instruction.address] = self.loop_counts[loops[instruction]]
+        if not inner or not rest:
+            for instruction in rest:
+                self.access_counts[instruction.address] = bits / _width(copies)
+            return
+        moved = sum(i.width * self.access_counts[i.address] for i in inner)
+        remaining = max(0.0, bits - moved)
+        for instruction in rest:
+            count = min(self.loop_counts[loops[instruction]], remaining / instruction.width)
+            self.access_counts[instruction.address] = count
+            remaining = max(0.0, remaining - count * instruction.width)
+
+    def _counts_in(self, loop: Loop | None) -> dict[int, float]:
+        """Return how often each instruction of a loop, outside the loops in it, runs."""
+        most = self.loop_counts[loop]
+        blocks = self._blocks(loop)
+        block_counts: dict[Span, float] = {}
+        for block in blocks:
+            known = [
+                self.access_counts[i.address] for i in block if i.address in self.access_counts
+            ]
+            if known:
+                block_counts[_span(block)] = max(known)
+        inner_counts = {tuple(child): self.loop_counts[child] for child in self.children[loop]}
+        known_counts = block_counts | inner_counts
+        jumps = [
+            (i.address, i.target)
+            for i in self.function.by_loop[loop]
+            if i.target and i.target > i.address
+        ]
+        jumps.sort(key=lambda jump: jump[1] - jump[0])
+        counts = {}
+        for block in blocks:
+            span = _span(block)
+            count = block_counts.get(span)
+            if count is None:
+                count = _guarded_count(span, jumps, known_counts)
+            if any(i.address in self.division_routine for i in block):
+                count = 0.0
+            for instruction in block:
+                counts[instruction.address] = min(count, most)
+        return counts
+
+    def _blocks(self, loop: Loop | None) -> list[Block]:
+        """Return the basic blocks of a loop, outside the loops in it."""
+        targets = {i.target for i in self.function.instructions if i.target is not None}
+        blocks: list[Block] = []
+        previous = None
+        for instruction in self.function.by_loop[loop]:
+            continues = (
+                previous is not None
+                and previous.kind != "branch"
+                and instruction.address == previous.address + INSTRUCTION_BYTES
+                and instruction.address not in targets
+            )
+            if not continues:
+                blocks.append([])
+            blocks[-1].append(instruction)
+            previous = instruction
+        return blocks
+
+
+def _is_in(instruction: Instruction, loop: Loop) -> bool:
+    return loop.start <= instruction.address <= loop.end
+
+
+def _span(block: Block) -> Span:
+    return block[0].address, block[-1].address
+
+
+def _width(copies: list[Instruction]) -> int:
+    """Return the bits per lane that instructions move together, each once."""
+    return sum(instruction.width for instruction in copies)
+
+
+def _guarded_count(span: Span, jumps: list[Span], counts: Mapping[Span, float]) -> float:
+    """Return how often a block without accesses runs.
+
+    A block that a branch may skip runs as often as the busiest of the accesses and loops that the
+    same branch may skip. A block that no branch skips is not limited.
+    """
+    for at, target in jumps:
+        if not (at < span[0] and span[1] < target):
+            continue
+        skipped = [n for (start, end), n in counts.items() if at < start and end < target]
+        if skipped:
+            return max(skipped)
+    return math.inf
+
+
+def _division_routine(function: Function) -> set[int]:
+    """Return the addresses of nvcc's 64-bit division, behind the last EXIT, and of its calls.
+
+    The routine runs only for operands beyond 32 bits.
+    """
+    calls = set()
+    exits = []
+    for instruction in function.instructions:
+        if instruction.opcode.startswith("CALL") and "__internal_" in instruction.operands:
+            calls.add(instruction.address)
+        if instruction.opcode == "EXIT":
+            exits.append(instruction.address)
+    if not calls or not exits:
+        return set()
+    routine = {i.address for i in function.instructions if i.address > max(exits)}
+    return calls | routine

@@ -1,0 +1,109 @@
+"""Match what the simulator counted to the functions that nvcc compiled.
+
+The simulator reports launches by the name of a function, and counts by source line. Here each
+launched `Function` gets its launches and its lines.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.machine.device import Gpu
+from .occupancy import Occupancy, occupancy
+from .sass import Function, demangled
+
+# Rows of a table: counts by source line (`Counts.lines`), or launches (`Counts.launches`).
+Rows = Sequence[Mapping[str, Any]]
+SECTOR_BYTES = 32
+
+
+@dataclass(frozen=True)
+class LaunchedFunction:
+    """A function, its launches if they are known, and what was counted on its own lines."""
+
+    function: Function
+    launches: Rows = ()
+    lines: Rows = ()
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block."""
+        return -(-math.prod(self.launches[0]["block"]) // 32)
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of all launches together."""
+        return sum(math.prod(launch["grid"]) for launch in self.launches)
+
+    def occupancy(self, gpu: Gpu) -> Occupancy:
+        """Return how many blocks of the first launch an SM holds."""
+        first = self.launches[0]
+        shared_bytes = self.function.static_shared + first["shared_bytes"]
+        threads = math.prod(first["block"])
+        return occupancy(gpu, threads, self.function.registers, shared_bytes)
+
+
+def launched_functions(
+    functions: Sequence[Function], lines: Rows, launches: Rows
+) -> list[LaunchedFunction]:
+    """Return each function that was launched, with all of its launches and its counted lines."""
+    launches_of: dict[str, tuple[Function, list]] = {}
+    find = functools.cache(lambda name: find_function(functions, name, lines))
+    for launch in launches:
+        if function := find(launch["kernel"]):
+            launches_of.setdefault(function.symbol, (function, []))[1].append(launch)
+    return [
+        LaunchedFunction(function, own_launches, _lines_of(function, lines))
+        for function, own_launches in launches_of.values()
+    ]
+
+
+def find_function(functions: Sequence[Function], name: str, lines: Rows = ()) -> Function | None:
+    """Return the function that a launch names, mangled or not; None if there is none.
+
+    A launch through a pointer to a static function may have a name that the linker does not know:
+    then every function is a candidate. Of several candidates, such as the instances of a template
+    whose arguments were deduced, take the one with most of the counted lines. Among equals, take
+    the one with the most multiply-adds.
+    """
+    wanted = demangled(name)
+    candidates = [f for f in functions if name == f.symbol or wanted == f.name]
+    if not candidates:
+        candidates = [f for f in functions if _base_name(f.name) == _base_name(wanted)]
+    if not candidates and lines:
+        candidates = list(functions)
+
+    def rank(function: Function) -> tuple[int, int]:
+        lines_of_it = 0
+        for row in lines:
+            lines_of_it += any(i.line == row["line"] for i in function.compiled_from(row))
+        return lines_of_it, function.mix(function.hot_loop).get("FFMA", 0)
+
+    return max(candidates, key=rank, default=None)
+
+
+def requested_bytes(lines: Rows, kind: str, array: str | None = None) -> float:
+    """Return the bytes of all requested sectors of global memory, of one array or of all."""
+    sectors = 0
+    for row in lines:
+        if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"]):
+            sectors += row["units"]
+    return float(SECTOR_BYTES) * sectors
+
+
+def _lines_of(function: Function, lines: Rows) -> Rows:
+    """Return the counted lines at, or next to, which the function has loads or stores."""
+    own_lines = {i.line for i in function.instructions if i.access and i.line}
+    rows = []
+    for row in lines:
+        near = any(abs(row["line"] - line) <= 1 for line in own_lines)
+        if near and function.shares_file(row):
+            rows.append(row)
+    return rows
+
+
+def _base_name(name: str) -> str:
+    """Return a name without its namespace and template arguments."""
+    return name.partition("<")[0].rpartition("::")[2]

@@ -1,0 +1,309 @@
+"""Predict a kernel's time on a GPU from its simulated traffic and its machine code: a model.
+
+The functions of a call run one after another. Each keeps the SMs busy (`warp_work`). It moves the
+sectors that L1 does not hold at `L2_BYTES` per cycle and SM, and what the L2 does not keep through
+DRAM (`dram_traffic`). Its tensor cores work at the datasheet's rate. All of this overlaps, but not
+perfectly: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). MODEL.md has the model's error, also
+for kernels and problems to which the two fitted constants were not fitted.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..core.machine.device import Ceilings, Gpu
+from ..core.problem.format import FLOAT32, Format
+from ..core.problem.problem import Problem
+from ..core.show.table import short
+from .dram_traffic import DramTraffic, dram_traffic
+from .instruction_counts import instruction_counts
+from .launched_functions import SECTOR_BYTES, LaunchedFunction, requested_bytes
+from .occupancy import SCHEDULERS
+from .sampling import Counts
+from .sass import in_order
+from .warp_work import WarpWork, load_cost
+
+# The share of the datasheet's bandwidth that a copy reaches: 4.26 of 4.8 TB/s.
+DRAM_SHARE = 0.9
+# The share of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s.
+LIBRARY_SHARE = 0.75
+# Bytes per cycle and SM between the L2 and the SMs; microbenchmarks find 20 to 40.
+L2_BYTES = 24
+# What a kernel takes that has nothing to do.
+LAUNCH_SECONDS = 3e-6
+
+# The two constants that tests/instruments/calibrate_model.py fits to measured times. The first is
+# the share of their cycles at the boost clock that SMs use: clocks fall under load, and bank
+# conflicts of registers and the like cost issue slots. The second is the exponent p above: 1 would
+# mean one resource after the other, infinity the longest alone.
+SUSTAINED = 0.82
+OVERLAP = 2.5
+
+# Blocks of an SM from which on they no longer count as whole ones, since many even out.
+_MANY_BLOCKS = 20
+# The share of its time from which on the second busiest resource is named, too.
+_WORTH_NAMING = 0.2
+
+# What the name of each resource means.
+WORDS = {
+    "issue": "the schedulers, which issue one instruction a cycle",
+    "fp32": "the fp32 units",
+    "integer": "integer arithmetic: indices and borders",
+    "shared": "shared-memory wavefronts",
+    "L1": "requests to L1",
+    "L2": "bytes between L2 and the SMs",
+    "DRAM": "bytes of DRAM",
+    "tensor": "the tensor cores",
+    "waiting": "latencies and barriers that too few warps hide",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The predicted time of one ``__global__`` function, or of a library.
+
+    Attributes
+    ----------
+    name : of the function.
+    terms : the seconds for which each resource is busy; under "waiting" those in which the SMs wait
+        while none of theirs is busy.
+    sm_seconds : what the SMs take if they use every cycle of the boost clock.
+    mix : the instructions that warps execute, by kind. Empty for a library, as are the rest.
+    issued : the instructions that warps issue, by source line of `file`.
+    looped : the hot loop's share of all instructions.
+    file : the name of the file that defines the function.
+    """
+
+    name: str
+    terms: dict[str, float]
+    sm_seconds: float
+    mix: Mapping[str, float] = field(default_factory=dict)
+    issued: Mapping[int, float] = field(default_factory=dict)
+    looped: float = 0.0
+    file: str = ""
+
+    def __str__(self) -> str:
+        terms = ", ".join(f"{name} {short(1e3 * t)}" for name, t in self.longest[:4] if t)
+        return f"{self.name}, {short(1e3 * self.seconds)} ms; busy with {terms}"
+
+    @property
+    def limited_by(self) -> str:
+        """The longest of its terms; "waiting" where the SMs are mostly idle."""
+        return self.longest[0][0]
+
+    @property
+    def longest(self) -> list[tuple[str, float]]:
+        """Its terms, the longest first."""
+        return sorted(self.terms.items(), key=lambda term: -term[1])
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time."""
+        return self.time()
+
+    def time(self, sustained: float = SUSTAINED, overlap: float = OVERLAP) -> float:
+        """Return the seconds that it takes with these values of the two fitted constants."""
+        sm_seconds = self.sm_seconds / (sustained if self.mix else 1)
+        overlapping = [sm_seconds]
+        for name in ("L2", "DRAM", "tensor"):
+            overlapping.append(self.terms.get(name, 0.0))
+        return float(np.linalg.norm(overlapping, overlap)) + LAUNCH_SECONDS
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted time: a model's, not a measurement. It has at least one part."""
+
+    parts: tuple[Part, ...]
+    dram: DramTraffic
+
+    @property
+    def ms(self) -> float:
+        """The predicted time of all parts, in milliseconds."""
+        return 1e3 * sum(part.seconds for part in self.parts)
+
+    @property
+    def slowest(self) -> Part:
+        """The part that takes longest."""
+        return max(self.parts, key=lambda part: part.seconds)
+
+    @property
+    def issued(self) -> dict[tuple[str, int], float]:
+        """The share of all instructions that warps issue, by file and line."""
+        total = sum(sum(part.mix.values()) for part in self.parts)
+        shares: Counter[tuple[str, int]] = Counter()
+        for part in self.parts:
+            for line, count in part.issued.items():
+                shares[part.file, line] += count / total
+        return shares
+
+    @property
+    def verdict(self) -> str:
+        """What limits the kernel, in a sentence."""
+        slowest = self.slowest
+        (first, first_seconds), *others = slowest.longest
+        limits = f"{WORDS[first]} ({first_seconds / slowest.seconds:.0%} of its time)"
+        if others:
+            second, second_seconds = others[0]
+            share = second_seconds / slowest.seconds
+            if share > _WORTH_NAMING:
+                limits += f", then {WORDS[second]} ({share:.0%})"
+        share = 1e3 * slowest.seconds / self.ms
+        return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {limits}"
+
+
+def predict(
+    problem: Problem,
+    gpu: Gpu,
+    launched: Sequence[LaunchedFunction],
+    counts: Counts,
+    ceilings: Ceilings | None = None,
+    format: Format = FLOAT32,
+) -> Prediction | None:
+    """Predict a kernel's time.
+
+    Parameters
+    ----------
+    problem, format : what it computes, and how its tensors are stored.
+    gpu : the GPU.
+    launched : the functions that it launched, compiled for the GPU.
+    counts : of a simulated run.
+    ceilings : of the GPU, if they were measured; else shares of the datasheet's rates are assumed.
+
+    Returns
+    -------
+    Prediction, or None if none of the launched functions was compiled or counted.
+    """
+    sheet = gpu.datasheet
+    bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
+    fp32_rate = ceilings.fp32_flops if ceilings else LIBRARY_SHARE * sheet.fp32_tflops * 1e12
+    launched = [entry for entry in launched if entry.lines]
+    moved = _dram_of_each(problem, format, gpu, counts, launched)
+    misses, load_cycles = load_cost(counts.counters, sum(dram.assumed for dram in moved))
+    parts = []
+    # The bytes of lines that functions share come last in `moved`, and are in no part.
+    for entry, dram in zip(launched, moved, strict=False):
+        line_counts = counts.executed.get(entry.function.file, {})
+        dram_seconds = dram.assumed / bandwidth
+        parts.append(_part(gpu, entry, line_counts, misses, load_cycles, dram_seconds))
+    if library_bytes := counts.counters.get("library_bytes"):
+        # Tiles of 128x128 work at the rate of a large product.
+        busy = problem.flops / fp32_rate
+        parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library_bytes / bandwidth}, busy))
+        least = counts.counters["library_once"]
+        unknown = "cuBLAS's tiles may find strips in the L2"
+        moved.append(DramTraffic(least, library_bytes, unknown=unknown, once=library_bytes))
+    return Prediction(tuple(parts), DramTraffic.of(moved)) if parts else None
+
+
+def _dram_of_each(
+    problem: Problem,
+    format: Format,
+    gpu: Gpu,
+    counts: Counts,
+    launched: Sequence[LaunchedFunction],
+) -> list[DramTraffic]:
+    """Return the bytes through DRAM of each function, and last those that functions share."""
+    array_bytes = _array_bytes(problem, format, counts)
+    # A header's lines that are inlined, such as asynchronous copies, belong to no single function.
+    inlined = [
+        row
+        for row in counts.lines
+        if not any(entry.function.shares_file(row) for entry in launched)
+    ]
+    if len(launched) == 1:
+        launched = [replace(launched[0], lines=[*launched[0].lines, *inlined])]
+    moved = []
+    for entry in launched:
+        once = _bytes_once(entry, array_bytes)
+        moved.append(dram_traffic(problem, format, gpu, counts, entry, once))
+    if len(launched) > 1:
+        shared = requested_bytes(inlined, "load") + requested_bytes(inlined, "store")
+        if shared:
+            unknown = "several functions share the lines of a header"
+            moved.append(DramTraffic(0.0, shared, unknown=unknown))
+    return moved
+
+
+def _array_bytes(problem: Problem, format: Format, counts: Counts) -> dict[str, float]:
+    """Return the size of each array by the name that the counts use."""
+    sizes: dict[str, float] = format.bytes(problem)
+    sizes["workspace"] = requested_bytes(counts.lines, "store", "workspace")
+    # The kernel lays out the filters of a plan itself; sampled blocks tell how far they reach.
+    plan_ends = [row["high"] for row in counts.reaches if row["array"] == "plan"]
+    sizes["plan"] = max(plan_ends, default=sizes["w"])
+    sizes["several"] = sum(sizes[name] for name in ("x", "w", "bias", "workspace"))
+    return sizes
+
+
+def _bytes_once(
+    launched: LaunchedFunction, array_bytes: Mapping[str, float]
+) -> dict[tuple[str, str], float]:
+    """Return the bytes that a function accesses if each byte counts once, by kind and array.
+
+    The machine code is one of the arrays. Where less than a whole array is requested, that counts.
+    """
+    requested: Counter[tuple[str, str]] = Counter()
+    for row in launched.lines:
+        if row["space"] == "global":
+            requested[row["kind"], row["array"]] += float(SECTOR_BYTES) * row["units"]
+    once = {}
+    for (kind, array), size in requested.items():
+        once[kind, array] = min(size, array_bytes.get(array) or size)
+    once["load", "code"] = launched.function.bytes * len(launched.launches)
+    return once
+
+
+def _part(
+    gpu: Gpu,
+    launched: LaunchedFunction,
+    line_counts: Mapping[int, float],
+    l1_misses: float,
+    load_cycles: float,
+    dram_seconds: float,
+) -> Part:
+    """Return the predicted time of one function."""
+    function = launched.function
+    lines = launched.lines
+    warps = launched.blocks * launched.warps
+    counts = instruction_counts(function, lines, line_counts, warps)
+    work = WarpWork.of(function, counts, lines, gpu, load_cycles, warps)
+    # An SM runs whole blocks; of many, it runs the average.
+    per_sm = launched.blocks / gpu.sms
+    if launched.blocks < _MANY_BLOCKS * gpu.sms:
+        per_sm = math.ceil(per_sm)
+    per_sm = max(1.0, per_sm)
+    hertz = gpu.ghz * 1e9
+    resident = min(launched.occupancy(gpu).blocks, per_sm) or 1
+    sm_seconds = work.cycles(launched.warps, per_sm, resident) / hertz
+    warps_per_scheduler = per_sm * launched.warps / SCHEDULERS / (SUSTAINED * hertz)
+    terms = {name: warps_per_scheduler * cycles for name, cycles in work.busy.items()}
+    waiting = sm_seconds / SUSTAINED - max(terms.values(), default=0.0)
+    terms["waiting"] = max(0.0, waiting)
+    tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
+    terms["tensor"] = work.tensor_flops * warps / tensor_rate
+    terms["L2"] = _l2_bytes(lines, l1_misses) / (L2_BYTES * gpu.sms * hertz)
+    terms["DRAM"] = dram_seconds
+    issued: Counter[int] = Counter()
+    for instruction in function.instructions:
+        if instruction.line and instruction.opcode != "NOP":
+            issued[instruction.line] += counts.get(instruction.address, 0.0)
+    mix = in_order({kind: count * warps for kind, count in work.mix.items()})
+    looped = 0.0
+    if function.hot_loop:
+        hot = sum(counts.get(i.address, 0.0) for i in function.body(function.hot_loop))
+        looped = hot / (sum(mix.values()) or 1)
+    return Part(function.name, terms, sm_seconds, mix, issued, looped, function.file)
+
+
+def _l2_bytes(lines: Sequence[Mapping], l1_misses: float) -> float:
+    """Return the bytes between L1 and L2: loads that miss L1, and all stores."""
+    load_requests = 0
+    for row in lines:
+        if row["space"] == "global" and row["kind"] == "load":
+            load_requests += row["requests"]
+    loads = min(requested_bytes(lines, "load"), SECTOR_BYTES * load_requests * l1_misses)
+    return loads + requested_bytes(lines, "store")

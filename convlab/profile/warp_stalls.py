@@ -1,0 +1,132 @@
+"""How long a warp waits before each instruction: a scoreboard of its registers.
+
+Instructions issue in order, and wait for the registers that they read. Latencies are those of
+microbenchmarks from Volta to Hopper, rounded (Jia et al., "Dissecting the NVIDIA Volta GPU
+Architecture via Microbenchmarking", 2018; Luo et al., "Benchmarking and Dissecting the Nvidia
+Hopper GPU Architecture via Microbenchmarking", 2024).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from .sass import Function, Instruction
+
+# Cycles from issue to a result that can be read: the first pattern that matches an opcode decides.
+# Loads of global memory are missing here: how long they take depends on the caches.
+_LATENCIES: tuple[tuple[str, int], ...] = (
+    (r"LDS|LDSM|SHFL|ATOMS", 30),
+    (r"LDL", 40),
+    (r"LDC", 30),
+    (r"S2R|S2UR|CS2R|R2UR|VOTE", 20),
+    (r"MUFU|I2F|F2I|F2F|I2I|POPC|FLO", 24),
+    (r"HGMMA", 64),
+    (r"HMMA|IMMA|DMMA", 33),
+    (r"IMAD|UIMAD", 5),
+    # Any other instruction of the uniform datapath.
+    (r"U[A-Z]", 8),
+    (r"", 4),
+)
+# Cycles that a branch, taken or not, and a barrier cost a warp beyond their issue.
+BRANCH = 12
+BARRIER = 20
+# An instruction that runs less often than this share of the busiest in its loop is skipped by most
+# iterations.
+_RARE_SHARE = 0.1
+
+_REGISTER = re.compile(r"\b(U?[RP])(\d+)\b(\.64)?")
+_NO_RESULT = ("RED", "BAR", "BRA", "EXIT", "BSSY", "BSYNC")
+# A LOP3 may write a predicate, which then precedes its result.
+_PREDICATE_FIRST = re.compile(r"U?LOP3\S* U?PT?\d?$")
+
+
+def latency(opcode: str, load_cycles: float) -> float:
+    """Return the cycles from an instruction's issue to its result.
+
+    `load_cycles` is what a load of global memory takes.
+    """
+    if re.match(r"LDG|LD\b|ATOM\b|ATOMG", opcode):
+        return load_cycles
+    return next(cycles for pattern, cycles in _LATENCIES if re.match(pattern, opcode))
+
+
+def stalls(function: Function, counts: Mapping[int, float], load_cycles: float) -> dict[int, float]:
+    """Return the cycles that a warp waits before each instruction that runs, by address.
+
+    `counts` is how often each instruction runs, by address.
+    """
+    waits: dict[int, float] = {}
+    for loop, own in function.by_loop.items():
+        running = [i for i in own if counts.get(i.address)]
+        most = max((counts[i.address] for i in running), default=0)
+        # In a loop's second round the results of the first are known.
+        waits |= _last_round(running, load_cycles, rounds=1 if loop is None else 2)
+        for instruction in running:
+            # An instruction that a branch nearly always skips waits at most for one load.
+            at = instruction.address
+            if counts[at] < _RARE_SHARE * most:
+                waits[at] = min(waits[at], load_cycles)
+    return waits
+
+
+def _last_round(body: Sequence[Instruction], load_cycles: float, rounds: int) -> dict[int, float]:
+    """Return the waits in the last of some rounds of a loop."""
+    decoded = [(i, registers(i), latency(i.opcode, load_cycles)) for i in body]
+    ready_at: dict[str, float] = {}
+    now = 0.0
+    waits = {}
+    for instruction, (reads, writes), cycles in rounds * decoded:
+        issue = max([now, *(ready_at[name] for name in reads if name in ready_at)])
+        extra = {"branch": BRANCH, "barrier": BARRIER}.get(instruction.kind, 0)
+        waits[instruction.address] = issue - now + extra
+        now = issue + 1 + extra
+        ready_at |= dict.fromkeys(writes, issue + cycles)
+    return waits
+
+
+def registers(instruction: Instruction) -> tuple[set[str], set[str]]:
+    """Return the registers and predicates that an instruction reads, and those that it writes.
+
+    Results precede the other operands. How many registers a result has follows from the opcode and
+    the width. The guard counts as read.
+    """
+    operands = [operand.strip() for operand in instruction.operands.split(",")]
+    is_store = instruction.opcode.startswith("ST")
+    results = _results(instruction, operands)
+    result_registers = _result_registers(instruction)
+    reads = set(re.findall(r"U?P\d", instruction.guard))
+    writes = set()
+    for position, operand in enumerate(operands):
+        for kind, number, pair in _REGISTER.findall(operand):
+            if position < results and "[" not in operand:
+                names = writes
+                length = result_registers if kind.endswith("R") else 1
+            elif is_store and position == len(operands) - 1:
+                names = reads
+                length = max(1, instruction.width // 32)
+            else:
+                names = reads
+                length = 2 if pair else 1
+            names.update(f"{kind}{int(number) + k}" for k in range(length))
+    return reads, writes
+
+
+def _results(instruction: Instruction, operands: Sequence[str]) -> int:
+    """Return how many of the operands, the first ones, are results."""
+    opcode = instruction.opcode
+    if not operands[0] or opcode.startswith("ST") or opcode.startswith(_NO_RESULT):
+        return 0
+    if len(operands) > 1 and re.fullmatch(r"U?P\d", operands[1]):
+        return 2
+    if re.match(r"U?(ISETP|FSETP|PLOP3)", opcode):
+        return 2
+    return 2 if _PREDICATE_FIRST.match(f"{opcode} {operands[0]}") else 1
+
+
+def _result_registers(instruction: Instruction) -> int:
+    """Return how many 32-bit registers a result takes."""
+    opcode = instruction.opcode
+    if instruction.access in (("shared", "load"), ("global", "load")) or "LDC" in opcode:
+        return max(1, instruction.width // 32)
+    if ".WIDE" in opcode or ".64" in opcode:
+        return 2
+    return 4 if opcode.startswith("HMMA") else 1
