@@ -19,9 +19,8 @@ from pathlib import Path
 import pandas as pd
 
 from tests.instruments import house
-from tests.instruments.pages import between, laid, write_between
+from tests.instruments.pages import laid
 
-MARKER = "deletion"
 # Imports modules of each folder in a process of its own: a fork, so that torch is imported once. A
 # module that says what is missing and exits has not fallen.
 IMPORTS = """
@@ -151,7 +150,7 @@ def table(results: Iterable[Left]) -> str:
 def publish(rooms: list[str], page: Path | None) -> None:
     """Delete each room in turn, print the table, and write it to a page."""
     if page is not None:
-        between(page, MARKER)  # before the work, which takes minutes
+        head, tail = _around(page)  # before the work, which takes minutes
     results = []
     for room in rooms:
         result = left(room)
@@ -163,4 +162,13 @@ def publish(rooms: list[str], page: Path | None) -> None:
     text = table(results)
     print(text)
     if page is not None:
-        write_between(page, MARKER, text)
+        page.write_text(f"{head}{text}\n{tail}")
+
+
+def _around(page: Path) -> tuple[str, str]:
+    """Return what stands before and after the table of a page, its markers included."""
+    head, begin, rest = page.read_text().partition("<!-- deletion -->\n")
+    _, end, tail = rest.partition("<!-- end -->")
+    if not end:
+        raise SystemExit(f"{page} has no line <!-- deletion --> with a line <!-- end --> after it")
+    return head + begin, end + tail

@@ -2,10 +2,10 @@
 
     python -m tests.instruments.house                     # the numbers
     python -m tests.instruments.house --without sim       # tests/core in a copy without the room
-    python -m tests.instruments.house --without           # the same for each room, as a table
-    python -m tests.instruments.house --without --write convlab/README.md
+    python -m tests.instruments.house --deletion          # the same for each room, as a table
+    python -m tests.instruments.house --deletion --write convlab/README.md
 
-The last writes the table between the page's markers ``<!-- deletion: begin -->`` and ``end``.
+The last writes the table between the page's markers ``<!-- deletion -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import re
 import sys
 import threading
 import tomllib
@@ -25,23 +26,7 @@ import networkx
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "convlab"
 TESTS = ROOT / "tests"
-# What one reads to know the core, in this order (convlab/README.md).
-CORE_PATH = (
-    "core/problem/problem.py",
-    "core/kernel/abi.py",
-    "core/builds/build.py",
-    "core/kernel/kernel.py",
-    "core/kernel/runnable.py",
-    "core/kernel/cuda.py",
-    "core/correctness/reference.py",
-    "core/correctness/check.py",
-    "core/correctness/examine.py",
-    "core/timing/stopwatch.py",
-    "core/timing/ratio.py",
-    "core/timing/compare.py",
-    "core/timing/ab.py",
-    "core/show/result.py",
-)
+PAGE = PACKAGE / "README.md"  # of the house
 PARAMETERS = 7  # at most, of a function that is not public
 
 
@@ -119,6 +104,7 @@ def circles() -> list[list[str]]:
     return sorted(sorted(ring) for ring in rings if len(ring) > 1)
 
 
+@functools.cache
 def between_parts() -> dict[str, dict[str, str]]:
     """Return the parts that each part imports, and one place where: {"core": {"sim": "a.py:3"}}."""
     found: dict[str, dict[str, str]] = {}
@@ -135,13 +121,13 @@ def between_parts() -> dict[str, dict[str, str]]:
 def allowed(room: str) -> set[str]:
     """Return what a room may import: the core, and what a line of its README.md says.
 
-    The line reads ``Imports: core, sim``.
+    The line reads ``Imports: core, sim``; it may go on to say where.
     """
     page = PACKAGE / room / "README.md"
     text = page.read_text() if page.is_file() else ""
-    lines = [line for line in text.splitlines() if line.startswith("Imports: ")]
-    named = lines[0].removeprefix("Imports: ").rstrip(".").split(",") if lines else []
-    return {"core"} | {name.strip(" `") for name in named}
+    said = re.search(r"^Imports: (.*)", text, re.MULTILINE)
+    words = re.findall(r"\w+", said[1]) if said else []
+    return {"core"} | set(rooms()).intersection(words)
 
 
 def entered(function: str) -> list[str]:
@@ -165,6 +151,14 @@ def entered(function: str) -> list[str]:
         sys.setprofile(None)
         threading.setprofile(None)
     return list(seen)
+
+
+def core_path() -> list[Path]:
+    """Return the files that one reads to know the core, in order: a table of the house's page."""
+    section = PAGE.read_text().partition("## How to read the core")[2].partition("\n## ")[0]
+    return [
+        PACKAGE / name for name in re.findall(r"^\| `(core/\S+\.py)` \|", section, re.MULTILINE)
+    ]
 
 
 def many_parameters() -> list[str]:
@@ -191,7 +185,7 @@ def lines(*paths: Path) -> int:
 def numbers() -> dict[str, int]:
     """Return each measure of the house by what it is."""
     core = [path for name, path in modules().items() if part(name) == "core"]
-    path = [PACKAGE / name for name in CORE_PATH]
+    path = core_path()
     sizes = {
         "the path through the core": lines(*path),
         "rest of the core": lines(*core) - lines(*path),
@@ -223,19 +217,12 @@ def main(arguments: list[str]) -> None:
     from tests.instruments import deletion
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--without",
-        nargs="?",
-        const="",
-        metavar="ROOM",
-        choices=["", *rooms()],
-        help="default: each",
-    )
+    parser.add_argument("--without", metavar="ROOM", choices=rooms(), help="test what is left")
+    parser.add_argument("--deletion", action="store_true", help="the same for each room")
     parser.add_argument("--write", type=Path, metavar="FILE", help="a page that has the markers")
     options = parser.parse_args(arguments)
-    if options.without is not None:
-        chosen = [options.without] if options.without else rooms()
-        deletion.publish(chosen, options.write)
+    if options.without or options.deletion:
+        deletion.publish([options.without] if options.without else rooms(), options.write)
         return
     for measure, value in numbers().items():
         print(f"{measure:40} {value:>7,}")
