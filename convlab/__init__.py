@@ -14,15 +14,15 @@ Importing convlab compiles nothing, touches no GPU and does not import torch: ea
 when it is first used. ``convlab/README.md`` says how the package is built.
 """
 
+import _signal  # built in: to import `signal` takes milliseconds, which Ctrl-C could fall into
 import os
-import signal
 import sys
 
 # A command holds Ctrl-C back from its first line on, until `commands.supervise` waits for it.
 _SCRIPT = os.path.join(os.path.dirname(sys.executable), "convlab")  # as pip installs it
-_MODULE = sys.orig_argv[-len(sys.argv)].removeprefix("-m") if sys.argv[:1] == ["-m"] else ""
-if _MODULE == "convlab" or sys.argv[:1] == [_SCRIPT]:
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+_MODULE = sys.orig_argv[-len(sys.argv) :][:1] if sys.argv[:1] == ["-m"] else []
+if _MODULE in (["convlab"], ["-mconvlab"]) or [*map(os.path.abspath, sys.argv[:1])] == [_SCRIPT]:
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGINT])
 
 import importlib
 from typing import Any

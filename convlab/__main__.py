@@ -12,7 +12,9 @@ from typing import Any, NoReturn, TextIO
 try:
     from .commands import cli
     from .commands.supervise import supervise
-except ImportError:
+except ModuleNotFoundError as error:
+    if error.name != "convlab.commands":
+        raise
     sys.exit("convlab: the commands are in convlab/commands, which was deleted")
 from .core.arguments import reason
 from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError

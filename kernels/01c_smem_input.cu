@@ -56,7 +56,7 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
     const int p = p0 + threadIdx.y;
     const int q = q0 + threadIdx.x;
     const int64_t n = image_of_block();
-    if (n >= conv.N) return;   // the whole block, so no thread waits for it at a barrier
+    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier
 
     // (k_tile, C_group, R, S)
     const float* w_k0 = g_w + int64_t(group * K_group + k0) * C_group * RS;

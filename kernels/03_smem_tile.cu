@@ -69,7 +69,7 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
     const int p = p0 + threadIdx.y;
     const int q = q0 + threadIdx.x;
     const int64_t n = image_of_block();
-    if (n >= conv.N) return;   // the whole block, so no thread waits for it at a barrier
+    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier
 
     // For loading: teams of 32 lanes, a team to a row.
     constexpr int teams = kTile * kTile / 32;

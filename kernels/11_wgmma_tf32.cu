@@ -32,72 +32,57 @@
 constexpr Style kStyle = {256, 1, 0, false};
 constexpr int kBatch = 11;   // pixels that a lane of a loader loads at a time
 
-// A loader: in batches of pixels, through registers.
+// A loader warp: copies x into the stages, in batches of pixels, through registers.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
                                      const float* g_x) {
-    struct Place {   // in the sequence of batches
-        int tile, chunk, first;
-    };
-    struct Batch {
-        float x[kBatch][kChunk];
-    };
     const int thread = threadIdx.x - 256;
     const int C_group = conv.C / conv.groups;
     const int64_t HW = int64_t(conv.H) * conv.W;
-    auto advance = [&](Place& at) {
-        at.first += 32 * kLoaders * kBatch;
-        if (at.first < tiling.quad) return;
-        at.first = 0;
-        if (++at.chunk < tiling.chunks) return;
-        at.chunk = 0;
-        at.tile += tiling.lanes;
-    };
     Tile tile = {};
-    const float* x_c0 = nullptr;       // the chunk's first channel of the tile's first image
-    auto load = [&](Batch& batch, const Place& at) {
-        if (at.first == 0 && at.chunk == 0) {
-            tile = tile_at(tiling, at.tile);
+    const float* x_c0 = nullptr;   // the chunk's first channel of the tile's first image
+    int stage = 0, parity = 0;
+    int number = b.first_tile, chunk = 0, first = 0;   // the batch's tile, chunk and first pixel
+    while (number < tiling.tiles) {
+        if (first == 0 && chunk == 0) {
+            tile = tile_at(tiling, number);
             x_c0 = g_x + (int64_t(tile.n) * conv.C + b.group * C_group) * HW;
-        } else if (at.first == 0) {
+        } else if (first == 0) {
             x_c0 += kChunk * HW;
         }
-        const int channels = C_group - at.chunk * kChunk;
+        // The loads begin before the stage is free. Only one batch at a time: with two, ptxas makes
+        // the stores of one batch wait for the loads of the other.
+        const int channels = C_group - chunk * kChunk;
+        float r_x[kBatch][kChunk];
         #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-            const Pixel pixel =
-                pixel_at(conv, tiling, b, tile, at.first + i * 32 * kLoaders + thread);
+            const Pixel pixel = pixel_at(conv, tiling, b, tile, first + i * 32 * kLoaders + thread);
             const float* x_pixel = x_c0 + pixel.at;
             #pragma unroll
             for (int c = 0; c < kChunk; ++c) {
-                batch.x[i][c] = pixel.inside && c < channels ? *x_pixel : 0.0f;
+                r_x[i][c] = pixel.inside && c < channels ? *x_pixel : 0.0f;
                 x_pixel += HW;
             }
         }
-    };
-    int stage = 0, parity = 0;
-    auto store = [&](const Batch& batch, const Place& at) {
-        if (at.first == 0) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+        if (first == 0) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
         float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at) + stage * 2 * tiling.quad;
         #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-            const int pixel = at.first + i * 32 * kLoaders + thread;
+            const int pixel = first + i * 32 * kLoaders + thread;
             if (pixel >= tiling.quad) break;
-            const float (&x)[kChunk] = batch.x[i];
+            const float (&x)[kChunk] = r_x[i];
             s_x[pixel] = ready(x[0], x[1], x[2], x[3]);
             s_x[tiling.quad + pixel] = ready(x[4], x[5], x[6], x[7]);
         }
-        if (at.first + 32 * kLoaders * kBatch < tiling.quad) return;
+        first += 32 * kLoaders * kBatch;
+        if (first < tiling.quad) continue;
         fence_proxy_async();
         __syncwarp();
         if (b.lane == 0) mbarrier_arrive(&b.x_full[stage]);
         if (++stage == tiling.stages) stage = 0, parity ^= 1;
-    };
-    // One batch at a time: with two, ptxas has stores of one wait for loads of the other too.
-    // Its loads are under way while the stage that it is for is still in use.
-    Batch batch;
-    for (Place at{b.first_tile, 0, 0}; at.tile < tiling.tiles; advance(at)) {
-        load(batch, at);
-        store(batch, at);
+        first = 0;
+        if (++chunk < tiling.chunks) continue;
+        chunk = 0;
+        number += tiling.lanes;
     }
 }
 

@@ -34,7 +34,8 @@ constexpr int kPeriod = 9;   // taps, after which sums move from r_acc to r_sum
 constexpr int kBatch = 6;    // pixels that a lane of a loader loads at a time
 constexpr Style kStyle = {kPositions, 2, kPeriod, false};
 
-// A loader: pixel by pixel to [high, low][quad][pixel].
+// A loader warp: copies x into the stages, [high, low][quad][pixel], in batches of pixels, through
+// registers.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
                                      const float* g_x) {
     const int C_group = conv.C / conv.groups, quad = tiling.quad;

@@ -1,16 +1,19 @@
-"""What all tests share: the `gpu` mark, and an order in which two processes end together."""
+"""What all tests share: the marks `pure` and `gpu`, and the order in which tests run."""
 
 import gc
 import os
 import signal
 import sys
+import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from convlab.strict import nvcc_report
+from convlab.core import rooms
+from convlab.core.machine import child
 
-# What takes longest begins first; each of the last is one group, tens of seconds long.
+# After the pure tests, what takes longest begins first: two processes then end together.
 HEAVY = (
     "test_browser",
     "test_notebooks",
@@ -34,14 +37,81 @@ sys.modules["rfc3987_syntax"] = None  # a grammar: jsonschema takes a second for
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Python's audit events of a process that starts. Builds are programs that run, so these are too.
+STARTS = frozenset(
+    ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system")
+)
+pure_test: str | None = None  # the pure test that runs now
+impure: list[str] = []  # what it did that a pure test must not do
+
+
+def _audit(event: str, _: tuple) -> None:
+    """Refuse to start a process while a pure test runs, and remember it: code may catch the error."""
+    if pure_test is not None and event in STARTS:
+        impure.append(event)
+        raise PermissionError(f"{pure_test} is marked pure, and starts a process ({event})")
+
+
+sys.addaudithook(_audit)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what takes long first; leave out what is marked `gpu` where there is no GPU."""
+    """Put pure tests first, then what takes long; leave out `gpu` tests where there is no GPU."""
     rank = {name: place for place, name in enumerate(HEAVY)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(HEAVY)))
+
+    def place(item: pytest.Item) -> int:
+        return -1 if "pure" in item.keywords else rank.get(item.path.stem, len(HEAVY))
+
+    items.sort(key=place)
     if torch.cuda.is_available():
         return
     config.hook.pytest_deselected(items=[item for item in items if "gpu" in item.keywords])
     items[:] = [item for item in items if "gpu" not in item.keywords]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Warn where pytest-xdist forgets its groups: fixtures of a group are then made in each process."""
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if (
+        grouped
+        and getattr(session.config.option, "loadgroup", False)
+        and "@" not in grouped[0].nodeid
+    ):
+        text = "pytest-xdist ignores xdist_group with this pytest: pip install -r requirements.txt"
+        warnings.warn(pytest.PytestWarning(text), stacklevel=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Say which pure test runs, its fixtures of a module or session included."""
+    global pure_test
+    pure_test = item.nodeid if "pure" in item.keywords else None
+    impure.clear()
+    try:
+        return (yield)
+    finally:
+        pure_test = None
+
+
+@pytest.fixture(autouse=True)
+def _pure_tests_are_pure(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Fail a pure test that compiles, starts a process or asks one that another test started.
+
+    It finds no builds of earlier runs either: what it loads would have to be compiled.
+    """
+    if "pure" not in request.keywords:
+        yield
+        return
+
+    def ask(*_: object) -> None:
+        impure.append("Child.ask")
+        raise PermissionError(f"{pure_test} is marked pure, and asks another process")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child.Child, "ask", ask)
+        patch.setenv("CONVLAB_CACHE", str(tmp_path_factory.getbasetemp() / "no builds"))
+        yield
+    assert not impure, f"a pure test starts or asks processes: {', '.join(impure)}"
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +126,9 @@ def _give_back_gpu_memory():
 def _nvcc_where_it_is_the_subject(request: pytest.FixtureRequest):
     """Have nvcc compile what is checked on the simulator only in tests that are named after it."""
     with pytest.MonkeyPatch.context() as patch:
-        if "nvcc" not in request.node.name:
+        if "nvcc" not in request.node.name and "strict" in rooms.rooms():
+            from convlab.strict import nvcc_report
+
             patch.setattr(nvcc_report, "nvcc_report", lambda kernel: None)
         yield
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import torch
 from torch.nn import functional as F
 
@@ -11,6 +13,21 @@ from convlab.core.problem.problem import Problem
 
 CPU = torch.device("cpu")
 PLAIN = Problem(N=2, C=4, H=11, W=9, K=6, R=3, S=3, name="plain")
+FULL = Problem(
+    N=3,
+    C=4,
+    H=12,
+    W=15,
+    K=8,
+    R=2,
+    S=3,
+    stride=(2, 1),
+    padding=(1, 2),
+    dilation=(1, 2),
+    groups=2,
+    bias=True,
+    name="full",
+)
 
 
 def zeros(shape, dtype, device):
@@ -106,3 +123,16 @@ def tf32(launch, y):
     launch.y.copy_(
         F.conv2d(rounded(x), rounded(w), bias, p.stride, p.padding, p.dilation, p.groups)
     )
+
+
+def wrong_if_strided(launch, y):
+    launch.y.copy_(y + (launch.problem.stride != (1, 1)))
+
+
+def dumped(result):
+    """What JSON has of a result."""
+    return json.loads(json.dumps(result.to_dict(), allow_nan=False))
+
+
+def plain_torch(x, w, bias, stride, padding, dilation, groups):
+    return F.conv2d(x, w, bias, stride, padding, dilation, groups)

@@ -27,7 +27,8 @@ import torch
 
 import convlab
 from convlab.core.builds import build
-from convlab.core.builds.compile import Source, compile_error
+from convlab.core.builds.compile_error import compile_error
+from convlab.core.builds.source import Source
 from convlab.core.kernel.runnable import Launch
 from convlab.core.machine import toolchain
 from convlab.core.problem.problem import Problem

@@ -1,10 +1,32 @@
 """What ``diff`` shows: the lines that a kernel changes of its parent."""
 
 import difflib
+from typing import NamedTuple, Self
 
-from ..core.errors import CatalogError
-from ..core.kernel.kernel import Kernel, load
+from ..core.builds.source import Source
+from ..core.errors import CatalogError, ProblemError
+from ..core.kernel import catalog
+from ..core.kernel.kernel import Kernel
 from .text_result import TextResult
+
+
+class _File(NamedTuple):
+    """A kernel's file, with what it includes of other kernels' files; no engine is needed."""
+
+    name: str
+    lines: list[str]
+    parent: str | None
+
+    @classmethod
+    def of(cls, kernel: Kernel | str) -> Self:
+        if isinstance(kernel, Kernel):
+            return cls(kernel.name, kernel.file.whole.splitlines(), kernel.header.parent)
+        if "@" in kernel:
+            raise ProblemError(f"diff compares files: leave out the tunables of {kernel}")
+        path = catalog.find(kernel)
+        text = catalog.read(path)
+        whole = Source(text, path.stem, path).whole
+        return cls(path.stem, whole.splitlines(), catalog.parse_header(text, path).parent)
 
 
 def difference(kernel: Kernel | str, other: Kernel | str | None = None) -> TextResult:
@@ -20,23 +42,16 @@ def difference(kernel: Kernel | str, other: Kernel | str | None = None) -> TextR
     CatalogError
         There is no such kernel, or the header names no parent.
     """
-    kernel = _loaded(kernel)
-    other = kernel.header.parent if other is None else other
-    if other is None:
+    new = _File.of(kernel)
+    if other is None and new.parent is None:
         raise CatalogError(
-            f"{kernel.name} names no parent in its header, so that there is nothing to compare it "
-            "with; name the other kernel"
+            f"{new.name} names no parent in its header, so that there is nothing to compare it with; "
+            "name the other kernel"
         )
-    other = _loaded(other)
-    old_lines = other.file.whole.splitlines()
-    new_lines = kernel.file.whole.splitlines()
-    changes = list(difflib.unified_diff(old_lines, new_lines, other.name, kernel.name, lineterm=""))
+    old = _File.of(new.parent if other is None else other)
+    changes = list(difflib.unified_diff(old.lines, new.lines, old.name, new.name, lineterm=""))
     own = sum(line.startswith("+") and not line.startswith("+++") for line in changes)
-    total = len(new_lines)
-    summary = f"{own} of {total} lines of {kernel.name} are not in {other.name}"
-    document = {"kernel": kernel.name, "parent": other.name, "lines": total, "own": own}
+    total = len(new.lines)
+    summary = f"{own} of {total} lines of {new.name} are not in {old.name}"
+    document = {"kernel": new.name, "parent": old.name, "lines": total, "own": own}
     return TextResult("\n".join([*changes, "", summary]), document)
-
-
-def _loaded(kernel: Kernel | str) -> Kernel:
-    return kernel if isinstance(kernel, Kernel) else load(kernel)

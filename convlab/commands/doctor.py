@@ -1,7 +1,6 @@
 """What this machine has of what convlab needs, tried out, and what to do about what is missing."""
 
 import datetime
-import importlib
 import os
 import platform
 import sys
@@ -52,7 +51,8 @@ def _gpu() -> Row:
         return Row("GPU", str(gpu), True)
     cpu_build = torch.version.cuda is None
     why = "this torch is a CPU build" if cpu_build else "torch sees no NVIDIA GPU (try nvidia-smi)"
-    return Row("GPU", "none", None, f"{why}; kernels run on the simulator")
+    instead = "; kernels run on the simulator" if "sim" in rooms.names("engine") else ""
+    return Row("GPU", "none", None, f"{why}{instead}")
 
 
 def _nvcc() -> Row:
@@ -64,14 +64,14 @@ def _nvcc() -> Row:
 
 
 def _cpp_compiler() -> Row:
-    """Return the C++ compiler; whether it is new enough is the simulator's to say."""
+    """Return the C++ compiler; the simulator says whether it is new enough."""
     path = toolchain.find("c++")
     found = f"{toolchain.version(path)} ({path})" if path else "none"
-    simulator = _simulator_module()
-    if simulator is None:
+    require_compiler = rooms.provided("doctor", "compiler")
+    if require_compiler is None:
         return Row("C++ compiler", found, True if path else None)
     try:
-        simulator.compiler()
+        require_compiler()
     except BuildError as error:
         return Row("C++ compiler", found, False, str(error))
     return Row("C++ compiler", found, True)
@@ -102,17 +102,10 @@ def _build_cache() -> Row:
 
 
 def _simulator() -> Row:
-    if _simulator_module() is None:
+    if "sim" not in rooms.names("engine"):
         advice = "convlab/sim was deleted: kernels run on a GPU only"
         return Row("simulator", "not installed", None, advice)
     return _trial("simulator", "sim")
-
-
-def _simulator_module() -> Any:
-    """Return the room sim, or None where its folder was deleted."""
-    if "sim" not in rooms.rooms():
-        return None
-    return importlib.import_module("convlab.sim")
 
 
 def _trial(what: str, engine: str) -> Row:

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from ..core.builds.source import Source
 from ..core.errors import CatalogError
 from ..core.kernel import catalog
-from ..core.kernel.kernel import load, tunables
+from ..core.kernel.options import tunables
 from ..core.problem.named import PROBLEM_SETS, problems
-from ..core.show.result import plain, wrapped
+from ..core.show.result import plain
+from ..core.show.table import wrapped
 from .text_result import TextResult
 
 
@@ -36,9 +38,9 @@ def _kernel(path: Path) -> tuple[dict[str, Any], list[str]]:
     A header that cannot be read becomes a line too: it must not hide the other kernels.
     """
     try:
-        kernel = load(path)
-        header = kernel.header
-        defaults = tunables(kernel.file.whole)
+        text = catalog.read(path)
+        header = catalog.parse_header(text, path)
+        defaults = tunables(Source(text, path.stem, path).whole)
     except CatalogError as error:
         return {"error": str(error)}, [f"  {path.stem:<26} {error}"]
     row = {

@@ -28,7 +28,7 @@ _FIRST_DIMENSION = re.compile(r"[Nn]=?\d+(?=[\s,]|$)|\w+=\d+,")
 # One of a problem's dimensions: C3, C=3, s2x1, stride=2.
 _DIMENSION = re.compile(rf"(({_FIELDS})=-?|[NCHWKRSspdg]=?)\d+(x\d+)?,?")
 # What nobody would call a kernel: dimensions that were misspelt or run together.
-_LIKE_DIMENSIONS = re.compile(r"[A-Za-z_]+=-?\d|n\d+[a-z]\d|\d+x\d", re.I)
+_LIKE_DIMENSIONS = re.compile(r"[A-Za-z_]+=-?\d|n\d+[a-z]\d|\d+x\d", re.IGNORECASE)
 _LONGEST = 80
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..core.correctness.check import check
 from ..core.correctness.examine import failed
 from ..core.correctness.report import Report, Reports
+from ..core.correctness.setting import ORDINARY
 from ..core.correctness.stricter import settings
 from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
@@ -52,8 +53,8 @@ def _report(kernel: Runnable, arguments: Namespace) -> Report | Reports:
     except LaunchError as error:
         if error.problem is None or error.kind == "too little workspace":
             raise
-        chosen = [setting for setting in settings().values() if setting.name == arguments.setting]
-        return failed(kernel, error.problem, error, *chosen)
+        setting = settings().get(arguments.setting, ORDINARY)
+        return failed(kernel, error.problem, error, setting)
 
 
 def _setting_named(description: str) -> str:

@@ -73,9 +73,9 @@ class Cost:
         """The columns of a frame's row."""
         return {
             self.kind.column: self.value,
-            **self.more,
             self.kind.floor_column: self.floor,
             "x_floor": self.over_floor,
+            **self.more,
         }
 
 

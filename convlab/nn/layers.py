@@ -5,25 +5,26 @@ that torch chooses for them: cuDNN with TF32, unless ``torch.backends.cudnn.allo
 
 What of torch works:
 
-===============================  ==============================================================
-backward, double backward        works
-forward_ad, func.jvp, jacfwd     works
-func.grad, vjp, jacrev, hessian  works
-vmap                             works, by one call of the kernel for each of the batch
-func.functional_call             works
-compile                          works, derivatives too; an object as kernel from torch 2.13 on
-export                           works; saved, it loads a kernel that was given by name or path
-fx.symbolic_trace                works; the convolution stays one node
-jit.trace, jit.script            works; a scripted model cannot be saved
-autocast                         works, in float32: the kernels know nothing less
-other dtypes                     refused with a ProblemError
-meta and fake tensors            works
-channels_last and other strides  works; y is contiguous
-checkpoint                       works
-DistributedDataParallel          works
-pickle, deepcopy, torch.save     works; a copy shares the kernel, a pickle holds it
-CUDA graphs                      works, once the kernel ran before the capture; on a GPU
-===============================  ==============================================================
+================================  ==============================================================
+backward, double backward         works
+forward_ad, jvp, jacfwd, hessian  refused with a ProblemError
+func.grad, vjp, jacrev            works; jacrev(jacrev(f)) is a Hessian
+vmap                              works, by one call of the kernel for each of the batch
+func.functional_call              works
+compile                           works, derivatives too; an object as kernel from torch 2.13 on
+compile of func.grad, vmap, ...   refused by torch.compile; works without it
+export                            works; saved, it loads a kernel that was given by name or path
+fx.symbolic_trace                 works; the convolution stays one node
+jit.trace, jit.script             works; a scripted model cannot be saved
+autocast                          works; float16 and bfloat16 inputs are cast to float32
+other dtypes                      refused with a ProblemError
+meta and fake tensors             works
+channels_last and other strides   works; y is contiguous
+checkpoint                        works
+DistributedDataParallel           works
+pickle, deepcopy, torch.save      works; a copy shares the kernel, a pickle holds it
+CUDA graphs                       works, once the kernel ran before the capture; on a GPU
+================================  ==============================================================
 """
 
 import contextlib
@@ -42,9 +43,10 @@ from ..core.errors import ProblemError
 from ..core.kernel.call import problem_of_call
 from ..core.kernel.catalog import find
 from ..core.problem.problem import Problem
-from ..core.show.result import Table
+from ..core.show.table import Table
 from .choice import ALWAYS, AUTOS
-from .op import convolve, key_of, loaded, name_of
+from .keys import key_of, load_once, name_of
+from .op import convolve
 
 DEFAULT_KERNEL = "03_smem_tile"
 Pair = int | tuple[int, int]
@@ -292,7 +294,7 @@ def choices(
     """
     _require_module(model)
     on_gpu = any(tensor.is_cuda for tensor in model.parameters())
-    auto = loaded(choice(kernel, "rule", AUTOS), "cuda" if on_gpu else "sim")
+    auto = load_once(choice(kernel, "rule", AUTOS), "cuda" if on_gpu else "sim")
     return Choices((name, p, auto.choice(p)) for name, p in problems(model, *inputs, **keywords))
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..core.builds import cache, nvcc
-from ..core.builds.cache import Made
-from ..core.builds.compile import compile_error
+from ..core.builds.cache import BuildOutput, Key
+from ..core.builds.compile_error import compile_error
 from ..core.errors import BuildError
 from ..core.kernel.kernel import Kernel
 from ..core.machine import toolchain
@@ -73,17 +73,18 @@ def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
             "CUDA toolkit"
         )
 
-    def disassemble(folder: Path) -> Made:
+    def disassemble(folder: Path) -> BuildOutput:
         (folder / "kernel.cubin").write_bytes(cubin)
         command = [str(nvdisasm), "-gi", "kernel.cubin"]
         process = toolchain.asked(command, cwd=folder)
         if process.returncode:
             raise BuildError(f"nvdisasm cannot read a cubin: {process.stderr.strip()[:200]}")
         (folder / "kernel.sass").write_text(process.stdout)
-        return Made(folder / "kernel.sass", (), ())
+        return BuildOutput(folder / "kernel.sass")
 
     digest = hashlib.sha256(cubin + toolchain.identity(nvdisasm).encode()).hexdigest()
-    listing = cache.build(f"{Path(label).stem[:80]}-sass-{digest[:16]}", disassemble).library
+    key = Key(f"{Path(label).stem[:80]}-sass-{digest[:16]}")
+    listing = cache.build(lambda: key, disassemble).library
     return with_resources(log, parse(listing.read_text(), label))
 
 

@@ -1,5 +1,6 @@
 """A history: receipts of other days, edits or GPUs, compared with one another."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from ..core import arguments
 from ..core.errors import ProblemError
 from ..core.show import charts
 from ..core.show.plot import Chart
-from ..core.show.result import Result, Table, receipts_folder, short
+from ..core.show.result import Result, receipts_folder
+from ..core.show.table import Table, short
 from .receipt import COLUMNS, Receipt, read_receipt
 
 # What may explain a change of cost: a column of the costs, and its name in the text.
@@ -155,7 +157,7 @@ def _changes(costs: pd.DataFrame) -> Iterator[str]:
     for (kernel, problem, mode), rows in costs.groupby(["kernel", "problem", "mode"], sort=False):
         place = f"{kernel} on {problem}, {mode}" if mode else f"{kernel} on {problem}"
         records = rows.to_dict("records")
-        for old, new in zip(records, records[1:], strict=False):
+        for old, new in itertools.pairwise(records):
             # Two sides of one A/B are no change.
             if old["when"] != new["when"] or old["source"] != new["source"]:
                 yield f"{place}: {_change(old, new)}"

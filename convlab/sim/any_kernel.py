@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core.builds.compile import Source
+from ..core.builds.source import Source
 from ..core.errors import ProblemError
 from .findings import Array
 from .library import build

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..core.builds.build import define_flags
 from ..core.builds.cache import Build
-from ..core.builds.compile import Source
+from ..core.builds.source import Source
 from ..core.kernel.runnable import Allocate, Inputs, Runnable, empty
 from ..core.problem.problem import Problem
 from . import library, simulation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.builds.compile import unlinked
+from ..core.builds.plain_paths import unlinked
 from ..core.finding import Finding, Place, Triple
 from ..core.machine import toolchain
 

@@ -44,6 +44,8 @@ class SimLaunch(Launch):
         ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
     """
 
+    own_process = True
+
     def __init__(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> None:
         self._build = kernel.build()
         self._trace = None

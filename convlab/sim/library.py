@@ -3,28 +3,26 @@
 import functools
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.builds import cache
 from ..core.builds.build import CUBLAS_DECLARATIONS
-from ..core.builds.cache import Build, Made
-from ..core.builds.compile import (
-    CXX_FLAGS,
-    Source,
-    compile_error,
-    compile_library,
-    name_of,
-    plain,
-    run_compiler,
-)
+from ..core.builds.cache import Build, BuildOutput, Key
+from ..core.builds.compile import CXX_FLAGS, Compilation, compile_library, run_compiler
+from ..core.builds.compile_error import compile_error
+from ..core.builds.key import key_of, name_of
+from ..core.builds.plain_paths import plain
+from ..core.builds.source import Source
 from ..core.errors import BuildError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain
 from .findings import INCLUDE
 from .rewrite import rewrite
 
+# Where kernels find what stands for CUDA's headers.
+_HEADERS = (INCLUDE, CUBLAS_DECLARATIONS)
 RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 _EITHER = [
     *CXX_FLAGS,
@@ -86,7 +84,7 @@ def build(
     usual = FLAGS if trace else UNTRACED_FLAGS
     flags = [*usual, *flags]
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> BuildOutput:
         compiler()
         copies = _rewritten(source, folder / "headers")
         homes = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
@@ -94,40 +92,31 @@ def build(
         headers = _precompiled(gcc, usual)  # g++ takes it for the file beside it where it may
         (folder / "first.h").write_text(_FIRST)
         (folder / "first.h.gch").symlink_to(headers.library)
+        compilation = Compilation(
+            source,
+            '#include "first.h"\n' + written.marked,
+            # "cuda.h" is the one next to the source, if there is one
+            flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
+            include=[*_HEADERS, *(homes if copies else []), source.folder, KERNEL_DIR],
+            libraries=[linked],
+            entry=entry,
+        )
         try:
-            made = compile_library(
-                source,
-                folder,
-                '#include "first.h"\n' + written.marked,
-                # "cuda.h" is the one beside the source, where there is one
-                flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
-                include=[
-                    INCLUDE,
-                    CUBLAS_DECLARATIONS,
-                    *(homes if copies else []),
-                    source.folder,
-                    KERNEL_DIR,
-                ],
-                libraries=[linked],
-                copies=copies,
-                entry=entry,
-            )
-            return made._replace(read=tuple(dict.fromkeys([*made.read, *_first_headers()])))
+            return compile_library(compilation, folder)
         except BuildError as error:
             if not _NO_CUDA_HEADER.search(str(error)):
                 raise
             known = ", ".join(
-                sorted(
-                    path.name
-                    for folder in (INCLUDE, CUBLAS_DECLARATIONS)
-                    for path in folder.glob("[cv]*.h")
-                )
+                sorted(path.name for folder in _HEADERS for path in folder.glob("[cv]*.h"))
             )
             note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
             text, full_log, path = str(error).rpartition("\nfull log: ")
             raise BuildError(f"{text}\n{note}{full_log}{path}", error.places) from None
 
-    built = cache.build(name_of(source, "sim", [*flags, toolchain.identity(gcc), linked]), make)
+    def find_key() -> Key:
+        return key_of(source, "sim", [*flags, toolchain.identity(gcc), linked], _HEADERS)
+
+    built = cache.build(find_key, make)
     return replace(built, flags=tuple(flags))
 
 
@@ -155,18 +144,13 @@ def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
     return copies
 
 
-def _first_headers() -> list[Path]:
-    """The simulator's headers that every kernel includes."""
-    return list(Source(_FIRST, "first", INCLUDE / "first.h").headers())
-
-
 def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
     """Those headers, and the C++ library's, as g++ keeps what it has read: half of a small build.
 
     It does not take them, but reads the text, where a flag defines a word of theirs.
     """
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> BuildOutput:
         compiler()
         text = folder / "first.h"
         made = folder / "first.h.gch"
@@ -175,36 +159,52 @@ def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
         done = run_compiler(command, folder)
         if done.returncode:
             raise compile_error(source, done.stderr, "the simulator's headers")
-        return Made(made, tuple(_first_headers()), (INCLUDE,))
+        return BuildOutput(made)
+
+    def find_key() -> Key:
+        return key_of(source, "headers", [*flags, toolchain.identity(gcc)], _HEADERS)
 
     source = Source(_FIRST, "simulator")
-    return cache.build(name_of(source, "headers", [*flags, toolchain.identity(gcc)]), make)
+    return cache.build(find_key, make)
 
 
 def runtime() -> Path:
     """The simulator's runtime library, built when it is first needed."""
-    return cache.build(*_runtime_recipe()).library
+
+    def make(folder: Path) -> BuildOutput:
+        compiler()
+        source = _runtime_source()
+        compilation = Compilation(
+            source,
+            source.marked,
+            flags=_RUNTIME_FLAGS,
+            include=[*_HEADERS, RUNTIME.parent],
+            libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
+        )
+        return compile_library(compilation, folder)
+
+    def find_key() -> Key:
+        return _runtime_key(cache.stamp(_runtime_files()))
+
+    return cache.build(find_key, make).library
+
+
+def _runtime_source() -> Source:
+    return Source(RUNTIME.read_text(), "simulator")  # wherever convlab lies
 
 
 @functools.cache
-def _runtime_recipe() -> tuple[str, Callable[[Path], Made]]:
-    source = Source(RUNTIME.read_text(), "simulator")  # wherever convlab lies
-    read = [Path(__file__).with_name("rewrite.py")]  # which decides what kernels become
-    read += sorted(
-        [*INCLUDE.rglob("*.h"), *CUBLAS_DECLARATIONS.glob("*.h"), *RUNTIME.parent.glob("*.h")]
-    )
+def _runtime_files() -> list[Path]:
+    """The files that decide what the runtime is, and what kernels become (``rewrite.py``)."""
+    folders = [*_HEADERS, RUNTIME.parent]
+    headers = sorted(path for folder in folders for path in folder.rglob("*.h"))
+    return [RUNTIME, Path(__file__).with_name("rewrite.py"), *headers]
+
+
+@functools.lru_cache(1)
+def _runtime_key(seen: object) -> Key:
+    """The key of the runtime for the files as they are now; `seen` is their stamp."""
     gcc = toolchain.require_host_compiler()
-
-    def make(folder: Path) -> Made:
-        compiler()
-        return compile_library(
-            source,
-            folder,
-            source.marked,
-            flags=_RUNTIME_FLAGS,
-            include=[INCLUDE, CUBLAS_DECLARATIONS, RUNTIME.parent],
-            libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
-        )
-
-    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), *(path.read_text() for path in read)]
-    return name_of(source, "runtime", parts, home=""), make
+    texts = [path.read_text() for path in _runtime_files()]
+    parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), *texts]
+    return Key(name_of(_runtime_source(), "runtime", parts, home=""))

@@ -36,8 +36,8 @@ class AfterOthers(Setting):
 
     def run(self, launch: Launch, earlier: Sequence[Problem]) -> None:
         """Run a launch after calls for other problems, on other numbers."""
-        if launch.runnable.counts:
-            launch.call_after(earlier)  # there each call has a process of its own
+        if launch.own_process:
+            launch.call_after(earlier)
         else:
             call_after(launch, earlier)
 

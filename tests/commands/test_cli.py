@@ -18,9 +18,11 @@ import torch
 
 import convlab
 from convlab.__main__ import main
-from convlab.commands import answers
-from convlab.commands.cli import PROBLEMS, parser, understood
+from convlab.commands import doctor
+from convlab.commands.cli import build_parser, look_up
+from convlab.core import rooms
 from convlab.core.correctness import check as checking
+from convlab.core.errors import ProblemError
 from convlab.core.kernel.catalog import catalog
 from convlab.core.kernel.kernel import tunables
 from convlab.core.machine.device import GPUS
@@ -141,8 +143,15 @@ def test_doctor(run):
 
 def test_doctor_tells_that_builds_cannot_be_kept(monkeypatch):
     monkeypatch.setattr("convlab.core.machine.toolchain.lasting", lambda: False)
-    rows = {row[0]: row for row in answers.doctor._machine()}
-    assert rows["build cache"][2] is False and "CONVLAB_CACHE" in rows["build cache"][3]
+    row = doctor._build_cache()
+    assert row.ok is False and "CONVLAB_CACHE" in row.advice
+
+
+def test_doctor_without_the_simulator(monkeypatch):
+    monkeypatch.setattr(rooms, "rooms", lambda: {"commands": {}})
+    row = doctor._simulator()
+    assert (row.found, row.ok) == ("not installed", None) and "convlab/sim" in row.advice
+    assert doctor._cpp_compiler().ok is not False
 
 
 def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
@@ -150,7 +159,7 @@ def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
         {"what": "nvcc", "found": found, "ok": False, "advice": "line\nline"}
         for found in ("none", "13.0")
     ]
-    monkeypatch.setattr(answers.doctor, "examine", lambda: rows)
+    monkeypatch.setattr(doctor, "examine", lambda: rows)
     told = run("doctor").out.splitlines()
     assert [line.split()[1:2] for line in told] == [["MISSING"], [], [], ["WRONG"], [], []]
     assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
@@ -167,37 +176,91 @@ def test_check_by_name_number_and_path_with_tunables(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "kernels"),
     [
-        "check 01 --seed 3 {}",
-        "compare 01 --engine sim {} 03",
-        "inspect 01 --gpu H100 {}",
-        "ab 01 --seed 3 03 {}",
-        "ab 01 03 --seed 3 {}",
-        "sweep 01 --engine sim THREADS=64 {}",
+        ("check 01 --seed 3 --problem {} 03", ["01", "03"]),
+        ("compare --problem {} 01 --engine sim 03", ["01", "03"]),
+        ("inspect --problem {} --gpu H100 01", ["01"]),
+        ("ab 01 --seed 3 03 --problem {}", ["01", "03"]),
+        ("ab --problem {} 01 --save --seed 3 03", ["01", "03"]),
+        ("sweep 01 --engine sim THREADS=64 --problem {}", ["01"]),
+        ("sweep --problem {} 01 THREADS=64", ["01"]),
     ],
 )
-def test_the_problem_may_stand_after_options(words):
-    asked = understood(parser().parse_args(words.format(SMALL).split()))
-    assert asked.problem == SMALL
+def test_kernels_may_follow_options(words, kernels):
+    arguments = look_up(build_parser().parse_args(words.format(SMALL).split()))
+    assert arguments.problem == SMALL and arguments.kernels == kernels
+    assert arguments.command.name != "sweep" or arguments.tunables == {"THREADS": [64]}
+
+
+PROBLEMS = ("square", "headline relu", "awkward.primes", "N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias")
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("words", ["check 01", "compare", "ab 01 03", "inspect", "sweep 01 TILE=8"])
+def test_a_problem_among_the_kernels_is_refused_with_the_option_to_write(words, problem):
+    arguments = build_parser().parse_args([*words.split(), *problem.split()])
+    with pytest.raises(ProblemError) as caught:
+        look_up(arguments)
+    assert str(caught.value) == (f"{problem} is a problem: write --problem {shlex.quote(problem)}")
+    words = shlex.split(str(caught.value).partition(": write ")[2])
+    assert look_up(build_parser().parse_args(["check", "01", *words])).problem == problem
+
+
+def test_a_long_problem_among_the_kernels_is_not_repeated():
+    with pytest.raises(ProblemError, match=r"^N=2,C=4.{30,33}… is a problem: write --problem be"):
+        look_up(build_parser().parse_args(["check", "01", SMALL]))
+
+
+def test_a_kernel_may_have_a_problems_name(tmp_path, monkeypatch):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "wide.cu").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    arguments = look_up(build_parser().parse_args(["check", "wide", "--problem", "wide"]))
+    assert (arguments.kernels, arguments.problem) == (["wide"], "wide")
 
 
 def test_what_is_saved_needs_no_file():
-    for problem in ("awkward.primes relu", "wide", "n1 c3"):
-        asked = parser().parse_args(["compare", "01", "--save", *problem.split()])
-        assert asked.save == "" and asked.words == ["01", problem]
-    assert parser().parse_args(["ab", "--save", "a.json", "01"]).save == "a.json"
+    for words in ("compare 01 --problem wide --save", "compare 01 --save --problem wide"):
+        assert look_up(build_parser().parse_args(words.split())).save == ""
+    assert build_parser().parse_args(["ab", "--save", "a.json", "01"]).save == "a.json"
 
 
-@pytest.mark.parametrize("words", ["check 01 {}", "ab 01 03 {} --seed 3", "sweep 01 THREADS=64 {}"])
-def test_dimensions_need_no_quotes(words):
+def test_dimensions_are_read_in_both_forms():
     for spec in (
         "N1 C3 H8 W8 K4 R3 S3 s1 p0x1 bias",
         "N=1, C=3, H=8, W=8, K=4, R=3, S=3, relu=1",
         "wide bias relu",
         "headline relu",
     ):
-        assert understood(parser().parse_args(words.format(spec).split())).problem == spec
+        arguments = build_parser().parse_args(["ab", "01", "03", "--problem", spec, "--seed", "3"])
+        assert look_up(arguments).problem == spec
+
+
+@pytest.mark.parametrize(
+    ("room", "command"), [("profile", "inspect"), ("tuning", "sweep"), ("receipts", "history")]
+)
+def test_a_deleted_rooms_command_is_not_offered(monkeypatch, capsys, room, command):
+    left = {name: about for name, about in rooms.rooms().items() if name != room}
+    monkeypatch.setattr(rooms, "rooms", lambda: left)
+    assert command not in build_parser().commands and command not in build_parser().format_help()
+    with pytest.raises(SystemExit) as caught:
+        main([command])
+    assert caught.value.code == 2
+    assert (
+        f"the command {command} is in convlab/{room}, which was deleted" in capsys.readouterr().err
+    )
+
+
+def test_without_the_commands_that_is_said(tmp_path):
+    (tmp_path / "convlab").mkdir()
+    for entry in Path(convlab.__file__).parent.iterdir():
+        if entry.name != "commands":
+            (tmp_path / "convlab" / entry.name).symlink_to(entry)
+    command = [sys.executable, "-m", "convlab", "list"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "convlab: the commands are in convlab/commands, which was deleted\n"
 
 
 def test_a_rung_that_is_an_include_has_its_tunables_and_its_own_lines(run):
@@ -276,7 +339,7 @@ def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
     done = run("diff", "twos.cu", "ones.cu")
     assert done.status == 0
     assert "-    if (i < n) y[i] = 1;\n+    if (i < n) y[i] = 2;" in done.out
-    assert done.out.endswith(f"\n3 of {len(child.splitlines())} lines of twos are not ones's\n")
+    assert done.out.endswith(f"\n3 of {len(child.splitlines())} lines of twos are not in ones\n")
     document = run("diff", "twos.cu", "--json").document
     assert (document["kernel"], document["parent"]) == ("twos", "01_direct")
     done = run("diff", "ones.cu")
@@ -294,24 +357,36 @@ def test_help(capsys, command):
 
 def test_what_help_says_of_each_command_is_so(run):
     words = {"ab": ["torch:im2col", "torch:cpu", "--limit", "1"], "sweep": ["torch:im2col", "T=8"]}
-    for name, command in parser().commands.items():
-        told = {action.dest: action.help for action in command._actions}
-        assert all(told.values()), name
-        if "plot" in told:
-            assert ("of several kernels" in told["plot"]) == (name in answers.PLURAL)
-        if "words" in told:
-            given = [*words.get(name, ["torch:im2col"]), *[SMALL] * (name in PROBLEMS)]
-            assert (run(name, *given).status == 0) == ("baseline" in told["words"]), name
-        if "gpu" in told:
-            assert all(gpu in told["gpu"] for gpu in GPUS)
+    for name, parser in build_parser().commands.items():
+        command = parser.get_default("command")
+        helps = {action.dest: action.help for action in parser._actions}
+        assert all(helps.values()), name
+        if "plot" in helps:
+            assert ("of several kernels" in helps["plot"]) == bool(command.results_key)
+        if "kernels" in helps:
+            problem = ["--problem", SMALL] if "problem" in helps else []
+            done = run(name, *words.get(name, ["torch:im2col"]), *problem)
+            assert (done.status == 0) == ("baseline" in helps["kernels"]), name
+        if "gpu" in helps:
+            assert all(gpu in helps["gpu"] for gpu in GPUS)
+
+
+@pytest.mark.parametrize("name", build_parser().commands)
+@pytest.mark.parametrize("program", ["python -m convlab", "convlab", "%convlab"])
+def test_help_of_each_command_has_an_example_that_is_accepted(tmp_path, monkeypatch, name, program):
+    monkeypatch.chdir(tmp_path)
+    text = build_parser(program=program).commands[name].format_help()
+    (example,) = re.findall(rf"^  {re.escape(program)} (.*)$", text, re.MULTILINE)
+    arguments = build_parser().parse_args(shlex.split(example))
+    assert look_up(arguments).command.name == name
 
 
 def test_the_words_of_readme_are_the_parsers():
     text = re.sub(r"(?<=\S)\n(?=\S)", " ", (REPOSITORY / "README.md").read_text())
-    found = {words.strip() for words in re.findall(r"python -m convlab ([^`|>\n]*)", text)}
-    for words in found:
-        assert parser().parse_args(shlex.split(words)).command
-    assert {"compare", "doctor", "check --count 1000"} <= found and len(found) > 5
+    calls = {words.strip() for words in re.findall(r"python -m convlab ([^`|>\n]*)", text)}
+    for words in calls:
+        assert build_parser().parse_args(shlex.split(words)).command
+    assert {"compare", "doctor", "check --count 1000"} <= calls and len(calls) > 5
 
 
 # --- what is wrong -------------------------------------------------------------------------------
@@ -346,23 +421,23 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
 
 
 STATUS = {
-    "a kernel declines": (0, "compare 01 refuses.cu {}"),
-    "check": (0, "check 01 refuses.cu {}"),
-    "all decline": (3, "compare refuses.cu {}"),
-    "check alone": (3, "check refuses.cu {}"),
-    "ab": (3, "ab 01 refuses.cu {}"),
-    "inspect": (3, "inspect refuses.cu {}"),
-    "sweep": (3, "sweep 06_depthwise ROWS=4,8 {}"),
-    "a set": (3, "check refuses.cu headline"),
-    "wrong beside it": (1, "compare ones.cu refuses.cu {}"),
-    "crash": (1, "ab 01 crash.cu {}"),
+    "a kernel declines": (0, "compare 01 refuses.cu --problem {}"),
+    "check": (0, "check 01 refuses.cu --problem {}"),
+    "all decline": (3, "compare refuses.cu --problem {}"),
+    "check alone": (3, "check refuses.cu --problem {}"),
+    "ab": (3, "ab 01 refuses.cu --problem {}"),
+    "inspect": (3, "inspect refuses.cu --problem {}"),
+    "sweep": (3, "sweep 06_depthwise ROWS=4,8 --problem {}"),
+    "a set": (3, "check refuses.cu --problem headline"),
+    "wrong beside it": (1, "compare ones.cu refuses.cu --problem {}"),
+    "crash": (1, "ab 01 crash.cu --problem {}"),
 }
 
 
 @pytest.mark.parametrize(("status", "words"), STATUS.values(), ids=STATUS)
 def test_status_tells_wrong_from_declined(run, kernels, status, words):
     done = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split())
-    assert done.status == status and ("3: nothing ran" in " ".join(parser().epilog.split()))
+    assert done.status == status and ("3: nothing ran" in " ".join(build_parser().epilog.split()))
     document = run(*words.format("N=1,C=2,H=6,W=6,K=2,R=3,S=3").split(), "--json").document
     assert document.get("ok", False) is (status == 0)
 
@@ -423,7 +498,7 @@ def test_no_gpu(run, command):
     done = run(command, "01", "--problem", SMALL, "--engine", "cuda")
     assert done.status == 1 and done.out == ""
     assert 'engine="cuda" needs an NVIDIA GPU' in done.err and "doctor" in done.err
-    done = run(command, "cudnn:tf32", "wide", "bias", "relu", "--json")
+    done = run(command, "cudnn:tf32", "--problem", "wide bias relu", "--json")
     (said,) = (
         [done.document["error"]]
         if command == "compare"
@@ -440,30 +515,45 @@ USAGE = {
     "engine": (["check", "01", "--engine", "simm"], "did you mean sim?"),
     "kernel": (["check", "01_dircet"], "did you mean 01_direct"),
     "part of a kernel": (["check", "DEPTHWISE"], "did you mean 06_depthwise?"),
-    "baseline": (["compare", "cuDNN", SMALL], "did you mean cudnn:fp32 or cudnn:tf32"),
-    "part of a problem": (["compare", "01", "AlexNet"], "did you mean kernelbench.50_alexnet"),
+    "baseline": (["compare", "cuDNN"], "did you mean cudnn:fp32 or cudnn:tf32"),
+    "part of a problem": (
+        ["compare", "01", "AlexNet"],
+        "no kernel is named 'AlexNet'; did you mean kernelbench.50_alexnet",
+    ),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
     "a folder": (["check", "./"], "there is no file ./; there are mine.cu, 01_direct"),
-    "a misspelt bias": (["check", "01", "wide", "bais"], "did you mean bias?"),
-    "a ReLU of nothing": (["check", "01", "relu"], "stands after a problem"),
-    "dimensions apart": (["check", "01", "C=3", "N=1"], "a problem, by name or dimensions"),
+    "a misspelt bias": (["check", "01", "--problem", "wide", "bais"], "did you mean bias?"),
+    "a ReLU of nothing": (["check", "01", "relu"], "relu is part of a problem"),
+    "a problem without quotes": (
+        ["check", "01", "--problem", "N1", "C3", "H8"],
+        "C3 is part of a problem, not a kernel: put all of the problem in quotes",
+    ),
+    "dimensions apart": (["check", "01", "C=3", "N=1"], "C=3 is part of a problem"),
     "dimensions without blanks": (["check", "01", "N1C3H8W8K4R3S3"], "a problem, by name or dim"),
     "a third kernel": (
         ["ab", "01", "03", "mine.cu"],
         "kernels, A and B, not 01 and 03 and mine.cu",
     ),
-    "dimensions of no problem": (["ab", "01", "03", "N1", "C3"], "'N1 C3' lacks H, W, K, R, S"),
+    "dimensions of no problem": (
+        ["ab", "01", "03", "--problem", "N1 C3"],
+        "'N1 C3' lacks H, W, K, R, S",
+    ),
     "a file that is not there": (
         ["check", "nosuch.cu"],
         "no file nosuch.cu; did you mean mine.cu?",
     ),
-    "half a bias": (["check", "01", SMALL.replace("bias=1", "bias=2")], "bias is 2 in"),
-    "a tunable without values": (["sweep", "01", "THREADS", SMALL], "a tunable is NAME=8,16"),
-    "a dimension": (["check", "01", "N=1,c=3"], "did you mean C?"),
-    "small letters": (["check", "01", "n1", "c3"], "did you mean N?"),
+    "half a bias": (
+        ["check", "01", "--problem", SMALL.replace("bias=1", "bias=2")],
+        "bias is 2 in",
+    ),
+    "a tunable without values": (["sweep", "01", "THREADS", "--problem", SMALL], "write NAME=8,16"),
+    "a dimension": (["check", "01", "--problem", "N=1,c=3"], "did you mean C?"),
+    "small letters": (["check", "01", "--problem", "n1 c3"], "did you mean N?"),
     "a file that begins so": (["check", "n1.cu"], "there is no file n1.cu"),
     "kind of receipt": (["compare", "01", "--save", "out.txt"], "name must end in .json"),
-    "a tunable's case": (["sweep", "03", "tile=8", SMALL], "did you mean TILE?"),
+    "a kernel for a receipt": (["compare", "--save", "01"], "name must end in .json"),
+    "no kernel to sweep": (["sweep"], "required: KERNEL"),
+    "a tunable's case": (["sweep", "03", "tile=8", "--problem", SMALL], "did you mean TILE?"),
     "a command's beginning": (["comp"], "did you mean compare?"),
     "an option's case": (["check", "01", "--Problem", SMALL], "did you mean --problem?"),
     "ambiguous kernel": (["check", "0"], "02_im2col_gemm"),
@@ -478,23 +568,32 @@ USAGE = {
         ["compare", "01", "--problem", SMALL, "--plot", "figure.txt"],
         "figure.txt: the file's name must end in .png, ",
     ),
-    "ab with one kernel": (["ab", "01", SMALL], "two kernels, A and B"),
+    "ab with one kernel": (["ab", "01", "--problem", SMALL], "two kernels, A and B"),
     "an option of another command": (
         ["doctor", "--count", "3"],
         "unrecognized arguments: --count 3\n",
     ),
-    "a count of none": (["check", "01", SMALL, "--count", "3"], "--count is of generated problems"),
-    "a tunable twice": (["sweep", "01", "THREADS=64", "THREADS=32", SMALL], "THREADS=8,16"),
+    "a count of none": (
+        ["check", "01", "--problem", SMALL, "--count", "3"],
+        "--count is of generated problems",
+    ),
+    "a tunable twice": (
+        ["sweep", "01", "THREADS=64", "THREADS=32", "--problem", SMALL],
+        "THREADS=8,16",
+    ),
     "nothing is near": (
         ["check", "xyzzy"],
-        "no kernel and no problem is named 'xyzzy'; there are mine.cu, 01_direct, 01b",
+        "no kernel is named 'xyzzy'; there are mine.cu, 01_direct, 01b",
     ),
     "a tunable of none": (["check", "mine.cu@TILE=8"], "it has: none: one is `#ifndef TILE`"),
     "no baseline is near": (
         ["check", "zz:zz"],
         "no baseline 'zz:zz': choose from cudnn:fp32, cudnn:tf32",
     ),
-    "no problem is near": (["ab", "01", "03", "xyzzy"], "there are square, rect, wide, headline"),
+    "no problem is near": (
+        ["ab", "01", "03", "--problem", "xyzzy"],
+        "there are square, rect, wide, headline",
+    ),
 }
 
 
@@ -518,7 +617,7 @@ def test_words_are_read_without_torch(words):
 @pytest.mark.parametrize("signals", [1, 2])
 def test_an_interrupt_ends_all_at_once(tmp_path, signals):
     environment = os.environ | {"CONVLAB_CACHE": str(tmp_path)}
-    words = ["compare", "01", "03", "06", "--engine", "sim", SMALL]
+    words = ["compare", "01", "03", "06", "--engine", "sim", "--problem", SMALL]
     command = [sys.executable, "-m", "convlab", *words]
     with subprocess.Popen(
         command,
@@ -549,8 +648,8 @@ def test_usage_error_as_json(run):
 def test_what_takes_long_is_told_in_plain_lines(run, monkeypatch):
     monkeypatch.setattr("convlab.core.machine.progress._SECONDS", 0.02)
     for words, told in (
-        (["check", "01", "awkward"], r"01_direct: \d+ of \d+, 0 s\n"),
-        (["check", "01", SMALL], rf"check 01 {SMALL} \S+ sim: 0 s\n"[:60]),
+        (["check", "01", "--problem", "awkward"], r"01_direct: \d+ of \d+, 0 s\n"),
+        (["check", "01", "--problem", SMALL], f"check 01 --problem {SMALL}"[:60]),
     ):
         done = run(*words)
         assert done.status == 0 and re.search(told, done.err), done.err

@@ -36,7 +36,7 @@ class Command:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         own = {"CONVLAB_CACHE": str(self.cache), "TMPDIR": str(self.temporary)}
-        own[interrupts._MARK] = self.mark = str(time.time_ns())
+        own[interrupts.MARK] = self.mark = str(time.time_ns())
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORK, line],
             cwd=REPOSITORY,
@@ -55,7 +55,7 @@ class Command:
 
     def left(self) -> list[str]:
         """What is left: processes, and files."""
-        return interrupts._left(self.mark) + interrupts._files(self.temporary, self.cache)
+        return interrupts.left(self.mark) + interrupts.files(self.temporary, self.cache)
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["process", "group"])

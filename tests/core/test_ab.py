@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import math
 import pickle
 import sys
@@ -14,15 +13,12 @@ import weakref
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.nn import functional as F
 
 import convlab
-from convlab.__main__ import main
 from convlab.core.errors import ConvlabError, LaunchError
-from convlab.core.kernel.function import Function
 from convlab.core.kernel.runnable import empty
 from convlab.core.machine import clock
 from convlab.core.machine.device import Ceilings, floor_seconds
@@ -30,22 +26,14 @@ from convlab.core.problem.problem import Problem
 from convlab.core.timing import ab as abing
 from convlab.core.timing import ab_timing, ratio, stopwatch
 from convlab.core.timing.ab_result import ABs
-from convlab.core.timing.measure import Timing
 from convlab.core.timing.ratio import Ratio, autocorrelation_time, estimate, settled
-from convlab.isolate.runner import RUNNER
-from convlab.isolate.worker import can_cross
-from convlab.tuning import sweep as sweeping
 from tests.fake_gpu import LARGE, LONG, SHORT, Spin, chip_instead_of_a_gpu
 from tests.fake_times import MOST, Machine, Tape, in_rounds, quiet, timed, until
-from tests.fakes import CPU, PLAIN, Fake, rounded, shifted, tf32
+from tests.fakes import CPU, PLAIN, Fake, dumped, plain_torch, rounded, shifted, tf32
+
+pytestmark = pytest.mark.pure
 
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
-SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
-
-
-def dumped(result):
-    """What JSON has of a result."""
-    return json.loads(json.dumps(result.to_dict(), allow_nan=False))
 
 
 # The method, on generated times ---------------------------------------------------------------
@@ -437,10 +425,6 @@ def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
 # Sides -----------------------------------------------------------------------------------------
 
 
-def plain_torch(x, w, bias, stride, padding, dilation, groups):
-    return F.conv2d(x, w, bias, stride, padding, dilation, groups)
-
-
 def forgets_padding(x, w, bias, stride, padding, dilation, groups):
     return F.conv2d(x, w, bias, stride, 0, dilation, groups)
 
@@ -451,17 +435,6 @@ def shifts(*given):
 
 def rounds_to_tf32(x, w, *rest):
     return plain_torch(rounded(x), rounded(w), *rest)
-
-
-def test_simulated_ab_speaks_of_bytes_only():
-    result = convlab.ab("01_direct", "03_smem_tile", SMALL, engine="sim")
-    assert result.verdict == "fewer bytes" and result.ratio < 0.5 and result.interval is None
-    assert convlab.ab("03", "01", SMALL, engine="sim", check=False).verdict == "more bytes"
-    row = result.frame.set_index("counter").loc["traffic_bytes"]
-    assert row["b"] / row["a"] == result.ratio
-    assert "nothing about speed" in str(result) and " ms" not in str(result)
-    assert dumped(result)["verdict"] == "fewer bytes" and len(dumped(result)["reports"]) == 2
-    assert "<pre>" in result._repr_html_() and result.plot()._repr_png_()[:4] == b"\x89PNG"
 
 
 def test_a_against_a_is_labelled_and_checked_once():
@@ -493,16 +466,6 @@ def test_a_wrong_one_is_never_compared(wrong):
     assert dumped(result)["ratio"] is None and result.plot() and len(result.frame) == 0
 
 
-def test_sources_and_tunables_are_sides(tmp_path):
-    text = convlab.load("01_direct").path.read_text()
-    path = tmp_path / "mine.cu"
-    path.write_text(text)
-    text = convlab.compile(text, name="mine_too", engine="sim")
-    assert convlab.ab(text, path, SMALL, engine="sim").verdict == "same bytes"
-    result = convlab.ab("03_smem_tile@TILE=8", "03_smem_tile@TILE=16", SMALL, engine="sim")
-    assert (result.a, result.verdict) == ("03_smem_tile@TILE=8", "fewer bytes")
-
-
 def test_a_file_edited_meanwhile():
     def edits(launch, y):
         launch.y.copy_(y)
@@ -529,51 +492,6 @@ def test_a_callable_without_a_class_may_be_tf32():
     assert "python:rounds_to_tf32 is right to tf32 only" in str(result)
 
 
-def test_what_can_be_sent_to_a_worker():
-    assert can_cross(Function(plain_torch, CPU)) and can_cross(convlab.load("01", engine="sim"))
-    assert not can_cross(Function(lambda *given: None, CPU))
-    notebook = eval("lambda *given: None", {"__name__": "__main__"})
-    assert not can_cross(Function(notebook, CPU))
-
-
-def test_isolation_goes_through_the_worker(monkeypatch):
-    calls = []
-    here = []
-    monkeypatch.setattr(
-        RUNNER, "call", lambda f, *args, **options: calls.append(options), raising=False
-    )
-    monkeypatch.setattr(ab_timing, "measure_pair", lambda *task: here.append(task))
-    kernels = [Function(plain_torch, CPU), convlab.load("01", engine="sim")]
-    notes: list[str] = []
-    measured = functools.partial(abing._measured, kernels, PLAIN, ["cold"], until(0, 0.005, 1.0))
-    measured(False, notes)
-    assert len(calls) == 1 and calls[0]["time_limit"] > 120 + 8 and not here and not notes
-    kernels[0] = Function(lambda *given: None, CPU)
-    measured(False, notes)
-    assert len(calls) == 1 and len(here) == 1 and "in this process" in notes[0]
-
-
-def test_careful_times_in_fresh_processes(monkeypatch):
-    stopped = []
-    asked = []
-    answers = itertools.cycle([timed(1.02).modes, timed(1.024).modes])
-    monkeypatch.setattr(RUNNER, "restart", lambda: stopped.append(1), raising=False)
-
-    def call(function, *task, **_):
-        asked.append(task[-1])
-        return next(answers)
-
-    monkeypatch.setattr(RUNNER, "call", call, raising=False)
-    kernels = [Function(plain_torch, CPU)] * 2
-    asking = dataclasses.replace(until(), places=6)
-    found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [])
-    assert len(stopped) == 6 and len({part.seed for part in asked}) == 6
-    assert {part.places for part in asked} == {1}
-    assert [mode.mode for mode in found] == ["cold", "hot"]
-    assert found[0].ratio.value == pytest.approx(1.022, abs=5e-4) and len(found[0].runs) == 6
-    assert found[0].ratio.low < 1.0205 and "fresh process" in found[0].method
-
-
 # The result, as a GPU would give it -------------------------------------------------------------
 
 
@@ -585,7 +503,7 @@ def test_on_a_gpu_times_are_compared(monkeypatch):
     monkeypatch.setattr(
         ab_timing, "measure_pair", lambda *task: asked.append(task) or timed().modes
     )
-    monkeypatch.setattr(RUNNER, "accepts", lambda *sides: False, raising=False)
+    monkeypatch.setattr(abing, "runner", lambda: SimpleNamespace(accepts=lambda *sides: False))
     a = Fake(name="01_a")
     b = Fake(name="02_b")
     result = convlab.ab(a, b, PLAIN, seed=3, threshold=0.02, limit_seconds=7.0)
@@ -664,109 +582,6 @@ def test_a_set_has_a_row_for_each_problem_and_a_summary():
     assert "95% 1.0" in both.tables[0].cells["interval"][0] and len(both.plot().axes) == 2
 
 
-# Sweeps ----------------------------------------------------------------------------------------
-
-sweep = functools.partial(convlab.sweep, problems=SMALL, engine="sim", progress=False)
-
-
-@pytest.fixture(scope="module")
-def swept():
-    return sweep("03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [8, 16]})
-
-
-def test_a_sweep_drops_what_is_invalid_with_the_reason(swept):
-    assert len(swept.frame) == 4 and len(swept.dropped) == 2 and swept.ok
-    assert set(swept.dropped["TILE"]) == {24}
-    assert set(swept.dropped["reason"]) == {"static_assert: TILE: 8, 16 or 32"}
-    assert list(swept.frame["traffic_mb"]) == sorted(swept.frame["traffic_mb"])
-    assert swept.cost == "traffic_mb" and "(MB)" in swept.cost_label
-    assert swept.best == {"small": swept.frame["kernel"][0]}
-    assert convlab.load(swept.best["small"], engine="sim").defines["TILE"] == 16
-    assert "4 of 6 points valid" in str(swept) and "<table" in swept._repr_html_()
-    assert len(dumped(swept)["dropped"]) == 2
-
-
-@pytest.mark.parametrize("tunables", [["TILE", "K_TILE"], ["TILE"]], ids=["map", "bars"])
-def test_a_sweep_is_drawn(swept, tunables, tmp_path):
-    frame = swept.frame.copy()
-    frame.attrs["tunables"] = tunables
-    chart = convlab.core.show.charts.sweep_chart(frame, "03", swept.notes)
-    assert chart.save(tmp_path / "sweep.png").stat().st_size > 5_000
-    assert convlab.core.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
-
-
-def test_a_sweep_puts_the_best_first_within_a_problem():
-    found = sweep("03", {"TILE": [8, 16]}, problems=[SMALL, PLAIN])
-    assert list(found.frame["problem"]) == ["small", "small", "plain", "plain"]
-    for _, rows in found.frame.groupby("problem"):
-        assert rows["traffic_mb"].is_monotonic_increasing
-    assert list(found.best) == ["small", "plain"]
-
-
-def test_a_sweep_on_a_gpu_has_times(monkeypatch):
-    kernel = Fake(name="03")
-    one_point = sweeping.measure_point
-    kernel.engine = "cuda"
-    timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
-
-    def call(function, kernel, problem, time_limit, **options):
-        row = {"kernel": kernel.name, "right": True, "note": ""} | next(timings).cells
-        row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
-        return SimpleNamespace(frame=pd.DataFrame([row]))
-
-    monkeypatch.setattr(RUNNER, "call", call, raising=False)
-    monkeypatch.setattr(type(kernel), "counts", False)
-    monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
-    found = sweep("03", {"TILE": [8, 16]})
-    assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
-    assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
-    assert "03: unsteady: 3 samples until time was up" in str(found)
-
-
-def test_a_wrong_point_is_dropped(tmp_path):
-    source = convlab.load("01_direct").source.replace("y[", "y[WRONG + ")
-    assert "WRONG" in source
-    path = tmp_path / "wrong.cu"
-    path.write_text(
-        source.replace("#ifndef THREADS", "#ifndef WRONG\n#define WRONG 0\n#endif\n#ifndef THREADS")
-    )
-    found = sweep(path, {"WRONG": [0, 1]})
-    assert list(found.frame["WRONG"]) == [0] and not found.dropped.empty
-    assert found.dropped["kind"][0] in ("wrong", "failed") and found.dropped["reason"][0]
-
-
-def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
-    seen = []
-    row = {"right": True, "traffic_mb": 1.0, "note": ""}
-    kernel = convlab.load("03", engine="sim", trace=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(sweeping, "measure_point", lambda kernel, *_: seen.append(kernel) or row)
-        sweep(kernel, {"TILE": [8, 16]})
-    assert [each.trace for each in seen] == [False] * 2
-    found = sweep(kernel, {"TILE": [16]})
-    assert found.ok and found.frame["traffic_mb"].isna().all() and "traffic" not in str(found)
-
-
-# The command line ------------------------------------------------------------------------------
-
-
-def test_commands(capfd, tmp_path):
-    where = ["--engine", "sim", "--problem", SPEC]
-    assert main(["ab", "01", "03", *where, "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["verdict"] == "fewer bytes"
-    plot = tmp_path / "sweep.png"
-    assert main(["sweep", "03", "TILE=8,24", *where, "--json", "--plot", str(plot)]) == 0
-    document = json.loads(capfd.readouterr().out)
-    assert len(document["rows"]) == len(document["dropped"]) == 1 and plot.exists()
-    assert main(["sweep", "03", "TILE=8,x", *where]) == 2
-    assert main(["ab", "01", "no_such_kernel", *where]) == 2
-    path = tmp_path / "halved.cu"
-    source = convlab.load("01_direct").source
-    path.write_text(source.replace("g_y[i] =", "g_y[i] = 0.5f *"))
-    assert main(["ab", "01", str(path), *where]) == 1
-    assert "wrong" in capfd.readouterr().out.lower()
-
-
 # On a GPU ----------------------------------------------------------------------------------------
 
 CONV = "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1"
@@ -825,11 +640,3 @@ def test_gpu_what_cannot_be_captured_falls_back():
     assert torch.randn(4, device="cuda").isfinite().all()  # a failed capture left it waiting
     again = on_gpu("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
     assert all("CUDA graphs" in mode.method for mode in again.modes), str(again)
-
-
-@pytest.mark.gpu
-def test_gpu_sweep():
-    found = convlab.sweep(
-        "03_smem_tile", {"TILE": [8, 16, 24], "K_TILE": [16, 32]}, CONV, progress=False
-    )
-    assert len(found.frame) == 4 and len(found.dropped) == 2 and (found.frame["time_ms"] > 0).all()

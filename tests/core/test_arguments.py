@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from convlab.core import arguments as valid
 from convlab.core.errors import ProblemError
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.mark.parametrize(
     ("call", "result"),

@@ -28,7 +28,7 @@ from convlab.core.builds.compile import exported
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.kernel.kernel import load
 from convlab.core.machine import toolchain
-from convlab.sim import findings, library
+from convlab.sim import findings
 from convlab.sim import library as simulated
 from tests.suites import ENGINES, FOLDER, cubin, needs_nvcc
 
@@ -267,7 +267,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, with the simulator's parts in it, which take long to build."""
     parts = [
-        library.runtime(),
+        simulated.runtime(),
         simulated._precompiled(simulated.compiler(), simulated.FLAGS).library,
     ]
     for folder in (part.parent for part in parts):
@@ -280,11 +280,11 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def built(name: str) -> cache.Build:
     """A build that takes no compiler."""
 
-    def make(folder: Path) -> cache.Made:
+    def make(folder: Path) -> cache.BuildOutput:
         (folder / "any.so").write_bytes(bytes(range(256)) * 80)
-        return cache.Made(folder / "any.so", (), ())
+        return cache.BuildOutput(folder / "any.so")
 
-    return cache.build(name, make)
+    return cache.build(lambda: cache.Key(name), make)
 
 
 @pytest.mark.parametrize(("what", "kind"), DAMAGED, ids=" ".join)
@@ -441,7 +441,7 @@ def test_headers_that_were_read_before_make_the_same_code(
     none = tmp_path / "none"
     none.touch()
     precompiled = simulated._precompiled(simulated.compiler(), simulated.FLAGS).library
-    runtime = library.runtime()
+    runtime = simulated.runtime()
     monkeypatch.setattr(simulated, "runtime", lambda: runtime)
     assert code(text, precompiled) == code(text, none) != b""
     assert code("#error is not read\n", precompiled) == code(text, precompiled)
@@ -815,7 +815,8 @@ def test_a_later_process_finds_the_header_in_a_folder_of_an_odd_name(tmp_path, c
     assert stores == 1
     head = '#include "convlab.cuh"\n'
     (folder / "past.cu").write_text(text.replace(head, head + '#include "put.cuh"\n'))
-    words = ["check", str(folder / "past.cu"), "N1 C1 H4 W4 K1 R3 S3", "--json", "--engine", "sim"]
+    words = ["check", str(folder / "past.cu"), "--problem", "N1 C1 H4 W4 K1 R3 S3"]
+    words += ["--json", "--engine", "sim"]
     assert main(words) == 1
     done = subprocess.run(  # which finds it built
         [sys.executable, "-m", "convlab", *words], cwd=ROOT, capture_output=True, text=True

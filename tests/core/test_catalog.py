@@ -13,6 +13,8 @@ from convlab.core.kernel import catalog as module
 from convlab.core.kernel.catalog import Header, catalog, find, folders, parse_header, read
 from convlab.core.problem.problem import Problem
 
+pytestmark = pytest.mark.pure
+
 SOURCE = """\
 // title: Direct
 // idea: one thread

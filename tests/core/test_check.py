@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import pickle
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,13 +14,11 @@ import torch
 from torch.nn import functional as F
 
 import convlab
-from convlab import __main__
 from convlab.core.correctness import check as checking
 from convlab.core.correctness import examine, output, reference
 from convlab.core.correctness.check import check
 from convlab.core.correctness.report import Reports
 from convlab.core.errors import (
-    BuildError,
     ConvlabError,
     LaunchError,
     ProblemError,
@@ -35,29 +32,22 @@ from convlab.core.kernel.runnable import Launch, run
 from convlab.core.kernel.shrink_to_fit import SPARE_BYTES, fit
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
-from convlab.isolate import rehearsal
-from convlab.sim.engine import MACS_IN_A_SECOND
-from convlab.strict import settings
-from tests.fakes import CPU, PLAIN, Fake, shifted, spoilt, tf32
-from tests.instruments import planted
+from tests.fakes import (
+    CPU,
+    FULL,
+    PLAIN,
+    CountingEngine,
+    Fake,
+    shifted,
+    spoilt,
+    tf32,
+    wrong_if_strided,
+)
 from tests.schema import VALIDATOR
 
+pytestmark = pytest.mark.pure
+
 AWKWARD = len(problems("awkward"))
-FULL = Problem(
-    N=3,
-    C=4,
-    H=12,
-    W=15,
-    K=8,
-    R=2,
-    S=3,
-    stride=(2, 1),
-    padding=(1, 2),
-    dilation=(1, 2),
-    groups=2,
-    bias=True,
-    name="full",
-)
 
 
 def put(at, value):
@@ -118,7 +108,7 @@ PLANTED = {
     "inf": (put((0, 0, 0, 0), math.inf), "got inf"),
     "tf32": (tf32, "fp32 allows"),
     "writes_input": (spoilt(writes_input), "wrote to its input: 1 elements of x"),
-    "moves": (spoilt(moves), "sums by atomics, of which the header is to say `atomics: yes`"),
+    "moves": (spoilt(moves), "sums by atomics, for which the header must say `atomics: yes`"),
     "one_element": (spoilt(one_element), "1 of {total} outputs are wrong"),
     "accumulates": (accumulates, "outputs are wrong"),
     "past_y": (write("y", 1), "outside of y: 1 element changed after its end, 1 past the last"),
@@ -306,20 +296,7 @@ def test_fault_of_another_order_stands_beside_the_wrong_result():
     assert kinds == ["wrong result", "wrong result", "race"]
 
 
-def test_warnings_are_in_the_report_of_a_right_kernel():
-    report = check(made("late", after="__syncthreads();"), PLAIN)
-    (found,) = report.findings
-    assert report.ok and report.to_dict()["verdict"] == "right" and not found.error
-    assert (found.kind, found.block, report.failures) == ("barrier after exit", (2, 0, 0), ())
-    line = rf"(?s)\n  warning: barrier after exit: .* have left the .*, late.cu:{found.line}\b"
-    assert re.search(line, str(report)) and re.search(line, str(Reports("late", (report,))))
-
-
 # Sets of problems ------------------------------------------------------------------------------
-
-
-def wrong_if_strided(launch, y):
-    launch.y.copy_(y + (launch.problem.stride != (1, 1)))
 
 
 def test_set_of_problems_is_told_of():
@@ -363,61 +340,6 @@ def test_a_callable_without_the_parameter_declines_a_relu():
     assert check(Function.of(fuses, "sim"), problem).ok
     with pytest.raises(UnsupportedError, match="no parameter `relu`"):
         check(Function.of(lambda *given: F.conv2d(*given), "sim"), problem)
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Let a few problems stand for the set "awkward"."""
-    chosen = problems("awkward")[::5]
-    monkeypatch.setattr(checking, "named_problems", {"awkward": chosen, "limits": []}.get)
-    return chosen
-
-
-def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
-    first, again = (check(Fake(), count=25, progress=False) for _ in range(2))
-    assert first.ok and first.smallest is None
-    assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
-    fixed = [problem for problem in few if problem.R != 1]
-    assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS) + 1
-    assert {p.bias for p in (report.problem for report in first) if p.relu} == {True, False}
-    told = [(report.problem, report.error) for report in first]
-    assert told == [(report.problem, report.error) for report in again]
-    other = check(Fake(), count=25, seed=1, progress=False)
-    assert [report.problem for report in other] != [problem for problem, _ in told]
-
-
-def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
-    monkeypatch.setattr(checking, "named_problems", lambda name: [])
-    monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
-    found = check(Fake(), count=16, progress=False)
-    tried = {report.problem for report in found}
-    assert found.ok and len(tried) == 12 + 1  # the one that the settings ride on
-    assert found.notes[0] == "0 fixed and 27 generated problems, seed 0"
-
-
-def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
-    reports = check(Fake(wrong_if_strided), count=30, progress=False)
-    assert reports.patterns[0] == "wrong wherever the stride is not 1, and only there"
-    smallest = reports.smallest.problem
-    assert (smallest.N, smallest.C, smallest.K, smallest.R) == (1, 1, 1, 2)  # it declines R = 1
-    assert sorted(smallest.stride) == [1, 2]
-    assert f'--problem "{smallest}"' in str(reports)
-    assert reports.plot().axes
-    with pytest.raises(WrongResult, match="wherever the stride is not 1"):
-        check(Fake(wrong_if_strided), count=30, progress=False, raises=True)
-
-
-def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
-    def crashes(launch, y):
-        launch.y.copy_(y)
-        if launch.problem.bias:
-            raise LaunchError("it fell over", "illegal address")
-
-    reports = check(Fake(crashes), count=30, progress=False)
-    assert reports.smallest.fault == "illegal address" and reports.smallest.problem.bias
-    assert reports.patterns[0] == "wrong wherever there is a bias, and only there"
-    assert reports.smallest.problem.macs <= 2
 
 
 def test_the_smallest_fails_as_the_others_do():
@@ -480,16 +402,11 @@ def test_set_is_given_up_when_faults_take_long(monkeypatch):
     assert len(reports) == 1 and f"{AWKWARD - 1} problems left out" in str(reports)
 
 
-def test_kernel_that_does_not_build_is_the_callers_to_hear_of():
-    with pytest.raises(BuildError, match="did not compile"):
-        check(made("broken", after="no semicolon"), PLAIN)
-
-
 NAN = math.nan
 WHAT = {"problem": PLAIN}
 HOSTILE = {
     "check": (
-        {"kernel": "01"} | WHAT,
+        {"kernel": "torch:cpu"} | WHAT,
         (
             {"count": -1},
             {"count": "2"},
@@ -502,7 +419,7 @@ HOSTILE = {
         ),
     ),
     "compare": (
-        {"kernels": "01"} | WHAT,
+        {"kernels": "torch:cpu"} | WHAT,
         (
             {"limit_seconds": math.inf},
             {"limit_seconds": "3"},
@@ -514,7 +431,7 @@ HOSTILE = {
         ),
     ),
     "ab": (
-        {"a": "01", "b": "01"} | WHAT,
+        {"a": "torch:cpu", "b": "torch:cpu"} | WHAT,
         (
             {"threshold": NAN},
             {"threshold": True},
@@ -528,22 +445,6 @@ HOSTILE = {
             {"engine": None},
         ),
     ),
-    "sweep": (
-        {"kernel": "01", "tunables": {"THREADS": [64]}, "problems": PLAIN},
-        (
-            {"tunables": [("A", 1)]},
-            {"tunables": {"THREADS": 3.5}},
-            {"tunables": {"THREADS": ["8"]}},
-            {"tunables": {"THREADS": []}},
-            {"tunables": {}},
-            {"tunables": {"NONE": [1]}},
-            {"executor": 3},
-            {"limit_seconds": -1},
-            {"seed": {}},
-            {"problems": 3},
-            {"engine": "auto "},
-        ),
-    ),
 }
 
 
@@ -551,11 +452,11 @@ HOSTILE = {
     ("name", "options"), [(name, each) for name in HOSTILE for each in HOSTILE[name][1]], ids=str
 )
 def test_arguments_that_make_no_sense_are_problem_errors(name, options):
-    """Which name the argument, or the tunable."""
+    """Which name the argument."""
     with pytest.raises(ProblemError) as error:
         getattr(convlab, name)(**HOSTILE[name][0] | options)
     (argument,) = options
-    assert argument.rstrip("s") in str(error.value) or "THREADS" in str(error.value)
+    assert argument.rstrip("s") in str(error.value)
 
 
 # Where it runs ---------------------------------------------------------------------------------
@@ -566,19 +467,17 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
 
     def call(function, *arguments, time_limit):
         calls.append((function, arguments, time_limit))
-        kernel = arguments[0]
-        kernel.engine = "sim"
         return function(*pickle.loads(pickle.dumps(arguments)))
 
-    stand_in = SimpleNamespace(call=call, can_cross=lambda *arguments: crosses)
-    monkeypatch.setattr(checking, "worker", stand_in)
+    stand_in = SimpleNamespace(call=call, accepts=lambda *arguments: crosses)
+    monkeypatch.setattr(checking, "runner", lambda: stand_in)
     kernel = Fake()
     crosses = True
     kernel.engine = "cuda"
+    kernel.runs_on = None
     kernel.time_limit = 7.0
     assert check(kernel, PLAIN).ok and calls[0][2] == 7.0
     assert calls[0][0] is examine.examine and calls[0][1][1] == PLAIN
-    kernel.engine = "cuda"
     kernel.isolate = False
     assert check(kernel, PLAIN).ok and len(calls) == 1
     assert check("torch:cpu", PLAIN).ok and len(calls) == 1
@@ -587,64 +486,14 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
     assert check(kernel, PLAIN).ok and len(calls) == 1
 
 
-def test_build_that_passes_all_is_known_to_be_good_until_it_is_edited(few, tmp_path):
-    path = tmp_path / "92_edited.cu"
-    path.write_text(made("right").source + f"// {tmp_path}")  # a build of its own
-    kernel = convlab.load(path, engine="sim")
-    assert check(kernel, PLAIN).ok and not rehearsal.is_good(kernel.build())
-    assert check(kernel, count=1, progress=False).ok and rehearsal.is_good(kernel.build())
-    path.write_text(path.read_text() + " edited")
-    assert not rehearsal.is_good(kernel.build())
-
-
-DIRECT = (planted.KERNELS / "01_direct.cu").read_text()
-WORKSPACE = "CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 100; }\n"
-LAST = "conv.N * conv.K * conv.P * conv.Q"
-
-
-def made(name, *, engine="sim", missing=0, after="", before="", stream="stream"):
-    """The first rung with a workspace, and changed as it is told to be."""
-    text = DIRECT
-    for old, new in (
-        ("CONVLAB_ENTRY const", f"{WORKSPACE}CONVLAB_ENTRY const"),
-        ("void* /*workspace*/", "void* workspace"),
-        ("* conv.Q) return;", f"* conv.Q - {missing}) return;"),
-        ("g_bias[k] : 0.0f));", f"g_bias[k] : 0.0f)); {after}"),
-        ("conv2d_direct<<<", f"{before} conv2d_direct<<<"),
-        ("0, stream>>>", f"0, {stream}>>>"),
-    ):
-        text = planted.replace(text, old, new, 1, name)
-    return convlab.compile(text, name=name, engine=engine, isolate=False)
-
-
-def test_command_line(tmp_path, capfd, monkeypatch):
-    path = tmp_path / "91_no_stride.cu"
-    picture = tmp_path / "map.png"
-    path.write_text(made("right").source.replace("q * conv.stride_w", "q"))
-    arguments = ["check", str(path), "--engine", "sim"]
-    assert __main__.main([*arguments, "--problem", "N1 C1 H5 W9 K2 R1 S1 s1x2"]) == 1
-    assert "91_no_stride on N1 C1 H5 W9 K2 R1 S1 s1x2 p0 d1 g1: WRONG" in capfd.readouterr().out
-    right = ["--problem", "N1 C1 H5 W9 K2 R1 S1", "--plot", str(picture), "--json"]
-    assert __main__.main([*arguments, *right]) == 0
-    document = json.loads(capfd.readouterr().out)
-    assert document["ok"] and len(document["reports"]) == 1
-    assert picture.stat().st_size > 5000
-
-    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": []}.get)
-    arguments = ["check", "01_direct", "--engine", "sim", "--count", "6", "--seed", "3", "--json"]
-    assert __main__.main(arguments) == 0
-    (found,) = json.loads(capfd.readouterr().out)["reports"]
-    assert (
-        len(found["reports"]) == 10 + 2 * len(settings.SETTINGS) and found["kernel"] == "01_direct"
-    )
-    said, untried = found["notes"]
-    assert said == "1 fixed and 6 generated problems, seed 3" and untried.startswith("not tried: ")
-
-
 def test_fit_shrinks_for_the_simulator_or_says_how_much_is_needed(monkeypatch):
     big = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
     small, note = fit(big, [Fake()])
-    assert small.macs <= MACS_IN_A_SECOND and "scaled down to" in note and "hours" in note
+    assert (
+        small.macs <= CountingEngine.macs_in_a_second
+        and "scaled down to" in note
+        and "hours" in note
+    )
     assert fit(PLAIN, [Fake()]) == (PLAIN, None)
     monkeypatch.setattr(fitting, "available_bytes", lambda device: 1000)
     with pytest.raises(LaunchError, match=r"needs about .* GB"):
@@ -662,6 +511,7 @@ def gpu() -> torch.device:
 def test_on_a_gpu(gpu):
     kernel = Fake(device=gpu)
     kernel.engine = "cuda"
+    kernel.runs_on = None
     kernel.isolate = False
     with reference.full_precision():
         assert check(kernel, FULL).ok
@@ -669,58 +519,6 @@ def test_on_a_gpu(gpu):
         report = check(kernel, big, scale=None)
     assert report.ok, report
     run(kernel.prepare(FULL, *reference.inputs(FULL, 0, kernel.device)))
-
-
-FILTERS = "conv.K * conv.C / conv.groups * conv.R * conv.S"
-ON_GPU = {
-    "past_y": (f"if (!i) g_y[{LAST}] = 0;", "outside of y: 1 element changed after its end"),
-    "before_y": (
-        "if (!i) g_y[-2] = 0;",
-        "outside of y: 1 element changed before its start, 2 ahead of the first",
-    ),
-    "before_x": ("if (!i) ((float*)g_x)[-1] = 0;", "outside of x: 1 element"),
-    "past_w": (
-        f"if (!i) ((float*)g_w)[{FILTERS}] = 0;",
-        "outside of w: 1 element changed after its end, 1 past the last",
-    ),
-    "past_bias": ("if (!i) ((float*)g_bias)[conv.K] = 0;", "outside of bias: 1 element"),
-    "writes_x": ("if (!i) ((float*)g_x)[0] = 0;", "wrote to its input: 1 elements of x"),
-    "sums_workspace": ("if (!i) g_y[i] += g_x[-1];", "got nan"),
-    "past_workspace": (
-        {"before": "cudaMemsetAsync((char*)workspace + 99, 0, 2, stream);"},
-        "outside of workspace: 1 byte changed after its end, 1 past the last",
-    ),
-    "wrong_stream": ({"stream": "0"}, "it launches on another stream than the one it is given"),
-    "unwritten": ({"missing": 5}, "never written: all 5 wrong outputs"),
-    "right": ({}, ""),
-    "reads_outside_and_drops_it": ("if (!i && g_x[-1] == 7) g_y[i] = 0;", ""),
-    "synchronises": ({"before": "cudaStreamSynchronize(stream);"}, ""),
-}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("how", "text"), ON_GPU.values(), ids=ON_GPU)
-def test_planted_mistake_is_caught_on_a_gpu(how, text):
-    how = how if isinstance(how, dict) else {"after": how}
-    report = check(made("planted", engine="cuda", **how), FULL)
-    assert report.ok == (not text) and text in " ".join(str(report).split()), report
-
-
-@pytest.mark.gpu
-def test_race_is_suspected_on_a_gpu():
-    """Each run writes another number to one output: what differs is 1e-7 of it."""
-    text = "if (!i) g_y[i] = r_acc * (1 + 1e-6f * (clock64() % 7));"
-    kernel = made("race", engine="cuda", after=text)
-    reports = [check(kernel, FULL) for _ in range(4)]
-    assert any("changed when it ran again" in str(report) for report in reports)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("long", [1 << 14, 1 << 22], ids=["microseconds", "longer_than_the_sleep"])
-def test_wrong_stream_is_caught_however_long_the_kernel_takes(long):
-    after = f"for (long long t = clock64(); clock64() - t < {long};);"
-    report = check(made("slow", engine="cuda", after=after, stream="0"), FULL)
-    assert not report.ok, report
 
 
 @pytest.mark.gpu

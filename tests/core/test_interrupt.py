@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -136,3 +137,21 @@ def test_a_program_is_ended_with_all_that_it_started() -> None:
         child.run(["sh", "-c", f"setsid sleep {seconds} & exec sleep {seconds}"], None)
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert seconds not in listed.stdout
+
+
+IMPORTS = """
+import os, signal, threading
+import convlab
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    convlab.check
+except KeyboardInterrupt:
+    print("interrupted")
+import torch
+print(torch.ones(2).sum().item(), convlab.check.__name__)
+"""
+
+
+def test_an_interrupted_import_leaves_torch_whole() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
+    assert done.stdout == "interrupted\n2.0 check\n", done.stderr

@@ -14,6 +14,8 @@ from PIL import Image
 from convlab.core.kernel.catalog import catalog as kernel_files
 from convlab.core.show import charts, plot
 
+pytestmark = pytest.mark.pure
+
 RUNGS = [path.stem for path in kernel_files()]
 
 # How dichromats see linear RGB (Machado, Oliveira and Fernandes, A Physiologically-based Model for

@@ -17,6 +17,8 @@ from convlab.core.problem.named import PROBLEM_SETS, problem, problems
 from convlab.core.problem.problem import Problem, same_padding
 from tests.drawn import generated
 
+pytestmark = pytest.mark.pure
+
 ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
 

@@ -19,6 +19,8 @@ from convlab.core.problem.named import problem, problems
 from convlab.core.problem.problem import Problem
 from tests.drawn import generated
 
+pytestmark = pytest.mark.pure
+
 AWKWARD = problems("awkward")
 SMALL = problem("awkward.everything")
 

@@ -11,8 +11,11 @@ import pytest
 
 from convlab.core.problem.named import problem
 from convlab.core.problem.problem import Problem
-from convlab.core.show.result import Result, Several, Table, number, plain
-from tests.instruments.tables import laid
+from convlab.core.show.result import Result, Several, plain
+from convlab.core.show.table import Table, number
+from tests.instruments.pages import laid
+
+pytestmark = pytest.mark.pure
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,6 +12,8 @@ import pytest
 from convlab.core.errors import BuildError
 from convlab.core.machine import toolchain
 
+pytestmark = pytest.mark.pure
+
 REMEMBERED = ("cuda", "link_dir", "version", "_private")
 
 

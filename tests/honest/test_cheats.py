@@ -52,15 +52,15 @@ def test_witness_passes_what_is_right_and_nothing_stale(problem):
     before = launch.inputs[1].clone()
     seen = Witness(launch, 3)
     for row in range(3):
-        seen.change(row)
+        seen.before(row)
         launch()
-        seen.keep(row)
+        seen.after(row)
     for row in range(3):
         seen.finish(row)
     assert torch.equal(launch.inputs[1], before), "w is another's too"
     seen.renew(1)
-    seen.change(0)
-    seen.keep(0)
+    seen.before(0)
+    seen.after(0)
     if problem.gemm_k * min(problem.R, problem.S) > 1 or not any(problem.padding):
         with pytest.raises(Caught, match=cheats.STALE):
             seen.finish(0)
@@ -71,10 +71,10 @@ def test_witness_changes_no_filter_that_was_laid_out():
     launch.plan = torch.empty(4)
     seen = Witness(launch, 1)
     w = launch.inputs[1].clone()
-    seen.change(0)
+    seen.before(0)
     assert torch.equal(launch.inputs[1], w)
     launch()
-    seen.keep(0)
+    seen.after(0)
     seen.finish(0)
 
 
@@ -84,9 +84,9 @@ def test_rungs_pass_the_witness(name):
     kernel = convlab.load(name, engine="sim")
     problem = Problem(N=1, C=32, H=8, W=8, K=8, R=3, S=3, padding=1)
     seen = Witness(kernel.prepare(problem, *inputs(problem, 0)), 1)
-    seen.change(0)
+    seen.before(0)
     seen.launch()
-    seen.keep(0)
+    seen.after(0)
     seen.finish(0)
 
 
@@ -95,16 +95,16 @@ def test_witness_sees_through_what_the_calibration_wraps():
     inner = baseline(problem)
     launch = calibrate_ab.SpunLaunch(calibrate_ab.Spun(inner.runnable, 0), inner)
     seen = Witness(launch, 1)
-    seen.change(0)
+    seen.before(0)
     inner()
-    seen.keep(0)
+    seen.after(0)
     seen.finish(0)
 
 
 def test_what_is_trusted_is_not_judged():
     seen = Witness(baseline(PLAIN), 1, trusted=True)
-    seen.change(0)
-    seen.keep(0)
+    seen.before(0)
+    seen.after(0)
     seen.finish(0)
 
 

@@ -20,11 +20,11 @@ from convlab.core.kernel.kernel import load
 from convlab.core.machine.device import describe
 from convlab.core.problem.named import problem
 from convlab.core.problem.problem import Problem
-from convlab.core.show.result import short
+from convlab.core.show.table import short
 from convlab.core.timing.compare import compare
 from convlab.profile import ncu
 from tests.instruments import roles
-from tests.instruments.tables import laid, write_between
+from tests.instruments.pages import laid, write_between
 
 _SECONDS = 0.5  # measured of a kernel on a problem
 _TF32 = ("11_wgmma_tf32", "12_wgmma_vector_reads")

@@ -1,6 +1,6 @@
 """How fast is the simulator? Against a plain compiled loop nest, in one run, as a Markdown table.
 
-    python -m tests.instruments.bench_sim [PROBLEM] [--write convlab/sim/README.md]
+    python -m tests.instruments.bench_sim [PROBLEM] [--write convlab/sim/HOW_IT_WORKS.md]
 
 Columns: the loop nest alone on one core (g++ -O2); each rung without hooks (``trace=False``); with
 all counters and diagnostics; the factor from the loop nest to that; and the kernel's build.
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> int:
         "",
         f"{problem.macs / 1e6:.1f} M multiply-adds ({problem}), {os.cpu_count()} cores "
         f"({_processor()}), best of {REPEATS}; plain loops on one core: {plain:.3f} s. "
-        f"{datetime.date.today()}, by `python -m tests.instruments.bench_sim --write convlab/sim/README.md`.",
+        f"{datetime.date.today()}, by `python -m tests.instruments.bench_sim --write convlab/sim/HOW_IT_WORKS.md`.",
     ]
     print("\n".join(rows))
     if given.write:

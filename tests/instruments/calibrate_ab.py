@@ -39,7 +39,7 @@ from convlab.core.problem.problem import Problem
 from convlab.core.timing import ab_timing
 from convlab.core.timing.ab import PLACES
 from convlab.core.timing.ab_timing import Until
-from tests.instruments.tables import laid, write_between
+from tests.instruments.pages import laid, write_between
 
 CASES = (
     ("01_direct", "N=1,C=32,H=14,W=14,K=32,R=1,S=1"),

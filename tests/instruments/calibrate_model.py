@@ -32,7 +32,7 @@ from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
 from convlab.profile.time_model import OVERLAP, SUSTAINED
-from tests.instruments.tables import write_between
+from tests.instruments.pages import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
 PROBLEMS = (

@@ -22,7 +22,7 @@ from convlab.core.errors import ConvlabError
 from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
 from convlab.core.machine.device import describe
-from tests.instruments.tables import laid, write_between
+from tests.instruments.pages import laid, write_between
 
 SOURCE = Path(__file__).with_suffix(".cu")
 _SAMPLES = 7

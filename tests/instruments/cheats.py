@@ -36,7 +36,7 @@ import convlab
 from convlab.core.errors import ConvlabError
 from convlab.core.kernel.data import full_precision, inputs
 from convlab.core.problem.problem import Problem
-from tests.instruments.tables import write_between
+from tests.instruments.pages import write_between
 
 PAGE = Path(convlab.__file__).parent / "honest" / "cheats.md"
 PROBLEM = Problem(N=2, C=8, H=24, W=24, K=8, R=3, S=3, padding=(1, 1))  # y is as large as x

@@ -31,7 +31,7 @@ from convlab.core.problem.named import problems
 from convlab.core.problem.problem import EPILOGUE, Problem
 from convlab.core.timing import ratio
 from convlab.core.timing.stopwatch import Single, flush_buffer, rounds
-from tests.instruments.tables import laid, write_between
+from tests.instruments.pages import laid, write_between
 
 # for a pair, for one of its turns; rounds
 _SECONDS = 0.5

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from convlab import sim
-from convlab.sim import any_kernel
+from convlab.sim import any_kernel, trace
 from tests.suites import FOLDER
 
 
@@ -32,7 +31,7 @@ class Example:
     grid: tuple[int, ...] | int
     block: tuple[int, ...] | int
 
-    def run(self, source: str | None = None, **options: object) -> tuple[sim.Trace, tuple]:
+    def run(self, source: str | None = None, **options: object) -> tuple[trace.Trace, tuple]:
         arguments = self.arguments()
         options = {"grid": self.grid, "block": self.block} | options
         return any_kernel.run(source or self.source, self.entry, *arguments, **options), arguments

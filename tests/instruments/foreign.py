@@ -12,7 +12,7 @@ import argparse
 import re
 from pathlib import Path
 
-from convlab.core.builds.compile import Source
+from convlab.core.builds.source import Source
 from convlab.core.errors import BuildError, LaunchError
 from convlab.sim import library, simulation
 

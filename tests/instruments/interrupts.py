@@ -38,11 +38,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 SMALL = "N=1,C=2,H=6,W=6,K=2,R=3,S=3"
 COMMANDS = {
-    "compare": ["compare", "01", "03", "--engine", "sim", SMALL],
-    "check": ["check", "01", "awkward", "--engine", "sim"],
-    "ab": ["ab", "01", "03", "--engine", "sim", SMALL],
-    "sweep": ["sweep", "03", "TILE=4,8", "--engine", "sim", SMALL],
-    "inspect": ["inspect", "01", "--engine", "sim", SMALL],
+    "compare": ["compare", "01", "03", "--engine", "sim", "--problem", SMALL],
+    "check": ["check", "01", "--engine", "sim", "--problem", "awkward"],
+    "ab": ["ab", "01", "03", "--engine", "sim", "--problem", SMALL],
+    "sweep": ["sweep", "03", "TILE=4,8", "--engine", "sim", "--problem", SMALL],
+    "inspect": ["inspect", "01", "--engine", "sim", "--problem", SMALL],
 }
 CELLS = {
     "cell:compare": "convlab.compare(['01', '03'], problem=SMALL, engine='sim')",
@@ -54,7 +54,7 @@ CELLS = {
     "cell:endless": "endless(x, w)",
 }
 LIMIT = 2.0  # seconds from the signal to the end
-_MARK = "CONVLAB_INTERRUPTS_RUN"  # in the environment of all that one run starts
+MARK = "CONVLAB_INTERRUPTS_RUN"  # in the environment of all that one run starts
 _EARLY = 0.3  # seconds: a quarter of the signals are sent before
 _PATIENCE = 60.0  # seconds until a run that does not end is killed
 _PROGRESS = re.compile(r".*: (\d+ of \d+, )?\d+ s(, .*)?")  # a long command's line every 10 seconds
@@ -157,8 +157,8 @@ def interrupted(name: str, delay: float, how: str, cache: Path, cold: bool = Fal
         else:
             run.status = "ended"
         run.said = _lines(err)
-        run.processes = _left(mark)
-        run.files = _files(scratch / "tmp", kept)
+        run.processes = left(mark)
+        run.files = files(scratch / "tmp", kept)
     return run
 
 
@@ -254,7 +254,7 @@ class Session:
         run.processes = _working(self._scratch.name)
         run.files = [
             each
-            for each in _files(self._scratch / "tmp", self._cache)
+            for each in files(self._scratch / "tmp", self._cache)
             if not each.startswith("convlab-")  # the process's own, which live as long as it does
         ]
         again, _ = self.ask("assert convlab.load('01', engine='sim')(x, w).sum() == 36")
@@ -271,7 +271,7 @@ class Session:
         """End the process, and what it left."""
         self._process.kill()
         self._process.communicate()
-        _left(self._scratch.name)
+        left(self._scratch.name)
         self._stack.close()
 
 
@@ -309,7 +309,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def _environment(scratch: Path, cache: Path, mark: str) -> dict[str, str]:
-    own = {"CONVLAB_CACHE": str(cache), "TMPDIR": str(scratch / "tmp"), _MARK: mark}
+    own = {"CONVLAB_CACHE": str(cache), "TMPDIR": str(scratch / "tmp"), MARK: mark}
     return os.environ | own
 
 
@@ -322,12 +322,12 @@ def _running(mark: str) -> Iterator[tuple[int, str]]:
     """The number and the command of each process that one run started."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes():
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
                 yield int(folder.name), command.decode(errors="replace").strip()[:200]
 
 
-def _left(mark: str) -> list[str]:
+def left(mark: str) -> list[str]:
     """The commands of the processes that still run, all of which are killed then."""
     found = []
     for process, command in _running(mark):
@@ -337,7 +337,7 @@ def _left(mark: str) -> list[str]:
     return found
 
 
-def _files(temporary: Path, cache: Path) -> list[str]:
+def files(temporary: Path, cache: Path) -> list[str]:
     """What is left among temporary files, and what is unfinished in the cache."""
     found = [path.relative_to(temporary) for path in temporary.rglob("*")]
     found += [path.name for path in cache.glob("unfinished-*")]

@@ -28,7 +28,7 @@ import torch
 
 import convlab
 from convlab.core.errors import BuildError, LaunchError, UnsupportedError
-from convlab.core.finding import Finding
+from convlab.core.finding import Finding as SimulatedFinding
 from convlab.core.kernel.kernel import WORKSPACE_LIMIT
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
@@ -61,7 +61,7 @@ class Finding:
     problem: str = ""
     checked: int = 0
     seconds: float = 0.0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SimulatedFinding, ...] = ()
 
 
 def build(mutant: Mutant, engine: str) -> convlab.Kernel | Finding:

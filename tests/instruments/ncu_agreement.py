@@ -31,7 +31,7 @@ from convlab.profile import disassembly, ncu, sampling
 from convlab.profile.launched_functions import launched_functions
 from convlab.sim.trace import Trace
 from tests.instruments import merging
-from tests.instruments.tables import write_between
+from tests.instruments.pages import write_between
 
 SMALL = {
     "plain": "N=2,C=16,H=66,W=66,K=64,R=3,S=3",

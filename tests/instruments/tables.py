@@ -18,24 +18,15 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from convlab.core.arguments import readable, writable
-from convlab.core.errors import ProblemError
 from convlab.core.kernel import catalog
 from convlab.core.machine.device import describe
 from convlab.core.problem.named import problems
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparisons
+from tests.instruments.pages import between, laid, write_between
 from tests.instruments.versus import Versus, apart, versus
 
 _SECONDS = 1.5  # measured of a kernel on a problem of the headline: all rungs in some three minutes
-
-
-def laid(frame: pd.DataFrame) -> str:
-    """Return a frame as a Markdown table."""
-    rows = [" | ".join(map(str, row)) for row in (frame.columns, *frame.itertuples(index=False))]
-    return "\n".join(
-        [f"| {rows[0]} |", "|---" * len(frame.columns) + "|", *(f"| {row} |" for row in rows[1:])]
-    )
 
 
 def markdown(results: Comparisons | Versus) -> str:
@@ -69,27 +60,6 @@ def ladder() -> str:
         rung = f"[`{path.stem}`](kernels/{path.name})"
         lines.append(f"| {rung} | {header.idea} | {header.precision} |")
     return "\n".join(lines)
-
-
-def write_between(path: Path, marker: str, text: str) -> None:
-    """Replace what stands between a file's markers ``<!-- marker: begin -->`` and ``end``."""
-    head, tail = between(path, marker)
-    writable(path, "the tables").write_text(f"{head}\n{text}\n{tail}")
-
-
-def between(path: Path, marker: str) -> tuple[str, str]:
-    """What stands before and after that text, the markers included.
-
-    Raises ProblemError if the file has no such markers, or cannot be read.
-    """
-    begin = f"<!-- {marker}: begin -->"
-    end = f"<!-- {marker}: end -->"
-    text = readable(path, "the tables' file")
-    head, _, rest = text.partition(begin)
-    _, found, tail = rest.partition(end)
-    if not found or text.count(begin) != 1 or text.count(end) != 1:
-        raise ProblemError(f"{path} must have one line {begin} and, after it, one line {end}")
-    return head + begin, end + tail
 
 
 def publish(path: Path, name: str, results: Comparisons | Versus) -> None:

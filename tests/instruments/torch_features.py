@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, func, nn
 from torch.autograd import forward_ad
 
-import convlab.nn
+import convlab.nn.layers
 
-MODULE = Path(convlab.nn.__file__)
+MODULE = Path(convlab.nn.layers.__file__)
 BEGIN = "What of torch works:\n\n"
 END = '"""\n'
 FEATURES: dict[str, tuple[str, Callable[[], None]]] = {}
@@ -104,31 +104,39 @@ def _backward() -> None:
     both(lambda conv: [t.detach() for t in twice(conv)])
 
 
-@feature("forward_ad, func.jvp, jacfwd", "works")
+@feature("forward_ad, jvp, jacfwd, hessian", "refused with a ProblemError")
 def _forward() -> None:
-    both(lambda conv: func.jvp(conv, (X, W, BIAS), TANGENTS))
-    both(lambda conv: func.jvp(lambda w: conv(X, w), (W,), TANGENTS[1:2]))
-    both(lambda conv: func.jacfwd(conv, argnums=(0, 1, 2))(X, W, BIAS))
-
-    def dual(conv: Callable) -> Tensor:
+    def dual() -> Tensor:
         with forward_ad.dual_level():
-            y = conv(X, forward_ad.make_dual(W, TANGENTS[1]), BIAS)
-            return forward_ad.unpack_dual(y).tangent
+            return ours(X, forward_ad.make_dual(W, TANGENTS[1]), BIAS)
 
-    both(dual)
+    def nested() -> Tensor:
+        return func.jvp(lambda w: func.jvp(lambda x: ours(x, w), (X,), (X,))[1], (W,), (W,))
+
+    calls = [
+        lambda: func.jvp(ours, (X, W, BIAS), TANGENTS),
+        lambda: func.jacfwd(ours, argnums=(0, 1, 2))(X, W, BIAS),
+        lambda: func.hessian(lambda w: loss(ours)(X, w, BIAS))(W),
+        lambda: func.grad(lambda w: func.jvp(lambda x: ours(x, w), (X,), (X,))[1].sum())(W),
+        lambda: func.jvp(lambda x: torch.vmap(lambda x: ours(x, W))(x), (X[None],), (X[None],)),
+        dual,
+        nested,
+    ]
+    for call in calls:
+        try:
+            call()
+        except convlab.errors.ConvlabError as error:
+            assert "no forward-mode derivatives" in str(error)
+        else:
+            raise AssertionError("forward mode was not refused")
 
 
-@feature("func.grad, vjp, jacrev, hessian", "works")
+@feature("func.grad, vjp, jacrev", "works; jacrev(jacrev(f)) is a Hessian")
 def _reverse() -> None:
     both(lambda conv: func.grad(loss(conv), argnums=(0, 1, 2))(X, W, BIAS))
     both(lambda conv: func.vjp(conv, X, W, BIAS)[1](torch.ones_like(theirs(X, W))))
     both(lambda conv: func.jacrev(conv, argnums=1)(X, W, BIAS))
-    both(lambda conv: func.hessian(lambda w: loss(conv)(X, w, BIAS))(W))
-    both(
-        lambda conv: func.jvp(
-            lambda w: func.jvp(lambda x: conv(x, w), (X,), TANGENTS[:1])[1], (W,), TANGENTS[1:2]
-        )
-    )
+    both(lambda conv: func.jacrev(func.jacrev(lambda w: loss(conv)(X, w, BIAS)))(W))
 
 
 @feature("vmap", "works, by one call of the kernel for each of the batch")
@@ -138,6 +146,7 @@ def _vmap() -> None:
     both(lambda conv: torch.vmap(conv, in_dims=(None, 0, None))(X, batch[1], BIAS))
     both(lambda conv: torch.vmap(conv)(*batch))
     both(lambda conv: torch.vmap(func.grad(loss(conv), argnums=1), in_dims=(0, None))(batch[0], W))
+    both(lambda conv: func.grad(lambda w: torch.vmap(conv)(batch[0], w).square().sum())(batch[1]))
 
 
 @feature("func.functional_call", "works")
@@ -154,17 +163,27 @@ def _functional() -> None:
 def _compile() -> None:
     torch.compiler.reset()
     for backend in ("eager", "aot_eager"):
-        compiled = torch.compile(layers()[0], backend=backend, fullgraph=True)
-        same(compiled(X), layers()[1](X))
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
-        return
-    for backend in ("eager", "aot_eager"):
-        both(lambda conv: torch.compile(func.grad(loss(conv)), backend=backend)(X, W, BIAS))  # noqa: B023
-    both(
-        lambda conv: torch.compile(lambda *t: func.jvp(conv, t, TANGENTS), backend="eager")(
-            X, W, BIAS
-        )
-    )
+        compiled, reference = layers()
+        run = torch.compile(compiled, backend=backend, fullgraph=True)
+        gradients = []
+        for layer, call in ((compiled, run), (reference, reference)):
+            y = call(X)
+            y.square().sum().backward()
+            gradients.append([y.detach(), *(p.grad for p in layer.parameters())])
+        same(*gradients)
+
+
+@feature("compile of func.grad, vmap, ...", "refused by torch.compile; works without it")
+def _compile_transforms() -> None:
+    torch.compiler.reset()
+    layer, _ = layers()
+    transformed = func.grad(lambda w: func.functional_call(layer, {"weight": w}, (X,)).sum())
+    try:
+        torch.compile(transformed, backend="eager", fullgraph=True)(W)
+    except RuntimeError as error:
+        assert "torch.compile cannot trace" in str(error)
+    else:
+        raise AssertionError("a transform was compiled: say so")
 
 
 @feature("export", "works; saved, it loads a kernel that was given by name or path")
@@ -208,7 +227,7 @@ def _jit() -> None:
             raise AssertionError("a scripted model was saved: say so")
 
 
-@feature("autocast", "works, in float32: the kernels know nothing less")
+@feature("autocast", "works; float16 and bfloat16 inputs are cast to float32")
 def _autocast() -> None:
     layer, reference = layers()
     with torch.autocast("cpu", dtype=torch.bfloat16):

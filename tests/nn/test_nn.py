@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import convlab.nn
 from convlab.core.errors import CatalogError, ProblemError
-from convlab.nn import op
+from convlab.nn import keys
 from tests.drawn import generated
 from tests.instruments.torch_features import FEATURES, table
 
@@ -172,7 +172,7 @@ def test_feature_of_torch(name, monkeypatch):
 
 def test_table_of_features_is_the_docstrings():
     """Else: ``python -m tests.instruments.torch_features``."""
-    assert convlab.nn.__doc__.endswith(table())
+    assert convlab.nn.layers.__doc__.endswith(table())
 
 
 def test_a_kernel_called_by_itself_has_derivatives_too():
@@ -210,7 +210,7 @@ def test_opcheck(kernel, x_shape, w_shape, options, layout):
     tensors = [layout(normal(*x_shape)), layout(normal(*w_shape)), bias]
     for tensor in filter(torch.is_tensor, tensors):
         tensor.requires_grad_()
-    torch.library.opcheck(OP, (*tensors, op.key_of(kernel), *options, bias is None))
+    torch.library.opcheck(OP, (*tensors, keys.key_of(kernel), *options, bias is None))
 
 
 @pytest.mark.parametrize(
@@ -317,11 +317,11 @@ def test_two_kernels_of_one_name_stay_apart():
     x = normal(1, 2, 5, 5)
     w = normal(2, 2, 3, 3)
     torch.testing.assert_close(2 * on(a)(x, w), on(b)(x, w))
-    assert op.key_of(a) == op.key_of(a) != op.key_of(b)
+    assert keys.key_of(a) == keys.key_of(a) != keys.key_of(b)
 
 
 def test_kernels_do_not_leak():
-    before = set(op._kernels)
+    before = set(keys._kernels)
     for _ in range(20):
         kernel = FakeKernel()
         layer = convlab.nn.Conv2d(1, 1, 1, kernel=kernel)
@@ -329,18 +329,18 @@ def test_kernels_do_not_leak():
         convlab.nn.conv2d(normal(1, 1, 2, 2), normal(1, 1, 1, 1), kernel=kernel)
     del kernel
     gc.collect()
-    assert len(set(op._kernels) - before) == 1  # the last layer's
+    assert len(set(keys._kernels) - before) == 1  # the last layer's
     layer(normal(1, 1, 2, 2))
     del layer
     gc.collect()
-    assert set(op._kernels) <= before
+    assert set(keys._kernels) <= before
 
 
 def test_a_kernel_that_is_gone_is_not_mistaken_for_another():
-    key = op.key_of(FakeKernel("gone"))
+    key = keys.key_of(FakeKernel("gone"))
     gc.collect()
     held = [FakeKernel("gone") for _ in range(3)]
-    assert key not in [op.key_of(kernel) for kernel in held]
+    assert key not in [keys.key_of(kernel) for kernel in held]
     with pytest.raises(ProblemError, match="gone.*keep the object alive"):
         OP(normal(1, 1, 2, 2), normal(1, 1, 1, 1), None, key, [1, 1], [0, 0], [1, 1], 1, False)
 
@@ -352,7 +352,7 @@ def test_a_name_is_loaded_once_and_lazily(monkeypatch):
         loaded.append((name, engine))
         return FakeKernel(name)
 
-    monkeypatch.setattr(op, "loaded", functools.cache(load))
+    monkeypatch.setattr(keys, "load_once", functools.cache(load))
     layers = [convlab.nn.Conv2d(1, 1, 1, kernel=k) for k in ("a", "a", "b")]
     assert loaded == []
     for layer in layers * 2:
@@ -362,9 +362,9 @@ def test_a_name_is_loaded_once_and_lazily(monkeypatch):
 
 def test_a_relative_path_is_fixed_when_given(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert op.key_of("my.cu") == str(tmp_path / "my.cu")
-    assert op.key_of(tmp_path / "my.cu") == str(tmp_path / "my.cu")
-    assert op.key_of("01_direct") == "01_direct"
+    assert keys.key_of("my.cu") == str(tmp_path / "my.cu")
+    assert keys.key_of(tmp_path / "my.cu") == str(tmp_path / "my.cu")
+    assert keys.key_of("01_direct") == "01_direct"
     assert "kernel=03_smem_tile" in repr(convlab.nn.Conv2d(2, 3, 3))  # where none is given
 
 

@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cells=[
             code('import sys\n\nsys.path.insert(0, "..")\n%load_ext convlab'),
             code(f"%%kernel mine --engine sim\n{source.rstrip()}"),
-            code('r = %convlab check mine "N=1,C=2,H=9,W=9,K=3,R=3,S=3"\nprint(r)'),
+            code('r = %convlab check mine --problem "N=1,C=2,H=9,W=9,K=3,R=3,S=3"\nprint(r)'),
         ],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )

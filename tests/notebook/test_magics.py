@@ -33,11 +33,12 @@ pytestmark = pytest.mark.xdist_group("magics")  # one shell and one notebook for
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
-    """One shell for all, with the extension and two kernels, ``mine`` and ``tuned``."""
+    """One shell for all, with the extension, kernels ``mine`` and ``tuned``, and a problem ``conv``."""
     shell = InteractiveShell.instance(colors="nocolor")
     assert shell.run_line_magic("load_ext", "convlab") is None
     for magic in ("%%kernel mine --engine sim\n", "%%kernel tuned@THREADS=64 --engine sim\n"):
         shell.run_cell(magic + DIRECT, store_history=True).raise_error()
+    shell.user_ns["conv"] = convlab.problem(SMALL)
     yield shell
     InteractiveShell.clear_instance()
 
@@ -78,12 +79,12 @@ def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     assert "BuildError\x1b[0m: edited.cu did not compile" in done.shown
     # nothing that was there before is taken for it
     assert isinstance(run("edited").error_in_exec, NameError)
-    told = run(f"%convlab check edited {SMALL}").error_in_exec
+    told = run(f"%convlab check edited --problem {SMALL}").error_in_exec
     assert isinstance(told, UsageError) and re.match(
         r"edited did not build, in cell \[\d+\]", str(told)
     )
     assert run("%%kernel edited --engine sim\n" + DIRECT).success
-    assert run(f"%convlab check edited {SMALL}").success
+    assert run(f"%convlab check edited --problem {SMALL}").success
 
 
 def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run) -> None:
@@ -111,7 +112,7 @@ def test_header_error_at_the_cells_own_line(run: Run) -> None:
 def test_finding_at_the_cells_own_line(run: Run) -> None:
     cell = "%%kernel far --engine sim\n" + DIRECT.replace("g_y[i] =", "g_y[i + 100000000] =")
     assert run(cell).success
-    done = run(f"%convlab check far {SMALL}")
+    done = run(f"%convlab check far --problem {SMALL}")
     assert done.success and done.result.fault == "global out of bounds"
     assert f"far.cu:{line_of(cell, 'i + 100000000')}:  g_y[i" in str(done.result)
     assert "reproduce: %convlab check far --problem 'N2 C4 H9" in str(done.result)
@@ -134,7 +135,13 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
         ("%convlab chek mine", UsageError, "did you mean check?"),
         ("%convlab check --sed 1", UsageError, "did you mean --seed?"),
         ("%convlab check mien", CatalogError, "did you mean mine?"),
-        ("%convlab check mine@TILE=8 square", ProblemError, "has no tunable TILE; it has: THREADS"),
+        ("%convlab check mine square", ProblemError, "write --problem square"),
+        ("%convlab check mine conv", ProblemError, "conv is a problem: write --problem conv"),
+        (
+            "%convlab check mine@TILE=8 --problem square",
+            ProblemError,
+            "has no tunable TILE; it has: THREADS",
+        ),
         ("%convlab sweep mine THREADS=8,x", ProblemError, "write NAME=8,16, whole numbers"),
     ],
 )
@@ -145,19 +152,18 @@ def test_wrong_words(run: Run, cell: str, error: type, message: str) -> None:
 
 
 def test_results_are_values(run: Run, shell: InteractiveShell, tmp_path: Path) -> None:
-    shell.user_ns["conv"] = convlab.problem(SMALL)
-    report = run(f"r = %convlab check mine conv --plot {tmp_path}/where.png\nr").result
+    report = run(f"r = %convlab check mine --problem conv --plot {tmp_path}/where.png\nr").result
     assert (tmp_path / "where.png").stat().st_size > 1000
     assert isinstance(report, convlab.check(shell.user_ns["mine"], SMALL).__class__)
     assert report.ok and report.kernel == "mine" and report.problem == convlab.problem(SMALL)
-    reports = run(f"%convlab check mine 01_direct {SMALL} --engine sim").result
+    reports = run(f"%convlab check mine 01_direct --problem {SMALL} --engine sim").result
     assert isinstance(reports, Results) and [r.kernel for r in reports] == ["mine", "01_direct"]
     assert reports._repr_html_().count("mine") == 1
-    assert run(f"%convlab ab mine mine@THREADS=64 {SMALL}").result.ok
-    compared = run(f"%convlab compare mine tuned {SMALL}").result
+    assert run(f"%convlab ab mine mine@THREADS=64 --problem {SMALL}").result.ok
+    compared = run(f"%convlab compare mine tuned --problem {SMALL}").result
     assert list(compared.frame["kernel"]) == ["mine", "tuned@THREADS=64"]
     assert run(f"%convlab inspect mine --engine sim --problem {SMALL}").result.kernel == "mine"
-    swept = run(f"%convlab sweep mine THREADS=64,128 {SMALL}").result
+    swept = run(f"%convlab sweep mine THREADS=64,128 --problem {SMALL}").result
     assert len(swept.frame) == 2 and swept.ok
 
 
@@ -182,7 +188,9 @@ completes = pytest.mark.skipif(
         ("%convlab check mi", {"mine"}),
         ("r = %convlab check mine --se", {"--seed", "--setting"}),
         ("%convlab check --engine ", {"auto", "cuda", "sim"}),
-        ("%convlab check mine sq", {"square"}),
+        ("%convlab check mine --problem sq", {"square"}),
+        ("%convlab check mine sq", set()),
+        ("%convlab check --setting z", {"zeros"}),
         ("%convlab check --problem rec", {"rect"}),
         ("%convlab ab mine cudnn:t", {"cudnn:tf32", "cudnn:tf32:channels_last"}),
         ("%convlab sweep mine TH", {"THREADS="}),

@@ -34,16 +34,17 @@ import sys
 
 sys.path.insert(0, "..")
 import convlab
-from convlab.core.kernel.kernel import Kernel
-from convlab.profile import sampling
 from convlab.core.kernel import catalog
 from convlab.core.problem import named
+from convlab.core.timing import compare
+from convlab.profile import sampling
+from convlab.strict import nvcc_report
 
 sampling.MACS = 500_000
 compare.catalog = lambda some=catalog.catalog()[::3]: some
 sets = named._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
-Kernel.by_nvcc = lambda kernel: None
+nvcc_report.nvcc_report = lambda kernel: None
 """
 # A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"

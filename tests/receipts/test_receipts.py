@@ -6,13 +6,14 @@ import json
 import re
 
 import pytest
-from convlab.receipts.receipts import History, Receipt, history, load_result
 
 import convlab
 from convlab.__main__ import main
 from convlab.core.errors import ProblemError
 from convlab.core.kernel.provenance import made_of
 from convlab.core.timing.compare import compare
+from convlab.receipts.history import History, history, load_result
+from convlab.receipts.receipt import Receipt
 from tests.fake_times import timed
 from tests.fakes import PLAIN, Fake, shifted
 
@@ -21,7 +22,7 @@ SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
-    for module in ("core.show.result", "receipts.receipts"):
+    for module in ("core.show.result", "receipts.history"):
         monkeypatch.setattr(f"convlab.{module}.receipts_folder", lambda: tmp_path / "receipts")
     return tmp_path
 
@@ -164,14 +165,15 @@ def test_a_receipt_is_not_lost_unsaid(own_folder, monkeypatch, capfd):
     monkeypatch.setattr("convlab.core.machine.toolchain.lasting", lambda: False)
     with pytest.warns(UserWarning, match="goes when Python ends.*CONVLAB_CACHE"):
         on_gpu().save()
-    assert main(["ab", "01", "03", SPEC, "--save"]) == 2  # before the work
+    assert main(["ab", "01", "03", "--problem", SPEC, "--save"]) == 2  # before the work
     assert "CONVLAB_CACHE" in capfd.readouterr().err
-    assert main(["compare", "--save", str(own_folder / "r.json"), "01", SPEC, "--engine=sim"]) == 0
+    words = ["--save", str(own_folder / "r.json"), "01", "--problem", SPEC, "--engine=sim"]
+    assert main(["compare", *words]) == 0
     assert f"receipt: {own_folder}/r.json" in capfd.readouterr().out
 
 
 def test_commands(own_folder, capfd):
-    assert history().sentence.startswith("no receipts there") and history().plot()
+    assert history().sentence.startswith("no receipts: ") and history().plot()
     words = ["--engine", "sim", "--problem", SPEC]
     assert main(["ab", "01", "03", *words, "--save"]) == 0
     assert "receipt: " in capfd.readouterr().out

@@ -10,6 +10,8 @@ import pytest
 
 from convlab.core.kernel.catalog import KERNEL_DIR, catalog, parse_header
 
+pytestmark = pytest.mark.pure
+
 HEADERS = {path: parse_header(path.read_text(), path) for path in catalog()}
 STEPS = [
     pytest.param(path, header.parent, id=f"{header.parent}-{path.stem}")

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convlab.core.errors import BuildError
-from convlab.sim import rewrite
+from convlab.sim.rewrite import rewrite
+
+pytestmark = pytest.mark.pure
 
 LAUNCH = re.compile(
     r"::sim::launch\(\"[^\"]*\", \[&\]\(auto f\) -> decltype\(f\((?P<name>.*?)\)\) "

@@ -124,7 +124,7 @@ def test_an_endless_loop_is_told_with_how_far_it_came() -> None:
 
 
 def test_no_progress_is_told_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sim, "STALL_LIMIT", 0.4)
+    monkeypatch.setattr(simulation, "STALL_LIMIT", 0.4)
     endless = kernel(inside="while (y[0] != 8) { }", time_limit=2.4)
     with pytest.raises(LaunchError, match=r"no block came to its end for 0\.4 s"):
         run(endless)

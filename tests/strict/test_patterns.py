@@ -22,6 +22,8 @@ from convlab.core.problem.problem import Problem
 from convlab.strict import patterns
 from convlab.strict.shapes import MAX_MACS, across, generated, shrink
 
+pytestmark = pytest.mark.pure
+
 PROBLEM = problem("N3 C4 H20 W37 K8 R3 S3 p1 g2 bias")  # P=20, Q=37
 PIXELS = problem("N2 C3 H9 W9 K5 R3 S3 p1")  # P = Q: a transposed image keeps its shape
 

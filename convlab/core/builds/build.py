@@ -10,8 +10,11 @@ import torch
 from ..kernel.catalog import KERNEL_DIR, parse_header
 from ..machine import toolchain
 from . import cache
-from .cache import Build, Made
-from .compile import Source, compile_library, name_of, plain, run_compiler
+from .cache import Build, BuildOutput, Key
+from .compile import Compilation, compile_library, run_compiler
+from .key import key_of
+from .plain_paths import plain
+from .source import Source
 
 # A folder with our declarations of cuBLAS, for machines where no toolkit brings cublas_v2.h.
 CUBLAS_DECLARATIONS = Path(__file__).parent / "cublas"
@@ -52,21 +55,24 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
     cuda = toolchain.require_cuda()
     flags = [*nvcc_flags(arch), *defines]
 
-    def make(folder: Path) -> Made:
-        return compile_library(
+    def make(folder: Path) -> BuildOutput:
+        compilation = Compilation(
             source,
-            folder,
             source.for_nvcc.marked + _FOOTER,
-            flags=flags,
-            include=_includes(source),
+            flags,
+            _includes(source),
             libraries=["-lcublas"] if _uses_cublas(source) else [],
-            folders=[toolchain.link_dir()],
+            library_folders=[toolchain.link_dir()],
             cuda=cuda,
             entry="conv2d",
         )
+        return compile_library(compilation, folder)
 
-    parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
-    return replace(cache.build(name_of(source, f"sm_{arch}", parts), make), flags=tuple(flags))
+    def find_key() -> Key:
+        parts = [*flags, toolchain.identity(cuda.nvcc), _FOOTER]
+        return key_of(source, f"sm_{arch}", parts, [CUBLAS_DECLARATIONS])
+
+    return replace(cache.build(find_key, make), flags=tuple(flags))
 
 
 def device_code(

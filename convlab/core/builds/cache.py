@@ -1,15 +1,13 @@
-"""Builds on disk: each is found by what decided it, and is there whole or not at all.
+"""Keep builds on disk: each is found by its key, and is there whole or not at all.
 
-A build is named by a hash of its text, flags and compiler, and by one of what the compiler read:
-the same text may have been built before with other headers. It is made in a folder of its own and
-renamed into the cache when it is whole, so that two processes may build at once, and a build that
-is killed leaves nothing that a later one would trip over. Beside each library stand its checksum,
-what was read, and what else might have been: the headers that a folder searched earlier now has.
+A key names what decides a build: the text of the source and of its headers, the flags, the
+compiler. A build is made in a folder of its own and renamed into the cache when it is complete. So
+two processes may build at once, and a build that is killed leaves nothing that a later one would
+trip over. Next to each library is its checksum.
 """
 
 import contextlib
 import functools
-import glob
 import hashlib
 import json
 import os
@@ -24,28 +22,36 @@ from typing import NamedTuple
 
 from ..machine import interrupt, toolchain
 
-LIMIT_BYTES = 2 << 30  # that builds may take together; the oldest go first
+# Builds together may take this many bytes; then the oldest are removed.
+LIMIT_BYTES = 2 << 30
 _LIBRARY = "kernel.so"
 _RECORD = "made.json"
-_YOUNG = 3600.0  # seconds for which a build, or an unfinished one, is left alone
+# Seconds for which a build, or an unfinished one, is left alone.
+_YOUNG = 3600.0
 
 
-class Made(NamedTuple):
-    """What a compiler made: the library, the headers it read, the folders it looked for them in."""
+class Key(NamedTuple):
+    """The name of a build in the cache, and where an edit may change that name."""
+
+    name: str
+    watched: tuple[Path, ...] = ()  # headers, and the folders where they are looked for
+
+
+class BuildOutput(NamedTuple):
+    """What a function that builds returns: the library, and whether other processes may use it."""
 
     library: Path
-    read: tuple[Path, ...]
-    searched: tuple[Path, ...]
+    lasting: bool = True
 
 
 @dataclass(frozen=True)
 class Build:
-    """A library in the cache: the build of its source while the `stamp` of what is `watched` stays."""
+    """A library in the cache: the build of its source while the `stamp` of `watched` stays."""
 
     library: Path
     seconds: float  # that this build took; 0.0 when it was there before
     watched: tuple[Path, ...] = ()
-    flags: tuple[str, ...] = ()  # that the compiler was told
+    flags: tuple[str, ...] = ()  # of the compiler
 
 
 class CachedBuild(NamedTuple):
@@ -57,115 +63,109 @@ class CachedBuild(NamedTuple):
 
 
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-_known: dict[str, tuple[object, Build]] = {}  # what this process found, with its stamp
+# The builds that this process found or made, each with the stamp of its library.
+_known: dict[str, tuple[object, Build]] = {}
 
 
-def build(name: str, make: Callable[[Path], Made]) -> Build:
-    """Return the build of that name, made in a fresh folder if there is none that still holds."""
-    with (
-        interrupt.held(),
-        _locks[name],
-    ):  # threads of one process wait for each other; processes need not
-        seen, found = _known.get(name, (None, None))
-        if found is None or seen != stamp(found.watched):
-            found = _find(name) or _make(name, make)
-            _known[name] = stamp(found.watched), replace(found, seconds=0.0)
-        return found
+def build(find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]) -> Build:
+    """Return the build of a key; make it in a fresh folder if there is none.
+
+    Parameters
+    ----------
+    find_key
+        Returns the key of the files as they are now. If it has changed when `make` returns, a
+        header was edited while the compiler read it, and the build is made again.
+    make
+        Builds into an empty folder, which is given.
+    """
+    while True:
+        key = find_key()
+        # Threads of one process wait for each other; processes need not.
+        with interrupt.held(), _locks[key.name]:
+            seen, found = _known.get(key.name, (None, None))
+            if found is not None and seen == stamp([found.library]):
+                return replace(found, watched=(found.library, *key.watched))
+            found = _find(key) or _make(key, find_key, make)
+            if found is not None:
+                _known[key.name] = stamp([found.library]), replace(found, seconds=0.0)
+                return found
 
 
 def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
-    """Return the times and sizes of files and folders: differs after an edit."""
-    found = []
+    """Return the times and sizes of files and folders: they differ after an edit."""
+    stamps: list[object] = []
     for path in paths:
         try:
-            seen = os.stat(path)
+            status = os.stat(path)
         except OSError:
-            found.append(None)
+            stamps.append(None)
         else:
-            found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
-    return tuple(found)
+            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamps)
 
 
-def _find(name: str) -> Build | None:
-    """The newest build of that name that is sound, and whose headers are as they were."""
-    for folder in _newest_first(f"{glob.escape(name)}-*"):
-        try:
-            record = json.loads((folder / _RECORD).read_text())
-            sound = record["library"] == _digest(folder / _LIBRARY)
-            holds = all(_digest(Path(path)) == was for path, was in record["read"].items())
-            holds = holds and record["searched"] == _visible(record["searched"], record["read"])
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            sound = holds = False
-        if not sound:  # cut short, or not ours: never loaded
-            shutil.rmtree(folder, ignore_errors=True)
-        elif holds:
-            with contextlib.suppress(OSError):
-                os.utime(folder)
-            return _build_of(folder, record, 0.0)
-    return None
+def _find(key: Key) -> Build | None:
+    """Return the build of that key in the cache; remove one that is damaged."""
+    folder = toolchain.cache_dir() / key.name
+    if not folder.exists():
+        return None
+    try:
+        record = json.loads((folder / _RECORD).read_text())
+        sound = record["library"] == _digest(folder / _LIBRARY)
+    except (OSError, ValueError, LookupError, TypeError):
+        sound = False
+    if not sound:
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+    return _build_of(folder, key, 0.0)
 
 
-def _make(name: str, make: Callable[[Path], Made]) -> Build:
+def _make(
+    key: Key, find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]
+) -> Build | None:
+    """Make a build and rename it into the cache; None if its key has changed meanwhile."""
     root = toolchain.cache_dir()
     _tidy(root)
     started = time.perf_counter()
-    began = time.time_ns()
     folder = toolchain.unfinished(root)
     try:
-        made = make(folder)
-        # one that changed while it was read is never found again
-        read = {
-            str(path): _digest(path) if os.stat(path).st_mtime_ns <= began else str(began)
-            for path in made.read
-        }
-        searched = _visible(map(str, made.searched), read)
-        record = {"library": _digest(made.library), "read": read, "searched": searched}
-        made.library.rename(folder / _LIBRARY)
+        output = make(folder)
+        if find_key().name != key.name:
+            return None
+        output.library.rename(folder / _LIBRARY)
+        record = {"library": _digest(folder / _LIBRARY)}
         (folder / _RECORD).write_text(json.dumps(record))
-        for other in folder.iterdir():
-            if other.is_dir():
-                shutil.rmtree(other)
-            elif other.name not in (_LIBRARY, _RECORD):
-                other.unlink()
-        key = repr((read, searched)).encode(errors="surrogateescape")
-        final = root / f"{name}-{_hash(key)[:16]}"
-        with contextlib.suppress(OSError):  # another process was quicker: theirs will do
-            folder.rename(final)
+        _remove_all_but(folder, (_LIBRARY, _RECORD))
+        name = key.name
+        if not output.lasting:
+            # No other process finds it under this name.
+            name += "-" + folder.name.removeprefix(toolchain.UNFINISHED)
+        # If another process was quicker, the folder is there, and its build is as good.
+        with contextlib.suppress(OSError):
+            folder.rename(root / name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return _build_of(final, record, time.perf_counter() - started)
+    return _build_of(root / name, key, time.perf_counter() - started)
 
 
-def _build_of(folder: Path, record: dict, seconds: float) -> Build:
-    watched = [folder / _LIBRARY, *record["read"], *record["searched"]]
-    return Build(folder / _LIBRARY, seconds, tuple(map(Path, watched)))
+def _remove_all_but(folder: Path, names: tuple[str, ...]) -> None:
+    """Remove what a compiler left in a folder."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name not in names:
+            path.unlink()
 
 
-def _visible(folders: Iterable[str], read: Iterable[str]) -> dict[str, list[str]]:
-    """For each folder, the ends of the headers' paths by which something is found in it."""
-    # more than was there when the compiler looked: an #include may now mean another file
-    parts = [Path(path).parts for path in read]
-    ends = sorted({"/".join(path[i:]) for path in parts for i in range(1, len(path))})
-    return {
-        folder: [end for end in ends if os.path.exists(f"{folder}/{end}")] for folder in folders
-    }
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _build_of(folder: Path, key: Key, seconds: float) -> Build:
+    library = folder / _LIBRARY
+    return Build(library, seconds, (library, *key.watched))
 
 
 def _digest(path: Path) -> str:
-    return _hash(path.read_bytes())
-
-
-def _newest_first(pattern: str) -> list[Path]:
-    """The folders in the cache, the last used first."""
-    aged = []
-    for folder in toolchain.cache_dir().glob(pattern):
-        with contextlib.suppress(OSError):  # removed meanwhile
-            aged.append((folder.stat().st_mtime_ns, folder))
-    return [folder for _, folder in sorted(aged, reverse=True)]
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # ---- what is kept ------------------------------------------------------------------------------
@@ -173,35 +173,38 @@ def _newest_first(pattern: str) -> list[Path]:
 
 def contents() -> list[CachedBuild]:
     """Return all builds in the cache, the last used first."""
-    found = []
-    for folder in _newest_first("*"):
+    builds = []
+    for folder in toolchain.cache_dir().iterdir():
+        # A folder may be removed meanwhile; other files are no folders.
         with contextlib.suppress(OSError):
             sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
             if _RECORD in sizes:
-                found.append(CachedBuild(folder.name, sum(sizes.values()), folder.stat().st_mtime))
-    return found
+                used = folder.stat().st_mtime
+                builds.append(CachedBuild(folder.name, sum(sizes.values()), used))
+    return sorted(builds, key=lambda build: build.used, reverse=True)
 
 
 def clear() -> int:
     """Remove all builds, unfinished ones, logs and choices; return the bytes that builds took."""
     root = toolchain.cache_dir()
     builds = contents()
-    names = [*(entry.name for entry in builds), "logs", "best"]
+    names = [*(build.name for build in builds), "logs", "best"]
     for folder in [*map(root.joinpath, names), *root.glob(f"{toolchain.UNFINISHED}*")]:
         shutil.rmtree(folder, ignore_errors=True)
-    return sum(entry.bytes for entry in builds)
+    return sum(build.bytes for build in builds)
 
 
-@functools.cache  # a look at 2,000 builds takes as long as a fifth of one
+# Once in a process: a look at 2,000 builds takes as long as a fifth of one.
+@functools.cache
 def _tidy(root: Path) -> None:
     """Remove what killed builds left an hour ago, and the oldest builds beyond `LIMIT_BYTES`."""
     now = time.time()
-    total = 0
     for folder in root.glob(f"{toolchain.UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if now - folder.stat().st_mtime > _YOUNG:
                 shutil.rmtree(folder, ignore_errors=True)
-    for entry in contents():
-        total += entry.bytes
-        if total > LIMIT_BYTES and now - entry.used > _YOUNG:
-            shutil.rmtree(root / entry.name, ignore_errors=True)
+    total = 0
+    for build in contents():
+        total += build.bytes
+        if total > LIMIT_BYTES and now - build.used > _YOUNG:
+            shutil.rmtree(root / build.name, ignore_errors=True)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..kernel.catalog import KERNEL_DIR
 from ..machine import toolchain
 from . import build as builds
 from . import cache
-from .cache import Made
-from .compile import Source, name_of, real
+from .cache import BuildOutput, Key
+from .key import key_of
+from .plain_paths import real
+from .source import Source
 
 # Block sizes that a kernel of the PTX is limited to.
 _LIMITS = re.compile(r"\.entry (\w+)\([^{]*?\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
@@ -28,9 +29,8 @@ class Compiled(NamedTuple):
 
 def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compiled:
     """Let nvcc compile device code for "80" or "90a"; what it made before is found."""
-    headers = source.headers()
 
-    def make(folder: Path) -> Made:
+    def make(folder: Path) -> BuildOutput:
         done = builds.device_code(source, arch, folder, defines, "--keep")
         ptx = folder / "kernel.ptx"
         heads = _LIMITS.findall(ptx.read_text()) if ptx.exists() else []
@@ -39,12 +39,15 @@ def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compil
         kept.write_bytes(
             pickle.dumps((done.returncode, real(done.stdout + done.stderr), heads, made))
         )
-        # what failed is for this process alone: the text it is of goes with the folder
-        read = (*headers, folder / "kernel.cu") if done.returncode else tuple(headers)
-        return Made(kept, read, (source.folder, KERNEL_DIR))
+        # A failure is kept for this process alone: nvcc itself may be broken.
+        return BuildOutput(kept, lasting=done.returncode == 0)
 
     parts = [*builds.nvcc_flags(arch), repr(sorted(defines.items()))]
     parts.append(toolchain.identity(toolchain.require_cuda().nvcc))
     parts.append(Path(__file__).read_text())  # decides what is kept
-    built = cache.build(name_of(source, f"nvcc_{arch}", parts), make)
+
+    def find_key() -> Key:
+        return key_of(source, f"nvcc_{arch}", parts, [builds.CUBLAS_DECLARATIONS])
+
+    built = cache.build(find_key, make)
     return Compiled(*pickle.loads(built.library.read_bytes()))

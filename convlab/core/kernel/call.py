@@ -79,15 +79,20 @@ class CallableRunnable(Runnable):
 
 def asks_for_derivatives(*tensors: Tensor | None) -> bool:
     """Return whether torch asks for more than y: a gradient, a tangent, a `torch.func` transform."""
-    if is_transformed(*tensors):
+    if is_transformed():
         return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return True
+    return has_tangent(*tensors)
 
 
-def is_transformed(*tensors: Tensor | None) -> bool:
-    """Return whether `torch.func` transforms the call, or a tensor has a forward-mode tangent."""
-    if torch._C._are_functorch_transforms_active():  # torch has no public name for this question
-        return True
+def is_transformed() -> bool:
+    """Return whether a transform of `torch.func` is active, such as grad or vmap."""
+    return torch._C._are_functorch_transforms_active()  # torch has no public name for this question
+
+
+def has_tangent(*tensors: Tensor | None) -> bool:
+    """Return whether a tensor carries a tangent of forward mode (`torch.autograd.forward_ad`)."""
     if torch.is_inference_mode_enabled():
         return False
     for tensor in tensors:

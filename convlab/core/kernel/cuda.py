@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..builds import build as builds
 from ..builds.cache import Build
-from ..builds.compile import Source
+from ..builds.source import Source
 from ..errors import LaunchError
 from ..problem.problem import Problem
 from . import abi

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .. import arguments as valid
 from ..builds.cache import Build, stamp
-from ..builds.compile import Source
+from ..builds.source import Source
 from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
 from ..problem.named import problem as named_problem

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..builds.cache import Build
-from ..builds.compile import Source
+from ..builds.source import Source
 from ..errors import ConvlabError, LaunchError, UnsupportedError
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
@@ -38,6 +38,9 @@ class Launch:
     y: Tensor | None  # after each call, and None while it runs
     workspace: Tensor | None = None  # of bytes
     plan: Tensor | None = None  # of bytes: the filter laid out, where the runnable does that
+    # Whether each call runs in a process of its own, where earlier calls leave nothing behind; then
+    # `call_after(problems)` calls the kernel for other problems first, in the same process.
+    own_process: bool = False
     counters: dict[str, float] | None = None  # what the simulator counted in the last call, and
     findings: Sequence[Any] = ()  # what it found (`Finding`)
     # Of a simulated call: kernel, grid and block of each launch; memory traffic by line.

@@ -17,7 +17,6 @@ import resource
 import select
 import signal
 import sys
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 
@@ -32,6 +31,9 @@ class Server:
     """The script's side of the socket, whose descriptor is `line`: request, begun, reply, again."""
 
     def __init__(self, descriptor: int) -> None:
+        # slow to import, and a program that is run needs none of it
+        from multiprocessing.connection import Connection
+
         # no child of this process's inherits it, and no stray write finds it
         self.line = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
         os.close(descriptor)

@@ -1,4 +1,8 @@
-"""Progress bars without widgets: in a terminal, under a cell, as a line now and then in a log."""
+"""Progress bars: tqdm's in a terminal, text under a notebook's cell, a line now and then in a log.
+
+``tqdm.auto`` would do for a terminal only. Of a bar that is done it leaves "0%|" and a widget that
+no longer exists in the saved notebook, and for logs it has nothing.
+"""
 
 import sys
 import threading
@@ -9,7 +13,8 @@ from typing import Any
 from tqdm import tqdm
 
 __all__ = ["Lines", "bar", "tqdm"]
-_SECONDS = 10.0  # between two lines
+# Seconds between two lines in a log.
+_SECONDS = 10.0
 
 
 def bar(
@@ -19,37 +24,51 @@ def bar(
     disable: bool = False,
     **options: Any,
 ) -> tqdm:
-    """Return a bar as `tqdm.tqdm` does, of the kind that suits where it will be seen.
+    """Return a progress bar that suits where it is seen; the arguments are those of `tqdm.tqdm`."""
+    if _in_notebook():
+        kind: type[tqdm] = _CellBar
+    elif sys.stderr is not None and sys.stderr.isatty():
+        kind = tqdm
+    else:
+        kind = Lines
+    return kind(iterable, desc, total, disable=disable, **options)
 
-    ``tqdm.auto`` would want ipywidgets in a notebook, and warn where it is missing.
-    """
+
+def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
-    if getattr(ipython and ipython.get_ipython(), "kernel", None) is not None:
-        return _CellBar(iterable, desc, total, disable=disable, **options)
-    seen = sys.stderr is not None and sys.stderr.isatty()
-    return (tqdm if seen else Lines)(iterable, desc, total, disable=disable, **options)
+    shell = ipython and ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
-class Lines(tqdm):
-    """A bar as plain lines on stderr: one every ten seconds, unless a bar within it tells more."""
+class _Silent(tqdm):
+    """A bar that counts, and writes nothing itself."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options | {"gui": True})  # so that tqdm itself writes nothing
-        self._ended = threading.Event()
-        if not self.disable and sys.stderr is not None:
-            threading.Thread(target=self._tell, daemon=True).start()
-
-    def _tell(self) -> None:
-        while not self._ended.wait(_SECONDS):
-            if self is max(list(tqdm._instances), key=lambda bar: bar.start_t, default=None):
-                done = f"{self.n} of {self.total}, " if self.total else ""
-                found = f", {self.postfix}" if self.postfix else ""
-                took = time.time() - self.start_t
-                what = (self.desc or "").removesuffix(": ")
-                print(f"{what}: {done}{took:.0f} s{found}", file=sys.stderr, flush=True)
+        # `gui` keeps tqdm from writing.
+        super().__init__(*args, **options | {"gui": True})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Show nothing between the lines."""
+        """Show nothing."""
+
+
+class Lines(_Silent):
+    """A bar as plain lines on stderr: one every ten seconds, unless a bar inside it tells more."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._ended = threading.Event()
+        if not self.disable and sys.stderr is not None:
+            threading.Thread(target=self._print, daemon=True).start()
+
+    def _print(self) -> None:
+        while not self._ended.wait(_SECONDS):
+            newest = max(list(tqdm._instances), key=lambda bar: bar.start_t, default=None)
+            if self is newest:
+                what = (self.desc or "").removesuffix(": ")
+                done = f"{self.n} of {self.total}, " if self.total else ""
+                seconds = time.time() - self.start_t
+                postfix = f", {self.postfix}" if self.postfix else ""
+                print(f"{what}: {done}{seconds:.0f} s{postfix}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the lines."""
@@ -57,28 +76,29 @@ class Lines(tqdm):
         super().close()
 
 
-class _CellBar(tqdm):
-    """A bar in an output of its own, which is empty once the bar is closed."""
+class _CellBar(_Silent):
+    """A bar in an output of its own under a cell; the output is empty once the bar is closed."""
 
-    _shown: Any = None
+    _output: Any = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options | {"gui": True})  # so that tqdm itself writes nothing
+        super().__init__(*args, **options)
         if not self.disable:
             self.display()
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Show the bar as it stands, or the text given, and nothing if that is empty."""
-        from IPython.display import display  # there is a notebook: IPython is there
+        """Show the bar as it is now, or the text given."""
+        # A notebook runs, so IPython is installed.
+        from IPython.display import display
 
         data = {"text/plain": str(self) if msg is None else msg}
-        if self._shown is None:
-            self._shown = display(data, raw=True, display_id=True)
+        if self._output is None:
+            self._output = display(data, raw=True, display_id=True)
         else:
-            self._shown.update(data, raw=True)
+            self._output.update(data, raw=True)
 
     def close(self) -> None:
-        """End the bar."""
-        if not self.disable and self._shown is not None:
+        """Empty the output."""
+        if not self.disable and self._output is not None:
             self.display("")
         super().close()

@@ -1,0 +1,113 @@
+"""The error for a source that did not compile: the first messages, with the lines they are about."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..arguments import hint
+from ..errors import BuildError
+from ..kernel.catalog import KERNEL_DIR
+from ..machine import toolchain
+from .compiler_messages import Message, messages, quoted
+from .plain_paths import real
+from .source import INCLUDE, Source
+
+_SHOWN_ERRORS = 2
+_SHOWN_LOG_LINES = 6
+# The errors of a text that ended too early, as before an #include.
+_CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
+# The header that declares a word.
+_DECLARED_IN = {
+    r"(__)?nv_bfloat\w+": "<cuda_bf16.h>",
+    r"__half2?": "<cuda_fp16.h>",
+    "cooperative_groups": "<cooperative_groups.h>",
+    r"__pipeline_\w+": "<cuda_pipeline.h>",
+    r"cublas\w+": "<cublas_v2.h>",
+    r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
+}
+_TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
+
+
+def compile_error(source: Source, log: str, label: str = "") -> BuildError:
+    """Return the error for a compiler's log: the first messages with their lines, and the log's file.
+
+    Parameters
+    ----------
+    source
+        What did not compile.
+    log
+        All that the compiler printed.
+    label
+        Its name in the message; by default the source's.
+    """
+    log = real(log)
+    path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(log, errors="replace")
+    texts = {str(path): text for path, (_, text) in source.headers().items()}
+    texts[source.label] = source.text
+    errors = [message for message in dict.fromkeys(messages(log)) if message.kind == "error"]
+    if errors and (incomplete := _incomplete_above_include(source, errors[0], texts)):
+        errors.insert(0, incomplete)
+    lines = [_heading(label or source.label, errors, log)]
+    for error in errors[:_SHOWN_ERRORS]:
+        lines.append(f"{_short(error.file)}:{error.line}: {error.text}")
+        lines += quoted(texts.get(error.file), error.line, error.place)
+    if len(errors) > _SHOWN_ERRORS:
+        lines.append(f"and {len(errors) - _SHOWN_ERRORS} more")
+    if not errors and "undefined reference" not in log:
+        lines += [line for line in log.splitlines() if line.strip()][-_SHOWN_LOG_LINES:]
+    lines += _advice(source, errors)
+    places = [(error.file, error.line, error.text) for error in errors]
+    return BuildError("\n".join([*lines, f"full log: {path}"]), places)
+
+
+def _heading(label: str, errors: Sequence[Message], log: str) -> str:
+    """Return the first line of the error's text."""
+    if errors:
+        return f"{label} did not compile"
+    if undefined := re.search(r"undefined reference to .*", log):
+        return f"{label} does not link: {undefined[0]}"
+    return f"{label} did not build"
+
+
+def _short(file: str) -> str:
+    """Return a file's name as messages show it: kernels/convlab.cuh."""
+    with contextlib.suppress(ValueError):
+        return str(Path(file).relative_to(KERNEL_DIR.parent))
+    return file
+
+
+def _incomplete_above_include(
+    source: Source, first: Message, texts: Mapping[str, str]
+) -> Message | None:
+    """Return the error that is meant where a header seems wrong, but the text above it is cut short."""
+    not_the_users = first.file not in texts or first.file == str(KERNEL_DIR / "convlab.cuh")
+    if not not_the_users or not _CUT_SHORT.match(first.text):
+        return None
+    include = INCLUDE.search(source.text)
+    if include is None:
+        return None
+    line = source.text.count("\n", 0, include.start(1)) + 1
+    text = "what stands above this #include is not complete: a ; or a closing brace is missing"
+    return Message(source.label, line, None, "error", text)
+
+
+def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
+    """Yield what to include, or not."""
+    texts = "\n".join(error.text for error in errors)
+    if errors and _TORCH.search(source.text):
+        yield "no torch header is needed or available: conv2d gets raw pointers, see convlab.cuh"
+    for name in re.findall(r"([\w./-]+): No such file", texts):
+        if f'"{name}"' in source.text:
+            folders = (source.folder, KERNEL_DIR)
+            near = [path.name for folder in folders for path in folder.glob("*.*h")]
+            yield (
+                f"{name} is looked for next to the kernel, and in convlab's kernels/"
+                f"{hint(name, near)}"
+            )
+    for word in dict.fromkeys(re.findall(r"[‘\"'](\w+)", texts)):
+        headers = [header for name, header in _DECLARED_IN.items() if re.fullmatch(name, word)]
+        if headers and headers[0][1:-1] not in source.text:
+            yield f"{word} comes with #include {headers[0]}"

@@ -1,0 +1,104 @@
+"""Name a build by what decides it: its text, its headers, the flags, the compiler."""
+
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from ..kernel.catalog import KERNEL_DIR, uncommented
+from .cache import Key
+from .compile import LINK_FLAGS
+from .source import Source
+
+# Folders where compilers look for headers before their own.
+_FOLDER_VARIABLES = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
+# What else in the environment decides what compilers do.
+_VARIABLES = (
+    *_FOLDER_VARIABLES,
+    "LIBRARY_PATH",
+    "CC",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_CCBIN",
+)
+# The compiler's identity stands for the headers in these.
+_SYSTEM = ("/usr/include", "/usr/lib", "/usr/local/cuda")
+# What may name a header: an #include, or a macro, which an #include may then use.
+_HEADER_NAME = re.compile(
+    r'^[ \t]*#[ \t]*(?:include|include_next|import|define[ \t]+\w+)[ \t]*[<"]([^>"\n]+)[>"]',
+    re.MULTILINE,
+)
+
+
+def key_of(source: Source, kind: str, parts: Iterable[str], include: Sequence[Path] = ()) -> Key:
+    """Return the key of a build, for the headers as they are now.
+
+    Parameters
+    ----------
+    source
+        What is built.
+    kind
+        Part of the name, for people who look into the cache: "sim", "sm_90a".
+    parts
+        What else decides the build: flags, the identity of the compiler.
+    include
+        Folders in which the compiler looks for headers, besides the source's and ``kernels/``.
+    """
+    texts, folders = _possible_headers(source, include)
+    headers = [part for path in sorted(texts) for part in (str(path), texts[path])]
+    name = name_of(source, kind, [*parts, *headers])
+    return Key(name, (*texts, *folders))
+
+
+def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KERNEL_DIR)) -> str:
+    """Return the name of a build that includes no header but those whose text is in `parts`.
+
+    `home` is in the name, since another checkout has other headers; empty where the parts say it.
+    """
+    digest = hashlib.sha256()
+    environment = [home, *(f"{key}={os.environ.get(key)}" for key in _VARIABLES)]
+    for part in (source.text, source.label, *parts, *environment, *LINK_FLAGS, torch.__version__):
+        digest.update(part.encode(errors="surrogateescape") + b"\0")
+    return f"{source.name[:80]}-{kind}-{digest.hexdigest()[:16]}"
+
+
+def _possible_headers(
+    source: Source, include: Sequence[Path]
+) -> tuple[dict[Path, str], dict[Path, None]]:
+    """Return the headers that the compiler may read, with their texts, and the folders searched.
+
+    They may be more than it reads: conditions are not evaluated, and if several folders have a
+    header of one name, all of them count. So a header that appears in a folder searched earlier
+    changes the key too.
+    """
+    variables = [os.environ.get(name, "").split(os.pathsep) for name in _FOLDER_VARIABLES]
+    others = [
+        *include,
+        *(Path(entry).absolute() for entries in variables for entry in entries if entry),
+    ]
+    common = [source.folder, KERNEL_DIR]
+    common += [folder for folder in others if not str(folder).startswith(_SYSTEM)]
+    texts: dict[Path, str] = {}
+    folders: dict[Path, None] = {}
+    todo = [(source.text, source.folder)]
+    while todo:
+        text, own_folder = todo.pop()
+        for name in _header_names(text):
+            for folder in (own_folder, *common):
+                path = Path(os.path.normpath(folder / name))
+                folders[path.parent] = None
+                if path not in texts and os.path.isfile(path):
+                    texts[path] = path.read_text(errors="surrogateescape")
+                    todo.append((texts[path], path.parent))
+    return texts, folders
+
+
+@functools.lru_cache(512)
+def _header_names(text: str) -> tuple[str, ...]:
+    """Return the names that a text may include, each once."""
+    joined = uncommented(text.replace("\\\n", ""))
+    return tuple(dict.fromkeys(_HEADER_NAME.findall(joined)))

@@ -1,0 +1,85 @@
+"""The text of a kernel, where it came from, and the headers that it includes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..kernel.catalog import KERNEL_DIR
+from .plain_paths import plain
+
+INCLUDE = re.compile(
+    r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text to build and where it came from."""
+
+    text: str
+    name: str  # for messages and file names: "03_smem_tile"
+    path: Path | None = None  # None: a string, not a file
+
+    @property
+    def label(self) -> str:
+        """The file's name as messages show it: kernels/03_smem_tile.cu."""
+        if self.path is None:
+            return f"{self.name}.cu"
+        with contextlib.suppress(ValueError):
+            return str(self.path.relative_to(KERNEL_DIR.parent))
+        return str(self.path)
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which its headers are looked for first."""
+        return self.path.parent if self.path else KERNEL_DIR
+
+    @property
+    def marked(self) -> str:
+        """The text, after a line that tells the compiler where it is from."""
+        name = self.label.replace("\\", r"\\").replace('"', r"\"")
+        return f'#line 1 "{name}"\n{self.text}'
+
+    @property
+    def for_nvcc(self) -> Source:
+        """The same, by a link if its path has a double quote, which ptxas cannot read."""
+        return replace(self, path=plain(self.path)) if '"' in self.label else self
+
+    @property
+    def whole(self) -> str:
+        """The text, with each .cu file that it includes in place of the #include."""
+        texts = {f'"{name}"': text.rstrip() for name, text in self.headers().values()}
+
+        def included(line: re.Match) -> str:
+            return texts.get(line[1], line[0])
+
+        return re.sub(r'^#include ("[^"]+\.cu").*$', included, self.text, flags=re.MULTILINE)
+
+    @property
+    def code(self) -> tuple[str, str]:
+        """The name and the text of the file with its code: a .cu that it includes, or itself."""
+        for path, (_, text) in self.headers().items():
+            if path.suffix == ".cu":
+                return path.name, text
+        return Path(self.label).name, self.text
+
+    def headers(self) -> dict[Path, tuple[str, str]]:
+        """Return each local header that it includes, directly or not: (name used first, text).
+
+        Conditions are not evaluated: an #include under an #if counts.
+        """
+        headers: dict[Path, tuple[str, str]] = {}
+        todo = [(self.text, self.folder)]
+        while todo:
+            text, own_folder = todo.pop()
+            for name in INCLUDE.findall(text):
+                paths = [(folder / name).resolve() for folder in (own_folder, KERNEL_DIR)]
+                path = next((path for path in paths if path.is_file()), None)
+                if path and path not in headers:
+                    header = path.read_text(errors="replace")
+                    headers[path] = name, header
+                    todo.append((header, path.parent))
+        return headers

@@ -1,0 +1,37 @@
+"""Tables in Markdown, and the places of a page that instruments write them to."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from convlab.core.arguments import readable, writable
+from convlab.core.errors import ProblemError
+
+
+def laid(frame: pd.DataFrame) -> str:
+    """Return a frame as a Markdown table."""
+    rows = [" | ".join(map(str, row)) for row in (frame.columns, *frame.itertuples(index=False))]
+    return "\n".join(
+        [f"| {rows[0]} |", "|---" * len(frame.columns) + "|", *(f"| {row} |" for row in rows[1:])]
+    )
+
+
+def write_between(path: Path, marker: str, text: str) -> None:
+    """Replace what stands between a file's markers ``<!-- marker: begin -->`` and ``end``."""
+    head, tail = between(path, marker)
+    writable(path, "the tables").write_text(f"{head}\n{text}\n{tail}")
+
+
+def between(path: Path, marker: str) -> tuple[str, str]:
+    """What stands before and after that text, the markers included.
+
+    Raises ProblemError if the file has no such markers, or cannot be read.
+    """
+    begin = f"<!-- {marker}: begin -->"
+    end = f"<!-- {marker}: end -->"
+    text = readable(path, "the tables' file")
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found or text.count(begin) != 1 or text.count(end) != 1:
+        raise ProblemError(f"{path} must have one line {begin} and, after it, one line {end}")
+    return head + begin, end + tail
