@@ -91,9 +91,10 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
 }
 
 void Worker::uninitialised(Cell& cell, const Look& look, uintptr_t address) {
-    if (abandoned || g_faulted || replaces) return;  // who was to write it may have ended at a fault
+    // The thread that writes it may have ended at a fault.
+    if (abandoned || g_faulted || replaces) return;
     if (look.global) {
-        if (g_sample || g_record.on) return;  // or not have been among those that ran
+        if (g_sample || g_record.on) return;  // the block that writes it may not have run
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
     }
     if (cell.in_flight) return in_flight(cell, look, address);
@@ -104,7 +105,7 @@ void Worker::uninitialised(Cell& cell, const Look& look, uintptr_t address) {
 void Worker::in_flight(Cell& cell, const Look& look, uintptr_t address) {
     Other other{g_pcs[cell.in_flight], blockIdx, fibers[cell.writer.thread].index};
     report(true, "copy not waited for", sites[look.site].pc, other,
-           "%s of %s while an asynchronous copy to it is under way", verb(look.kind),
+           "%s of %s, while an asynchronous copy to it is in flight", verb(look.kind),
            place(address));
 }
 
@@ -118,16 +119,17 @@ void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind their
     const char* what = theirs == Kind::atomic ? "an atomic"
                        : theirs == Kind::load ? "a load" : "a store";
     if (ahead) {
-        report(true, "race", mine.pc, other, "%s of %s, and %s by the grid ahead, before which "
-               "this one may begin, with no griddepcontrol_wait before", verb(look.kind),
+        report(true, "race", mine.pc, other, "%s of %s, and %s by the previous grid, which may "
+               "still run (programmatic dependent launch): no griddepcontrol_wait was called",
+               verb(look.kind),
                place(address), what);
         return;
     }
-    if (m.atomic && look.ordered) {  // lanes that trust in running together
+    if (m.atomic && look.ordered) {  // lanes that rely on running in lockstep
         bool atomic = look.kind == Kind::atomic || theirs == Kind::atomic;
         if (m.thread / 32 == current / 32 && !atomic)
             report(false, "race", mine.pc, other, "%s of %s, and %s by another lane of the warp, "
-                   "both volatile, with no __syncwarp between the two", verb(look.kind),
+                   "both volatile, with no __syncwarp between them", verb(look.kind),
                    place(address), what);
         return;
     }
@@ -139,23 +141,23 @@ void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind their
         return;
     }
     report(true, "race", mine.pc, other,
-           "%s of %s, and %s by another thread%s, with nothing that orders the two",
+           "%s of %s, and %s by another thread%s, with no synchronization between them",
            verb(look.kind), place(address), what,
            m.block == uint32_t(block) ? "" : " of another block");
 }
 
-// The store is done by now: were the two of the same value?
+// Called after the store: did both threads store the same value?
 inline void Worker::settle() {
     if (!pending.address) return;
     bool same = !std::memcmp(pending.before, pending.address, pending.bytes);
     pending.address = nullptr;
     if (same)
         report(false, "written twice", pending.pc, pending.other,
-               "store to %s of the value that another thread stored there, with nothing that "
-               "orders the two", pending.what);
+               "store to %s, of the same value that another thread stored, with no "
+               "synchronization between them", pending.what);
     else
         report(true, "race", pending.pc, pending.other,
-               "store to %s, and a store by another thread, with nothing that orders the two",
+               "store to %s, and a store by another thread, with no synchronization between them",
                pending.what);
 }
 
@@ -172,7 +174,7 @@ void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     w.replaces = false;
     Fiber& f = w.fibers[w.current];
     if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
-    f.acquires = w.atomics = true;  // once it is done, which is when this thread is back
+    f.acquires = w.atomics = true;  // once it is done, when this thread runs again
     if (!std::exchange(f.fenced, false)) return;
     f.released = ++g_clock;
     std::lock_guard<std::mutex> hold(w.launch->lock);
@@ -190,7 +192,8 @@ void sim_read_only(const void* address, unsigned bytes) {
         __atomic_store_n(&cell.lock, 0, __ATOMIC_RELEASE);
         if (written)
             return report(true, "stale read", CALLER, {}, "__ldg of %s, which this kernel writes: "
-                          "its cache is of what nobody writes meanwhile", place_of(at + i));
+                          "__ldg reads through a cache for data that no kernel writes",
+                          place_of(at + i));
     }
 }
 

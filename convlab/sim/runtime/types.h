@@ -1,4 +1,4 @@
-// What the parts of the runtime know: the simulated GPU's limits, buffers, cells, fibers, launches.
+// The runtime's data: the simulated GPU's limits, buffers, cells, fibers, launches.
 #pragma once
 #define SIM_RUNTIME
 #include "cublas_v2.h"
@@ -32,11 +32,11 @@ constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's sh
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // entries that a lane logs before its warp is counted
 constexpr int kHeld = 256;                   // full logs that a lane waits for those behind it
-constexpr unsigned kRelief = 1 << 11;        // looks at one place after which a block seems to wait
+constexpr unsigned kRelief = 1 << 11;        // reads of one place after which a block seems to wait
 constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
-constexpr size_t kFindings = 200;            // lines that are told apart
-constexpr int kTicks = 4;                    // looks at the clock while no block comes to its end
+constexpr size_t kFindings = 200;            // distinct findings that are kept
+constexpr int kTicks = 4;                    // clock ticks without a finished block: a stall
 
 // The simulated GPU's limits are an H200's.
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
@@ -58,9 +58,9 @@ struct alignas(64) Cell {  // of one 4-byte word; of its bytes a mask tells
     Mark writer, reader[2];
     uint32_t owner;  // the block whose bytes these are: an older one's count for nothing
     uint8_t written, lock;
-    uint16_t in_flight;  // the site of an asynchronous copy that was not waited for
-    // A shortcut for shared memory: in this era loads by that warp at that stamp (or by any warp)
-    // would find nothing wrong, and change nothing here.
+    uint16_t in_flight;  // the site of an asynchronous copy that has not completed
+    // A shortcut for shared memory: in this era, a load by that warp at that stamp (or by any warp)
+    // is correct, and would change nothing here.
     uint32_t quiet;
     uint16_t quiet_warp, quiet_stamp;
 };
@@ -103,7 +103,7 @@ void Counters::add(const Counters& other, uint64_t times) {
 
 struct Stats {  // of one instruction in one of the two memories
     uint64_t requests, units, ideal_units, lanes;
-    const char* array;  // the one it touched; several: ""
+    const char* array;  // the one it accessed; several: ""
     void add(const Stats& s) {
         requests += s.requests, units += s.units, ideal_units += s.ideal_units, lanes += s.lanes;
         touch(s.array);
@@ -135,8 +135,8 @@ struct Access {
     uintptr_t address() const { return bits & 0xffffffffffff; }
     uint16_t site() const { return uint16_t(bits >> 48); }
 };
-// Site 0 is none: the "address" is where in the code (from g_code) the thread jumped back, and how
-// often more (times kAgain); or called a function (+ kEnters); or kLeaves, for a return.
+// Site 0 is no instruction. Its "address" is where in the code (from g_code) the thread jumped back,
+// and how many more times (times kAgain); or called a function (+ kEnters); or kLeaves, a return.
 constexpr uintptr_t kEnters = uintptr_t(1) << 47, kLeaves = uintptr_t(1) << 46;
 constexpr uintptr_t kAgain = uintptr_t(1) << 32;
 
@@ -148,7 +148,7 @@ struct Array {  // a __shared__ array of the block
     const unsigned* shape;  // bytes of an element, extents, 0; null: unknown
 };
 
-struct Look {  // one access, as the shadow is asked about it
+struct Look {  // one access, as the shadow checks it
     uintptr_t address;
     unsigned bytes;
     Kind kind;
@@ -203,13 +203,13 @@ struct Warp {
     // known[l][m], of lane m, before what lane l does.
     uint16_t stamp = 1, all_known = 0;
     std::vector<uint16_t> known;  // 32 x 32, once some lanes met without the others
-    int held = 0;  // how often in a row a lane could not be counted since others were behind
+    int held = 0;  // how often in a row a lane could not be counted because others were behind
 };
 
 struct Launch {
     const char* name;
     uint16_t number;
-    uint16_t ahead = 0;  // the launch before, if this one may begin earlier than that one ends
+    uint16_t ahead = 0;  // the previous launch, if this one may begin before that one ends
     dim3 grid, block, grid_ahead, block_ahead;
     size_t shared_bytes;
     int shared_limit;
@@ -233,7 +233,7 @@ struct Launch {
     }
 };
 
-// Private memory that costs nothing until it is touched; null if there is none.
+// Returns private memory that costs nothing until it is accessed; null if there is none.
 constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 void* reserve(size_t bytes, int protection = PROT_READ | PROT_WRITE) {
     void* memory = mmap(nullptr, bytes, protection, kPrivate, -1, 0);
@@ -284,7 +284,7 @@ std::atomic<int> g_os_threads{0};
 constexpr int kOthers = 4 * 132, kCrowd = 16;  // workers more: as if an SM held four blocks
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
-pid_t g_process = 0;                 // this one, which the kernel's file may have forked
+pid_t g_process = 0;                 // this one; the kernel's file may have forked it
 std::string g_null;                  // what of conv2d's arguments is null, in words
 std::unordered_map<const void*, int> g_shared_opt_in;
 uintptr_t g_library_call = 0;        // where the host called a library that is at work, on

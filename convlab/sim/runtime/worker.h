@@ -18,7 +18,7 @@ struct Worker {
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<char*> free_stacks, reserved;  // what was, for stacks: each with what lies below
+    std::vector<char*> free_stacks, reserved;  // memory of stacks, each with its guard
     const bool crowded;  // one of many workers: see new_stack
     char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
     std::unique_ptr<Access[]> log;  // [thread][kLog], unwritten: what is not used takes no memory
@@ -51,9 +51,9 @@ struct Worker {
     uint32_t all_acquired = 0;  // what some thread had acquired before the last barrier
     bool atomics = false;       // the block did some
     bool abandoned = false;     // a thread of the block ended at a fault
-    bool replaces = false;      // the atomic under way minds not what is there
+    bool replaces = false;      // the current atomic ignores the old value
     std::vector<std::vector<Copy>> copies;  // by thread
-    struct Pending {  // a store to where another thread stored: of another value?
+    struct Pending {  // a store to where another thread stored: is the value another?
         uint8_t *address = nullptr, before[16];
         unsigned bytes;
         uintptr_t pc;
