@@ -19,8 +19,8 @@ class Array:
     def locate(self, byte: int) -> tuple[tuple[int, ...], int]:
         """Return an element's indices, in the order of the dimensions, and the bytes left over.
 
-        An address outside an image gets a row outside it, of the first or the last channel: h=-1. An
-        address outside another array gets a first index outside it: k=-1.
+        An address outside an image gets a row outside it, of the first or the last channel: h=-1.
+        An address outside another array gets a first index outside it: k=-1.
         """
         shape = self.shape or (1,)
         element, bytes_left = divmod(byte, self.bytes)

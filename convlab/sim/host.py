@@ -1,8 +1,8 @@
 """The process in which simulated kernels run: `machine.child` starts it; it never imports torch.
 
-It forks for each request. The child loads the kernel's library and runs it, so that the next request
-finds a fresh process whatever the kernel did. Requests and replies are JSON; a reply has the child's
-exit status, and what the child wrote to its report (see ``runtime/``).
+It forks for each request. The child loads the kernel's library and runs it, so that the next
+request finds a fresh process whatever the kernel did. Requests and replies are JSON; a reply has
+the child's exit status, and what the child wrote to its report (see ``runtime/``).
 """
 
 import ctypes
@@ -183,7 +183,7 @@ def _exchange_two_words(numbers: bytes) -> bytes:
 
 
 def _store(address: int, numbers: bytes, is_constant: bool) -> None:
-    """Write to a buffer; a constant one is protected again, so that the kernel cannot write to it."""
+    """Write to a buffer; protect a constant one again, so that the kernel cannot write to it."""
     protect = ctypes.CDLL(None).mprotect
     first_page = address // mmap.PAGESIZE * mmap.PAGESIZE
     pages = c_void_p(first_page), c_size_t(address - first_page + len(numbers))

@@ -125,9 +125,9 @@ class SimLaunch(Launch):
         """Return the floating-point operations of the last call, counted from its machine code.
 
         An addition, subtraction or product is one, a fused multiply-add two. A quotient or square
-        root is one, although a GPU computes it in several. Comparisons, minima, conversions, atomics
-        and the C library's functions (``expf``) are not counted. cuBLAS's products count as 2mnk,
-        which is also ``counters["library_flops"]``. None with ``trace=False``, and without
+        root is one, although a GPU computes it in several. Comparisons, minima, conversions,
+        atomics and the C library's functions (``expf``) are not counted. cuBLAS's products count as
+        2mnk, which is also ``counters["library_flops"]``. None with ``trace=False``, and without
         ``objdump`` (of binutils).
         """
         return self._trace.flops if self._trace else None

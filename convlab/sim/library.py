@@ -28,7 +28,7 @@ _COMMON_FLAGS = [
     *CXX_FLAGS,
     # With version 5, addr2line takes lines of a header for lines of the first file.
     "-gdwarf-4",
-    # Lines without variables make a build four times as fast; must follow -gdwarf, which implies -g2.
+    # Lines without variables: a build is four times as fast. It follows -gdwarf, which implies -g2.
     "-g1",
     "-fno-stack-protector",
     # A large local array hits the guard page, not a neighbour.
@@ -77,8 +77,8 @@ _NO_CUDA_HEADER = re.compile(
 def compiler() -> Path:
     """Return the g++ that builds for the simulator.
 
-    clang does not work: it splits a float4 into four accesses and moves basic blocks, so that counts
-    differ from a GPU's.
+    clang does not work: it splits a float4 into four accesses and moves basic blocks, so that
+    counts differ from a GPU's.
 
     Raises
     ------

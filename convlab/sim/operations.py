@@ -1,7 +1,8 @@
 """Counts floating-point operations: how often each basic block ran, times what it computes.
 
-The runtime counts how often threads came to each basic block (``-fsanitize-coverage=trace-pc`` calls
-it there). objdump's disassembly says what a block adds and multiplies; it is read on request only.
+The runtime counts how often threads came to each basic block (``-fsanitize-coverage=trace-pc``
+calls it there). objdump's disassembly says what a block adds and multiplies; it is read on request
+only.
 """
 
 import functools
@@ -68,7 +69,7 @@ def operations_by_block(disassembly: str) -> dict[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _operations_by_step(library: Path) -> dict[int, int] | None:
-    """Return each block's operations, by address / 4, as the runtime counts; None without binutils."""
+    """Return each block's operations, by address / 4 as in the runtime; None without binutils."""
     tool = toolchain.find("objdump")
     if tool is None:
         return None

@@ -1,11 +1,11 @@
 """Rewrites CUDA C++ to C++, line by line: only what a C++ compiler cannot read.
 
 Three things have no C++ syntax: ``kernel<<<grid, block, smem, stream>>>(args)``, ``__shared__``
-declarations and inline PTX. ``__device__`` and ``__constant__`` variables become references to memory
-whose accesses are checked. ``__noinline__`` becomes an attribute; it cannot be a macro, because the
-C++ library uses the word in attributes of its own. Everything else (``threadIdx``, ``float4``, ...) is
-ordinary C++ with ``include/cuda_runtime.h``. Newlines are kept, so that the compiler's messages and
-the line table still name the lines of the ``.cu`` file.
+declarations and inline PTX. ``__device__`` and ``__constant__`` variables become references to
+memory whose accesses are checked. ``__noinline__`` becomes an attribute; it cannot be a macro,
+because the C++ library uses the word in attributes of its own. Everything else (``threadIdx``,
+``float4``, ...) is ordinary C++ with ``include/cuda_runtime.h``. Newlines are kept, so that the
+compiler's messages and the line table still name the lines of the ``.cu`` file.
 """
 
 import re
@@ -34,8 +34,8 @@ _VARIABLE = re.compile(
 _NO_TYPE = r"\b__(?:device|constant|managed)__\b|\b(?:static|volatile)\b"
 # As enum Use in runtime/types.h; a __device__ variable has 2.
 _USES = {"__managed__": 3, "__constant__": 4}
-# These declarations are not rewritten: constants that the compiler may fold, variables of templates,
-# and names that another declaration refers to.
+# These declarations are not rewritten: constants that the compiler may fold, variables of
+# templates, and names that another declaration refers to.
 _NOT_REWRITTEN = {
     "const",
     "constexpr",
@@ -58,7 +58,8 @@ _NOT_A_BODY = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
 # Brackets without inner brackets; `_masked` replaces them by \x01 and \x02s, or by \x03s.
 _ROUND = re.compile(r"\([^()]*\)")
 _OTHER = re.compile(r"\[[^\[\]]*\]|<(?:[^<>;{}-]|-(?!>))*>")
-# A kernel that is launched, in masked text: ``ns::name<1, f(2)>``, ``table[i].kernel``, ``find(1)``, ``(*name)``.
+# A kernel that is launched, in masked text: ``ns::name<1, f(2)>``, ``table[i].kernel``,
+# ``find(1)``, ``(*name)``.
 _UNIT = r"\w+(?:\s*\x03+|(?<=[\w\x03])\s*\x01\x02*)*"
 _KERNEL = re.compile(
     rf"(?:(?:::\s*)?{_UNIT}|\x01\x02+(?:\s*\x03+)*)(?:\s*(?:::|\.|->)\s*{_UNIT})*\s*$"
@@ -66,8 +67,8 @@ _KERNEL = re.compile(
 # Formatters may write "<< <".
 _OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")
 _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
-# The kernel is named twice: for its address and parameter types, and to call it. See sim::launch. The
-# text begins with a word, so that the compiler reports a missing `;` before it as that.
+# The kernel is named twice: for its address and parameter types, and to call it. See sim::launch.
+# The text begins with a word, so that the compiler reports a missing `;` before it as that.
 _LAUNCH = (
     '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, '
     "[&](auto&... p) {{ "

@@ -26,7 +26,8 @@ from .trace import Trace
 # may opt into.
 SM = 90
 SMEM = 227 << 10
-# Seconds that one simulated launch may take by default, and seconds of them without a finished block.
+# Seconds that one simulated launch may take by default, and seconds of them without a finished
+# block.
 TIME_LIMIT = 120.0
 STALL_LIMIT = 20.0
 # The exit status of a run that took longer.

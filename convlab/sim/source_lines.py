@@ -16,8 +16,8 @@ _lines: dict[tuple[str, int], Place | None] = {}
 def source_lines(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Place | None]:
     """Return file and line of each return address in a library that was loaded at `base`.
 
-    A function of the simulator's or of C++'s headers that was inlined counts as the line that called
-    it. The value is None where no line is known, and for all without addr2line.
+    A function of the simulator's or of C++'s headers that was inlined counts as the line that
+    called it. The value is None where no line is known, and for all without addr2line.
     """
     offsets = {address: address - base for address in addresses if address > base}
     new = sorted({offset for offset in offsets.values() if (str(library), offset) not in _lines})

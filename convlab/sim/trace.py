@@ -52,8 +52,8 @@ class Trace:
     findings : list of `Finding`: errors first, then warnings.
     sampling : dict or None. For a sampled run: ``blocks`` of all launches, how many of them were
         ``sampled``, and ``errors``, the relative standard error of each counter. That is
-        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)) for n of N blocks, whose counts have the mean m and
-        the variance s^2 (W. G. Cochran, Sampling Techniques, 1977, section 2.5). The term 1 / n
+        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)) for n of N blocks, whose counts have the mean m
+        and the variance s^2 (W. G. Cochran, Sampling Techniques, 1977, section 2.5). The term 1 / n
         stands for unusual blocks that a sample can miss, such as those at a border. The operations
         in `flops` are scaled too, but have no error. ``launch_sectors`` is NaN in a sampled run: a
         part of the blocks does not show which sectors all blocks share.
@@ -123,12 +123,10 @@ class Trace:
         self.counters = counters | {"workspace": self.workspace, "seconds": seconds}
 
     def _read_sampling(self, counters: dict[str, float]) -> dict[str, object]:
-        """Return `sampling`, summed over launches; sets a counter that a sample cannot give to NaN."""
-        rows = (row.split("\t") for row in self._rows["sample"])
-        blocks, sampled, variances_of_launches = zip(*rows, strict=True)
-        total = sum(map(int, blocks))
-        total_sampled = sum(map(int, sampled))
-        if total_sampled < total:
+        """Return `sampling`, summed over launches; sets a counter that a sample cannot give to
+        NaN.""" rows = (row.split("\t") for row in self._rows["sample"]) blocks, sampled,
+        variances_of_launches = zip(*rows, strict=True) total = sum(map(int, blocks)) total_sampled
+        = sum(map(int, sampled)) if total_sampled < total:
             counters["launch_sectors"] = math.nan
         sums = map(sum, zip(*map(json.loads, variances_of_launches), strict=True))
         variances = dict(zip(_NAMES, sums, strict=True))
@@ -240,7 +238,8 @@ class Trace:
     def executed(self) -> dict[str, dict[int, int]]:
         """Return how often threads came to each line that begins a basic block, by the file's name.
 
-        A line may have several blocks, such as a loop's first test and its step: the largest counts.
+        A line may have several blocks, such as a loop's first test and its step: the largest
+        counts.
         """
         counts = {self._base + 4 * step + 1: count for step, count in self._steps}
         lines_by_file: dict[str, dict[int, int]] = defaultdict(dict)

@@ -307,7 +307,10 @@ DEVICE: dict[str, tuple[str, str]] = {
     "recursion": ("y[i] = deep(1);", "stack overflow"),
     "large-array": ("y[i] = large(i);", "stack overflow"),
     "assert-0": ("assert(0);", "assert.* failed"),
-    "no return": ("y[i] = unfinished(i);", "abort: a function that must return a value ended without one"),
+    "no return": (
+        "y[i] = unfinished(i);",
+        "abort: a function that must return a value ended without one",
+    ),
     "far": ("y = nullptr; y[100000] = 0;", "null pointer; null here: bias .*, the workspace"),
 }
 HOST: dict[str, tuple[str, str]] = {

@@ -26,7 +26,8 @@ from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
-from convlab.strict import settings, shapes, stricter
+from convlab.strict import settings, stricter
+from convlab.strict.generated_problems import generate, option_pairs
 from tests.schema import VALIDATOR
 from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
 from tests.suites import DEEP, needs_nvcc, on_engines, parted
@@ -42,7 +43,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One problem stands for the fixed ones; it is met after others in `STATEFUL` alone."""
     monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[:-1])
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
-    monkeypatch.setattr(stricter, "_IN_CHUNKS", (PLAIN,))
+    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", (PLAIN,))
 
 
 def default(kernel: convlab.Kernel) -> convlab.core.correctness.report.Reports:
@@ -158,9 +159,9 @@ def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) ->
     kernel = convlab.load(rung, engine="sim")
 
     def met(some: Iterable[Problem]) -> set[tuple[str, str]]:
-        return set().union(*(shapes.pairs(p) for p in some if not kernel.unsupported(p)))
+        return set().union(*(option_pairs(p) for p in some if not kernel.unsupported(p)))
 
-    possible = met(shapes.generated(30 * 64))
+    possible = met(generate(30 * 64))
     assert ("bias", "groups") in {tuple(sorted(pair)) for pair in possible}
     assert possible <= met(stricter.Strict(kernel).problems(64, 0)) and possible <= met(
         problems("awkward")

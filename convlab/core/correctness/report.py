@@ -302,7 +302,7 @@ class Reports(Result):
 
     @property
     def patterns(self) -> list[str]:
-        """What sets the problems on which it is wrong apart (`shapes.across`), and what recurs."""
+        """What sets the problems on which it is wrong apart (`problem_patterns`), and what recurs."""
         wrong = self.wrong
         told = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
         again = [
