@@ -123,10 +123,12 @@ class Trace:
         self.counters = counters | {"workspace": self.workspace, "seconds": seconds}
 
     def _read_sampling(self, counters: dict[str, float]) -> dict[str, object]:
-        """Return `sampling`, summed over launches; sets a counter that a sample cannot give to
-        NaN.""" rows = (row.split("\t") for row in self._rows["sample"]) blocks, sampled,
-        variances_of_launches = zip(*rows, strict=True) total = sum(map(int, blocks)) total_sampled
-        = sum(map(int, sampled)) if total_sampled < total:
+        """Return `sampling` for all launches; set the counter that a sample cannot give to NaN."""
+        rows = (row.split("\t") for row in self._rows["sample"])
+        blocks, sampled, variances_of_launches = zip(*rows, strict=True)
+        total = sum(map(int, blocks))
+        total_sampled = sum(map(int, sampled))
+        if total_sampled < total:
             counters["launch_sectors"] = math.nan
         sums = map(sum, zip(*map(json.loads, variances_of_launches), strict=True))
         variances = dict(zip(_NAMES, sums, strict=True))

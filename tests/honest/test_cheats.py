@@ -124,10 +124,10 @@ def test_an_honest_callable_passes_the_audit(name):
 
 
 def test_what_is_replaced_is_named_and_put_back(monkeypatch):
-    assert replaced_tools.replaced() == [] == replaced_tools.BEFORE
+    assert replaced_tools.replaced() == [] == replaced_tools.REPLACED_BEFORE
     own = torch.allclose
     monkeypatch.setattr(torch, "allclose", lambda *_: True)
-    assert replaced_tools._strange(torch.allclose) and replaced_tools.replaced() == [
+    assert replaced_tools._is_foreign(torch.allclose) and replaced_tools.replaced() == [
         "torch.allclose"
     ]
     assert torch.allclose is own and replaced_tools.replaced() == []
@@ -193,7 +193,7 @@ def test_work_left_out_in_the_middle_of_the_timed_part_is_seen(judging, mode, ca
     a = Works(judging, "a", LONG[0])
     b = Works(judging, "b", LONG[1], calls)
     (found,) = ab_timing.measure_pair(a, b, problem, [mode], until(target=1e-9, limit_seconds=10))
-    assert found.caught[0] == "" and "not those of its data" in found.caught[1]
+    assert found.caught[0] == "" and "wrong for its data" in found.caught[1]
     (found,) = ab_timing.measure_pair(a, a, problem, [mode], until(limit_seconds=10))
     assert found.caught == ("", "") and found.ratio.rounds >= 32
 
