@@ -124,7 +124,7 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
         if math.isfinite(row.bound):
             axes.plot([row.bound] * 2, [y - 0.33, y + 0.33], color=INK)
         if math.isnan(row.error):  # it did not run
-            text, ink = ("declined", QUIET) if pd.isna(row.right) else ("failed", _WRONG)
+            text, ink = ("unsupported", QUIET) if pd.isna(row.right) else ("failed", _WRONG)
             _note(axes, text, (low, y), 4, color=ink)
             continue
         x = min(max(row.error, low * 1.3), high / 1.3)
@@ -147,7 +147,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
         return
     largest = rows[cost].max()
     least = rows[floor].min()
-    room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: it declined
+    room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: unsupported
     if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
         left = min(least, rows[cost].min()) / 2
         _logarithmic(axes, left, largest * (largest / left) ** room, 6)

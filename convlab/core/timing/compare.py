@@ -318,9 +318,7 @@ def _measure(
         entry.timed(timing)
 
 
-def _frame(
-    entries: Sequence[Contestant], problem: Problem, peaks: Ceilings | None
-) -> pd.DataFrame:
+def _frame(entries: Sequence[Contestant], problem: Problem, peaks: Ceilings | None) -> pd.DataFrame:
     """Return a row for each kernel."""
     rows = [entry.row(problem, peaks) for entry in entries]
     frame = pd.DataFrame(rows, columns=None if rows else _COLUMNS)
@@ -346,10 +344,8 @@ def _notes(entries: Sequence[Contestant], scaled: str | None, peaks: Ceilings | 
         gpu = describe(entries[0].kernel.device)
         notes = [f"on {gpu}", f"floors from ceilings: {peaks}"]
     elif any(entry.kernel.counts for entry in entries):
-        notes = [
-            "on the simulator: traffic is counted, no GPU time is measured; "
-            "floor: x, w and y moved once"
-        ]
+        counted = "traffic is counted, no GPU time is measured"
+        notes = [f"on the simulator: {counted}; floor: x, w and y moved once"]
     else:
         notes = ["on the CPU: no GPU time is measured"]
     reports = [entry.report for entry in entries if entry.report is not None]
