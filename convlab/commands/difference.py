@@ -3,7 +3,7 @@
 import difflib
 from typing import NamedTuple, Self
 
-from ..core.builds.compile import Source
+from ..core.builds.source import Source
 from ..core.errors import CatalogError, ProblemError
 from ..core.kernel import catalog
 from ..core.kernel.kernel import Kernel

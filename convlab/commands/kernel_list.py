@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from ..core.builds.compile import Source
+from ..core.builds.source import Source
 from ..core.errors import CatalogError
 from ..core.kernel import catalog
 from ..core.kernel.options import tunables
 from ..core.problem.named import PROBLEM_SETS, problems
-from ..core.show.result import plain, wrapped
+from ..core.show.result import plain
+from ..core.show.table import wrapped
 from .text_result import TextResult
 
 

@@ -43,7 +43,7 @@ from ..core.errors import ProblemError
 from ..core.kernel.call import problem_of_call
 from ..core.kernel.catalog import find
 from ..core.problem.problem import Problem
-from ..core.show.result import Table
+from ..core.show.table import Table
 from .choice import ALWAYS, AUTOS
 from .keys import key_of, load_once, name_of
 from .op import convolve

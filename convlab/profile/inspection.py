@@ -11,7 +11,8 @@ import pandas as pd
 from ..core.machine.device import Ceilings, Gpu
 from ..core.problem.problem import Problem
 from ..core.show.plot import Chart, styled
-from ..core.show.result import Result, Several, Table, short
+from ..core.show.result import Result, Several
+from ..core.show.table import Table, short
 from . import roofline
 from .annotated_source import Listing
 from .time_model import Prediction

@@ -102,7 +102,7 @@ def simulate(
     kernel, problem : a kernel of the engine "sim", and what it computes.
     seed : of the random inputs; without one the inputs are zeros.
     sample : how many blocks of each launch run; all of them if it is None.
-    options : of `convlab.sim.simulate`: record, time_limit (the kernel's own if not given).
+    options : of `convlab.sim.simulation.simulate`: record, time_limit (the kernel's own if not given).
 
     Raises
     ------

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.machine.device import Ceilings, Gpu
 from ..core.problem.format import FLOAT32, Format
 from ..core.problem.problem import Problem
-from ..core.show.result import short
+from ..core.show.table import short
 from .dram_traffic import DramTraffic, dram_traffic
 from .instruction_counts import instruction_counts
 from .launched_functions import SECTOR_BYTES, LaunchedFunction, requested_bytes

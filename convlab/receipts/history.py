@@ -12,7 +12,8 @@ from ..core import arguments
 from ..core.errors import ProblemError
 from ..core.show import charts
 from ..core.show.plot import Chart
-from ..core.show.result import Result, Table, receipts_folder, short
+from ..core.show.result import Result, receipts_folder
+from ..core.show.table import Table, short
 from .receipt import COLUMNS, Receipt, read_receipt
 
 # What may explain a change of cost: a column of the costs, and its name in the text.

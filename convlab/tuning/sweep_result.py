@@ -9,7 +9,7 @@ import pandas as pd
 from ..core.cost import COUNTED, CostKind
 from ..core.show import charts
 from ..core.show.plot import Chart
-from ..core.show.result import Table
+from ..core.show.table import Table
 from ..core.timing.comparison import COSTS, Costly
 
 # The longest reason that is shown for a dropped point.

@@ -815,7 +815,8 @@ def test_a_later_process_finds_the_header_in_a_folder_of_an_odd_name(tmp_path, c
     assert stores == 1
     head = '#include "convlab.cuh"\n'
     (folder / "past.cu").write_text(text.replace(head, head + '#include "put.cuh"\n'))
-    words = ["check", str(folder / "past.cu"), "N1 C1 H4 W4 K1 R3 S3", "--json", "--engine", "sim"]
+    words = ["check", str(folder / "past.cu"), "--problem", "N1 C1 H4 W4 K1 R3 S3"]
+    words += ["--json", "--engine", "sim"]
     assert main(words) == 1
     done = subprocess.run(  # which finds it built
         [sys.executable, "-m", "convlab", *words], cwd=ROOT, capture_output=True, text=True

@@ -11,7 +11,8 @@ import pytest
 
 from convlab.core.problem.named import problem
 from convlab.core.problem.problem import Problem
-from convlab.core.show.result import Result, Several, Table, number, plain
+from convlab.core.show.result import Result, Several, plain
+from convlab.core.show.table import Table, number
 from tests.instruments.pages import laid
 
 pytestmark = pytest.mark.pure

@@ -20,7 +20,7 @@ from convlab.core.kernel.kernel import load
 from convlab.core.machine.device import describe
 from convlab.core.problem.named import problem
 from convlab.core.problem.problem import Problem
-from convlab.core.show.result import short
+from convlab.core.show.table import short
 from convlab.core.timing.compare import compare
 from convlab.profile import ncu
 from tests.instruments import roles

@@ -25,7 +25,8 @@ from convlab.core.errors import LaunchError
 from convlab.core.machine.progress import bar as progress_bar
 from convlab.core.problem.named import PROBLEM_SETS, problem
 from convlab.core.problem.problem import Problem
-from convlab.core.show.result import Several, Table, short
+from convlab.core.show.result import Several
+from convlab.core.show.table import Table, short
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparison
 from convlab.nn.choice import CLASSES, best

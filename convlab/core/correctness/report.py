@@ -19,7 +19,8 @@ from ..finding import Finding
 from ..problem.problem import Problem
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import Result, Table, plain, wrapped
+from ..show.result import Result, plain
+from ..show.table import Table, wrapped
 
 COMPARED = ("wrong result", "never written")  # kinds that are of outputs, wherever they are stored
 _LISTED = 6  # problems that get a line of their own

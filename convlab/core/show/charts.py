@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from .plot import COST_LABELS, INK, PALETTE, QUIET, Chart, color_of, colors, styled
-from .result import short
+from .table import short
 
 _WRONG = "#D55E00"
 # decades that the map of the error shows below and above what is allowed

@@ -11,7 +11,8 @@ from ..cost import COUNTED, CostKind, saved_cost
 from ..problem.problem import Problem
 from ..show import charts
 from ..show.plot import Chart
-from ..show.result import Result, Several, Table, short
+from ..show.result import Result, Several
+from ..show.table import Table, short
 
 COSTS = {  # a frame's columns: heading, format
     "time_ms": "time ms",
