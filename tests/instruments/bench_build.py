@@ -24,7 +24,7 @@ from convlab.core.machine import toolchain
 from convlab.core.machine.device import describe
 from convlab.core.machine.progress import bar as progress_bar
 from convlab.sim import library
-from tests.instruments import tables
+from tests.instruments import pages
 
 _TRIVIAL = """
 __global__ void copy(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }
@@ -119,11 +119,11 @@ def main() -> None:
     parser.add_argument("--write", metavar="FILE", type=Path)
     given = parser.parse_args()
     if given.write is not None:
-        tables.between(given.write, "build")  # told now, not after the work
+        pages.between(given.write, "build")  # told now, not after the work
     frame = bench_build(given.engine)
     print(frame.to_string(index=False, formatters={"seconds": "{:.3f}".format}))
     if given.write is not None:
-        tables.write_between(given.write, "build", markdown(frame))
+        pages.write_between(given.write, "build", markdown(frame))
 
 
 if __name__ == "__main__":

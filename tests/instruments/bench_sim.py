@@ -22,7 +22,7 @@ from pathlib import Path
 
 import convlab
 from convlab.core.correctness import reference
-from tests.instruments import tables
+from tests.instruments import pages
 
 PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"  # 18.9 million multiply-adds
 RUNGS = ("01_direct", "02_im2col_gemm", "03_smem_tile")
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     problem = convlab.problem(given.problem)
     if given.write:
-        tables.between(given.write, "speed")  # told now, not after seconds
+        pages.between(given.write, "speed")  # told now, not after seconds
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
         convlab.sim.runtime()
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     ]
     print("\n".join(rows))
     if given.write:
-        tables.write_between(given.write, "speed", "\n".join(rows))
+        pages.write_between(given.write, "speed", "\n".join(rows))
     return 0
 
 

@@ -1,93 +1,137 @@
-"""How large the house is: ``python -m tests.instruments.house`` prints the numbers it is held to."""
+"""The house: its sizes, who imports whom, and what falls when a room is deleted.
+
+    python -m tests.instruments.house                     # the numbers
+    python -m tests.instruments.house --without sim       # tests/core in a copy without the room
+    python -m tests.instruments.house --deletion          # the same for each room, as a table
+    python -m tests.instruments.house --deletion --write convlab/README.md
+
+The last writes the table between the page's markers ``<!-- deletion -->`` and ``<!-- end -->``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
+import functools
+import re
 import sys
+import threading
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import networkx
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "convlab"
-# From the ground up: each imports what stands before it, or in the same folder.
-FLOORS = ("words", "machine", "show", "sim", "run", "right", "fast", "why", "nn", "use", "__main__")
+TESTS = ROOT / "tests"
+PAGE = PACKAGE / "README.md"  # of the house
+PARAMETERS = 7  # at most, of a function that is not public
 
 
-def modules() -> dict[str, Path]:
-    """The package's modules by dotted name: "run.kernel", "nn"; the package itself is ""."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(part for part in parts if part != "__init__")] = path
-    return found
+@functools.cache
+def rooms() -> list[str]:
+    """Return the names of the rooms: the folders beside ``core`` that have a ``room.toml``."""
+    return sorted(path.parent.name for path in PACKAGE.glob("*/room.toml"))
 
 
-def imports(name: str, path: Path) -> Iterator[tuple[str, ast.ImportFrom | ast.Import]]:
-    """The package's modules that one imports, wherever in the file it does so.
+def folders(root: Path) -> list[str]:
+    """Return the folders of a package that hold Python modules, as dotted names below it."""
+    found = {path.parent.relative_to(root) for path in root.rglob("*.py")}
+    return sorted(".".join(folder.parts) for folder in found)
 
-    What stands under ``if TYPE_CHECKING:`` is read by nobody at run time, and left out.
-    """
-    tree = ast.parse(path.read_text())
-    unread = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    there = modules()
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(tree):
-        if id(node) in unread or not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        if isinstance(node, ast.Import):
-            wanted = [a.name.split(".", 1)[-1] for a in node.names if a.name.startswith("convlab")]
-        elif node.level:
-            base = [part for part in package if part][: len(package) - node.level + 1]
-            base += node.module.split(".") if node.module else []
-            wanted = [".".join([*base, alias.name]) for alias in node.names]
-        elif (node.module or "").split(".")[0] == "convlab":
-            base = node.module.split(".")[1:]
-            wanted = [".".join([*base, alias.name]) for alias in node.names]
-        else:
-            continue
-        for each in wanted:
-            each = each if each in there else each.rpartition(".")[0]
-            if each in there and each != name:
-                yield each, node
+
+@functools.cache
+def modules(root: Path = PACKAGE) -> dict[str, Path]:
+    """Return a package's modules by dotted name: "core.rooms", and "" for the package itself."""
+    named = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        named[".".join(part for part in parts if part != "__init__")] = path
+    return named
+
+
+def part(name: str) -> str:
+    """Return which part of the house a module is in: "core", a room, or "" for the front door."""
+    first = name.split(".")[0]
+    return first if first == "core" or first in rooms() else ""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module that another imports, and where: "core.rooms" in line 12."""
+
+    target: str
+    line: int
+
+
+def imports(name: str, path: Path, root: Path = PACKAGE) -> Iterator[Import]:
+    """Yield all of the package that a module imports: in functions and for types only, too."""
+    known = modules(root)
+    for node in ast.walk(ast.parse(path.read_text())):
+        for wanted in _wanted(node, name, path, root.name):
+            module = wanted if wanted in known else wanted.rpartition(".")[0]
+            if module in known and module != name:
+                yield Import(module, node.lineno)
+
+
+def _wanted(node: ast.AST, name: str, path: Path, package: str) -> list[str]:
+    """Return what an import statement names, below the package; nothing for what is outside."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+        return [each.partition(".")[2] for each in names if each.split(".")[0] == package]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    module = node.module.split(".") if node.module else []
+    if node.level:
+        folder = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        folder = [part for part in folder if part]
+        base = folder[: len(folder) - node.level + 1] + module
+    elif module[:1] == [package]:
+        base = module[1:]
+    else:
+        return []
+    return [".".join([*base, alias.name]) for alias in node.names]
 
 
 def circles() -> list[list[str]]:
-    """The rings of modules that import one another, lazy imports counted."""
-    graph = {
-        name: {target for target, _ in imports(name, path)} for name, path in modules().items()
-    }
-    order: list[str] = []
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    found: list[list[str]] = []
+    """Return the rings of modules that import one another; imports in functions count."""
+    graph = networkx.DiGraph()
+    for name, path in modules().items():
+        graph.add_edges_from((name, each.target) for each in imports(name, path))
+    rings = networkx.strongly_connected_components(graph)
+    return sorted(sorted(ring) for ring in rings if len(ring) > 1)
 
-    def visit(node: str) -> None:  # Tarjan, SIAM Journal on Computing 1, 1972
-        index[node] = low[node] = len(index)
-        order.append(node)
-        for target in graph[node]:
-            if target not in index:
-                visit(target)
-            if target in order:
-                low[node] = min(low[node], low[target])
-        if low[node] == index[node]:
-            ring = order[order.index(node) :]
-            del order[order.index(node) :]
-            if len(ring) > 1:
-                found.append(sorted(ring))
 
-    for node in graph:
-        if node not in index:
-            visit(node)
+@functools.cache
+def between_parts() -> dict[str, dict[str, str]]:
+    """Return the parts that each part imports, and one place where: {"core": {"sim": "a.py:3"}}."""
+    found: dict[str, dict[str, str]] = {}
+    for name, path in modules().items():
+        for each in imports(name, path):
+            here = part(name)
+            there = part(each.target)
+            if there and there != here:
+                place = f"{path.relative_to(ROOT)}:{each.line}"
+                found.setdefault(here, {}).setdefault(there, place)
     return found
 
 
-def walked(function: str) -> list[str]:
-    """The modules whose code runs, in order, when a public function is called on a small problem."""
+def allowed(room: str) -> set[str]:
+    """Return what a room may import: the core, and what a line of its README.md says.
+
+    The line reads ``Imports: core, sim``; it may go on to say where.
+    """
+    page = PACKAGE / room / "README.md"
+    text = page.read_text() if page.is_file() else ""
+    said = re.search(r"^Imports: (.*)", text, re.MULTILINE)
+    words = re.findall(r"\w+", said[1]) if said else []
+    return {"core"} | set(rooms()).intersection(words)
+
+
+def entered(function: str) -> list[str]:
+    """Return the modules whose code runs when a public function is called on a small problem."""
     import convlab
 
     seen: dict[str, None] = {}
@@ -97,44 +141,96 @@ def walked(function: str) -> list[str]:
         if event == "call" and path.startswith(str(PACKAGE)):
             seen.setdefault(str(Path(path).relative_to(PACKAGE)))
 
-    kernel = convlab.load("01_direct", engine="sim")
-    problem = "N=1,C=2,H=6,W=6,K=2,R=3,S=3"
+    kernels = ["torch:cpu"] if function == "check" else ["torch:cpu", "torch:im2col"]
+    arguments = kernels if function != "compare" else [kernels]
+    threading.setprofile(note)
     sys.setprofile(note)
     try:
-        getattr(convlab, function)([kernel], problem, progress=False)
+        getattr(convlab, function)(*arguments, "N=1,C=2,H=6,W=6,K=2,R=3,S=3")
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     return list(seen)
 
 
+def core_path() -> list[Path]:
+    """Return the files that one reads to know the core, in order: a table of the house's page."""
+    section = PAGE.read_text().partition("## How to read the core")[2].partition("\n## ")[0]
+    return [
+        PACKAGE / name for name in re.findall(r"^\| `(core/\S+\.py)` \|", section, re.MULTILINE)
+    ]
+
+
+def many_parameters() -> list[str]:
+    """Return the functions that take more than `PARAMETERS` and are not public names of convlab."""
+    import convlab
+
+    found = []
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            taken = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            taken = [each for each in taken if each.arg not in ("self", "cls")]
+            if len(taken) > PARAMETERS and node.name not in convlab.__all__:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}({len(taken)})")
+    return found
+
+
 def lines(*paths: Path) -> int:
-    """Lines of files, all of them counted."""
+    """Return the number of lines of files, all of them counted."""
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
-def numbers() -> dict[str, tuple[int, int, int]]:
-    """Each measure: what it is now, what it may be at most today, and what it is to become."""
-    import convlab
-
-    python = list(PACKAGE.rglob("*.py"))
-    cpp = [*(PACKAGE / "sim").rglob("*.h"), *(PACKAGE / "sim").rglob("*.cpp")]
-    tests = [p for p in (ROOT / "tests").rglob("*.py") if "instruments" not in p.parts]
-    top = [p for p in PACKAGE.iterdir() if p.name[:2] != "__"]
-    top += [PACKAGE / "__init__.py", PACKAGE / "__main__.py"]
-    return {
-        "Python in convlab/, all lines": (lines(*python), 17000, 9500),
-        "C++ of the simulator, all lines": (lines(*cpp), 4500, 2800),
-        "largest Python file": (max(map(lines, python)), 400, 400),
-        "entries at the top of convlab/": (len(top), 12, 12),
-        "import circles": (len(circles()), 0, 0),
-        "public names": (len(convlab.__all__), 16, 16),
-        "tests/ without instruments": (lines(*tests), 13700, 11000),
+def numbers() -> dict[str, int]:
+    """Return each measure of the house by what it is."""
+    core = [path for name, path in modules().items() if part(name) == "core"]
+    path = core_path()
+    sizes = {
+        "the path through the core": lines(*path),
+        "rest of the core": lines(*core) - lines(*path),
     }
+    for room in rooms():
+        sizes[f"room {room}"] = lines(*(PACKAGE / room).rglob("*.py"))
+    cpp = [*PACKAGE.rglob("*.h"), *PACKAGE.rglob("*.cpp")]
+    tests = [path for path in TESTS.rglob("*.py") if "instruments" not in path.parts]
+    sizes |= {
+        "C++ of the simulator": lines(*cpp),
+        "tests, without instruments": lines(*tests),
+        "circles of imports": len(circles()),
+        f"functions with over {PARAMETERS} parameters": len(many_parameters()),
+    }
+    for function in ("check", "compare", "ab"):
+        of_core = [name for name in entered(function) if name.startswith("core/")]
+        sizes[f"modules of the core that {function} enters"] = len(of_core)
+    return sizes
+
+
+def declared_packages() -> set[str]:
+    """Return the packages that pyproject.toml lists."""
+    text = (ROOT / "pyproject.toml").read_text()
+    return set(tomllib.loads(text)["tool"]["setuptools"]["packages"])
+
+
+def main(arguments: list[str]) -> None:
+    """Print the numbers, or what is left without a room."""
+    from tests.instruments import deletion
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--without", metavar="ROOM", choices=rooms(), help="test what is left")
+    parser.add_argument("--deletion", action="store_true", help="the same for each room")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="a page that has the markers")
+    options = parser.parse_args(arguments)
+    if options.without or options.deletion:
+        deletion.publish([options.without] if options.without else rooms(), options.write)
+        return
+    for measure, value in numbers().items():
+        print(f"{measure:40} {value:>7,}")
+    for ring in circles():
+        print("circle:", " ".join(ring))
+    for function in many_parameters():
+        print("many parameters:", function)
 
 
 if __name__ == "__main__":
-    for what, (now, most, goal) in numbers().items():
-        mark = "" if now <= goal else "   above its goal" if now <= most else "   TOO MANY"
-        print(f"{what:34} {now:>7,}, goal {goal:,}{mark}")
-    for ring in circles():
-        print("circle:", " ".join(ring))
+    main(sys.argv[1:])

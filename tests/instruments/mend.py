@@ -27,7 +27,7 @@ import convlab
 from convlab.core.correctness.report import unrun
 from convlab.core.errors import BuildError, LaunchError
 from convlab.strict import shapes
-from tests.instruments import tables
+from tests.instruments import pages
 from tests.instruments.planted import MUTANTS, Mutant
 
 TRIES = 12  # edits tried for one mistake
@@ -266,7 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--others", action="store_true", help="by the same rule those that follow")
     options = parser.parse_args(arguments)
     if options.write is not None:
-        tables.between(options.write, "mend")
+        pages.between(options.write, "mend")
     rows = ["| kind | mistake | reported as | mended by | tries |", "|---|---|---|---|---:|"]
     print("\n".join(rows))
     outcomes = []
@@ -282,7 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows += ["", f"{mended} of {len(outcomes)} mended."]
     print("\n".join(rows[-2:]))
     if options.write is not None:
-        tables.write_between(options.write, "mend", "\n".join(rows))
+        pages.write_between(options.write, "mend", "\n".join(rows))
     return mended < ENOUGH
 
 

@@ -37,7 +37,7 @@ from convlab.core.kernel.abi import integers
 from convlab.core.kernel.kernel import WORKSPACE_LIMIT
 from convlab.core.machine import child, device, toolchain
 from convlab.sim import findings
-from tests.instruments import examples, mutants, tables
+from tests.instruments import examples, mutants, pages
 from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -466,7 +466,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 1
     if options.write:
-        tables.between(options.write, MARKER)  # told now, not after minutes
+        pages.between(options.write, MARKER)  # told now, not after minutes
     major, minor = torch.cuda.get_device_capability()
     started = time.perf_counter()
 
@@ -489,7 +489,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(text)
     print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
     if options.write:
-        tables.write_between(options.write, MARKER, text)
+        pages.write_between(options.write, MARKER, text)
     return 0
 
 

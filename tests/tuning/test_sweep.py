@@ -69,11 +69,13 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
     timings = iter([Timing(2e-3, 0.01, 50, True), Timing(1e-3, 0.02, 3, False)])
 
     def call(function, kernel, problem, time_limit, **options):
-        row = {"kernel": kernel.name, "right": True, "note": ""} | next(timings).cells
+        cost = next(timings).cost(floor=1.0, flops=1e9)
+        row = {"kernel": kernel.name, "right": True, "note": ""} | cost.cells
         row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
         return SimpleNamespace(frame=pd.DataFrame([row]))
 
     monkeypatch.setattr(RUNNER, "call", call, raising=False)
+    monkeypatch.setattr(convlab.Kernel, "counts", False)
     monkeypatch.setattr(sweeping, "measure_point", lambda _, *rest: one_point(kernel, *rest))
     found = sweep("03", {"TILE": [8, 16]})
     assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]

@@ -16,6 +16,7 @@ from ..builds import build as builds
 from ..builds.cache import Build
 from ..builds.source import Source
 from ..errors import LaunchError
+from ..machine import interrupt
 from ..problem.problem import Problem
 from . import abi
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
@@ -158,14 +159,15 @@ def _printed() -> Iterator[None]:
     libc.fflush(None)
     stdout = os.dup(1)
     printed = os.memfd_create("printf")
-    os.dup2(printed, 1)
     try:
+        os.dup2(printed, 1)
         yield
         torch.cuda.synchronize()
     finally:
-        libc.fflush(None)
-        os.dup2(stdout, 1)
-        sys.stdout.write(os.pread(printed, _PRINTED_BYTES, 0).decode(errors="replace"))
-        sys.stdout.flush()
-        os.close(stdout)
-        os.close(printed)
+        with interrupt.held():
+            libc.fflush(None)
+            os.dup2(stdout, 1)
+            sys.stdout.write(os.pread(printed, _PRINTED_BYTES, 0).decode(errors="replace"))
+            sys.stdout.flush()
+            os.close(stdout)
+            os.close(printed)

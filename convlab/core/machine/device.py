@@ -11,16 +11,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..arguments import choice
 from ..errors import LaunchError
 from ..problem.format import FLOAT32, Format
-
-if TYPE_CHECKING:
-    from ..problem.problem import Problem
+from ..problem.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -93,20 +90,21 @@ LIMITS: dict[int, Limits] = {  # by compute capability: 9.0 is 90
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a kernel is judged on it; in words, with the software that drives it."""
+    """A GPU that kernels run on, or are modelled for; `str` adds the software that drives it."""
 
     name: str
-    driver_name: str  # that the driver gives it, by which `datasheet` knows it
+    driver_name: str  # from the driver; `datasheet` goes by it
     sm: int  # compute capability: 9.0 is 90
     sms: int
     l2_bytes: int
     ghz: float  # boost clock
-    memory_bytes: int = 0  # of one that is there
+    memory_bytes: int = 0  # 0 if it is not in this machine
 
     @property
     def limits(self) -> Limits:
-        """What its SMs have; of a capability that is not in the table, the one below it."""
-        return LIMITS[max((known for known in LIMITS if known <= self.sm), default=min(LIMITS))]
+        """What its SMs have; for a capability that is not in the table, the next lower one."""
+        not_above = [known for known in LIMITS if known <= self.sm]
+        return LIMITS[max(not_above, default=min(LIMITS))]
 
     @property
     def arch(self) -> str:
@@ -127,6 +125,10 @@ class Gpu:
 
 
 _MIB = 1 << 20
+# A copy of fewer bytes does not measure the memory.
+_LEAST_COPY = 32 * _MIB
+# The boost clock of a GPU that is in neither table.
+_UNKNOWN_GHZ = 1.7
 # SMs, L2 and boost clocks: NVIDIA's architecture white papers (Turing, A100, Ada, H100); the clock
 # is the one at which the datasheet's fp32 rate is 2 * lanes * SMs * clock.
 GPUS: dict[str, Gpu] = {
@@ -152,9 +154,11 @@ class Ceilings:
     bf16_flops: float
 
     def __str__(self) -> str:
-        copy, fp32, tf32, bf16 = (rate / 1e12 for rate in vars(self).values())
-        products = f"fp32 {fp32:.0f}, TF32 {tf32:.0f} and bf16 {bf16:.0f}"
-        return f"copy {copy:.2f} TB/s, products {products} TFLOP/s"
+        fp32, tf32, bf16 = (
+            f"{flops / 1e12:.0f}" for flops in (self.fp32_flops, self.tf32_flops, self.bf16_flops)
+        )
+        copy = f"{self.copy_bytes_per_s / 1e12:.2f}"
+        return f"copy {copy} TB/s, products fp32 {fp32}, TF32 {tf32} and bf16 {bf16} TFLOP/s"
 
     def flops(self, precision: str) -> float:
         """Return the peak of the unit that a precision class uses, in flops a second."""
@@ -169,27 +173,27 @@ def datasheet(name: str) -> Datasheet | None:
 
 
 def describe(device: torch.device | str | int | None = None) -> Gpu | None:
-    """Describe a GPU (the current one unless told), or return None if there is no such GPU."""
+    """Return the description of a GPU, by default the current one; None if there is no such GPU."""
     index = _cuda_index(device)
     if index is None:
         return None
-    seen = torch.cuda.get_device_properties(index)
-    there = Gpu(
-        seen.name.removeprefix("NVIDIA "),
-        seen.name,
-        10 * seen.major + seen.minor,
-        seen.multi_processor_count,
-        seen.L2_cache_size,
-        1.7,
-        seen.total_memory,
+    properties = torch.cuda.get_device_properties(index)
+    gpu = Gpu(
+        name=properties.name.removeprefix("NVIDIA "),
+        driver_name=properties.name,
+        sm=10 * properties.major + properties.minor,
+        sms=properties.multi_processor_count,
+        l2_bytes=properties.L2_cache_size,
+        ghz=_UNKNOWN_GHZ,
+        memory_bytes=properties.total_memory,
     )
-    known = next((gpu for gpu in GPUS.values() if gpu.driver_name == seen.name), None)
-    if known:
-        return replace(there, name=known.name, ghz=known.ghz)
-    if sheet := there.datasheet:
-        rate = 1e3 * sheet.fp32_tflops
-        return replace(there, ghz=rate / (2 * there.limits.fp32_lanes * there.sms))
-    return there
+    for known in GPUS.values():
+        if known.driver_name == gpu.driver_name:
+            return replace(gpu, name=known.name, ghz=known.ghz)
+    if sheet := gpu.datasheet:
+        gflops = 1e3 * sheet.fp32_tflops
+        return replace(gpu, ghz=gflops / (2 * gpu.limits.fp32_lanes * gpu.sms))
+    return gpu
 
 
 def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
@@ -204,12 +208,13 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
 @functools.cache
 def driver_version() -> str | None:
     """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if nothing tells it."""
-    stated = Path("/proc/driver/nvidia/version")
-    told = stated.read_text(errors="replace") if stated.exists() else ""
-    if found := re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", told):
-        return found[1]
+    file = Path("/proc/driver/nvidia/version")
+    text = file.read_text(errors="replace") if file.exists() else ""
+    if version := re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", text):
+        return version[1]
     try:
-        import pynvml  # optional: from nvidia-ml-py
+        # It is optional: from nvidia-ml-py.
+        import pynvml
     except ImportError:
         return None
     try:
@@ -220,26 +225,30 @@ def driver_version() -> str | None:
 
 
 def available_bytes(device: torch.device | str | None = None) -> int:
-    """Return the memory that can still be had on a device, in bytes."""
+    """Return the memory that is still available on a device, in bytes."""
     index = _cuda_index(device)
-    if index is not None:  # and what torch's allocator holds without using it
+    if index is not None:
         free, _ = torch.cuda.mem_get_info(index)
-        return free + torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
-    return 1024 * int(re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())[1])
+        # torch's allocator holds memory that it does not use.
+        unused = torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
+        return free + unused
+    available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    return 1024 * int(available[1])
 
 
 def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
     """Measure what a GPU does at best, once in a process (about half a second on a large one).
 
-    A copy far larger than the L2, bytes read and written; a GEMM of cuBLAS with 8192 on each side
-    (fewer if memory is short), with TF32 off and on, and in bf16. The best of several. Of tensor
-    cores 96% of the datasheet's rate where that is more, as products alone reach it.
+    The bandwidth is that of a copy far larger than the L2, bytes read and written. The peaks are
+    those of cuBLAS's GEMM with 8192 on each side (fewer if memory is short), with TF32 off and on,
+    and in bf16: the best of several. Tensor cores count as at least 96% of the datasheet's rate,
+    which products alone reach. Raises LaunchError without a GPU.
     """
     index = _cuda_index(device)
     if index is None:
         raise LaunchError(
             "ceilings are measured on an NVIDIA GPU, and torch sees none here; "
-            "`python -m convlab doctor` tells what is missing"
+            "`python -m convlab doctor` says what is missing"
         )
     return _measured_ceilings(index)
 
@@ -249,15 +258,16 @@ def floor_seconds(
 ) -> float:
     """Return the least time that a problem can take on a GPU, in seconds.
 
-    That is its roofline (Williams, Waterman, Patterson, CACM 2009): the larger of least bytes over
-    copy bandwidth and flops over the peak of the class's unit. Algorithms that need fewer
-    multiplications, such as Winograd's, can go below its second part.
+    This is its roofline (Williams, Waterman, Patterson, CACM 2009): the larger of least bytes over
+    copy bandwidth, and flops over the peak of the class's unit. Algorithms that need fewer
+    multiplications, such as Winograd's, can take less than the second.
     """
     memory = format.min_bytes(problem) / ceilings.copy_bytes_per_s
     return max(memory, problem.flops / ceilings.flops(precision))
 
 
 def _cuda_index(device: torch.device | str | int | None) -> int | None:
+    """Return the index of a CUDA device, by default the current one; None if it is no such GPU."""
     if not torch.cuda.is_available():
         return None
     where = torch.device("cuda" if device is None else device)
@@ -271,43 +281,60 @@ def _cuda_index(device: torch.device | str | int | None) -> int | None:
 def _measured_ceilings(index: int) -> Ceilings:
     with torch.cuda.device(index):
         free = available_bytes(f"cuda:{index}")
-        copied = min(2 << 30, free // 4) & ~0xFF
-        size = next((n for n in (8192, 4096, 2048) if 12 * n * n < free // 2), 1024)
-        if copied < 32 << 20:
+        if free // 4 < _LEAST_COPY:
             raise LaunchError(
                 f"no room to measure ceilings: {free / 2**20:.0f} MiB free on cuda:{index}, "
                 "256 MiB needed; end other programs that use this GPU"
             )
-        source, target = torch.empty(2, copied, dtype=torch.uint8, device="cuda").random_()
-        copy_seconds = _least_seconds(functools.partial(target.copy_, source), samples=25)
-        del source, target  # the matrices need their room
-        a, b, c = torch.randn(3, size, size, device="cuda")
-        flops = {}
-        settings = torch.backends.cuda.matmul
-        before = settings.fp32_precision
-        try:
-            for precision in ("ieee", "tf32"):
-                settings.fp32_precision = precision
-                flops[precision] = 2 * size**3 / _least_seconds(lambda: torch.mm(a, b, out=c))
-        finally:
-            settings.fp32_precision = before
-        a, b, c = (t.bfloat16() for t in (a, b, c))
-        bf16 = 2 * size**3 / _least_seconds(lambda: torch.mm(a, b, out=c))
+        copy = _copy_bytes_per_s(free)
+        ieee, tf32, bf16 = _products_flops(free)
         sheet = datasheet(torch.cuda.get_device_name(index))
-    stated = _PRODUCTS_SHARE * 1e12 * (sheet and sheet.tf32_tflops or 0)
-    tf32 = max(stated, *flops.values())
-    return Ceilings(2 * copied / copy_seconds, flops["ieee"], tf32, max(2 * stated, bf16))
+    stated = 0.0
+    if sheet is not None and sheet.tf32_tflops is not None:
+        stated = _PRODUCTS_SHARE * 1e12 * sheet.tf32_tflops
+    return Ceilings(copy, ieee, max(stated, ieee, tf32), max(2 * stated, bf16))
+
+
+def _copy_bytes_per_s(free: int) -> float:
+    """Measure a large copy on the current GPU: bytes read and written in a second."""
+    size = min(2 << 30, free // 4) & ~0xFF
+    source, target = torch.empty(2, size, dtype=torch.uint8, device="cuda").random_()
+    return 2 * size / _least_seconds(lambda: target.copy_(source), samples=25)
+
+
+def _products_flops(free: int) -> tuple[float, float, float]:
+    """Measure GEMMs on the current GPU in fp32, TF32 and bf16, in flops a second."""
+    size = next((n for n in (8192, 4096, 2048) if 12 * n * n < free // 2), 1024)
+    flops = 2 * size**3
+    a, b, c = torch.randn(3, size, size, device="cuda")
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    try:
+        settings.fp32_precision = "ieee"
+        ieee = flops / _least_seconds(lambda: torch.mm(a, b, out=c))
+        settings.fp32_precision = "tf32"
+        tf32 = flops / _least_seconds(lambda: torch.mm(a, b, out=c))
+    finally:
+        settings.fp32_precision = before
+    half_a, half_b, half_c = (tensor.bfloat16() for tensor in (a, b, c))
+    bf16 = flops / _least_seconds(lambda: torch.mm(half_a, half_b, out=half_c))
+    return ieee, tf32, bf16
 
 
 def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:
-    """Time a call after two calls of warm-up, on the current stream: the least, in seconds."""
-    times = []  # whose median moves with what else the GPU did, and so would each floor
-    for taken in range(samples + 2):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    """Time a call after two calls of warm-up, on the current stream; return the least, in seconds.
+
+    The median moves with what else the GPU does, and each floor would move with it.
+    """
+    for _ in range(2):
+        run()
+    times = []
+    for _ in range(samples):
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record()
         run()
         end.record()
         end.synchronize()
-        if taken >= 2:
-            times.append(start.elapsed_time(end) / 1e3)
+        times.append(start.elapsed_time(end) / 1e3)
     return min(times)

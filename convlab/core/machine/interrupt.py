@@ -4,10 +4,10 @@ Python raises KeyboardInterrupt in the main thread between any two instructions.
 process is started, a lock is taken or a build is put into the cache, the rest is never done. So
 whatever starts work does so inside `held`, and whoever waits for a process does so inside `at_work`:
 
-    with interrupt.held():                        # the main thread: nothing is raised in here
+    with interrupt.held():                         # the main thread: nothing is raised in here
         host = free.get()
         try:
-            with interrupt.at_work(host.stop):    # any thread: how to end what it waits for
+            with interrupt.at_work(host.hang_up):  # any thread: how to end what it waits for
                 reply = host.ask()
         finally:
             free.put(host)

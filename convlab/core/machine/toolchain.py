@@ -1,4 +1,4 @@
-"""The tools that convlab uses: where they are, and which they are; and where builds are kept.
+"""Find the tools that convlab uses, tell their versions, and say where builds are kept.
 
 A toolkit is looked for once in a process.
 """
@@ -24,9 +24,11 @@ from . import interrupt
 
 INSTALL = "pip install -r requirements.txt"
 CACHE = "CONVLAB_CACHE"
-UNFINISHED = "unfinished-"  # begins the name of a build's folder until it is whole
+# The name of a build's folder begins so until the build is complete.
+UNFINISHED = "unfinished-"
 MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {CACHE}"
-_passing: set[Path] = set()  # private folders that stand in for it
+# Private folders used in place of `cache_dir`, which end with this process.
+_passing: set[Path] = set()
 OLDEST_GCC = 11
 _CUDA_TOOLS = ("nvcc", "nvdisasm", "cuobjdump", "cu++filt", "ncu", "compute-sanitizer")
 # Where NVIDIA's own installers put ncu, apart from the toolkit; the newest goes first.
@@ -42,20 +44,24 @@ _NCU = (
 
 
 def find(name: str) -> Path | None:
-    """A tool by the name of its executable, or None if it is not there.
+    """Return a tool by the name of its executable, or None if it is not installed.
 
-    Looked for by the variable that names it ($CXX), in the CUDA toolkit (what belongs to one), on
-    PATH, and among the wheels of the running environment, which need not be activated.
+    The compiler "c++" is $CXX if that is set. CUDA's tools are looked for in the toolkit first, then
+    on PATH. The wheels of the running environment come last; it need not be activated.
     """
+    toolkit = cuda() if name in _CUDA_TOOLS else None
     if name == "nvcc":
-        return (toolkit := cuda()) and toolkit.nvcc
+        return toolkit and toolkit.nvcc
     places = [os.environ.get("PATH", "")]
     if name in _CUDA_TOOLS:
-        homes = [toolkit.home for toolkit in [cuda()] if toolkit] + [Path("/usr/local/cuda")]
+        homes = [Path("/usr/local/cuda")]
+        if toolkit is not None:
+            homes.insert(0, toolkit.home)
         places = [*(str(home / "bin") for home in homes), *places]
         places += [str(root / "cu13" / "bin") for root in _wheels()]
-        for pattern in _NCU if name == "ncu" else ():
-            places += map(str, sorted(Path("/").glob(pattern), reverse=True))
+        if name == "ncu":
+            for pattern in _NCU:
+                places += [str(path) for path in sorted(Path("/").glob(pattern), reverse=True)]
     else:
         places.append(sysconfig.get_path("scripts") or "")
     wanted = os.environ.get("CXX", name) if name == "c++" else name
@@ -64,7 +70,7 @@ def find(name: str) -> Path | None:
 
 
 def require_host_compiler() -> Path:
-    """The host's C++ compiler, $CXX or c++, or a `BuildError` that says how to get one."""
+    """Return the host's C++ compiler, $CXX or c++; raise BuildError, with how to get one."""
     found = find("c++")
     if found is None:
         raise BuildError(
@@ -75,10 +81,10 @@ def require_host_compiler() -> Path:
 
 
 def identity(tool: Path) -> str:
-    """What tells one compiler from the next without running it: path, size, time of change."""
+    """Return what tells one compiler from the next without running it: path, size, time of change."""
     real = tool.resolve()
-    seen = real.stat()
-    return f"{real}:{seen.st_size}:{seen.st_mtime_ns}"
+    status = real.stat()
+    return f"{real}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def asked(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -100,7 +106,7 @@ def asked(command: Sequence[str | Path], **options: Any) -> subprocess.Completed
 
 @functools.cache
 def version(tool: Path) -> str:
-    """The version that a tool prints of itself, in one line."""
+    """Return the version that a tool prints, in one line."""
     try:
         done = asked([tool, "--version"], timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -110,7 +116,7 @@ def version(tool: Path) -> str:
 
 
 def gcc_release(compiler: Path) -> int | None:
-    """The major release of a GCC: 12 of g++ 12.2; None of another compiler, such as clang."""
+    """Return the major release of a GCC, 12 for g++ 12.2; None for another compiler such as clang."""
     text = version(compiler)
     found = re.search(r"\) (\d+)\.\d+", text)
     return int(found[1]) if found and "clang" not in text.lower() else None
@@ -148,20 +154,21 @@ def _dotted(release: tuple[object, ...]) -> str:
 
 @functools.cache
 def cuda() -> Cuda | None:
-    """The CUDA toolkit to build with: the first that fits torch's CUDA; None without one.
+    """Return the CUDA toolkit to build with: the first that fits torch's CUDA; None without one.
 
-    A kernel and torch share one CUDA runtime, so the major releases must be the same; where torch
-    has none, any does.
+    A kernel and torch share one CUDA runtime, so the major releases must be the same. A torch
+    without CUDA takes any.
     """
     wanted = torch_cuda()
-    fitting = (
-        found for found in toolkits() if wanted is None or (found.release or (0,))[0] == wanted[0]
-    )
-    return next(fitting, None)
+    for toolkit in toolkits():
+        major = toolkit.release[0] if toolkit.release else 0
+        if wanted is None or major == wanted[0]:
+            return toolkit
+    return None
 
 
 def require_cuda() -> Cuda:
-    """The CUDA toolkit, or a `BuildError` that says how to get one."""
+    """Return the CUDA toolkit; raise BuildError, with how to get one."""
     found = cuda()
     if found is None:
         raise BuildError(f'{without_cuda()}; engine="sim" needs none')
@@ -169,7 +176,7 @@ def require_cuda() -> Cuda:
 
 
 def without_cuda() -> str:
-    """Why there is no nvcc to build with, and which to install."""
+    """Return why there is no nvcc to build with, and which to install."""
     wanted = torch_cuda() or (13, 0)
     other = next(toolkits(), None)
     release = _dotted(wanted)
@@ -182,11 +189,12 @@ def without_cuda() -> str:
 
 
 def toolkits() -> Iterator[Cuda]:
-    """All CUDA toolkits that are there, in the order in which they are preferred."""
+    """Yield all CUDA toolkits that are installed, the preferred one first."""
     homes = [Path(os.environ[key]) for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
-    if found := shutil.which("nvcc"):
-        home = Path(found).resolve().parent.parent
-        if (home / "include" / "cuda_runtime.h").exists():  # else a script that calls the real one
+    if nvcc := shutil.which("nvcc"):
+        home = Path(nvcc).resolve().parent.parent
+        # Without headers it is a script that calls the real nvcc.
+        if (home / "include" / "cuda_runtime.h").exists():
             homes.append(home)
     homes += sorted(Path("/usr/local").glob("cuda*"), key=lambda p: (p.name != "cuda", p))
     homes += [root / "cu13" for root in _wheels()]
@@ -194,45 +202,53 @@ def toolkits() -> Iterator[Cuda]:
 
 
 def torch_cuda() -> tuple[int, int] | None:
-    """The CUDA release that torch was built for, (13, 0), or None."""
-    import torch  # slow to import, and the words of a command line are read without it
+    """Return the CUDA release that torch was built for, (13, 0), or None."""
+    # torch is slow to import, and a command line's arguments are read without it.
+    import torch
 
     major, minor = (torch.version.cuda or "0.0").split(".")[:2]
     return (int(major), int(minor)) if int(major) else None
 
 
 def _wheels() -> list[Path]:
-    """The folders in which the nvidia-* wheels put theirs: each site-packages/nvidia."""
-    found = importlib.util.find_spec("nvidia")
-    return [Path(root) for root in (found.submodule_search_locations or [])] if found else []
+    """Return the folders of the nvidia-* wheels: each site-packages/nvidia."""
+    spec = importlib.util.find_spec("nvidia")
+    if spec is None:
+        return []
+    return [Path(root) for root in spec.submodule_search_locations or []]
 
 
 def _library_homes() -> list[Path]:
-    """Where CUDA's libraries and headers may be: torch's own wheels go before the toolkit."""
-    parts = ["cu13"] if (torch_cuda() or (13,))[0] >= 13 else ["cuda_runtime", "cublas"]
+    """Return where CUDA's libraries and headers may be: torch's wheels go before the toolkit."""
+    parts = ["cu13"] if _torch_major() >= 13 else ["cuda_runtime", "cublas"]
     homes = [root / part for root in _wheels() for part in parts]
-    return homes + [found.home for found in [cuda()] if found]
+    toolkit = cuda()
+    if toolkit is not None:
+        homes.append(toolkit.home)
+    return homes
+
+
+def _torch_major() -> int:
+    """Return the major release of torch's CUDA; 13 for a torch without."""
+    release = torch_cuda()
+    return 13 if release is None else release[0]
 
 
 def cublas_include() -> Path | None:
-    """The folder of cublas_v2.h: the toolkit's, else the wheel's that torch brings; or None."""
+    """Return the folder of cublas_v2.h: the toolkit's, else that of torch's wheel; or None."""
     folders = [home / "include" for home in reversed(_library_homes())]
     return next((folder for folder in folders if (folder / "cublas_v2.h").exists()), None)
 
 
 @functools.cache
 def link_dir() -> Path:
-    """A folder of plain `libX.so` names for the linker: the wheels carry only `libX.so.13`."""
+    """Return a folder of `libX.so` names for the linker: the wheels have only `libX.so.13`."""
     folder = temporary()
-    major = (torch_cuda() or (13,))[0]
     for name in ("cudart", "cublas"):
-        found = [
-            library
-            for home in _library_homes()
-            for library in sorted(home.glob(f"lib*/lib{name}.so.{major}*"))
-        ]
-        if found:
-            (folder / f"lib{name}.so").symlink_to(found[0].resolve())
+        pattern = f"lib*/lib{name}.so.{_torch_major()}*"
+        libraries = [path for home in _library_homes() for path in sorted(home.glob(pattern))]
+        if libraries:
+            (folder / f"lib{name}.so").symlink_to(libraries[0].resolve())
     return folder
 
 
@@ -240,10 +256,10 @@ def link_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Where builds are kept: $CONVLAB_CACHE, else convlab under the user's cache directory.
+    """Return where builds are kept: $CONVLAB_CACHE, else convlab in the user's cache directory.
 
-    What is found there is loaded and run, so the folder must be the user's own. Where it is not,
-    or cannot be written, a private temporary one is used instead, with a warning.
+    Its libraries are loaded and run, so the folder must be the user's own. If it is not, or cannot
+    be written, a private temporary folder is used instead, with a warning.
     """
     folder = _wanted()
     if folder is None:
@@ -253,7 +269,7 @@ def cache_dir() -> Path:
 
 
 def _wanted() -> Path | None:
-    """Where the user wants builds to be kept; None where there is no home directory."""
+    """Return where the user wants builds to be kept; None without a home directory."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         return Path(os.environ.get(CACHE) or f"{caches}/convlab").expanduser().absolute()
@@ -262,33 +278,39 @@ def _wanted() -> Path | None:
 
 
 def lasting() -> bool:
-    """Whether what is kept in `cache_dir` is still there when this process has ended."""
+    """Return whether the files in `cache_dir` outlive this process."""
     return cache_dir() not in _passing
 
 
 def _unusable(folder: Path) -> str | None:
-    """Why builds cannot be kept in a folder, or None; it is made where it is not there."""
+    """Return why builds cannot be kept in a folder, or None; make the folder if it is missing."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         return "is a file, or lies below one"
     except OSError as error:
         return f"cannot be made ({error.strerror})"
-    seen = folder.stat()
-    if seen.st_uid != os.geteuid():
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
         return "belongs to another user"
-    # the user's own group may write, which distributions make the default
-    others = stat.S_IWOTH if seen.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
-    if seen.st_mode & others:
+    others = stat.S_IWOTH
+    # The user's own group may write: that is the default of distributions.
+    if status.st_gid != os.getegid():
+        others |= stat.S_IWGRP
+    if status.st_mode & others:
         return "can be written by others"
-    return None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "cannot be written"
+    return None
 
 
 @functools.cache
 def _private(reason: str) -> Path:
+    """Make a temporary folder the cache of this process, with a warning that gives the reason."""
     folder = temporary()
     _passing.add(folder)
-    os.environ[CACHE] = str(folder)  # of this process and those that it starts
+    # The processes that this one starts use it too.
+    os.environ[CACHE] = str(folder)
     warnings.warn(
         f"{reason}: builds and receipts are in {folder} until Python ends; set {CACHE} to a folder "
         "of your own that can be written",
@@ -298,7 +320,7 @@ def _private(reason: str) -> Path:
 
 
 def temporary(parent: str | None = None) -> Path:
-    """Make a private folder that goes when this process, no fork of it, ends."""
+    """Make a private folder that is removed when this process ends, but not a fork of it."""
     folder = Path(tempfile.mkdtemp(prefix=f"convlab-{interrupt.MARK}-", dir=parent))
     owner = os.getpid()
 
@@ -311,7 +333,7 @@ def temporary(parent: str | None = None) -> Path:
 
 
 def unfinished(cache: Path) -> Path:
-    """Make a folder in the cache for a build that is not whole yet."""
+    """Make a folder in the cache for a build that is not complete yet."""
     return Path(tempfile.mkdtemp(prefix=f"{UNFINISHED}{interrupt.MARK}-", dir=cache))
 
 
