@@ -451,7 +451,7 @@ def kinds() -> set[str]:
     python = "".join(file.read_text() for file in files)
     simulated = set(re.findall(r'\b(?:fault\(|told\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
-    named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"'
+    named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"(?!\.join)'
     return simulated | set(re.findall(named, python)) | {nvcc_report.WARNING, *faults.KINDS}
 
 
