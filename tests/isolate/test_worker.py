@@ -361,7 +361,7 @@ class Worker:
 
 @pytest.fixture
 def trials(on_gpu, monkeypatch):
-    monkeypatch.setattr(worker, "call", standing_in := Worker())
+    monkeypatch.setattr(rehearsal, "call", standing_in := Worker())
     return standing_in
 
 
@@ -444,7 +444,8 @@ def kinds() -> set[str]:
     files = [
         *(package / "core" / "correctness").glob("*.py"),
         *(package / "strict").glob("*.py"),
-        package / "sim" / "__init__.py",
+        *(package / "sim").glob("*.py"),
+        *(package / "core" / "kernel").glob("*.py"),
         package / "core" / "errors.py",
     ]
     python = "".join(file.read_text() for file in files)

@@ -424,7 +424,7 @@ def test_a_fork_has_a_simulator_of_its_own() -> None:
 
 HOLDS = """
 import sys, torch, convlab
-from convlab import sim
+from convlab.sim import simulation
 good = convlab.load("01_direct", engine="sim")
 good(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 1, 1))
 print(next(host._process.pid for host in simulation._hosts if host._process), flush=True)
