@@ -8,6 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,13 +50,20 @@ impure: list[str] = []  # what it did that a pure test must not do
 
 
 def _audit(event: str, _: tuple) -> None:
-    """Refuse to start a process while a pure test runs; remember it, for code may catch the error."""
+    """Refuse and remember a process that a pure test starts: code may catch the error."""
     if pure_test is not None and event in STARTS:
         impure.append(event)
         raise PermissionError(f"{pure_test} is marked pure, and starts a process ({event})")
 
 
 sys.addaudithook(_audit)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m pure``, do not import files that have no pure test: some take seconds."""
+    if config.option.markexpr != "pure" or not collection_path.match("test_*.py"):
+        return None
+    return "mark.pure" not in collection_path.read_text() or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
