@@ -36,6 +36,10 @@ NAME = "convlab::conv2d"
 
 # autocast casts these to float32
 _HALVES = (torch.float16, torch.bfloat16)
+_NO_FORWARD_MODE = (
+    "convlab's kernels have no forward-mode derivatives (forward_ad, func.jvp, jacfwd, hessian): "
+    "use func.vjp, func.jacrev or jacrev(jacrev(f)), or leave the layer to torch.nn.Conv2d"
+)
 
 
 # --- the op ---------------------------------------------------------------------------------
@@ -53,6 +57,9 @@ torch.library.define(
 def _compute(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Tensor:
     """Call the kernel behind a key."""
     _require_float32(x, w, bias)
+    # torch would drop the tangent of an op with `register_autograd` without an error
+    if has_tangent(x, w, bias):
+        raise ProblemError(_NO_FORWARD_MODE)
     with torch.no_grad():
         y = kernel_of(kernel, x.device)(
             x.detach(),
@@ -136,11 +143,7 @@ class _Convolution(torch.autograd.Function):
         A tangent computed here would have no derivative: torch disables forward mode inside this
         method. The jvp of a jvp would then be zero, without an error.
         """
-        raise ProblemError(
-            "convlab's kernels have no forward-mode derivatives (forward_ad, func.jvp, jacfwd, "
-            "hessian): use func.vjp, func.jacrev or jacrev(jacrev(f)), or leave the layer to "
-            "torch.nn.Conv2d"
-        )
+        raise ProblemError(_NO_FORWARD_MODE)
 
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
@@ -201,8 +204,7 @@ def convolve(
         call = _op
     else:
         problem_of_call(images, w, bias, stride, padding, dilation, groups, relu)
-        transformed = is_transformed() or has_tangent(images, w, bias)
-        call = _Convolution.apply if transformed else _op
+        call = _Convolution.apply if is_transformed() else _op
     y = call(images, w, bias, key, stride, padding, dilation, groups, relu)
     return y.squeeze(0) if x.dim() == 3 else y
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import convlab
+from convlab.core.builds.build import CUBLAS_DECLARATIONS
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.machine import toolchain
 from convlab.core.problem.format import parse_format
@@ -166,6 +167,7 @@ def test_each_header_includes_what_it_uses(names: list[str]) -> None:
         "-x",
         "c++",
         f"-I{findings.INCLUDE}",
+        f"-I{CUBLAS_DECLARATIONS}",
         f"-I{library.RUNTIME.parent}",
         "-",
     ]

@@ -13,6 +13,7 @@ import torch
 
 from ..correctness.check import check
 from ..correctness.report import Report
+from ..defaults import BASELINES
 from ..errors import BuildError, ConvlabError
 from ..kernel.function import Function, declared
 from ..kernel.kernel import resolve
@@ -35,6 +36,7 @@ def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
             sides[i] = resolve(thing, engine)
     counted = any(isinstance(side, Runnable) and side.counts for side in sides)
     on_cpu = counted or engine not in ("auto", "cuda") or not torch.cuda.is_available()
+    on_cpu = on_cpu or any(_runs_on_the_cpu_only(thing) for thing in sides)
     where = "cpu" if on_cpu else "cuda"
     for i, thing in enumerate(sides):
         if callable(thing) and not isinstance(thing, Runnable):
@@ -48,6 +50,14 @@ def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
             "load all with one engine"
         )
     return sides
+
+
+def _runs_on_the_cpu_only(thing: Any) -> bool:
+    """Return whether a thing names a baseline that there is on the CPU alone."""
+    if not isinstance(thing, str) or thing not in BASELINES:
+        return False
+    *_, only = BASELINES[thing]
+    return only == "cpu"
 
 
 def identity(kernel: Runnable) -> tuple:
