@@ -123,7 +123,8 @@ class OutputComparison:
             parts = _bits(y).flatten().split(CHUNK[y.device.type])
             self.unwritten, self._first = _count(part == _POISON[y.dtype] for part in parts)
         self.compared = self._compare()
-        self.pixels, self.channels = _pooled(self._pixels), _pooled(self._channels)
+        self.pixels = _pooled(self._pixels)
+        self.channels = _pooled(self._channels)
 
     @property
     def right(self) -> bool:

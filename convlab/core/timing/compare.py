@@ -97,7 +97,8 @@ class Contestant:
 
     def failed(self, how: str, error: Exception) -> None:
         """Take down that it did not get through."""
-        self.right, self.failure = False, named(self.kernel.name, error)
+        self.right = False
+        self.failure = named(self.kernel.name, error)
         self.note = f"{how}: {reason(error, self.kernel.name)}"
 
     def check(self, problem: Problem, seed: int) -> None:
@@ -118,7 +119,8 @@ class Contestant:
             self.caught(found.caught)
         elif not self.right:
             first = self.report.failures[0].removesuffix(", the first of them:")
-            self.note, self.failure = f"wrong: {first}", str(self.report)
+            self.note = f"wrong: {first}"
+            self.failure = str(self.report)
 
     def caught(self, how: str) -> None:
         """Take down that it did something else than the work while it was looked at."""
