@@ -71,7 +71,8 @@ class Trace:
             rows[key].append(rest)
             if key in ("fault", "warning"):
                 reports.append((key == "fault", rest.split("\t", 8)))
-        self.error, self.note = self._last("error") or None, self._last("note")
+        self.error = self._last("error") or None
+        self.note = self._last("note")
         self.workspace = int(self._last("workspace", "0"))
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
@@ -80,7 +81,8 @@ class Trace:
             *numbers, kernel = self._last("progress").split("\t", 3)
             self.progress = (*map(int, numbers), kernel)
         self.launches = [_launch(*row.split("\t", 3)) for row in rows["launch"]]
-        self._library, self._base = library, int(self._last("base", "0"), 16)
+        self._library = library
+        self._base = int(self._last("base", "0"), 16)
         self._steps = json.loads(self._last("steps", "[]"))
         self.findings: list[Finding] = []
         if reports:

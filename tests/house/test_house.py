@@ -123,7 +123,6 @@ def swaps(node: ast.Assign) -> bool:
     return bool(set_here & used)
 
 
-@pytest.mark.xfail(strict=True, reason="six are left, in output, compare, sass and trace")
 @pytest.mark.pure
 def test_one_statement_a_line() -> None:
     found = []
