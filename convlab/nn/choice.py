@@ -203,7 +203,7 @@ class Auto:
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object, relu: bool = False
     ) -> Tensor:
-        _, problem = problem_of_call(x, w, bias, *numbers, relu)
+        _, problem = problem_of_call(x, w, bias, (*numbers, relu))
         return self.choice(problem)(x, w, bias, *numbers, relu)
 
     def choice(self, problem: Problem) -> Kernel | Baseline:

@@ -100,7 +100,8 @@ def conv2d(
     UserWarning
         ``"auto"``, and there is no kernel for a problem, so that torch's convolution computes it.
     """
-    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel), relu)
+    options = (stride, padding, dilation, groups, relu)
+    return convolve(x, w, bias, options, key_of(kernel))
 
 
 class Conv2d(nn.Conv2d):
@@ -175,8 +176,8 @@ class Conv2d(nn.Conv2d):
     @torch.jit.ignore
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         input, padding = _outer(self, input)
-        numbers = self.stride, padding, self.dilation, self.groups
-        return convolve(input, weight, bias, *numbers, self._kernel_key, self.relu)
+        options = (self.stride, padding, self.dilation, self.groups, self.relu)
+        return convolve(input, weight, bias, options, self._kernel_key)
 
     def extra_repr(self) -> str:
         relu = ", relu=True" if self.relu else ""
@@ -325,6 +326,6 @@ def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     """Return the problem that a layer computes for an input, named after the layer."""
     x, padding = _outer(layer, x)
-    numbers = layer.stride, padding, layer.dilation, layer.groups
     relu = isinstance(layer, Conv2d) and layer.relu
-    return problem_of_call(x, layer.weight, layer.bias, *numbers, relu, name)[1]
+    options = (layer.stride, padding, layer.dilation, layer.groups, relu)
+    return problem_of_call(x, layer.weight, layer.bias, options, name)[1]

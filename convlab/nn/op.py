@@ -22,13 +22,14 @@ from torch import Tensor
 from ..core import arguments
 from ..core.errors import ProblemError
 from ..core.kernel.call import (
+    ConvOptions,
     has_tangent,
     images_and_padding,
     is_transformed,
     problem_of_call,
     relu_keyword,
 )
-from ..core.kernel.data import given
+from ..core.kernel.data import named_tensors
 from ..core.problem.problem import pair
 from .keys import kernel_of, key_of
 
@@ -54,8 +55,9 @@ torch.library.define(
 
 
 @torch.library.impl(NAME, "default")
-def _compute(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Tensor:
-    """Call the kernel behind a key."""
+def _compute(x, w, bias, kernel, *options) -> Tensor:
+    """Call the kernel behind a key; the options are those of `convolve`."""
+    stride, padding, dilation, groups, relu = options
     _require_float32(x, w, bias)
     # torch would drop the tangent of an op with `register_autograd` without an error
     if has_tangent(x, w, bias):
@@ -75,10 +77,11 @@ def _compute(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Ten
 
 
 @torch.library.register_fake(NAME)
-def _empty_output(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Tensor:
+def _empty_output(x, w, bias, kernel, *options) -> Tensor:
     """Return a y without numbers: of the shape, dtype and device of the real one."""
     _require_float32(x, w, bias)
     # torch's convolution checks the shapes; its strides differ from a kernel's
+    stride, padding, dilation, groups, _ = options
     y = _torch_convolution(x, w, bias, stride, padding, dilation, groups)
     return torch.empty(y.shape, dtype=x.dtype, device=x.device)
 
@@ -114,7 +117,7 @@ def _torch_convolution(x, w, bias, stride, padding, dilation, groups) -> Tensor:
 
 
 def _require_float32(*tensors: Tensor | None) -> None:
-    for name, tensor in given(*tensors):
+    for name, tensor in named_tensors(*tensors):
         if tensor.dtype != torch.float32:
             raise ProblemError(
                 f"{name} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
@@ -162,34 +165,17 @@ class _Convolution(torch.autograd.Function):
 
 
 def call_with_derivatives(
-    kernel: Callable,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    relu: bool,
+    kernel: Callable, x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions
 ) -> Tensor:
     """Call a kernel so that torch can differentiate it; the core's plain call uses this."""
-    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel), relu)
+    return convolve(x, w, bias, options, key_of(kernel))
 
 
-def convolve(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    key: str,
-    relu: bool = False,
-) -> Tensor:
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, key: str) -> Tensor:
     """Call the kernel behind a key like ``torch.nn.functional.conv2d``, with derivatives."""
+    stride, padding, dilation, groups, relu = options
     arguments.flag(relu, "relu")
-    given(x, w, bias)
+    named_tensors(x, w, bias)
     x, w, bias = _without_autocast(x, w, bias)
     images, padding = images_and_padding(x, w, stride, padding, dilation)
     stride = pair(stride, "stride")
@@ -203,7 +189,7 @@ def convolve(
             )
         call = _op
     else:
-        problem_of_call(images, w, bias, stride, padding, dilation, groups, relu)
+        problem_of_call(images, w, bias, (stride, padding, dilation, groups, relu))
         call = _Convolution.apply if is_transformed() else _op
     y = call(images, w, bias, key, stride, padding, dilation, groups, relu)
     return y.squeeze(0) if x.dim() == 3 else y

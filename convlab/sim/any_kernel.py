@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from ..core.builds.source import Source
 from ..core.errors import ProblemError
 from .findings import Array
 from .library import build
-from .simulation import TIME_LIMIT, Arena, simulate
+from .simulation import Arena, simulate
 from .trace import Trace
 
 
@@ -22,9 +23,7 @@ def run(
     grid: int | tuple[int, ...],
     block: int | tuple[int, ...],
     shared: int = 0,
-    trace: bool = True,
-    schedule: int = 0,
-    time_limit: float = TIME_LIMIT,
+    **options: Any,
 ) -> Trace:
     """Launch a kernel of a self-contained CUDA C++ text on the simulator.
 
@@ -36,7 +35,7 @@ def run(
         which hold afterwards what the kernel left in them; None for a null pointer; numbers.
     grid, block : one to three numbers.
     shared : bytes of dynamic shared memory.
-    trace, schedule, time_limit : as for `convlab.sim.simulate`.
+    options : trace, schedule, time_limit, as for `convlab.sim.simulate`.
 
     Raises
     ------
@@ -55,7 +54,7 @@ def run(
         f'const unsigned* shape) {{ return sim::call({entry}, "{entry}", a, shape); }}\n'
     )
     whole = Source(text + wrapper, path.stem if path else re.sub(r"\W.*", "", entry), path)
-    built = build(whole, trace=trace, entry="sim_entry")
+    built = build(whole, trace=options.get("trace", True), entry="sim_entry")
     given: list[object] = []
     arrays: dict[str, torch.Tensor] = {}
     known: dict[int, str] = {}  # by what was given: twice the same is one buffer
@@ -84,11 +83,9 @@ def run(
         arena,
         label=entry,
         source=path or text,
-        trace=trace,
-        schedule=schedule,
-        time_limit=time_limit,
         arguments=given,
         shape=[*_three(grid, "grid"), *_three(block, "block"), int(shared)],
+        **options,
     )
     for key, tensor in arrays.items():
         tensor.copy_(arena.tensors[key].view(tensor.dtype).view(tensor.shape))

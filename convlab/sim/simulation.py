@@ -117,7 +117,6 @@ def simulate(
     label: str,
     source: Path | str,
     trace: bool = True,
-    schedule: int = 0,
     time_limit: float = TIME_LIMIT,
     **more: object,
 ) -> Trace:
@@ -125,12 +124,13 @@ def simulate(
 
     `problem` are the integers of ``ConvProblem``, in its order (None for `any_kernel`); `label` and
     `source`, the kernel's name and file, are for messages. Without `trace` nothing is counted nor
-    looked for, several times as fast. Schedule 0 runs threads and blocks from the first to the
-    last, each until it must wait. In any other they also switch at accesses in between, chosen by
-    the number; odd ones run from the last to the first. A result that depends on it is a race.
+    looked for, several times as fast.
 
     `more` has workspace_limit, in bytes; and may have
 
+    - schedule: 0 (the default) runs threads and blocks from the first to the last, each until it
+      must wait. In any other schedule they also switch at accesses in between, chosen by the
+      number; odd ones run from the last to the first. A result that depends on it is a race;
     - earlier: problems, as `problem` is one, each with its tensors' bytes by name, for which it is
       called first in the same process, with other numbers at the same addresses where they fit;
     - sample: (blocks, seed), run only so many blocks of each launch, chosen at random. All counts
@@ -144,12 +144,11 @@ def simulate(
     forgive, crashes, or passes the time limit; or `STALL_LIMIT`, or a sixth of the time limit where
     that is more, without a block that comes to its end. Its ``findings`` are a list of `Finding`.
     """
-    request = more | {
+    request = {"schedule": 0, **more} | {
         "library": str(library),
         "runtime": str(runtime()),
         "problem": problem,
         "trace": trace,
-        "schedule": schedule,
         "time_limit": time_limit,
         "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6)),
         "memory": arena.path,

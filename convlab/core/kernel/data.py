@@ -114,7 +114,7 @@ def padded(problem: Problem, x: Tensor, images: slice, rows: slice) -> Tensor:
 # ---- checks of tensors --------------------------------------------------------------------------
 
 
-def given(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
+def named_tensors(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
     """Return the tensors that are not None, with their names.
 
     Raises ProblemError if one is no tensor, or is not dense.
@@ -142,7 +142,7 @@ def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
     """Raise ProblemError unless a runnable takes these tensors: their dtypes, kind of device."""
     stored = dict(runnable.format)
-    for name, tensor in given(x, w, bias):
+    for name, tensor in named_tensors(x, w, bias):
         dtype = stored[name].torch_dtype
         if tensor.dtype != dtype:
             raise ProblemError(
