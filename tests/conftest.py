@@ -1,21 +1,25 @@
 """What all tests share: the marks `pure` and `gpu`, and the order in which tests run."""
 
+import functools
 import gc
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from convlab.core import rooms
-from convlab.core.machine import child
+from convlab.core.machine import child, toolchain
 
 # After the pure tests, what takes longest begins first: two processes then end together.
 HEAVY = (
     "test_browser",
+    "test_house",
     "test_notebooks",
     "test_magics",
     "test_build",
@@ -46,13 +50,20 @@ impure: list[str] = []  # what it did that a pure test must not do
 
 
 def _audit(event: str, _: tuple) -> None:
-    """Refuse to start a process while a pure test runs, and remember it: code may catch the error."""
+    """Refuse and remember a process that a pure test starts: code may catch the error."""
     if pure_test is not None and event in STARTS:
         impure.append(event)
         raise PermissionError(f"{pure_test} is marked pure, and starts a process ({event})")
 
 
 sys.addaudithook(_audit)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m pure``, do not import files that have no pure test: some take seconds."""
+    if config.option.markexpr != "pure" or not collection_path.match("test_*.py"):
+        return None
+    return "mark.pure" not in collection_path.read_text() or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -70,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Warn where pytest-xdist forgets its groups: fixtures of a group are then made in each process."""
+    """Warn where pytest-xdist forgets its groups, whose fixtures each process then makes anew."""
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if (
         grouped
@@ -81,36 +92,38 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         warnings.warn(pytest.PytestWarning(text), stacklevel=1)
 
 
+NO_BUILDS = tempfile.TemporaryDirectory(prefix="convlab-no-builds-")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Say which pure test runs, its fixtures of a module or session included."""
+    """Run a pure test, its module's fixtures included, where no process answers and no build is."""
     global pure_test
-    pure_test = item.nodeid if "pure" in item.keywords else None
     impure.clear()
-    try:
-        return (yield)
-    finally:
-        pure_test = None
+    with pytest.MonkeyPatch.context() as patch:
+        # In a pure file, a test marked gpu may build and run what it needs.
+        if "pure" in item.keywords and "gpu" not in item.keywords:
+            pure_test = item.nodeid
+            patch.setattr(child.Child, "ask", _ask)
+            # Results say which compilers there are; each process asks them once.
+            patch.setattr(toolchain, "version", functools.cache(lambda tool: "not asked"))
+            patch.setenv("CONVLAB_CACHE", NO_BUILDS.name)
+        try:
+            return (yield)
+        finally:
+            pure_test = None
+
+
+def _ask(*_: object) -> None:
+    """Stand for `Child.ask` in a pure test."""
+    impure.append("Child.ask")
+    raise PermissionError(f"{pure_test} is marked pure, and asks another process")
 
 
 @pytest.fixture(autouse=True)
-def _pure_tests_are_pure(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """Fail a pure test that compiles, starts a process or asks one that another test started.
-
-    It finds no builds of earlier runs either: what it loads would have to be compiled.
-    """
-    if "pure" not in request.keywords:
-        yield
-        return
-
-    def ask(*_: object) -> None:
-        impure.append("Child.ask")
-        raise PermissionError(f"{pure_test} is marked pure, and asks another process")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child.Child, "ask", ask)
-        patch.setenv("CONVLAB_CACHE", str(tmp_path_factory.getbasetemp() / "no builds"))
-        yield
+def _pure_tests_are_pure() -> Iterator[None]:
+    """Fail a pure test that compiles, starts a process or asks one that another test started."""
+    yield
     assert not impure, f"a pure test starts or asks processes: {', '.join(impure)}"
 
 

@@ -32,7 +32,7 @@ class Machine:
 
 
 def until(seed=0, target=0.005, limit_seconds=math.inf):
-    return ab_timing.Until(target, limit_seconds, seed, warm_seconds=0, least_seconds=0)
+    return ab_timing.RoundOptions(target, limit_seconds, seed, warm_seconds=0, least_seconds=0)
 
 
 def in_rounds(turns, seed=0, tape=None, mode="cold"):

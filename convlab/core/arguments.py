@@ -1,6 +1,6 @@
-"""Public arguments, validated: each function returns the value as it will be used, or raises.
+"""Validate public arguments: each function returns the value as it will be used, or raises.
 
-A message begins with the argument's name and what was given, and says what may be given.
+A message begins with the argument's name and its value, and says which values are allowed.
 """
 
 import difflib
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from .errors import ProblemError
 
-_SHOWN = 60  # characters of a value
+# The most characters of a value in a message.
+_SHOWN = 60
 INT64_MAX = 2**63 - 1
 
 
@@ -22,39 +23,44 @@ def shown(value: object) -> str:
     """Return a value for a message: short, whatever it is."""
     try:
         text = repr(value)
-    except Exception:  # an int of more than 4300 digits, or what a stranger's __repr__ raises
+    # An int of more than 4300 digits raises ValueError, and a foreign __repr__ may raise anything.
+    except Exception:
         text = f"<{type(value).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
-    """Return three names at most that a word may stand for.
+    """Return at most three names that a word may stand for.
 
-    One that is the same but for its case; else those that begin with it, hold it, or look like it.
+    That is the name that differs in case only; else those that begin with the word, contain it, or
+    resemble it.
     """
-    asked = word[:_SHOWN].lower().lstrip("-")
-    known = {}
+    word = word[:_SHOWN].lower().lstrip("-")
+    known: dict[str, str] = {}
     for name in names:
         known.setdefault(name.lower().lstrip("-"), name)
-    if asked in known:
-        return [known[asked]]
-    held = [key for key in known if len(asked) > 1 and asked in key]
-    held.sort(key=lambda key: not key.startswith(asked))
-    alike = (difflib.get_close_matches(asked, known, 3, least) for least in (0.75, 0.5))
-    return [known[key] for key in (held or next(filter(None, alike), []))[:3]]
+    if word in known:
+        return [known[word]]
+    near = [key for key in known if len(word) > 1 and word in key]
+    near.sort(key=lambda key: not key.startswith(word))
+    for similarity in (0.75, 0.5):
+        near = near or difflib.get_close_matches(word, known, 3, similarity)
+    return [known[key] for key in near[:3]]
 
 
 def hint(word: str, names: Collection[str], most: int = 0) -> str:
-    """Return the end of a message on an unknown word: names near it, else so many of all."""
+    """Return the end of a message on an unknown word: names near it, else the first `most`."""
     if near := nearest(word, names):
         return f"; did you mean {' or '.join(near)}?"
+    if not names or not most:
+        return ""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"; there are {', '.join([*names][:most])}{more}" if names and most else ""
+    return f"; there are {', '.join([*names][:most])}{more}"
 
 
 def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT64_MAX) -> int:
-    """Return an integer of a range; a bool is none, what has ``__index__`` is one."""
+    """Return an integer of a range: any object with ``__index__``, but no bool."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except Exception:
@@ -68,7 +74,7 @@ def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT
 
 
 def real(value: object, name: str, above: float = -inf, most: float = inf) -> float:
-    """Return a finite number of a range, above the one and up to the other."""
+    """Return a finite number above `above` and at most `most`."""
     try:
         number = float(value) if isinstance(value, numbers.Real) else nan
     except OverflowError:
@@ -81,7 +87,7 @@ def real(value: object, name: str, above: float = -inf, most: float = inf) -> fl
 
 
 def flag(value: object, name: str) -> bool:
-    """Return a bool; numpy's is one, 1 and "yes" are none."""
+    """Return a bool, also from numpy's; 1 and "yes" are refused."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise ProblemError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
@@ -108,42 +114,43 @@ def choice(value: object, name: str, allowed: Collection[str]) -> str:
 
 
 def path(value: object, name: str) -> Path:
-    """Return a path, of a string or a path-like object; ~ is the user's folder."""
+    """Return the path of a string or a path-like object; ~ is the user's folder."""
     try:
-        given = os.fspath(value)  # type: ignore[arg-type]
+        location = os.fspath(value)  # type: ignore[arg-type]
     except Exception:
-        given = None
-    if not isinstance(given, str) or "\0" in given:
+        location = None
+    if not isinstance(location, str) or "\0" in location:
         raise ProblemError(f"{name} must be a name or a path, not {shown(value)}")
-    return Path(os.path.expanduser(given))
+    return Path(os.path.expanduser(location))
 
 
 def readable(value: object, name: str) -> str:
-    """Return the text of a file, or raise what is wrong with its path or itself."""
-    given = path(value, name)
+    """Return the text of a file, or raise what is wrong with its path or its text."""
+    file = path(value, name)
     try:
-        return given.read_text("utf-8-sig")
+        return file.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        told = f"{name} {given} is not UTF-8 (byte {error.start}); save it as UTF-8"
-        raise ProblemError(told) from None
+        raise ProblemError(
+            f"{name} {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
     except OSError as error:
-        raise ProblemError(f"cannot read {name} {given}: {reason(error)}") from None
+        raise ProblemError(f"cannot read {name} {file}: {reason(error)}") from None
 
 
 def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
-    """Return the path of a file that can be written, tried out; its folders are made."""
-    given = path(value, name)
-    if endings and given.suffix.lower() not in endings:
-        raise ProblemError(f"{name} {given}: the file's name must end in {', '.join(endings)}")
+    """Return the path of a file after a trial to write it; its folders are made."""
+    file = path(value, name)
+    if endings and file.suffix.lower() not in endings:
+        raise ProblemError(f"{name} {file}: the file's name must end in {', '.join(endings)}")
     try:
-        given.parent.mkdir(parents=True, exist_ok=True)
-        there = given.exists()
-        given.open("a").close()
-        if not there:
-            given.unlink()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        existed = file.exists()
+        file.open("a").close()
+        if not existed:
+            file.unlink()
     except OSError as error:
-        raise ProblemError(f"cannot write {name} {given}: {reason(error)}") from None
-    return given
+        raise ProblemError(f"cannot write {name} {file}: {reason(error)}") from None
+    return file
 
 
 def reason(error: OSError) -> str:
@@ -162,30 +169,34 @@ def several(value: object, name: str) -> list:
 
 
 def file_name(value: object, name: str) -> str:
-    """Return a name that a file can have, in whatever folder it is put."""
-    given = text(value, name)
-    if not re.fullmatch(r"[^/\0\n\r]{1,100}", given) or given.startswith("."):
+    """Return a name that a file can have in any folder."""
+    file = text(value, name)
+    if not re.fullmatch(r"[^/\0\n\r]{1,100}", file) or file.startswith("."):
         raise ProblemError(
             f"{name} is {shown(value)}; it must be 1 to 100 characters without a slash, and not "
             "begin with a dot"
         )
-    return given
+    return file
 
 
 def tunables(value: object) -> dict[str, int | str]:
-    """Return what goes to the compiler as ``-DNAME=VALUE``: integers, or a plain word each."""
+    """Return tunables as the compiler gets them, ``-DNAME=VALUE``: integers or plain words."""
     if not isinstance(value, Mapping):
         raise ProblemError(f"defines must be a dict such as {{'TILE': 8}}, not {shown(value)}")
-    found: dict[str, int | str] = {}
-    for key, given in value.items():
-        if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
-            raise ProblemError(f"{shown(key)} is no name of a tunable")
-        if isinstance(given, str):
-            if not re.fullmatch(r"[\w.:+-]+", given, re.ASCII):
-                raise ProblemError(
-                    f"the tunable {key} is {shown(given)}; it must be an integer, or one plain word"
-                )
-            found[key] = given
-        else:
-            found[key] = whole(given, f"the tunable {key}", least=-(2**63), most=2**64 - 1)
-    return found
+    return {_tunable_name(key): _tunable_value(key, entry) for key, entry in value.items()}
+
+
+def _tunable_name(key: object) -> str:
+    if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
+        raise ProblemError(f"{shown(key)} is no name of a tunable")
+    return key
+
+
+def _tunable_value(key: str, value: object) -> int | str:
+    if not isinstance(value, str):
+        return whole(value, f"the tunable {key}", least=-(2**63), most=2**64 - 1)
+    if not re.fullmatch(r"[\w.:+-]+", value, re.ASCII):
+        raise ProblemError(
+            f"the tunable {key} is {shown(value)}; it must be an integer, or one plain word"
+        )
+    return value

@@ -1,4 +1,4 @@
-"""A cost: what running a kernel once takes, measured or counted. One of the core's four seams.
+"""A cost: the time or traffic of running a kernel once, measured or counted. A seam of the core.
 
 `compare`, `ab` and `sweep` rank kernels by their costs and do not ask how a cost came about. A time on
 a GPU and simulated traffic are two kinds; a room can add another, such as a predicted time.
@@ -17,15 +17,15 @@ from .problem.problem import Problem
 
 @dataclass(frozen=True)
 class CostKind:
-    """One way to say what a kernel costs.
+    """One way to measure what a kernel costs.
 
     Attributes
     ----------
-    column, floor_column : the columns of a frame that hold a cost, and the least possible cost.
-    unit : of both.
-    label : in words, with the unit: an axis's label.
-    least : what the row that costs least is called in a sentence.
-    mode : of the timing ("cold"), for a saved result; empty for what is counted.
+    column, floor_column : the columns of a frame that hold a cost, and the theoretical minimum.
+    unit : the unit of both.
+    label : the name with the unit, for an axis.
+    least : how a sentence calls the kernel that costs least.
+    mode : the mode of the timing ("cold"), for a saved result; empty for counted costs.
     """
 
     column: str
@@ -37,10 +37,19 @@ class CostKind:
 
 
 MEASURED = CostKind(
-    "time_ms", "floor_ms", "ms", "time on the GPU (ms)", "fastest of them", mode="cold"
+    column="time_ms",
+    floor_column="floor_ms",
+    unit="ms",
+    label="time on the GPU (ms)",
+    least="fastest of them",
+    mode="cold",
 )
 COUNTED = CostKind(
-    "traffic_mb", "floor_mb", "MB", "simulated global memory traffic (MB)", "least traffic"
+    column="traffic_mb",
+    floor_column="floor_mb",
+    unit="MB",
+    label="simulated global memory traffic (MB)",
+    least="least traffic",
 )
 KINDS = {kind.column: kind for kind in (MEASURED, COUNTED)}
 
@@ -51,8 +60,8 @@ class Cost:
 
     Attributes
     ----------
-    kind : how it was found.
-    value, floor : the cost and the least possible cost, in the kind's unit; NaN if not known.
+    kind : the kind of cost.
+    value, floor : the cost and the theoretical minimum, in the kind's unit; NaN if not known.
     samples : all measurements, in the same unit.
     more : other columns of the kernel's row: spread, clock, counters.
     """
@@ -65,12 +74,12 @@ class Cost:
 
     @property
     def over_floor(self) -> float:
-        """How many times the floor it is."""
+        """The cost as a multiple of the floor."""
         return self.value / self.floor
 
     @property
     def cells(self) -> dict[str, float]:
-        """The columns of a frame's row."""
+        """The columns of the kernel's row in a frame."""
         return {
             self.kind.column: self.value,
             self.kind.floor_column: self.floor,
@@ -87,11 +96,17 @@ def saved_cost(
     mode: str = "",
     samples: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Return a row of costs: ms of a kernel made of a source, in a mode; without one, MB."""
-    low, high = np.quantile(samples, [0.25, 0.75]) if len(samples) else (value, value)
+    """Return the row of costs that a receipt holds; `source` is the kernel's provenance.
+
+    The value and the samples are in ms if there is a mode, and in MB without one.
+    """
+    low = high = value
+    if len(samples):
+        low, high = np.quantile(samples, [0.25, 0.75])
     return {
         "problem": problem.label,
         "mode": mode,
+        # Without a pinned kernel's digest, and without the "(A)" of two with one name.
         "kernel": re.sub(r"#\w+| \([AB]\)$", "", kernel),
         "cost": value,
         "low": low,

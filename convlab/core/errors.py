@@ -16,10 +16,11 @@ _PLAIN = "\x1b[0m"
 class ConvlabError(Exception):
     """Any error of convlab's own. In a notebook its message is shown; ``%tb`` shows all."""
 
-    problem: Any = None  # the one that `check` met it on
+    problem: Any = None  # on which `check` met it
     _shown = False
 
-    def _render_traceback_(self) -> list[str]:  # IPython asks for it; %tb asks again
+    def _render_traceback_(self) -> list[str]:
+        # IPython calls this for a cell, and again for %tb.
         if self._shown:
             return traceback.format_exception(self)
         self._shown = True
@@ -27,12 +28,12 @@ class ConvlabError(Exception):
 
 
 def brief(error: BaseException) -> list[str]:
-    """What a cell shows of an error that passed through convlab; nothing if it did not."""
+    """Return the lines that a cell shows of an error; none if it did not pass through convlab."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [i for i, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)]
     if not inside:
         return []
-    # a place of this machine is of no use to a reader
+    # A path of this machine is of no use to a reader.
     text = re.sub(r"\nfull log: .*", "", str(error)) or "interrupted"
     lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {text}"]
     caller = frames[max(inside[0] - 1, 0)]
@@ -42,10 +43,12 @@ def brief(error: BaseException) -> list[str]:
 
 
 def named(name: str, error: Exception) -> str:
-    """What an error says of a kernel, which it names once."""
-    first = str(error).split("\n")[0]
+    """Return an error's text, with the kernel's name in front unless its first line has it."""
+    first_line = str(error).split("\n")[0]
     file = f"{name.partition('@')[0]}.cu"
-    return str(error) if first.startswith(name) or file in first else f"{name}: {error}"
+    if first_line.startswith(name) or file in first_line:
+        return str(error)
+    return f"{name}: {error}"
 
 
 class ProblemError(ConvlabError, ValueError):
@@ -53,7 +56,7 @@ class ProblemError(ConvlabError, ValueError):
 
 
 class UnsupportedError(ConvlabError, ValueError):
-    """The kernel's header says that it cannot do this problem."""
+    """The kernel's header says that it does not support this problem."""
 
     kind = "declined"
 
@@ -75,10 +78,14 @@ class BuildError(ConvlabError, RuntimeError):
 class LaunchError(ConvlabError, RuntimeError):
     """A kernel refused a problem, crashed, hung, or did not get the memory it needs.
 
-    `kind` says which, in the words of ``convlab/core/faults.md``; empty where the kernel itself
-    returned a text. The text of one with a kind ends with what to try, and its place on that page. `findings` are
-    the simulator's (`convlab.sim.Finding`), with line, block and thread; of a fault on a GPU,
-    those of the same kernel on a small problem. Empty where it found nothing or was not asked.
+    Attributes
+    ----------
+    kind
+        What happened: a kind of ``convlab/core/faults.py``. The text then ends with what to try,
+        and the place on the page ``faults.md``. Empty if the kernel itself returned a text.
+    findings
+        The simulator's findings, with line, block and thread. For a fault on a GPU they are those
+        of the same kernel on a small problem. Empty if it found nothing, or did not run.
     """
 
     def __init__(self, message: str, kind: str = "", findings: Sequence[Any] = ()) -> None:
@@ -94,4 +101,4 @@ class LaunchError(ConvlabError, RuntimeError):
 
 
 class WrongResult(ConvlabError, AssertionError):
-    """A kernel's output is wrong, and the caller asked for that to raise."""
+    """A kernel's output is incorrect, and the caller asked for an exception."""

@@ -17,9 +17,9 @@ class Fault(NamedTuple):
 FAULTS: dict[str, Fault] = {
     "illegal address": Fault(
         "a thread read or wrote memory that belongs to no buffer",
-        "compare every index with the size of its array, first on the simulator's line; if that "
-        "finds nothing, the fault needs the full size: look for products of dimensions that are "
-        "not `int64_t`",
+        "compare every index with the size of its array, first on the simulator's line; if "
+        "that finds nothing, the fault needs the full size: look for products of dimensions "
+        "that are not `int64_t`",
     ),
     "misaligned address": Fault(
         "an address is not a multiple of the size of the access",
@@ -32,8 +32,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "endless loop": Fault(
         "it did not end",
-        "look for a loop that does not end and for a barrier that not every thread reaches; if "
-        "it is only slow, allow more: time_limit=SECONDS of `check`, `ab` and `load`",
+        "look for a loop that does not end and for a barrier that not every thread reaches; "
+        "if the kernel is only slow, allow more time: time_limit=SECONDS of `check`, `ab` and"
+        " `load`",
     ),
     "launch configuration": Fault(
         "the GPU refused the launch, and no thread ran",
@@ -42,55 +43,55 @@ FAULTS: dict[str, Fault] = {
     ),
     "launch failure": Fault(
         "the GPU stopped the kernel",
-        "run it on the simulator, which tells these apart",
+        "run it on the simulator, which distinguishes the causes",
     ),
     "host crash": Fault(
-        "its host code ended the process",
-        "look at the entry point only, the kernels themselves cannot do this: for null and "
+        "the kernel's host code ended the process",
+        "look only at the entry point, as the kernels themselves cannot do this: at null and "
         "stale pointers, arrays on the stack, abort() and exit()",
     ),
     "out of memory": Fault(
         "the GPU's memory is too small",
-        "take a smaller problem (Problem.scaled) or load(..., workspace_limit=BYTES), or let go "
-        "of what this process holds without using it: torch.cuda.empty_cache()",
+        "use a smaller problem (Problem.scaled) or load(..., workspace_limit=BYTES), or free "
+        "the memory that torch keeps in this process: torch.cuda.empty_cache()",
     ),
     "invalid worker state": Fault(
-        "the worker process could not do its part",
+        "the worker process failed",
         "call again: a fresh worker starts; if that fails too, read what it printed, and run "
         "without isolation (isolate=False), in your own process, to see the error itself",
     ),
     "global out of bounds": Fault(
         "a load or a store outside a buffer; the message says which, the element and the "
         "buffer's size",
-        "compare the index with the size of that array before the access; cut off the last "
-        "block, and take the halo's values outside the image as 0",
+        "compare the index with the size of that array before the access; test the indices of"
+        " the last block, and use 0 for halo values outside the image",
     ),
     "shared out of bounds": Fault(
         "an access outside a `__shared__` array",
-        "compute the array's extents from TILE, stride, dilation, R and S anew, in one place "
+        "compute the array's size again from TILE, stride, dilation, R and S, in one place "
         "for the kernel and its launch",
     ),
     "index out of bounds": Fault(
-        "an index of a local array, of a table or of a struct's array is less than zero, or not "
-        "less than the array's size, which the message gives; each of several dimensions is "
-        "checked by itself",
+        "an index of a local array, of a table or of a struct's array is less than zero, or "
+        "not less than the array's size, which the message gives; each of several dimensions "
+        "is checked by itself",
         "compare the loop's bound with the declaration",
     ),
     "shared memory": Fault(
         "the block's `__shared__` arrays are too large: 48 KB when declared with their size, "
         "227 KB (of the simulated GPU) in all",
-        "a smaller tile, fewer channels at a time; above 48 KB `extern __shared__` and "
-        "`cudaFuncSetAttribute`",
+        "use a smaller tile, or fewer channels at a time; above 48 KB use `extern __shared__`"
+        " and `cudaFuncSetAttribute`",
     ),
     "store to an input": Fault(
         "the kernel wrote to x, w or bias",
-        "take x, w and bias as `const float*`, and let the compiler find the line",
+        "declare x, w and bias as `const float*`; the compiler then names the line",
     ),
     "host access": Fault(
-        "the host's part of the file (`conv2d`, `conv2d_prepare`) reads or writes x, w, bias, "
-        "y, the workspace or what `cudaMalloc` gave: it is the device's memory, and on a GPU "
-        "the process crashes there",
-        "do it in a kernel, or by `cudaMemsetAsync` and `cudaMemcpyAsync` on the stream",
+        "the file's host code (`conv2d`, `conv2d_prepare`) reads or writes device memory: x, "
+        "w, bias, y, the workspace or memory from `cudaMalloc`; on a GPU the process crashes "
+        "there",
+        "do it in a kernel, or with `cudaMemsetAsync` and `cudaMemcpyAsync` on the stream",
     ),
     "misaligned access": Fault(
         "an address is not a multiple of the access's size",
@@ -99,63 +100,69 @@ FAULTS: dict[str, Fault] = {
     ),
     "null pointer": Fault(
         "an access through a null pointer",
-        "see where that line's pointer comes from: test `bias` before it is read; ask for the "
-        "workspace in `conv2d_workspace`; any other is to be set before the launch",
+        "find where that line's pointer comes from: test `bias` before you read it; request "
+        "the workspace in `conv2d_workspace`; set any other pointer before the launch",
     ),
     "race": Fault(
-        "two threads use one word, one of them writes, and nothing orders the two: no barrier "
-        "between them, no warp operation of the lanes of one warp",
-        "put a barrier between the two lines where both threads are of one block; let one "
-        "thread write each output, or add with atomics, where they are of two",
+        "two threads access one word, at least one of them writes, and nothing orders the "
+        "two: no barrier between them, no warp operation of the lanes of one warp",
+        "if both threads are in one block, put a barrier between the two lines; if they are "
+        "in two blocks, let one thread write each output, or add with atomics",
     ),
     "uninitialised read": Fault(
         "a thread reads shared memory, workspace or y that nothing has written",
-        "find who should have written that element before, and let it store 0 where there is no "
-        "input",
+        "find the thread that should have written that element, and let it store 0 where "
+        "there is no input",
     ),
     "stale read": Fault(
         "`__ldg` of memory that the same kernel writes",
-        "read it plainly; `__ldg` is for x, w and bias",
+        "use a plain load; `__ldg` is for x, w and bias",
     ),
     "divergent barrier": Fault(
         "threads of one block wait at different `__syncthreads()`",
-        "move the barrier out of it",
+        "move the barrier out of the `if` or the loop",
     ),
     "copy not waited for": Fault(
-        "the target of an asynchronous copy is used before `__pipeline_wait_prior`, by the "
-        "thread that began it, and a barrier",
-        "`__pipeline_wait_prior`, then `__syncthreads()`, and only then the first use",
+        "the target of an asynchronous copy is used before the thread that issued the copy "
+        "called `__pipeline_wait_prior`, or before the barrier after that",
+        "call `__pipeline_wait_prior`, then `__syncthreads()`, and only then use the data",
     ),
     "overwritten too early": Fault(
         "a store to shared memory that a bulk copy or a `wgmma` may still read",
-        "`bulk_wait_read` or `wgmma_wait` first; where other threads store, an mbarrier behind it",
+        "call `bulk_wait_read` or `wgmma_wait` first; if other threads store, use an mbarrier"
+        " after that",
     ),
     "no proxy fence": Fault(
-        "`wgmma` and bulk copies reach shared memory by another way than plain stores",
-        "after its stores each thread calls `fence_proxy_async()`, and then comes the barrier",
+        "`wgmma` and bulk copies access shared memory through another proxy than plain "
+        "stores, and there is no fence between the two",
+        "let each thread call `fence_proxy_async()` after its stores, and put the barrier "
+        "after that",
     ),
     "no wgmma fence": Fault(
-        "the accumulators were in registers, since nothing had touched them or a `wgmma_wait` "
-        "had returned them",
-        "`wgmma_fence()` before the first `wgmma` of a group",
+        "a `wgmma` starts without a fence on accumulators that are in registers: it is their "
+        "first use, or a `wgmma_wait` has returned them",
+        "call `wgmma_fence()` before the first `wgmma` of a group",
     ),
     "wgmma": Fault(
         "a descriptor differs between lanes, or names a layout that is not simulated",
-        "compute the descriptor from values that are the same in the whole warp group, without "
-        "a swizzle",
+        "compute the descriptor from values that are the same in the whole warp group, "
+        "without a swizzle",
     ),
     "mbarrier": Fault(
-        "an address that `mbarrier_init` was not called for, or an invalid count or parity",
-        "initialise in one thread, for as many arrivals as there will be, and then a barrier",
+        "`mbarrier_init` was not called for an address, or a count or a parity is invalid",
+        "initialise the mbarrier in one thread, with the number of arrivals, and put a "
+        "barrier after that",
     ),
     "deadlock": Fault(
-        "some threads wait at a barrier that others never reach, or for a phase of an mbarrier "
-        "that never completes (too few arrivals, bytes that no copy brings, the wrong parity)",
+        "some threads wait at a barrier that others never reach, or for a phase of an "
+        "mbarrier that never completes (too few arrivals, bytes that no copy delivers, the "
+        "wrong parity)",
         "let those threads take part in loading and barriers, and skip only their stores",
     ),
     "warp mask": Fault(
         "a warp operation names lanes that do not take part, or a mask without its own lane",
-        "call it where all 32 lanes are, or build the mask with `__ballot_sync` before the `if`",
+        "call it where all 32 lanes take part, or build the mask with `__ballot_sync` before "
+        "the `if`",
     ),
     "arithmetic": Fault(
         "an integer division by zero",
@@ -167,31 +174,31 @@ FAULTS: dict[str, Fault] = {
     ),
     "trap": Fault(
         "the kernel called `__trap()`",
-        "see what leads to that line",
+        "find out what leads to that line",
     ),
     "abort": Fault(
-        "the code called `abort()` or `exit()`, threw what nothing catches, or ran into an "
-        "illegal instruction, such as the end of a function that should have returned a value",
-        "return a text from `conv2d` there, which becomes the error's message; end every "
+        "the code called `abort()` or `exit()`, threw an exception that nothing catches, or "
+        "ran into an illegal instruction, such as the end of a function that should have "
+        "returned a value",
+        "return a text from `conv2d` instead, which becomes the error's message; end every "
         "function with a `return`",
     ),
     "launch in a kernel": Fault(
-        "a kernel launches another (dynamic parallelism), which convlab does on neither engine",
+        "a kernel launches another (dynamic parallelism), which convlab supports on neither engine",
         "launch both from the host, one after the other",
     ),
     "stack overflow": Fault(
-        "a thread's local variables need more than the simulator gives it",
-        "put it into shared memory, or make it smaller",
+        "a thread's local variables need more memory than the simulator gives it",
+        "put large arrays into shared memory, or make them smaller",
     ),
     "memory": Fault(
-        "this machine's memory, or its limit on address space (`ulimit -v`), is too small for "
-        "the simulation",
-        "a smaller problem, `Problem.scaled`",
+        "this machine's memory, or its limit on address space (`ulimit -v`), is too small for"
+        " the simulation",
+        "use a smaller problem: `Problem.scaled`",
     ),
     "compiler warning": Fault(
         "nvcc, which also compiles the kernel during a check on the simulator, warns of this line",
-        "fix what it says, if it is right; a variable that is not used may be one that was "
-        "forgotten",
+        "fix it, if nvcc is right; an unused variable may be one that you forgot to use",
     ),
     "written twice": Fault(
         "two threads stored the same value to one place, and nothing orders the two",
@@ -199,20 +206,20 @@ FAULTS: dict[str, Fault] = {
     ),
     "barrier after exit": Fault(
         "threads wait at a barrier after others of their block have returned",
-        "let all threads come to every barrier, and skip only the stores",
+        "let all threads reach every barrier, and skip only the stores",
     ),
     "shuffle outside the mask": Fault(
         "a shuffle reads a lane that its mask does not name",
-        "build the mask with `__ballot_sync` of the lanes that are read, too",
+        "add the lanes that are read to the mask, with `__ballot_sync`",
     ),
     "allocation": Fault(
-        "`conv2d` calls `cudaMalloc` or the like: it waits for the GPU, a CUDA graph cannot "
-        "capture it, and nothing says who frees the memory",
-        "let `conv2d_workspace` return the bytes needed; what depends on the filter alone "
-        "belongs in the plan",
+        "`conv2d` calls `cudaMalloc` or a similar function: it waits for the GPU, a CUDA "
+        "graph cannot capture it, and nothing says who frees the memory",
+        "let `conv2d_workspace` return the bytes needed; data that depends only on the filter"
+        " belongs in the plan",
     ),
     "refused launch": Fault(
-        "a call of CUDA's was refused, as a GPU would refuse it",
+        "a CUDA call was refused, as a GPU would refuse it",
         "look at grid, block and bytes of shared memory, and at the error that the call returned",
     ),
     "wrong result": Fault(
@@ -221,28 +228,29 @@ FAULTS: dict[str, Fault] = {
         "problem that fails; the patterns say where to look",
     ),
     "too imprecise": Fault(
-        "rounding errors are larger than the kernel's class allows, or sums of small integers "
-        "are not exact",
-        "keep products and their sums in fp32 until y is stored, or declare the class that it has",
+        "rounding errors are larger than the kernel's class allows, or sums of small integers"
+        " are not exact",
+        "keep products and their sums in fp32 until y is stored, or declare the precision "
+        "class that the kernel has",
     ),
     "wrong after other calls": Fault(
         "its first call is correct, but a call after other problems or other data is not",
-        "look at what it keeps from call to call (static variables, `__device__` arrays, what "
-        "it left in the workspace), and compute it again: the same size or address does not "
-        "mean the same numbers",
+        "look at what the kernel keeps from call to call (static variables, `__device__` "
+        "arrays, values in the workspace), and compute it again: the same size or address "
+        "does not mean the same numbers",
     ),
     "never written": Fault(
         "outputs are as they were before the run",
         "compare the grid, and the test that cuts off its last block, with N*K*P*Q",
     ),
     "not repeatable": Fault(
-        "a second run on the same data gave other bits; or, of a kernel with `atomics: yes`, "
-        "wrong ones",
-        "run it on the simulator, which names the lines of a race; where it adds with atomics, "
-        "say `atomics: yes` in the header",
+        "a second run on the same data gave different bits; or, in a kernel with `atomics: "
+        "yes`, wrong outputs",
+        "run it on the simulator, which names the lines of a race; if the kernel adds with "
+        "atomics, write `atomics: yes` in the header",
     ),
     "wrong stream": Fault(
-        "the kernel is correct when all runs on the default stream",
+        "the kernel is correct only when everything runs on the default stream",
         "launch on `conv2d`'s last argument: `<<<grid, block, bytes, stream>>>`",
     ),
     "does not build": Fault(
@@ -251,11 +259,11 @@ FAULTS: dict[str, Fault] = {
     ),
     "refused": Fault(
         "the entry point returned an error",
-        "read that error",
+        "read the text of that error",
     ),
     "too little workspace": Fault(
-        "it asks for more workspace than it may have",
-        "allow more by load(..., workspace_limit=BYTES), or work in parts",
+        "the kernel requests more workspace than is allowed",
+        "allow more with load(..., workspace_limit=BYTES), or compute in parts",
     ),
     "declined": Fault(
         "the header's `supports:` excludes this problem",

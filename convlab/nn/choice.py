@@ -1,4 +1,4 @@
-"""Which kernel for this problem? A rule that takes no time, or a choice that was measured."""
+"""Choose the kernel for a problem: by a rule that takes no time, or by measuring."""
 
 import contextlib
 import hashlib
@@ -27,10 +27,13 @@ from ..core.problem.problem import Problem
 from ..core.timing.compare import compare
 from ..core.timing.comparison import Comparison
 
-CLASSES = ("fp32", "tf32")  # who will take one is content with those before it
-SIMULATED = "03_smem_tile"  # quickest on the simulator: 5 times plain loops, 01_direct 21 times
+# A problem in one class may also be computed in the classes before it.
+CLASSES = ("fp32", "tf32")
+# It runs fastest on the simulator: 5 times as long as plain loops; 01_direct takes 21 times.
+SIMULATED = "03_smem_tile"
 ALWAYS = f"on the simulator it is {SIMULATED} wherever it can, which runs quickest there"
-_SECONDS = 1.0  # spent on timing one candidate
+# the time to measure one candidate
+_SECONDS = 1.0
 
 
 def best(
@@ -110,22 +113,25 @@ def best(
 
 
 def candidates(precision: str, engine: str) -> list[Kernel]:
-    """The catalog's kernels for float32 in NCHW whose results are of a class, by class and name."""
-    found = []
+    """Return the catalog's kernels for float32 in NCHW of a class, by class and name."""
+    kernels = []
     allowed = CLASSES[: CLASSES.index(precision) + 1]
     for kernel in (load(path, engine=engine) for path in catalog.catalog()):
         try:
             if kernel.format == FLOAT32 and kernel.precision in allowed:
-                found.append(kernel)
+                kernels.append(kernel)
         except CatalogError as error:
             warnings.warn(f"{kernel.name} is left out: {error}", stacklevel=3)
-    return sorted(found, key=lambda kernel: CLASSES.index(kernel.precision))
+    return sorted(kernels, key=lambda kernel: CLASSES.index(kernel.precision))
 
 
 def ruled(
     kernels: Sequence[Kernel], problem: Problem, precision: str, target: tuple[int, int]
 ) -> Kernel | None:
-    """The last kernel whose header takes the problem on a GPU: (compute capability, shared bytes)."""
+    """Return the last kernel that is best by its header, or None.
+
+    `target` is the GPU's compute capability, and the shared memory of a block in bytes.
+    """
     taking = [k for k in kernels if k.header.is_best(problem, *target, precision)]
     return taking[-1] if taking else None
 
@@ -140,7 +146,7 @@ def _only(library: Baseline, problem: Problem, why: str) -> Baseline:
 
 
 def _record(rivals: Sequence[Kernel], problem: Problem, precision: str) -> Path:
-    """The file of a measured choice, named by all that decides it."""
+    """Return the file of a measured choice; its name is a hash of all that decides the choice."""
     cudnn = torch.backends.cudnn.version()
     digest = hashlib.sha256(f"{describe()} cuDNN {cudnn} {problem} {precision}".encode())
     for kernel in rivals:
@@ -150,24 +156,26 @@ def _record(rivals: Sequence[Kernel], problem: Problem, precision: str) -> Path:
 
 
 def _measured(rivals: Sequence[Kernel], library: Baseline, problem: Problem, record: Path) -> str:
-    """Time what can do a problem, and remember the name of the fastest that is right."""
-    found = compare(
+    """Measure the kernels and the library; store and return the name of the fastest correct one."""
+    comparison = compare(
         rivals, problem, baselines=[library], scale=None, limit_seconds=_SECONDS, progress=False
     )
-    for row in found.frame.itertuples():
-        if row.right is False:  # None has declined
+    for row in comparison.frame.itertuples():
+        if row.right is False:  # None: it does not support the problem
             warnings.warn(f"{row.kernel} is left out: {row.note}", stacklevel=3)
-    name = fastest(found)
+    name = fastest(comparison)
     if name is None:
-        raise LaunchError(f"nothing ran on {problem.label}: " + "; ".join(found.failures))
+        raise LaunchError(f"nothing ran on {problem.label}: " + "; ".join(comparison.failures))
     record.parent.mkdir(exist_ok=True)
-    record.write_text(json.dumps({"choice": name, **found.to_dict()}))  # torn, it is none
+    # An incomplete file is no choice: it is not read as JSON.
+    record.write_text(json.dumps({"choice": name, **comparison.to_dict()}))
     return name
 
 
-def fastest(found: Comparison) -> str | None:
-    """The name of the fastest that is right, what lays its filter out counted in."""
-    rows = found.frame[[right is True for right in found.frame["right"]]]
+def fastest(comparison: Comparison) -> str | None:
+    """Return the name of the fastest correct one; the time to prepare a filter counts."""
+    frame = comparison.frame
+    rows = frame[[right is True for right in frame["right"]]]
     cost = rows["time_ms"]
     if "with_prepare_ms" in rows:
         cost = rows["with_prepare_ms"].fillna(cost)
@@ -178,11 +186,11 @@ def fastest(found: Comparison) -> str | None:
 
 
 class Auto:
-    """What ``kernel="auto"`` stands for in `convlab.nn`: `best` for each input's shape.
+    """The kernel of ``kernel="auto"``: `best` for the shape of each input.
 
-    In the class that is named ("auto:fp32"), else in TF32 where torch's own convolutions are, as
-    ``torch.backends.cudnn.allow_tf32`` says. The choices hold until a file beside the kernels
-    changes, or one is measured.
+    The class is the named one ("auto:fp32"), else that of torch's own convolutions, which
+    ``torch.backends.cudnn.allow_tf32`` sets. A choice holds until a file in the kernels' folders
+    changes, or another choice is measured.
     """
 
     def __init__(self, engine: str, precision: str = "") -> None:
@@ -195,11 +203,11 @@ class Auto:
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object, relu: bool = False
     ) -> Tensor:
-        _, problem = problem_of_call(x, w, bias, *numbers, relu)
+        _, problem = problem_of_call(x, w, bias, (*numbers, relu))
         return self.choice(problem)(x, w, bias, *numbers, relu)
 
     def choice(self, problem: Problem) -> Kernel | Baseline:
-        """What computes a problem, now."""
+        """Return what computes a problem now."""
         places = os.getcwd(), os.environ.get(catalog.ENVIRONMENT)
         if self._seen != (*places, *stamp(self._files)):
             folders = [*catalog.folders(), toolchain.cache_dir() / "best"]

@@ -100,7 +100,8 @@ def conv2d(
     UserWarning
         ``"auto"``, and there is no kernel for a problem, so that torch's convolution computes it.
     """
-    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel), relu)
+    options = (stride, padding, dilation, groups, relu)
+    return convolve(x, w, bias, options, key_of(kernel))
 
 
 class Conv2d(nn.Conv2d):
@@ -164,19 +165,19 @@ class Conv2d(nn.Conv2d):
 
     @property
     def kernel(self):
-        """The kernel as it was given: a name, a path or an object."""
+        """Return the kernel as the caller gave it: a name, a path or an object."""
         return self._kernel
 
     @kernel.setter
     def kernel(self, kernel) -> None:
-        # Past Module.__setattr__, which would take a callable that is a Module for a child.
+        # Module.__setattr__ would register a kernel that is a Module as a child.
         self.__dict__.update(_kernel=kernel, _kernel_key=key_of(kernel))
 
     @torch.jit.ignore
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         input, padding = _outer(self, input)
-        numbers = self.stride, padding, self.dilation, self.groups
-        return convolve(input, weight, bias, *numbers, self._kernel_key, self.relu)
+        options = (self.stride, padding, self.dilation, self.groups, self.relu)
+        return convolve(input, weight, bias, options, self._kernel_key)
 
     def extra_repr(self) -> str:
         relu = ", relu=True" if self.relu else ""
@@ -184,7 +185,7 @@ class Conv2d(nn.Conv2d):
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
-        self.kernel = self._kernel  # the key is of this process
+        self.kernel = self._kernel  # A key holds in one process only, so it is made again.
 
     def __deepcopy__(self, memo):
         new = memo[id(self)] = type(self).__new__(type(self))
@@ -247,7 +248,7 @@ def replace(
 
 
 def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]:
-    """Run a model once and tell which problem each of its convolutions is.
+    """Run a model once, and return the problem of each of its convolutions.
 
     Parameters
     ----------
@@ -268,12 +269,14 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
         A layer is called with what is no problem of convlab's.
     """
     _require_module(model)
-    found: list[tuple[str, Problem]] = []
+    calls: list[tuple[str, Problem]] = []
 
     def hook(name: str) -> Callable:
-        return lambda layer, arguments, given: found.append(
-            (name, _problem_of(layer, arguments[0] if arguments else given["input"], name))
-        )
+        def record(layer: nn.Conv2d, arguments: tuple, keywords: dict) -> None:
+            x = arguments[0] if arguments else keywords["input"]
+            calls.append((name, _problem_of(layer, x, name)))
+
+        return record
 
     with contextlib.ExitStack() as hooks, torch.no_grad():
         for name, layer in model.named_modules():
@@ -281,16 +284,16 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
                 handle = layer.register_forward_pre_hook(hook(name), with_kwargs=True)
                 hooks.callback(handle.remove)
         model(*inputs, **keywords)
-    return found
+    return calls
 
 
 def choices(
     model: nn.Module, *inputs, kernel: str = "auto", **keywords
 ) -> list[tuple[str, Problem, Callable]]:
-    """Tell what ``kernel="auto"`` takes for each convolution of a model, replaced or not.
+    """Return which kernel ``kernel="auto"`` is for each convolution of a model, replaced or not.
 
-    The arguments are `problems`'s, which runs the model once, and ``kernel``, "auto:fp32" perhaps;
-    so is what it returns, with the Kernel or Baseline as a third of each.
+    It takes the arguments of `problems`, which runs the model once, and ``kernel``: "auto",
+    "auto:fp32" or "auto:tf32". It returns a list of (name, Problem, Kernel or Baseline).
     """
     _require_module(model)
     on_gpu = any(tensor.is_cuda for tensor in model.parameters())
@@ -299,7 +302,7 @@ def choices(
 
 
 class Choices(list):
-    """What `choices` returns; printed, a table."""
+    """The list that `choices` returns; it prints as a table."""
 
     def __repr__(self) -> str:
         rows = [{"layer": name, "problem": str(p), "kernel": taken.name} for name, p, taken in self]
@@ -314,15 +317,15 @@ def _require_module(model: object) -> None:
 
 
 def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
-    """The image with what a ``padding_mode`` puts around it, and the padding that is left."""
+    """Return the image with the border of its ``padding_mode``, and the padding that is left."""
     if layer.padding_mode == "zeros":
         return x, layer.padding
     return F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), (0, 0)
 
 
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
-    """The problem that a layer computes for an input, named after the layer."""
+    """Return the problem that a layer computes for an input, named after the layer."""
     x, padding = _outer(layer, x)
-    numbers = layer.stride, padding, layer.dilation, layer.groups
     relu = isinstance(layer, Conv2d) and layer.relu
-    return problem_of_call(x, layer.weight, layer.bias, *numbers, relu, name)[1]
+    options = (layer.stride, padding, layer.dilation, layer.groups, relu)
+    return problem_of_call(x, layer.weight, layer.bias, options, name)[1]

@@ -14,7 +14,6 @@ Forward mode (jvp, jacfwd) is not supported.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,13 +21,14 @@ from torch import Tensor
 from ..core import arguments
 from ..core.errors import ProblemError
 from ..core.kernel.call import (
+    ConvOptions,
     has_tangent,
     images_and_padding,
     is_transformed,
     problem_of_call,
     relu_keyword,
 )
-from ..core.kernel.data import given
+from ..core.kernel.data import named_tensors
 from ..core.problem.problem import pair
 from .keys import kernel_of, key_of
 
@@ -36,6 +36,10 @@ NAME = "convlab::conv2d"
 
 # autocast casts these to float32
 _HALVES = (torch.float16, torch.bfloat16)
+_NO_FORWARD_MODE = (
+    "convlab's kernels have no forward-mode derivatives (forward_ad, func.jvp, jacfwd, hessian): "
+    "use func.vjp, func.jacrev or jacrev(jacrev(f)), or leave the layer to torch.nn.Conv2d"
+)
 
 
 # --- the op ---------------------------------------------------------------------------------
@@ -50,9 +54,13 @@ torch.library.define(
 
 
 @torch.library.impl(NAME, "default")
-def _compute(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Tensor:
-    """Call the kernel behind a key."""
+def _compute(x, w, bias, kernel, *options) -> Tensor:
+    """Call the kernel behind a key; the options are those of `convolve`."""
+    stride, padding, dilation, groups, relu = options
     _require_float32(x, w, bias)
+    # torch would drop the tangent of an op with `register_autograd` without an error
+    if has_tangent(x, w, bias):
+        raise ProblemError(_NO_FORWARD_MODE)
     with torch.no_grad():
         y = kernel_of(kernel, x.device)(
             x.detach(),
@@ -68,10 +76,11 @@ def _compute(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Ten
 
 
 @torch.library.register_fake(NAME)
-def _empty_output(x, w, bias, kernel, stride, padding, dilation, groups, relu) -> Tensor:
+def _empty_output(x, w, bias, kernel, *options) -> Tensor:
     """Return a y without numbers: of the shape, dtype and device of the real one."""
     _require_float32(x, w, bias)
     # torch's convolution checks the shapes; its strides differ from a kernel's
+    stride, padding, dilation, groups, _ = options
     y = _torch_convolution(x, w, bias, stride, padding, dilation, groups)
     return torch.empty(y.shape, dtype=x.dtype, device=x.device)
 
@@ -107,7 +116,7 @@ def _torch_convolution(x, w, bias, stride, padding, dilation, groups) -> Tensor:
 
 
 def _require_float32(*tensors: Tensor | None) -> None:
-    for name, tensor in given(*tensors):
+    for name, tensor in named_tensors(*tensors):
         if tensor.dtype != torch.float32:
             raise ProblemError(
                 f"{name} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
@@ -136,11 +145,7 @@ class _Convolution(torch.autograd.Function):
         A tangent computed here would have no derivative: torch disables forward mode inside this
         method. The jvp of a jvp would then be zero, without an error.
         """
-        raise ProblemError(
-            "convlab's kernels have no forward-mode derivatives (forward_ad, func.jvp, jacfwd, "
-            "hessian): use func.vjp, func.jacrev or jacrev(jacrev(f)), or leave the layer to "
-            "torch.nn.Conv2d"
-        )
+        raise ProblemError(_NO_FORWARD_MODE)
 
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
@@ -159,34 +164,17 @@ class _Convolution(torch.autograd.Function):
 
 
 def call_with_derivatives(
-    kernel: Callable,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    relu: bool,
+    kernel: Callable, x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions
 ) -> Tensor:
     """Call a kernel so that torch can differentiate it; the core's plain call uses this."""
-    return convolve(x, w, bias, stride, padding, dilation, groups, key_of(kernel), relu)
+    return convolve(x, w, bias, options, key_of(kernel))
 
 
-def convolve(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    key: str,
-    relu: bool = False,
-) -> Tensor:
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, key: str) -> Tensor:
     """Call the kernel behind a key like ``torch.nn.functional.conv2d``, with derivatives."""
+    stride, padding, dilation, groups, relu = options
     arguments.flag(relu, "relu")
-    given(x, w, bias)
+    named_tensors(x, w, bias)
     x, w, bias = _without_autocast(x, w, bias)
     images, padding = images_and_padding(x, w, stride, padding, dilation)
     stride = pair(stride, "stride")
@@ -200,9 +188,8 @@ def convolve(
             )
         call = _op
     else:
-        problem_of_call(images, w, bias, stride, padding, dilation, groups, relu)
-        transformed = is_transformed() or has_tangent(images, w, bias)
-        call = _Convolution.apply if transformed else _op
+        problem_of_call(images, w, bias, (stride, padding, dilation, groups, relu))
+        call = _Convolution.apply if is_transformed() else _op
     y = call(images, w, bias, key, stride, padding, dilation, groups, relu)
     return y.squeeze(0) if x.dim() == 3 else y
 

@@ -80,7 +80,7 @@ def inspect(
     inspections = []
     unsupported = []
     for member in problems:
-        why = _unsupported(kernel, member, gpu, engine)
+        why = _unsupported(kernel, member, gpu)
         if why is None:
             inspections.append(_inspect(kernel, member, gpu, engine))
         else:
@@ -99,21 +99,21 @@ def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:
     name = str(arguments.path(kernel, "kernel"))
     if ":" in name:
         raise ProblemError(_not_a_file(name))
-    if _only_compiles(engine):
+    if _only_compiles():
         stem, _, tunables = name.partition("@")
         path = catalog.find(stem).resolve()
         return Kernel(path.stem, path, None, Options("cuda", parse_tunables(tunables)))
     return load(kernel, engine=engine)
 
 
-def _only_compiles(engine: str) -> bool:
+def _only_compiles() -> bool:
     """Return whether nothing here can run a kernel; nvcc may still compile it."""
-    return engine == "auto" and not sampling.installed() and describe() is None
+    return not sampling.installed() and describe() is None
 
 
-def _unsupported(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> str | None:
+def _unsupported(kernel: Kernel, problem: Problem, gpu: Gpu) -> str | None:
     """Return why a kernel does not support a problem; None if it does."""
-    if _only_compiles(engine):
+    if _only_compiles():
         return kernel.header.unsupported(problem, gpu.sm, gpu.limits.shared_optin_bytes)
     return kernel.unsupported(problem)
 

@@ -270,7 +270,8 @@ def demangled(symbol: str) -> str:
     head = re.match(r"(?:(?:void|auto)\s+)?([\w:]+)(?:<([^()]*)>)?", text)
     if head is None:
         return text
-    name, arguments = head[1], head[2]
+    name = head[1]
+    arguments = head[2]
     if arguments is None:
         return name
     return f"{name}<{', '.join(argument.strip() for argument in arguments.split(','))}>"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from ..core.builds.source import Source
 from ..core.errors import ProblemError
 from .arrays import Array
 from .library import build
-from .simulation import TIME_LIMIT, Arena, simulate
+from .simulation import Arena, simulate
 from .trace import Trace
 
 
@@ -22,9 +23,7 @@ def run(
     grid: int | tuple[int, ...],
     block: int | tuple[int, ...],
     shared: int = 0,
-    trace: bool = True,
-    schedule: int = 0,
-    time_limit: float = TIME_LIMIT,
+    **options: Any,
 ) -> Trace:
     """Launch a kernel of a self-contained CUDA C++ text on the simulator.
 
@@ -36,7 +35,7 @@ def run(
         afterwards they hold what the kernel wrote. Pass None for a null pointer, or numbers.
     grid, block : one to three numbers.
     shared : bytes of dynamic shared memory.
-    trace, schedule, time_limit : as for `simulation.simulate`.
+    options : trace, schedule and time_limit, as for `simulation.simulate`.
 
     Raises
     ------
@@ -55,7 +54,9 @@ def run(
         f'const unsigned* shape) {{ return sim::call({entry}, "{entry}", a, shape); }}\n'
     )
     name = path.stem if path else re.sub(r"\W.*", "", entry)
-    built = build(Source(text + wrapper, name, path), trace=trace, entry="sim_entry")
+    built = build(
+        Source(text + wrapper, name, path), trace=options.get("trace", True), entry="sim_entry"
+    )
     arguments, tensors = _arguments(_parameters(text, entry, len(args)), args)
     arena = Arena({key: a.numel() * a.element_size() for key, a in tensors.items()})
     for key, tensor in tensors.items():
@@ -67,11 +68,9 @@ def run(
         arena,
         label=entry,
         source=path or text,
-        trace=trace,
-        schedule=schedule,
-        time_limit=time_limit,
         arguments=arguments,
         shape=[*_three(grid, "grid"), *_three(block, "block"), int(shared)],
+        **options,
     )
     for key, tensor in tensors.items():
         tensor.copy_(arena.tensors[key].view(tensor.dtype).view(tensor.shape))

@@ -141,7 +141,6 @@ def simulate(
     label: str,
     source: Path | str,
     trace: bool = True,
-    schedule: int = 0,
     time_limit: float = TIME_LIMIT,
     **more: object,
 ) -> Trace:
@@ -152,10 +151,21 @@ def simulate(
     problem : the integers of ``ConvProblem``, in its order; None for `any_kernel`.
     label, source : the kernel's name, and its file or text, for messages.
     trace : whether to count and to check accesses; without it a run is several times as fast.
-    schedule : 0 runs threads and blocks from the first to the last, each until it must wait. With
-        another number threads also switch before some accesses, which the number selects; an odd
-        one runs from the last to the first. A result that depends on it is a race.
-    more : further entries of the request, see ``host.py``.
+    more : workspace_limit, in bytes, and any of these:
+
+        - schedule: 0 (the default) runs threads and blocks from the first to the last, each until
+          it must wait. With another number threads also switch before some accesses, which the
+          number selects; an odd one runs from the last to the first. A result that depends on it is
+          a race.
+        - earlier: problems, each as `problem` is, with the bytes of its tensors by name. The kernel
+          is called for them first, in the same process, with other numbers at the same addresses
+          where they fit.
+        - sample: (blocks, seed) runs only so many blocks of each launch, chosen at random. All
+          counts are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and
+          the workspace are then no results.
+        - record: (block x, y, z, warp, limit) runs only one block of each kernel's first launch,
+          and keeps up to `limit` memory requests of one of its warps (-1: of all) for
+          ``Trace.accesses``. The counts are then of no use.
 
     Raises
     ------
@@ -164,12 +174,11 @@ def simulate(
         time limit. That is also exceeded by `STALL_LIMIT` seconds, or a sixth of the limit where
         that is more, without a finished block. Its ``findings`` are a list of `Finding`.
     """
-    request = more | {
+    request = {"schedule": 0, **more} | {
         "library": str(library),
         "runtime": str(runtime()),
         "problem": problem,
         "trace": trace,
-        "schedule": schedule,
         "time_limit": time_limit,
         "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6)),
         "memory": arena.path,

@@ -26,7 +26,7 @@ class Sweep(Costly):
     frame : one row for each valid point, best first within a problem: problem, one column for each
         tunable, kernel, then those of a `Comparison` that differ: error, costs, floor, note.
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
-        build", "declines", "failed", "wrong", "caught"), reason.
+        build", "unsupported", "failed", "wrong", "caught"), reason.
     notes : lines: device, scaling.
     kind : what the cost is: measured time, or counted traffic.
     """
@@ -46,7 +46,7 @@ class Sweep(Costly):
     @property
     def declined(self) -> bool:
         """Whether nothing ran, as the kernel supports none of the problems."""
-        return self.frame.empty and set(self.dropped["kind"]) == {"declines"}
+        return self.frame.empty and set(self.dropped["kind"]) == {"unsupported"}
 
     @property
     def best(self) -> dict[str, str]:

@@ -211,7 +211,7 @@ def test_a_comparison_is_told_and_drawn(comparison, tmp_path):
     text = str(comparison)
     page = comparison._repr_html_()
     assert max(map(len, text.split("\n2")[0].split("\n"))) <= 100, text
-    assert "WRONG" in text and "FAILED" in text and "no time is a GPU's" in text
+    assert "WRONG" in text and "FAILED" in text and "no GPU time is measured" in text
     assert "ms" not in text.split("\n")[1] and "<table" in page and "WRONG" in page
     figure = comparison.plot(tmp_path / "deep" / "compare.png")
     assert (tmp_path / "deep" / "compare.png").stat().st_size > 10_000
@@ -242,10 +242,10 @@ def test_all_right_is_ok_and_there_is_no_bar_without_a_terminal(capfd):
 def test_a_declined_problem_is_no_mistake():
     pointwise = Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1)
     result = compare([Fake()], pointwise, progress=False)
-    assert result.frame.right[0] is None and not result.ok and "declined" in str(result)
+    assert result.frame.right[0] is None and not result.ok and "unsupported" in str(result)
     both = compare([Fake()], [pointwise, PLAIN], progress=False)
     assert result.declined and both.ok and not both.declined
-    assert result.frame.note[0].startswith("declines: ")
+    assert result.frame.note[0].startswith("unsupported: ")
     assert "use " not in result.frame.note[0]  # the rows beside it tell which can
     assert max(map(len, str(result).splitlines())) <= 100
 
@@ -391,7 +391,10 @@ def test_times_stand_beside_their_floors(gpu):
     assert result.ok and result.sentence.startswith("plain: 2 of 2 right; fastest of them: 02_b, ")
     assert result.tables[0].cells["with prep. ms"] == ["3", "-"]
     for text in (str(result), result._repr_html_()):
-        assert "02_b: unsteady: 3 samples until time was up" in text and str(H200) in text
+        assert (
+            "02_b: timing not stable: only 3 samples within the time limit" in text
+            and str(H200) in text
+        )
 
 
 def test_a_gpu_lost_while_measuring_is_told(gpu):

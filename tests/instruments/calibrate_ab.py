@@ -38,7 +38,7 @@ from convlab.core.machine.clock import Clock
 from convlab.core.problem.problem import Problem
 from convlab.core.timing import ab_timing
 from convlab.core.timing.ab import PLACES
-from convlab.core.timing.ab_timing import Until
+from convlab.core.timing.ab_timing import RoundOptions
 from tests.instruments.pages import laid, write_between
 
 CASES = (
@@ -137,8 +137,8 @@ def slowed(seconds: float, rows: int = 0) -> Iterator[dict[str, Any]]:
 
 def compared(a: Any, b: Any, problem: str, mode: str, seed: int) -> ab_timing.Paired:
     """Time two in this process: a closure does not travel to a worker."""
-    until = Until(TARGET, LIMIT_SECONDS, seed, trusted=True, places=PLACES)
-    (found,) = ab_timing.measure_pair(a, b, convlab.problem(problem), [mode], until)
+    options = RoundOptions(TARGET, LIMIT_SECONDS, seed, trusted=True, places=PLACES)
+    (found,) = ab_timing.measure_pair(a, b, convlab.problem(problem), [mode], options)
     return found
 
 

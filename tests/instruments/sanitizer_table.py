@@ -170,7 +170,7 @@ def _of_mutant(mutant: Mutant) -> Bug:
             p for p in convlab.problems("awkward") if p.label.endswith(f"awkward.{found.problem}")
         )
         sizes = (shown.x_shape, shown.w_shape, (shown.K * shown.bias,), shown.y_shape)
-        numbers = [*integers(shown), *(4 * int(np.prod(size)) for size in sizes)]
+        numbers = [*integers(shown.variables()), *(4 * int(np.prod(size)) for size in sizes)]
         arguments = [*numbers, mutant.workspace_limit or WORKSPACE_LIMIT]
         kind, said = heard(found.findings, mutant.lines)
         if not kind:

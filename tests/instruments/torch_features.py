@@ -110,6 +110,12 @@ def _forward() -> None:
         with forward_ad.dual_level():
             return ours(X, forward_ad.make_dual(W, TANGENTS[1]), BIAS)
 
+    def compiled() -> Tensor:
+        torch.compiler.reset()
+        with forward_ad.dual_level():
+            x = forward_ad.make_dual(X, TANGENTS[0])
+            return torch.compile(ours, backend="eager")(x, W)
+
     def nested() -> Tensor:
         return func.jvp(lambda w: func.jvp(lambda x: ours(x, w), (X,), (X,))[1], (W,), (W,))
 
@@ -120,6 +126,7 @@ def _forward() -> None:
         lambda: func.grad(lambda w: func.jvp(lambda x: ours(x, w), (X,), (X,))[1].sum())(W),
         lambda: func.jvp(lambda x: torch.vmap(lambda x: ours(x, W))(x), (X[None],), (X[None],)),
         dual,
+        compiled,
         nested,
     ]
     for call in calls:

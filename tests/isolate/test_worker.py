@@ -367,7 +367,7 @@ class Worker:
 
 @pytest.fixture
 def trials(on_gpu, monkeypatch):
-    monkeypatch.setattr(worker, "call", standing_in := Worker())
+    monkeypatch.setattr(rehearsal, "call", standing_in := Worker())
     return standing_in
 
 
@@ -450,13 +450,14 @@ def kinds() -> set[str]:
     files = [
         *(package / "core" / "correctness").glob("*.py"),
         *(package / "strict").glob("*.py"),
-        package / "sim" / "__init__.py",
+        *(package / "sim").glob("*.py"),
+        *(package / "core" / "kernel").glob("*.py"),
         package / "core" / "errors.py",
     ]
     python = "".join(file.read_text() for file in files)
     simulated = set(re.findall(r'\b(?:fault\(|told\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
-    named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"'
+    named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"(?!\.join)'
     return simulated | set(re.findall(named, python)) | {nvcc_report.WARNING, *cuda_faults.KINDS}
 
 

@@ -179,9 +179,13 @@ def test_a_kernel_called_by_itself_has_derivatives_too():
     kernel = convlab.load("01_direct", engine="sim")
     x = normal(1, 2, 5, 5)
     w = normal(3, 2, 3, 3)
-    y, tangent = torch.func.jvp(lambda x: kernel(x, w, padding=1), (x,), (normal(*x.shape),))
-    torch.testing.assert_close(y, F.conv2d(x, w, padding=1))
-    torch.testing.assert_close(tangent, F.conv2d(normal(*x.shape), w, padding=1))
+    y, gradient = torch.func.vjp(lambda x: kernel(x, w, padding=1), x)
+    truth, true_gradient = torch.func.vjp(lambda x: F.conv2d(x, w, padding=1), x)
+    torch.testing.assert_close(y, truth)
+    torch.testing.assert_close(gradient(truth), true_gradient(truth))
+    torch.testing.assert_close(torch.vmap(lambda x: kernel(x, w))(x[None]), F.conv2d(x, w)[None])
+    with pytest.raises(ProblemError, match="no forward-mode derivatives"):
+        torch.func.jvp(lambda x: kernel(x, w), (x,), (x,))
     torch.testing.assert_close(
         torch.func.grad(lambda w: kernel(x, w).square().sum())(w),
         torch.func.grad(lambda w: F.conv2d(x, w).square().sum())(w),

@@ -202,3 +202,9 @@ def test_problems_that_differ_in_their_padding_alone_are_told_apart(tmp_path):
     for n, spec in enumerate(specs):
         convlab.compare("01_direct", spec, engine="sim").save(tmp_path / f"{n}.json")
     assert history([tmp_path]).frame["problem"].nunique() == 2
+
+
+@pytest.mark.gpu
+def test_gpu_a_measured_result_is_loaded_with_what_it_was_made_with(tmp_path):
+    result = convlab.ab("cudnn:fp32", "cudnn:tf32", SPEC, limit_seconds=1.0)
+    assert convlab.load_result(result.save(tmp_path / "r.json")).made == result.made

@@ -38,6 +38,9 @@ def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
     return convlab.compile(SOURCE % (PARTS | parts), name=name, engine=engine)
 
 
+ALL_SETTINGS = settings.SETTINGS
+
+
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One problem stands for the fixed ones; it is met after others in `STATEFUL` alone."""
@@ -71,7 +74,7 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
 def test_where_it_has_little_workspace_it_may_decline_by_its_header(
     few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "_IN_CHUNKS", ("awkward.groups_3", PLAIN))
+    monkeypatch.setattr(stricter, "_IN_CHUNKS", ("awkward.groups_3", PLAIN))
     parts = {
         "header": "// supports: groups == 2",
         "workspace": """
@@ -248,7 +251,7 @@ def test_addresses_and_earlier_calls_show_it(
     few: None, case: tuple[str, dict], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, parts = case
-    monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[-3:])  # with finite numbers
+    monkeypatch.setattr(settings, "SETTINGS", ALL_SETTINGS[-3:])  # with finite numbers
     found = default(stranger("stateful", engine, **parts))
     assert found.ok == (not setting), found
     if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and

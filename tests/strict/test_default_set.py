@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from torch.nn import functional as F
 
 from convlab.core.correctness import check as checking
 from convlab.core.correctness.check import check
@@ -10,9 +13,13 @@ from convlab.core.errors import (
     LaunchError,
     WrongResult,
 )
+from convlab.core.finding import Finding
 from convlab.core.problem.named import problems
+from convlab.core.problem.problem import Problem
 from convlab.strict import settings
-from tests.fakes import Fake, wrong_if_strided
+from tests.fakes import FULL, PLAIN, Fake, spoilt, wrong_if_strided
+
+pytestmark = pytest.mark.pure
 
 
 @pytest.fixture
@@ -68,3 +75,59 @@ def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
     assert reports.smallest.fault == "illegal address" and reports.smallest.problem.bias
     assert reports.patterns[0] == "wrong wherever there is a bias, and only there"
     assert reports.smallest.problem.macs <= 2
+
+
+def test_the_smallest_fails_as_the_others_do():
+    """What fails otherwise, as a worker does that another fault took down, is not the smallest."""
+
+    def races(launch, y):
+        launch.y.copy_(y)
+        if launch.problem.C < 2:
+            raise LaunchError("another process", "invalid worker state")
+        raise LaunchError("two threads", "race")
+
+    reports = check(Fake(races), [PLAIN], progress=False)
+    assert reports.smallest.fault == "race" and reports.smallest.problem.C == 2
+
+
+def test_smallest_may_be_one_where_a_wrong_result_is_found_to_be_a_fault_at_a_line():
+    def told_on_small_ones(launch, y):
+        if launch.problem.H < 20:
+            raise LaunchError("race", "race", [Finding("race", "two", file="a.cu", line=3)])
+        launch.y.copy_(y + 1)
+
+    large = Problem(N=1, C=1, H=40, W=7, K=1, R=3, S=3)
+    found = check(Fake(told_on_small_ones), [large], progress=False)
+    assert found.smallest.fault == "race" and found.smallest.problem.H < 20
+    assert found.to_dict()["findings"][0]["line"] == 3
+
+
+def unwritten_tail(launch, y):
+    launch.y.view(-1)[:-5] = y.view(-1)[:-5]
+
+
+def test_patterns_are_in_the_report():
+    report = check(Fake(unwritten_tail), PLAIN)
+    assert report.patterns[0] == "never written: all 5 wrong outputs"
+    assert report.patterns[0] in str(report) and report.patterns[0] in report.summary
+    assert report.to_dict()["patterns"] == list(report.patterns)
+
+
+@pytest.mark.parametrize("problem", [PLAIN, FULL], ids=lambda p: p.name)
+def test_a_constant_is_named(problem):
+    constant = Fake(spoilt(lambda launch: launch.y.fill_(0.25)))
+    assert "every output is 0.25" in " ".join(str(check(constant, problem)).split())
+
+
+def test_a_missing_relu_is_named():
+    def without(launch, y):
+        p = launch.problem
+        launch.y.copy_(F.conv2d(*launch.inputs, p.stride, p.padding, p.dilation, p.groups))
+
+    report = check(Fake(without), dataclasses.replace(FULL, relu=True))
+    assert report.patterns[0].startswith("negative, as without the ReLU")
+
+
+def test_the_smallest_of_a_set_is_smaller_than_any_of_it():
+    reports = check(Fake(wrong_if_strided), [PLAIN, FULL], progress=False)
+    assert str(reports.smallest.problem) not in (str(PLAIN), str(FULL))

@@ -71,7 +71,9 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
     def call(function, kernel, problem, time_limit, **options):
         cost = next(timings).cost(floor=1.0, flops=1e9)
         row = {"kernel": kernel.name, "right": True, "note": ""} | cost.cells
-        row["note"] = f"unsteady: {row['samples']} samples until time was up" * (row["samples"] < 9)
+        row["note"] = f"timing not stable: only {row['samples']} samples within the time limit" * (
+            row["samples"] < 9
+        )
         return SimpleNamespace(frame=pd.DataFrame([row]))
 
     monkeypatch.setattr(RUNNER, "call", call, raising=False)
@@ -80,7 +82,7 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
     found = sweep("03", {"TILE": [8, 16]})
     assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
     assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
-    assert "03: unsteady: 3 samples until time was up" in str(found)
+    assert "03: timing not stable: only 3 samples within the time limit" in str(found)
 
 
 def test_a_wrong_point_is_dropped(tmp_path):

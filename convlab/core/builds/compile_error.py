@@ -1,4 +1,4 @@
-"""The error for a source that did not compile: the first messages, with the lines they are about."""
+"""Make the error for a source that did not compile: the first messages with their lines."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|
 
 
 def compile_error(source: Source, log: str, label: str = "") -> BuildError:
-    """Return the error for a compiler's log: the first messages with their lines, and the log's file.
+    """Return the error for a compiler's log: its first messages with their lines, and its file.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def _short(file: str) -> str:
 def _incomplete_above_include(
     source: Source, first: Message, texts: Mapping[str, str]
 ) -> Message | None:
-    """Return the error that is meant where a header seems wrong, but the text above it is cut short."""
-    not_the_users = first.file not in texts or first.file == str(KERNEL_DIR / "convlab.cuh")
-    if not not_the_users or not _CUT_SHORT.match(first.text):
+    """Return the error that is meant where a header seems wrong, but the text above ended early."""
+    users_own = first.file in texts and first.file != str(KERNEL_DIR / "convlab.cuh")
+    if users_own or not _CUT_SHORT.match(first.text):
         return None
     include = INCLUDE.search(source.text)
     if include is None:

@@ -58,7 +58,7 @@ def plain_temporary() -> str:
 
 @functools.cache
 def _links() -> Path:
-    """Return the folder of links: the same in all processes of a user, as kept libraries name it."""
+    """Return the folder of links. Kept libraries name it, so all processes of a user share it."""
     folder = Path(plain_temporary()) / f"{_LINKS}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():

@@ -1,8 +1,8 @@
 """Guard zones: every buffer of a run lies between two zones whose bytes are known.
 
-A write beyond a tensor's ends changes a zone, and where it did says how far. The pattern is a NaN,
-so that a result computed from what lies outside a buffer is wrong too. A read that is thrown away is
-harmless, and not seen.
+A write beyond a tensor's ends changes a zone, and the place of the change says how far. The pattern
+is a NaN, so that a result computed from outside a buffer is wrong too. A read whose value is not used
+is harmless, and not seen.
 """
 
 import functools
@@ -15,24 +15,27 @@ from ..finding import Finding
 from ..kernel.runnable import Launch
 from . import output
 
-# Bytes on each side: multiples of 512, so that a tensor starts as torch's allocator starts it.
+# Bytes on each side: multiples of 512, so that a tensor is aligned as torch's allocator aligns it.
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
-_CANARY = (0x9A, 0xCA, 0xC0, 0x7F)  # the float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes
+# The float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes.
+_CANARY = (0x9A, 0xCA, 0xC0, 0x7F)
 
 
 class Guards:
-    """The guarded buffers of one run; `violations` says which of them were written around."""
+    """The guarded buffers of one run; `violations` says which zones were written."""
 
     def __init__(self, offset: int = 0) -> None:
-        """Numbers that are not `place`d, y's, begin `offset` bytes past an aligned address."""
+        """Let allocated tensors of numbers (y) begin `offset` bytes after an aligned address."""
         self._offset = offset
-        self._kept: list[tuple[Tensor, Tensor]] = []  # all of it, the tensor
-        self._names: dict[int, str] = {}  # by the tensor's address
+        # Each whole buffer, and the tensor inside.
+        self._kept: list[tuple[Tensor, Tensor]] = []
+        # The tensors' names, by address.
+        self._names: dict[int, str] = {}
 
     def place(self, name: str, tensor: Tensor | None, offset: int = 0) -> Tensor | None:
-        """Return a copy of a tensor without gaps (of None: None) between two zones.
+        """Return a copy of a dense tensor between two zones; None for None.
 
-        It begins `offset` bytes behind the first of them.
+        It begins `offset` bytes after the first zone.
         """
         if tensor is None:
             return None
@@ -41,7 +44,7 @@ class Guards:
         return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
     def name(self, launch: Launch) -> None:
-        """Learn which of what was allocated is the launch's y, its workspace, its filter."""
+        """Name the allocated tensors: which is the launch's y, its workspace, its filter."""
         parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
         for name, tensor in parts.items():
             if tensor is not None:
@@ -58,45 +61,59 @@ class Guards:
         whole = torch.empty(zone + end + zone, dtype=torch.uint8, device=device)
         for place, canary in _zones(whole):
             whole[place] = canary
-        whole[zone : zone + offset] = 0xFF  # NaN
+        # All ones are a NaN.
+        whole[zone : zone + offset] = 0xFF
         flat = whole[zone + offset : zone + end].view(dtype)
         self._kept.append((whole, flat))
         return flat
 
     def violations(self) -> list[Finding]:
-        """Say of each buffer that was written around: on which side, how far away."""
-        found = []
+        """Return a finding for each zone that was written: of which buffer, how far away."""
+        findings = []
         for whole, tensor in self._kept:
-            name = self._names.get(tensor.data_ptr(), "memory that it was given")
-            unit = "byte" if tensor.dtype == torch.uint8 else "element"
             before, after = (whole[place] != canary for place, canary in _zones(whole))
-            for changed, side, beyond in (
-                (before.flip(0), "before its start", "ahead of the first"),
-                (after, "after its end", "past the last"),
-            ):
-                away = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
-                if away:
-                    span = f"{away[0]:,} to {away[-1]:,}" if len(away) > 1 else f"{away[0]:,}"
-                    text = (
-                        f"the kernel wrote outside of {name}: {len(away):,} {unit}"
-                        f"{'s' * (len(away) > 1)} changed {side}, {span} {beyond}"
-                    )
-                    at = -away[0] if changed is not after else tensor.numel() - 1 + away[0]
-                    found.append(output.wrong("global out of bounds", text, name, at))
-        return found
+            findings += self._violation(tensor, before.flip(0), True)
+            findings += self._violation(tensor, after, False)
+        return findings
+
+    def _violation(self, tensor: Tensor, changed: Tensor, before: bool) -> list[Finding]:
+        """Return what was changed in one zone of a tensor; `changed` counts away from the tensor."""
+        away = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
+        if not away:
+            return []
+        name = self._names.get(tensor.data_ptr(), "memory that it was given")
+        unit = "byte" if tensor.dtype == torch.uint8 else "element"
+        span = f"{away[0]:,}"
+        if len(away) > 1:
+            unit += "s"
+            span = f"{away[0]:,} to {away[-1]:,}"
+        if before:
+            side = "before its start"
+            beyond = "ahead of the first"
+            at = -away[0]
+        else:
+            side = "after its end"
+            beyond = "past the last"
+            at = tensor.numel() - 1 + away[0]
+        text = (
+            f"the kernel wrote outside of {name}: {len(away):,} {unit} changed {side}, "
+            f"{span} {beyond}"
+        )
+        return [output.wrong("global out of bounds", text, name, at)]
 
 
 def _zones(whole: Tensor) -> tuple[tuple[slice, Tensor], tuple[slice, Tensor]]:
-    """Where the two zones of a buffer are, and what stands there: a tensor's odd end cuts it."""
+    """Return the slices of a buffer's two zones, each with the bytes that it holds."""
     zone = ZONE[whole.device.type]
     size = whole.numel()
     pattern = _pattern(whole.device)
+    # The second zone may begin within a word of four bytes.
     end = (size - zone) % 4
     return (slice(zone), pattern[:zone]), (slice(size - zone, size), pattern[end : end + zone])
 
 
 @functools.cache
 def _pattern(device: torch.device) -> Tensor:
-    """The canary's bytes, over and over: a zone's, and four more."""
+    """Return the canary's bytes, repeated: those of a zone, and four more."""
     once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
     return once.repeat(ZONE[device.type] // 4 + 1)

@@ -1,4 +1,4 @@
-"""What checks found: the report of one problem, and the reports of a set of them."""
+"""The results of checks: the report of one problem, and the reports of a set of problems."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from ..show.plot import Chart
 from ..show.result import Result, plain
 from ..show.table import Table, wrapped
 
-COMPARED = ("wrong result", "never written")  # kinds that are of outputs, wherever they are stored
-_LISTED = 6  # problems that get a line of their own
-_SHORT = 12  # problems of a set that is shown as a table
+# Kinds of findings about outputs, which name no line of the source.
+COMPARED = ("wrong result", "never written")
+# The most problems that get a line of their own.
+_LISTED = 6
+# The most problems of a set that is shown as a table.
+_SHORT = 12
 _COLUMNS = {
     "problem": "problem",
     "shown": "result",
@@ -36,31 +39,36 @@ _COLUMNS = {
 
 
 def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
-    """Return what a simulated run moved of global memory, in 32-byte sectors; None if not counted.
+    """Return a simulated run's traffic to global memory in bytes; None if it was not counted.
 
-    Nothing is cached between warp requests; calls of cuBLAS count with their model (tiles of
-    128x128).
+    The traffic is counted in 32-byte sectors. Nothing is cached between warp requests. Calls of
+    cuBLAS count by a model with tiles of 128x128.
     """
     parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
-    return sum(int((counters or {}).get(part, 0)) for part in parts) or None  # 0: not traced
+    total = sum(int((counters or {}).get(part, 0)) for part in parts)
+    # A run that was not traced has counted 0.
+    return total or None
 
 
 def findings_of(error: ConvlabError) -> tuple[Finding, ...]:
-    """Return what an error says of a kernel as data: one mistake at least."""
+    """Return the findings behind an error; at least one of them is a mistake."""
     kind = getattr(error, "kind", "") or "refused"
     places = getattr(error, "places", ())
-    known = [Finding(kind, text, file=file, line=line) for file, line, text in places]
-    known = known or getattr(error, "findings", ())
-    if kind == "refused":  # then y is not written
-        known = [finding for finding in known if finding.kind != "never written"]
-    if not any(f.error for f in known):  # a call that was refused may be what the error is about
-        known = [replace(f, error=f.kind == "refused launch") for f in known]
-    own = () if any(f.error for f in known) else (Finding(kind, str(error.args[0])),)
-    return *own, *known
+    findings = [Finding(kind, text, file=file, line=line) for file, line, text in places]
+    findings = findings or list(getattr(error, "findings", ()))
+    if kind == "refused":
+        # A kernel that returned an error does not write y.
+        findings = [finding for finding in findings if finding.kind != "never written"]
+    if not any(finding.error for finding in findings):
+        # The error may be about a call that CUDA refused, which is a warning by itself.
+        findings = [replace(f, error=f.kind == "refused launch") for f in findings]
+    if any(finding.error for finding in findings):
+        return tuple(findings)
+    return Finding(kind, str(error.args[0])), *findings
 
 
 def unrun(kernel: str, error: BuildError | LaunchError | UnsupportedError) -> dict[str, Any]:
-    """Return, as JSON has it, what stands for a kernel's report where an error ended the check."""
+    """Return the JSON in place of a kernel's report, where an error ended the check."""
     verdict = "failed" if isinstance(error, LaunchError) else error.kind
     return plain(_outcome(kernel, verdict, error.problem, [str(error)], findings_of(error)))
 
@@ -72,60 +80,69 @@ def _outcome(
     failures: Sequence[str],
     findings: Sequence[Finding],
 ) -> dict[str, Any]:
-    """What a program wants to know first, of a report as of what stands for one."""
+    """Return the keys that the JSON of a report and of `unrun` share."""
     right = verdict == "right"
+    mistakes = [finding.kind for finding in findings if finding.error]
     return {
         "kernel": kernel,
         "ok": right,
         "right": right,
         "verdict": verdict,
-        "fault": next((finding.kind for finding in findings if finding.error), None),
+        "fault": mistakes[0] if mistakes else None,
         "problem": problem and problem.label,
         "dimensions": problem and str(problem),
         "failures": failures,
-        "findings": [plain(found) | {"try": FAULTS[found.kind].advice} for found in findings],
+        "findings": [plain(each) | {"try": FAULTS[each.kind].advice} for each in findings],
     }
 
 
-def worded(found: Finding) -> str:
-    """Return a finding as people read it; a comparison's text needs no kind."""
-    placed = found.file and found.kind not in COMPARED
-    where = f", {Path(found.file).name}:{found.line}" if placed else ""
-    kind = f"{found.kind}: " if where or not found.error else ""
-    return f"{'' if found.error else 'warning: '}{kind}{found.text}{where}"
+def worded(finding: Finding) -> str:
+    """Return a finding as people read it: its kind, where it has a place or is a warning; its text."""
+    # The text of a comparison says by itself what is wrong.
+    has_place = finding.file and finding.kind not in COMPARED
+    text = finding.text
+    if has_place:
+        text = f"{text}, {Path(finding.file).name}:{finding.line}"
+    if has_place or not finding.error:
+        text = f"{finding.kind}: {text}"
+    return text if finding.error else f"warning: {text}"
 
 
 def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
-    """A line for each kind of the simulator's warnings and place of one, as it last said it."""
-    found = (f for report in reports for f in report.findings if not f.error)
-    return ["  " + worded(f) for f in {(f.kind, f.file, f.line): f for f in found}.values()]
+    """Return a line for each kind and place of the simulator's warnings, as last reported."""
+    last = {}
+    for report in reports:
+        for finding in report.findings:
+            if not finding.error:
+                last[finding.kind, finding.file, finding.line] = finding
+    return [f"  {worded(finding)}" for finding in last.values()]
 
 
 @dataclass(frozen=True, repr=False)
 class Report(Result):
-    """What a check found on one problem. It pickles, and is small whatever the problem's size.
+    """The result of a check on one problem. It pickles, and is small whatever the problem's size.
 
     Attributes
     ----------
     findings
-        What is wrong, with places where they are known, and the simulator's warnings.
+        The mistakes, with places where they are known, and the simulator's warnings.
     error, bound
         The normwise relative error ||y - truth|| / ||truth||, and the most that the kernel's
         precision class allows on this problem.
     worst, limit
-        The absolute error of the one output that is nearest to its own limit, or the farthest
-        beyond it; and that limit.
+        The absolute error of the output that is nearest to its own limit, or farthest beyond it;
+        and that limit.
     outputs, wrong, unwritten
-        Numbers of outputs: in all, wrong among those compared, never written.
+        The numbers of all outputs, of wrong ones among those compared, and of unwritten ones.
     compared
         In words, what was compared with what.
     patterns, notes
         Lines: what the wrong outputs have in common; what was left out and why.
     setting
-        What was unusual of the run: the data, what came before it; in words, empty if nothing was.
+        In words, what was unusual about the run: the data, or what ran before it; empty if nothing.
     fault, ending
         The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None;
-        and all that the error said, for people.
+        and the error's whole text, for people.
     pixels, channels
         Errors over what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as (N, K),
         each pooled to at most 256 x 256.
@@ -160,14 +177,14 @@ class Report(Result):
     threads: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def joined(self, findings: Sequence[Finding], note: str = "") -> Report:
-        """This report and what else was found of the kernel: mistakes first, warnings last."""
-        wrong = [f for f in findings if f.error]
-        warned = [f for f in findings if not f.error]
+        """Return this report with more findings: new mistakes first, new warnings last."""
+        mistakes = [finding for finding in findings if finding.error]
+        warnings = [finding for finding in findings if not finding.error]
         return replace(
             self,
-            findings=(*wrong, *self.findings, *warned),
+            findings=(*mistakes, *self.findings, *warnings),
             notes=(*self.notes, note) if note else self.notes,
-            fault=wrong[0].kind if wrong else self.fault,
+            fault=mistakes[0].kind if mistakes else self.fault,
         )
 
     @property
@@ -177,13 +194,15 @@ class Report(Result):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Lines: what is wrong."""
-        wrong = [self.ending] if self.ending else [worded(f) for f in self.findings if f.error]
-        return tuple(line for text in wrong for line in text.split("\n"))
+        """What is wrong, in lines."""
+        texts = [self.ending]
+        if not self.ending:
+            texts = [worded(finding) for finding in self.findings if finding.error]
+        return tuple(line for text in texts for line in text.split("\n"))
 
     @property
     def traffic_bytes(self) -> int | None:
-        """What the first run moved of global memory; None off the simulator."""
+        """The first run's traffic to global memory in bytes; None if it was not simulated."""
         return traffic_bytes(self.counters)
 
     @property
@@ -201,7 +220,10 @@ class Report(Result):
         numbers = ("error", "bound", "worst", "limit", "outputs", "wrong", "unwritten", "compared")
         return row | {name: getattr(self, name) for name in numbers}
 
-    frame = property(lambda self: pd.DataFrame([self.cells]))
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row."""
+        return pd.DataFrame([self.cells])
 
     @property
     def summary(self) -> str:
@@ -209,13 +231,17 @@ class Report(Result):
         if self.ok:
             return ""
         first = self.failures[0].removesuffix(", the first of them:")
-        return f"{first}; {self.patterns[0]}" if self.patterns else first
+        if not self.patterns:
+            return first
+        return f"{first}; {self.patterns[0]}"
 
     @property
     def sentence(self) -> str:
-        """Right or wrong, and on what."""
-        told = {"right": "right", BuildError.kind: BuildError.kind}.get(self.verdict, "WRONG")
-        return f"{self.kernel} on {self.label}: {told}"
+        """Whether it is right, and on which problem."""
+        verdict = self.verdict
+        if verdict not in ("right", BuildError.kind):
+            verdict = "WRONG"
+        return f"{self.kernel} on {self.label}: {verdict}"
 
     @property
     def label(self) -> str:
@@ -224,7 +250,7 @@ class Report(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """The error beside its bound; what is wrong; what the wrong outputs have in common."""
+        """The error and its bound; what is wrong; what the wrong outputs have in common."""
         lines = []
         if not math.isnan(self.error):
             lines.append(
@@ -234,26 +260,30 @@ class Report(Result):
             lines += wrapped(self.compared)
         lines += [f"  {line}" for line in self.failures]
         lines += [f"  pattern: {line}" for line in self.patterns]
-        fault = next((f.kind for f in self.findings if f.error), None)
-        if fault and not any(line.startswith("  try: ") for line in self.failures):
-            lines.append(f"  try: {FAULTS[fault].advice}")
+        mistakes = [finding.kind for finding in self.findings if finding.error]
+        has_advice = any(line.startswith("  try: ") for line in self.failures)
+        if mistakes and not has_advice:
+            lines.append(f"  try: {FAULTS[mistakes[0]].advice}")
         return lines + _warnings([self])
 
     def __bool__(self) -> bool:
-        return self.ok  # so that `assert convlab.check(...)` means what it says
+        # `assert convlab.check(...)` fails where the kernel is wrong.
+        return self.ok
 
     @property
     def verdict(self) -> str:
-        """In a word: how far it came."""
-        if self.ok or self.fault is None:
-            return "right" if self.ok else "wrong"
+        """ "right", "wrong", "failed", or that it does not build."""
+        if self.ok:
+            return "right"
+        if self.fault is None:
+            return "wrong"
         return self.fault if self.fault == BuildError.kind else "failed"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as ``report.schema.json`` has it; a number not known is None."""
-        found = {name: getattr(self, name) for name in ("sentence", "patterns", "notes")}
-        known = self.kernel, self.verdict, self.problem, self.failures, self.findings
-        return plain(self.cells | _outcome(*known) | found)
+        """Return the report as ``report.schema.json`` describes it; an unknown number is None."""
+        outcome = _outcome(self.kernel, self.verdict, self.problem, self.failures, self.findings)
+        lines = {"sentence": self.sentence, "patterns": self.patterns, "notes": self.notes}
+        return plain(self.cells | outcome | lines)
 
     def figure(self) -> Chart:
         """Draw where the error is, over (p, q) and over (n, k).
@@ -262,38 +292,53 @@ class Report(Result):
         """
         if self.pixels is None or self.channels is None or not self.outputs:
             raise ConvlabError(f"{self.kernel} on {self.problem.label}: no outputs were compared")
-        about = self.problem.y_shape, self.sentence, self.patterns
-        return charts.error_map(self.pixels, self.channels, *about)
+        return charts.error_map(
+            self.pixels, self.channels, self.problem.y_shape, self.sentence, self.patterns
+        )
 
 
 @dataclass(frozen=True, repr=False)
 class Reports(Result):
-    """The reports of one kernel on a set of problems."""
+    """The reports of one kernel on a set of problems.
+
+    Attributes
+    ----------
+    kernel : its name.
+    reports : one for each problem that was checked, in order.
+    skipped : the problems that the kernel does not support, and why.
+    smallest : the report of the smallest problem found on which it is wrong.
+    notes : what was checked, and what was left out.
+    tried : the problems of the search for the smallest, and whether the kernel is right on each.
+    findings : about the kernel, whatever the problem: what nvcc reports.
+    """
 
     kernel: str
-    reports: tuple[Report, ...]  # one for each problem that was checked, in order
-    skipped: tuple[tuple[Problem, str], ...] = ()  # what the kernel declines, and why
-    smallest: Report | None = None  # on the smallest problem found on which it is wrong
-    notes: tuple[str, ...] = ()  # what was checked, and what was left out
-    tried: tuple[tuple[Problem, bool], ...] = ()  # in search of the smallest: whether it was right
-    findings: tuple[Finding, ...] = ()  # of the kernel, whatever the problem: what nvcc says of it
+    reports: tuple[Report, ...]
+    skipped: tuple[tuple[Problem, str], ...] = ()
+    smallest: Report | None = None
+    notes: tuple[str, ...] = ()
+    tried: tuple[tuple[Problem, bool], ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether at least one problem was checked, none was wrong, and nvcc compiles it."""
+        """Whether a problem was checked, the kernel is wrong on none, and nvcc compiles it."""
         return bool(self.reports) and not self.wrong and not self.errors
 
     @property
     def errors(self) -> list[Finding]:
-        """Why it does not build."""
+        """The findings that say why it does not build."""
         return [finding for finding in self.findings if finding.error]
 
     def joined(self, findings: Sequence[Finding], note: str = "") -> Reports:
-        """These reports, and what else was found of the kernel."""
-        notes = (*self.notes, *([note] * bool(note)))
+        """Return these reports with more findings about the kernel."""
+        notes = (*self.notes, note) if note else self.notes
         return replace(self, findings=(*findings, *self.findings), notes=notes)
 
-    declined = property(lambda self: not self.reports)
+    @property
+    def declined(self) -> bool:
+        """Whether the kernel supports none of the problems."""
+        return not self.reports
 
     @property
     def wrong(self) -> list[Report]:
@@ -302,35 +347,49 @@ class Reports(Result):
 
     @property
     def patterns(self) -> list[str]:
-        """What sets the problems on which it is wrong apart (`problem_patterns`), and what recurs."""
+        """What distinguishes the problems on which it is wrong, and patterns that several share."""
         wrong = self.wrong
-        told = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
-        again = [
-            f"on {many} of {len(wrong)} wrong problems: {text}"
-            for text, many in told.most_common(3)
-            if 3 * many >= len(wrong) > 1
+        counts = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
+        shared = [
+            f"on {count} of {len(wrong)} wrong problems: {pattern}"
+            for pattern, count in counts.most_common(3)
+            if 3 * count >= len(wrong) > 1
         ]
         across = rooms.provided("patterns", "of_problems")
         if across is None:
-            return again
-        return across([(r.problem, r.ok) for r in self if not r.setting], self.tried) + again
+            return shared
+        return (
+            across([(report.problem, report.ok) for report in self.ordinary], self.tried) + shared
+        )
 
-    frame = property(lambda self: pd.DataFrame([report.cells for report in self]))
+    @property
+    def ordinary(self) -> list[Report]:
+        """The reports of runs in no unusual setting."""
+        return [report for report in self.reports if not report.setting]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row for each report."""
+        return pd.DataFrame([report.cells for report in self])
 
     @property
     def sentence(self) -> str:
         """On how many problems it is right."""
-        declined = f", {len(self.skipped)} declined" if self.skipped else ""
+        skipped = f", {len(self.skipped)} unsupported" if self.skipped else ""
         if not self.reports:
-            return f"{self.kernel}: nothing was checked{declined}"
-        plain = [report for report in self if not report.setting]
-        right = sum(report.ok for report in plain)
+            return f"{self.kernel}: nothing was checked{skipped}"
         verdict = "WRONG, " if self.wrong else ""
-        verdict += "does not build by nvcc; simulated: " if self.errors else ""
-        special = [report for report in self if report.setting]
-        others = f", in {sum(r.ok for r in special)} of {len(special)} settings" if special else ""
+        if self.errors:
+            verdict += "does not build by nvcc; simulated: "
+        ordinary = self.ordinary
+        right = sum(report.ok for report in ordinary)
+        unusual = [report for report in self if report.setting]
+        settings = ""
+        if unusual:
+            settings = f", in {sum(report.ok for report in unusual)} of {len(unusual)} settings"
         return (
-            f"{self.kernel}: {verdict}right on {right} of {len(plain)} problems{declined}{others}"
+            f"{self.kernel}: {verdict}right on {right} of {len(ordinary)} problems"
+            f"{skipped}{settings}"
         )
 
     @property
@@ -343,55 +402,60 @@ class Reports(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """How near it came to a bound; what failing problems share, the smallest, the first."""
+        """The error closest to its bound; warnings, patterns, the smallest wrong problem; a list."""
         lines = [f"  {worded(finding)}" for finding in self.errors]
         if self.ok:
-            plain = [report for report in self if not report.setting]
-            nearest = max(plain, key=lambda report: report.error / report.bound)
+            closest = max(self.ordinary, key=lambda report: report.error / report.bound)
             lines.append(
-                f"  nearest to its bound: error {nearest.error:.2g} of at most "
-                f"{nearest.bound:.2g} on {nearest.problem.label}"
+                f"  closest to its bound: error {closest.error:.2g} of at most "
+                f"{closest.bound:.2g} on {closest.problem.label}"
             )
-        lines += _warnings([self, *self.reports]) + [f"  pattern: {line}" for line in self.patterns]
+        lines += _warnings([self, *self.reports])
+        lines += [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
             if not self.smallest.setting:
                 lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
-        wrong = [f"wrong on {r.label}: {r.summary}" for r in self.wrong]
-        declined = [f"declined {p.label}: {why.split(': ', 1)[-1]}" for p, why in self.skipped]
-        for told, rest in ((wrong, "and on {} more"), (declined, "and {} more declined")):
-            more = [rest.format(len(told) - _LISTED)] if len(told) > _LISTED else []
-            lines += [f"  {line}" for line in told[:_LISTED] + more]
-        return lines
+        wrong = [f"wrong on {report.label}: {report.summary}" for report in self.wrong]
+        lines += _listed(wrong, "wrong on {} more")
+        skipped = [
+            f"does not support {problem.label}: {why.split(': ', 1)[-1]}"
+            for problem, why in self.skipped
+        ]
+        return lines + _listed(skipped, "does not support {} more")
 
     @property
     def about(self) -> dict[str, Any]:
         """The reports themselves, and what they have in common."""
-        declined = [{"problem": p.label, "reason": reason} for p, reason in self.skipped]
-        worst = self.wrong[:1] if self.smallest is None else [self.smallest]
-        failures = [text for report in worst for text in report.failures]
-        found = [finding for report in worst for finding in report.findings]
+        worst = self.smallest
+        if worst is None and self.wrong:
+            worst = self.wrong[0]
+        failures = [] if worst is None else [*worst.failures]
+        findings = [] if worst is None else [*worst.findings]
         if self.errors:
             verdict = BuildError.kind
             failures = [*map(worded, self.errors), *failures]
-        elif worst or self.ok:
-            verdict = worst[0].verdict if worst else "right"
+        elif worst is not None:
+            verdict = worst.verdict
+        elif self.ok:
+            verdict = "right"
         else:
             verdict = "declined"
             failures = [reason for _, reason in self.skipped] or ["no problem was asked for"]
-            found = [Finding(verdict, reason) for reason in failures]
-        problem, least = (worst[0].problem, worst[0]) if worst else (None, None)
-        warned = [finding for finding in self.findings if not finding.error]
+            findings = [Finding(verdict, reason) for reason in failures]
+        problem = None if worst is None else worst.problem
+        warnings = [finding for finding in self.findings if not finding.error]
+        findings = [*self.errors, *findings, *warnings]
         return {
             "reports": self.reports,
-            "skipped": declined,
-            "smallest": least,
+            "skipped": [{"problem": p.label, "reason": reason} for p, reason in self.skipped],
+            "smallest": worst,
             "patterns": self.patterns,
-            **_outcome(self.kernel, verdict, problem, failures, [*self.errors, *found, *warned]),
+            **_outcome(self.kernel, verdict, problem, failures, findings),
         }
 
     def figure(self) -> Chart:
-        """Draw where the error is on the smallest problem that fails, or else on the one nearest.
+        """Draw where the error is: on the smallest problem that fails, or else on the first.
 
         Raises ConvlabError if nothing was compared.
         """
@@ -408,3 +472,11 @@ class Reports(Result):
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+def _listed(lines: Sequence[str], rest: str) -> list[str]:
+    """Return the first lines, indented, and how many more there are."""
+    shown = [f"  {line}" for line in lines[:_LISTED]]
+    if len(lines) > _LISTED:
+        shown.append(f"  {rest.format(len(lines) - _LISTED)}")
+    return shown

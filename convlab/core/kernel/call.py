@@ -19,6 +19,9 @@ from ..problem.problem import Pair, Problem, pair, same_padding
 from .data import require
 from .runnable import Runnable
 
+# The arguments of ``conv2d`` after its tensors: stride, padding, dilation, groups, relu.
+ConvOptions = tuple[Any, Any, Any, int, bool]
+
 
 class CallableRunnable(Runnable):
     """A runnable that is called like ``torch.nn.functional.conv2d``."""
@@ -58,14 +61,15 @@ class CallableRunnable(Runnable):
             The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
         """
         require(self, x, w, bias)
-        images, problem = problem_of_call(x, w, bias, stride, padding, dilation, groups, relu)
+        options = (stride, padding, dilation, groups, relu)
+        images, problem = problem_of_call(x, w, bias, options)
         if asks_for_derivatives(x, w, bias):
             call = rooms.provided("derivatives", "torch")
             if call is None:
                 raise ProblemError(
                     "gradients need convlab/nn, which was removed; call under torch.no_grad()"
                 )
-            return call(self, x, w, bias, stride, padding, dilation, groups, relu)
+            return call(self, x, w, bias, options)
         bias = None if bias is None else bias.detach()
         y = self._compute(problem, images.detach(), w.detach(), bias)
         return y.squeeze(0) if x.dim() == 3 else y
@@ -104,17 +108,10 @@ def has_tangent(*tensors: Tensor | None) -> bool:
 
 
 def problem_of_call(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    relu: bool = False,
-    name: str = "",
+    x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, name: str = ""
 ) -> tuple[Tensor, Problem]:
     """Return the images (4-D), and the problem that ``conv2d`` computes with these arguments."""
+    stride, padding, dilation, groups, relu = options
     images, padding = images_and_padding(x, w, stride, padding, dilation)
     bias_shape = None if bias is None else bias.shape
     problem = Problem.from_shapes(

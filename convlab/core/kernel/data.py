@@ -1,4 +1,4 @@
-"""The tensors of a problem: normal data to run it on, and its output in pieces."""
+"""The tensors of a problem: normal data to run it on, its output in pieces, checks of shapes."""
 
 import math
 import threading
@@ -16,17 +16,18 @@ from ..problem.problem import Problem
 from .runnable import Inputs, Runnable
 
 Device = str | torch.device
-# What makes a tensor of another dtype one that a runnable takes.
+# The tensor method that converts to a dtype.
 _CASTS = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16"}
 
 
 def inputs(
     problem: Problem, seed: int = 0, device: Device = "cpu", format: Format = FLOAT32
 ) -> Inputs:
-    """Return x, w and bias (or None) of normal data, the same for the same seed and device kind.
+    """Return x, w and bias (or None) with normal data.
 
-    x and bias are standard normal, w is divided by sqrt(gemm_k), so that y is of order 1. In
-    another format than `FLOAT32` they are the same numbers, rounded and placed as it says.
+    x and bias are standard normal. w is divided by sqrt(gemm_k), so that y is of order 1. The
+    numbers are the same for the same seed and kind of device. In another format than `FLOAT32` they
+    are rounded and placed as the format says.
     """
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -50,16 +51,18 @@ def placed(inputs: Inputs, format: Format) -> Inputs:
 
 
 _lock = threading.Lock()
-_inside: list[list[str]] = []  # what the settings were, once for each that is within
+# The settings before the first entry, once for each caller that is inside.
+_before: list[list[str]] = []
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Make torch's float32 products and convolutions plain fp32 inside, and restore it after.
+    """Make torch compute float32 products and convolutions in plain fp32; restore it afterwards.
 
-    For any number of threads at once: the last to leave restores what the first one found.
+    Any number of threads may be inside: the last to leave restores the settings that the first one
+    changed.
     """
-    # The older `allow_tf32` is left alone: torch raises where it is read or set through
+    # The older `allow_tf32` is not touched: torch raises an error where it is read or set through
     # `torch.backends.cudnn.flags` after these settings were used.
     gpu = torch.backends
     cpu = torch.backends.mkldnn
@@ -67,44 +70,55 @@ def full_precision() -> Iterator[None]:
     entered = False
     try:
         with interrupt.held(), _lock:
-            _inside.append(_inside[0] if _inside else [each.fp32_precision for each in settings])
+            if _before:
+                _before.append(_before[0])
+            else:
+                _before.append([setting.fp32_precision for setting in settings])
             entered = True
             for setting in settings:
                 setting.fp32_precision = "ieee"
         yield
     finally:
         with interrupt.held(), _lock:
-            before = _inside.pop() if entered else []
-            for setting, value in () if _inside else zip(settings, before):
-                setting.fp32_precision = value
+            values = _before.pop() if entered else []
+            if not _before:
+                for setting, value in zip(settings, values):
+                    setting.fp32_precision = value
 
 
 def chunks(problem: Problem, pixels: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (images, output rows) that cover the output, each of at most `pixels` if it can."""
+    """Yield (images, output rows) that cover the output: at most `pixels` each, or one row."""
     rows = max(1, min(problem.P, pixels // problem.Q))
-    images = max(1, pixels // (problem.P * problem.Q)) if rows == problem.P else 1
+    images = 1
+    if rows == problem.P:
+        images = max(1, pixels // (problem.P * problem.Q))
     for n in range(0, problem.N, images):
         for p in range(0, problem.P, rows):
             yield slice(n, min(n + images, problem.N)), slice(p, min(p + rows, problem.P))
 
 
 def padded(problem: Problem, x: Tensor, images: slice, rows: slice) -> Tensor:
-    """Return the rows of padded x that those output rows read: (n, C, rows, W + 2 pad_w)."""
+    """Return the rows of padded x that some output rows read: (n, C, rows, W + 2 pad_w)."""
     pad_h, pad_w = problem.padding
+    # The first and the last row of x, which may be outside of it.
     first = rows.start * problem.stride[0] - pad_h
     last = (rows.stop - 1) * problem.stride[0] - pad_h + problem.dilation[0] * (problem.R - 1)
     top = min(max(first, 0), problem.H)
     bottom = min(max(last + 1, 0), problem.H)
+    # The rows of zeros on both sides.
     above = min(max(-first, 0), last - first + 1)
     below = last - first + 1 - above - (bottom - top)
     return F.pad(x[images, :, top:bottom], (pad_w, pad_w, above, below))
 
 
-# ---- tensors that fit --------------------------------------------------------------------------
+# ---- checks of tensors --------------------------------------------------------------------------
 
 
-def given(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
-    """Return those that are given, with their names; raise ProblemError unless they are dense."""
+def named_tensors(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
+    """Return the tensors that are not None, with their names.
+
+    Raises ProblemError if one is no tensor, or is not dense.
+    """
     named = [("x", x), ("w", w)] + ([] if bias is None else [("bias", bias)])
     for name, tensor in named:
         if not isinstance(tensor, Tensor):
@@ -126,9 +140,9 @@ def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 
 def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
-    """Raise ProblemError unless these are tensors that a runnable takes: dtype, kind of device."""
+    """Raise ProblemError unless a runnable takes these tensors: their dtypes, kind of device."""
     stored = dict(runnable.format)
-    for name, tensor in given(x, w, bias):
+    for name, tensor in named_tensors(x, w, bias):
         dtype = stored[name].torch_dtype
         if tensor.dtype != dtype:
             raise ProblemError(

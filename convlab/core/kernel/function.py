@@ -1,4 +1,4 @@
-"""A Python callable, checked and timed as a kernel is."""
+"""A Python callable that is checked and timed like a kernel."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 @dataclass(frozen=True)
 class Function(Runnable):
-    """A runnable made of ``f(x, w, bias, stride, padding, dilation, groups)``, gradients off.
+    """A runnable from ``f(x, w, bias, stride, padding, dilation, groups)``, without gradients.
 
-    For a problem with a ReLU it needs a parameter ``relu``, and is called with ``relu=True``, too.
-    What it allocates and converts is part of its time.
+    For a problem with a ReLU the function needs a parameter ``relu``, and is called with
+    ``relu=True``. Its allocations and conversions are part of its time.
     """
 
     function: Callable[..., Tensor]
@@ -38,28 +38,30 @@ class Function(Runnable):
 
     @property
     def name(self) -> str:
-        """As a baseline's, with a colon: "python:my_convolution"."""
-        return f"python:{getattr(self.function, '__name__', type(self.function).__name__)}"
+        """Its name with a colon, like a baseline's: "python:my_convolution"."""
+        own = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"python:{own}"
 
     title = name
 
     @property
     def texts(self) -> dict[str, str]:
-        """Its source, where Python knows it."""
+        """Its source, if Python has it."""
         with contextlib.suppress(OSError, TypeError):
             return {f"{self.name}.py": inspect.getsource(self.function)}
         return {}
 
     @property
     def engine(self) -> str:
-        """The GPU's, or "torch" on the CPU."""
+        """Where it runs: "cuda" on a GPU, "torch" on the CPU."""
         return "cuda" if self.device.type == "cuda" else "torch"
 
     def unsupported(self, problem: Problem) -> str | None:
-        """Return that it has no parameter `relu` where the problem needs one."""
+        """Return why it does not support a problem with a ReLU; None if it does."""
         if not problem.relu:
             return None
-        with contextlib.suppress(TypeError, ValueError):  # Python knows none of its parameters
+        # Python does not know the parameters of every callable.
+        with contextlib.suppress(TypeError, ValueError):
             if "relu" in inspect.signature(self.function).parameters:
                 return None
         return "it has no parameter `relu`, which is True where y is max(y, 0)"
@@ -72,19 +74,19 @@ class Function(Runnable):
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Return what calls it; `allocate` is ignored, the function allocates for itself."""
+        """Return the launch that calls it; `allocate` is ignored, as the function allocates."""
         self.accept(problem)
         return FunctionLaunch(self, problem, (x, w, bias))
 
 
 def declared(function: Callable[..., Tensor]) -> str | None:
-    """Return the class that a callable names by an attribute `precision`, or None."""
+    """Return the precision class in a callable's attribute `precision`, or None."""
     named = inspect.getattr_static(function, "precision", None)
     return named if isinstance(named, str) else None
 
 
 class FunctionLaunch(Launch):
-    """A call with given tensors; `y` is what it returned, with whatever strides."""
+    """A call with some tensors; `y` is what it returned, with any strides."""
 
     runnable: Function
 
@@ -93,43 +95,65 @@ class FunctionLaunch(Launch):
         self.y = inputs[0].new_empty(problem.y_shape)
 
     def __call__(self) -> None:
-        name = self.runnable.name
+        # The memory of the last y is used again.
+        self.y = None
+        y = self._call()
+        self._require(y)
+        self.y = _own(y, self.inputs, self.runnable.name)
+
+    def _call(self) -> object:
+        """Return what the function returns; raise its own errors as LaunchError."""
         problem = self.problem
-        self.y = None  # so that its memory serves again
         arguments = (problem.stride, problem.padding, problem.dilation, problem.groups)
         try:
             with torch.no_grad():
-                y = self.runnable.function(*self.inputs, *arguments, **relu_keyword(problem.relu))
+                return self.runnable.function(
+                    *self.inputs, *arguments, **relu_keyword(problem.relu)
+                )
+        except (torch.OutOfMemoryError, LaunchError):
+            raise
         except Exception as error:
-            # the GPU's errors are told apart by whoever runs it
-            ours = isinstance(error, (torch.OutOfMemoryError, LaunchError))
-            if ours or isinstance(error, RuntimeError) and "CUDA" in str(error):
+            # The caller distinguishes the GPU's errors.
+            if isinstance(error, RuntimeError) and "CUDA" in str(error):
                 raise
             first = str(error).strip().split("\n")[0]
             raise LaunchError(
-                f"{name} raised {type(error).__name__}: {first}; it is called as f(x, w, bias, "
-                "stride, padding, dilation, groups), the last four as conv2d takes them"
+                f"{self.runnable.name} raised {type(error).__name__}: {first}; it is called as "
+                "f(x, w, bias, stride, padding, dilation, groups), the last four as conv2d takes "
+                "them"
             ) from error
-        if type(y) is not Tensor:  # a subclass may compute when it is looked at
+
+    def _require(self, y: object) -> None:
+        """Raise LaunchError unless y is a plain tensor of the right shape, dtype and device."""
+        name = self.runnable.name
+        # A subclass of Tensor may compute when it is read.
+        if type(y) is not Tensor:
             raise LaunchError(f"{name} returned a {type(y).__name__}, not a plain torch.Tensor")
-        found = (tuple(y.shape), y.dtype, y.device)
-        wanted = (problem.y_shape, torch.float32, self.inputs[0].device)
-        if found != wanted:
-            said, need = ("{}, {} on {}".format(*facts) for facts in (found, wanted))
-            raise LaunchError(f"{name} returned {said}; {problem.label} needs {need}")
-        self.y = _own(y, self.inputs, name)
+        returned = (tuple(y.shape), y.dtype, y.device)
+        needed = (self.problem.y_shape, torch.float32, self.inputs[0].device)
+        if returned != needed:
+            facts = "{}, {} on {}"
+            raise LaunchError(
+                f"{name} returned {facts.format(*returned)}; "
+                f"{self.problem.label} needs {facts.format(*needed)}"
+            )
 
 
 def _own(y: Tensor, inputs: Inputs, name: str) -> Tensor:
-    """Return an output without attributes of its own; LaunchError unless computed, and no input."""
+    """Return an output without its own attributes.
+
+    Raises LaunchError if work is left in the tensor, or if it is a view of an input.
+    """
     if y.layout != torch.strided or y.is_neg() or y.is_conj():
         raise LaunchError(f"{name} returned a {y.layout} view with work left: y.resolve_neg()")
     if any(step == 0 and size > 1 for step, size in zip(y.stride(), y.shape, strict=True)):
         raise LaunchError(f"{name} returned a view in which outputs share memory: y.contiguous()")
-    at = y.untyped_storage().data_ptr()
-    for which, given in zip(("x", "w", "bias"), inputs, strict=True):
-        if given is not None and y.numel() and given.untyped_storage().data_ptr() == at:
+    address = y.untyped_storage().data_ptr()
+    for which, tensor in zip(("x", "w", "bias"), inputs, strict=True):
+        if tensor is None or not y.numel():
+            continue
+        if tensor.untyped_storage().data_ptr() == address:
             raise LaunchError(
-                f"{name} returned a view of its input {which}: y is memory of its own"
+                f"{name} returned a view of its input {which}: y needs memory of its own"
             )
     return Tensor.detach(y)

@@ -1,8 +1,8 @@
 """A kernel file, called like ``torch.nn.functional.conv2d``.
 
-`load` and `compile` give a `Kernel`. It validates, makes contiguous, allocates through torch,
-launches on torch's current stream, and reports the launch's error. A kernel loaded from a file
-is built again by the next call after the file, or a header it includes, was changed.
+`load` and `compile` return a `Kernel`. A call validates the tensors, makes them contiguous, allocates
+y through torch, launches on torch's current stream, and raises the launch's error. After an edit of
+the file, or of a header that it includes, the next call builds the kernel again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..builds.cache import Build, stamp
 from ..builds.source import Source
 from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
+from ..problem.format import Format
 from ..problem.named import problem as named_problem
 from ..problem.problem import Problem
 from ..show.excerpt import Excerpt, excerpt
@@ -39,16 +40,18 @@ _header = functools.lru_cache(256)(catalog.parse_header)
 
 
 class Kernel(CallableRunnable):
-    """A CUDA kernel that computes a convolution; made by `load` or `compile`.
+    """A CUDA kernel that computes a convolution; `load` and `compile` return one.
 
     Attributes
     ----------
     name : str
         The file's name without ending, and its tunables: "03_smem_tile@C_TILE=4".
     path : Path or None
-        The file; None when made from a string.
+        The file; None for a kernel from a string.
     engine, defines, workspace_limit, time_limit, isolate, trace
-        As `load` was told; "auto" and no time limit are resolved.
+        The arguments of `load`; "auto" and no time limit are replaced by what they stand for.
+    runs_on : Engine
+        What builds and runs it.
     """
 
     def __init__(
@@ -59,7 +62,10 @@ class Kernel(CallableRunnable):
         options: Options,
         pinned: Build | None = None,
     ) -> None:
-        """`text` stands for the file's where it is given; `pinned` is its build, for good."""
+        """Bind a source to its options; see `load` and `compile`.
+
+        `text` replaces the text of the file; `pinned` is a build that later edits do not replace.
+        """
         self.path = path
         self._stem = stem
         self._text = text
@@ -74,22 +80,31 @@ class Kernel(CallableRunnable):
         self.trace = options.trace
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
-        self._built: tuple[object, Build] | None = None  # the stamp of what it is made of
-        known = tunables(self.file.whole) if self.defines else {}
+        # The last build, with the stamp of all files that it was made from.
+        self._built: tuple[object, Build] | None = None
+        self._require_tunables()
+
+    def _require_tunables(self) -> None:
+        """Raise ProblemError if a name in `defines` is no tunable of the source."""
+        if not self.defines:
+            return
+        known = tunables(self.file.whole)
         for key in self.defines:
             if key not in known:
-                lines = f"none: one is `#ifndef {key}`, `#define {key} 8`, `#endif` in three lines"
-                offer = (", ".join(known) or lines) + valid.hint(key, known)
-                raise ProblemError(f"{stem} has no tunable {key}; it has: {offer}")
+                none = f"none: one is `#ifndef {key}`, `#define {key} 8`, `#endif` in three lines"
+                offer = (", ".join(known) or none) + valid.hint(key, known)
+                raise ProblemError(f"{self._stem} has no tunable {key}; it has: {offer}")
 
     @property
     def source(self) -> str:
         """The CUDA C++ text, as it is on disk now."""
-        return _read(self.path, stamp([self.path])) if self._text is None else self._text
+        if self._text is not None:
+            return self._text
+        return _read(self.path, stamp([self.path]))
 
     @property
     def file(self) -> Source:
-        """The text and where it is from, as it is built now; it knows what it includes."""
+        """The text with its place, as it would be built now; it knows which headers it includes."""
         return Source(self.source, self._stem, self.path)
 
     @property
@@ -102,10 +117,25 @@ class Kernel(CallableRunnable):
         """The header's title, and the tunables."""
         return self.header.title + self.name[len(self._stem) :]
 
-    precision = property(lambda self: self.header.precision)
-    format = property(lambda self: self.header.tensors)
-    mixes = property(lambda self: self.header.mixes)
-    atomics = property(lambda self: self.header.atomics)
+    @property
+    def precision(self) -> str:
+        """The precision class of its results, by the header."""
+        return self.header.precision
+
+    @property
+    def format(self) -> Format:
+        """The dtype and layout of its tensors, by the header."""
+        return self.header.tensors
+
+    @property
+    def mixes(self) -> str | None:
+        """Which outputs share sums, by the header."""
+        return self.header.mixes
+
+    @property
+    def atomics(self) -> bool:
+        """Whether two runs may differ in bits, by the header."""
+        return self.header.atomics
 
     @property
     def texts(self) -> dict[str, str]:
@@ -118,21 +148,28 @@ class Kernel(CallableRunnable):
         return self.runs_on.device
 
     def build(self) -> Build:
-        """Compile the file if it, or a header it includes, changed since the last call."""
+        """Compile the file if it, or a header that it includes, changed since the last call.
+
+        Raises BuildError.
+        """
         if self._pinned is not None and self._pinned.library.exists():
             return self._pinned
         files = () if self._text is not None else (self.path,)
-        if self._built is None or self._built[0] != stamp((*files, *self._built[1].watched)):
-            seen = stamp(files)  # before it is read
-            built = self._compiled(self.file)
-            self._built = (*seen, *stamp(built.watched)), built
-        return self._built[1]
+        if self._built is not None:
+            seen, built = self._built
+            if seen == stamp((*files, *built.watched)):
+                return built
+        # The stamp of the file is taken before its text is read: an edit meanwhile is seen later.
+        seen = stamp(files)
+        built = self._compiled(self.file)
+        self._built = (*seen, *stamp(built.watched)), built
+        return built
 
     def _compiled(self, source: Source) -> Build:
         return self.runs_on.build(source, self.defines, self.trace)
 
     def pinned(self) -> Kernel:
-        """This kernel as its source is now: later edits of the file do not reach it."""
+        """Return this kernel as its source is now: later edits of the file do not reach it."""
         source = self.file
         digest = hashlib.sha256(source.text.encode()).hexdigest()[:6]
         built = self._compiled(source)
@@ -143,31 +180,33 @@ class Kernel(CallableRunnable):
         return Kernel(self._stem, self.path, text, Options.of(**changed))
 
     def tuned(self, tunables: str | Mapping[str, int]) -> Kernel:
-        """This kernel, as its source is now, with more tunables set: "TILE=8,K_TILE=16"."""
+        """Return this kernel, as its source is now, with more tunables set: "TILE=8,K_TILE=16"."""
         more = parse_tunables(tunables) if isinstance(tunables, str) else valid.tunables(tunables)
         return self._with(self.source, defines={**self.defines, **more})
 
     def on(self, engine: str, time_limit: float | None = None) -> Kernel:
-        """This kernel for another engine."""
+        """Return this kernel for another engine."""
         limit = self._options.time_limit if time_limit is None else time_limit
         return self._with(self._text, engine=engine, time_limit=limit)
 
     def limited(self, workspace_limit: int) -> Kernel:
-        """This kernel with another limit of workspace, in bytes."""
+        """Return this kernel with another limit of workspace, in bytes."""
         return self._with(self._text, workspace_limit=workspace_limit)
 
     def untraced(self) -> Kernel:
-        """This kernel without what the simulator counts and looks for, several times as fast."""
-        return self._with(self._text, trace=False) if self.counts and self.trace else self
+        """Return this kernel without the simulator's counts and diagnostics: several times as fast."""
+        if self.counts and self.trace:
+            return self._with(self._text, trace=False)
+        return self
 
     def show(self, first: str | int | None = None, last: str | int | None = None) -> Excerpt:
-        """A cut of the source, with line numbers; in a notebook as highlighted code.
+        """Show a part of the source, with line numbers; in a notebook as highlighted code.
 
         Parameters
         ----------
-        first : where it begins: the first line that holds this text, or a line's number.
-        last : where it ends: the next line, from the first on, that holds this text, or a line's
-            number. Without it `first` is shown alone; without both, all of the source.
+        first : the first line that contains this text, or a line's number.
+        last : the next line that contains this text, or a line's number. Without `last` the first
+            line is shown alone; without both, all of the source.
         """
         label = self.file.label
         label = Path(label).name if Path(label).is_absolute() else label
@@ -179,7 +218,7 @@ class Kernel(CallableRunnable):
         return self.runs_on.target
 
     def unsupported(self, problem: Problem) -> str | None:
-        """The first of the header's requirements that a problem does not meet, or None."""
+        """Return the first of the header's requirements that a problem does not meet, or None."""
         return self.header.unsupported(named_problem(problem), *self.target)
 
     def prepare(
@@ -190,9 +229,9 @@ class Kernel(CallableRunnable):
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """As `Runnable.prepare`, of any strides; raises what a call does.
+        """Return what launches, for tensors of any strides; see `Runnable.prepare`.
 
-        The simulator guards its buffers itself, and does not use `allocate`.
+        Raises what a call raises. The simulator guards its buffers itself and ignores `allocate`.
         """
         problem = named_problem(problem)
         inputs = self._accepted(problem, x, w, bias)
@@ -211,10 +250,11 @@ class Kernel(CallableRunnable):
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
 
     def _instead(self, problem: Problem) -> str:
+        """Name the kernels of the catalog that support a problem, in the same format."""
         able = []
         for path in catalog.catalog():
             other = Kernel(path.stem, path, None, Options.of(self.engine))
-            with contextlib.suppress(CatalogError):  # of a header that cannot be read
+            with contextlib.suppress(CatalogError):  # its header cannot be read
                 same = other.path != self.path and other.format == self.format
                 if same and other.unsupported(problem) is None:
                     able.append(other.name)
@@ -229,7 +269,7 @@ class Kernel(CallableRunnable):
 
 @functools.lru_cache(256)
 def _read(path: Path, seen: object) -> str:
-    """The file's text; it is read again where its stamp, `seen`, is another."""
+    """Return a file's text; it is read again when its stamp, `seen`, is another."""
     return catalog.read(path)
 
 
@@ -249,15 +289,15 @@ def load(
     ----------
     name_or_path : a name in ``kernels/`` ("03_smem_tile", or the start of one: "03"), or a path;
         tunables may follow: "03_smem_tile@C_TILE=4".
-    engine : "cuda", "sim", or "auto": cuda where there are a GPU and nvcc, else sim.
+    engine : "cuda", "sim", or "auto": "cuda" with a GPU and nvcc, else "sim".
     defines : tunables, passed to the compiler as ``-DNAME=VALUE``.
     workspace_limit : bytes of workspace that a call may take.
-    time_limit : seconds that one call may take on the simulator (120 unless told otherwise), or
-        the trial of a first call on a GPU (20).
-    isolate : on a GPU, run a build that is not known to be good in the worker process first, on
-        other data of the same shape, whenever a call brings a new problem. Good builds are those
-        that passed the whole default check, which runs there, too.
-    trace : on the simulator, count memory traffic and look for mistakes. Without, a kernel runs
+    time_limit : seconds that one call may take on the simulator (default 120), or the rehearsal
+        of a first call on a GPU (default 20).
+    isolate : on a GPU, rehearse each new problem in the worker process first, on other data of the
+        same shape, unless the build is known to be good. A build is good once it has passed the
+        whole default check.
+    trace : on the simulator, count memory traffic and look for mistakes. Without it a kernel runs
         several times as fast.
 
     Raises
@@ -267,11 +307,14 @@ def load(
     ProblemError
         If the engine or a tunable is not known.
     """
-    given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
-    tuned = re.fullmatch(r"(.*)@([^/@]*)", valid.text(given, "kernel"), re.S)
-    path = catalog.find(tuned[1] if tuned else given).resolve()
+    text = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
+    name = text
+    tuned = ""
+    if parts := re.fullmatch(r"(.*)@([^/@]*)", valid.text(text, "kernel"), re.S):
+        name, tuned = parts.groups()
+    path = catalog.find(name).resolve()
     more = valid.tunables({} if defines is None else defines)
-    defines = {**parse_tunables(tuned[2] if tuned else ""), **more}
+    defines = {**parse_tunables(tuned), **more}
     options = Options.of(engine, defines, workspace_limit, time_limit, isolate, trace)
     return Kernel(path.stem, path, None, options)
 

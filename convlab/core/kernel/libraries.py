@@ -1,4 +1,4 @@
-"""What a kernel is timed against: the convolutions of cuDNN and torch, each pinned to its class."""
+"""The baselines: the convolutions of cuDNN and torch, each pinned to its precision class."""
 
 import contextlib
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from .call import CallableRunnable
 from .data import Device, chunks, full_precision, match, padded, require
 from .runnable import Allocate, Inputs, Launch, empty
 
-IM2COL_BYTES = 1 << 30  # workspace of the torch:im2col baseline
+# The workspace of the baseline torch:im2col.
+IM2COL_BYTES = 1 << 30
 _HALVES = {
     "bf16": parse_format("x bf16, w bf16, y bf16, bias bf16"),
     "fp16": parse_format("x f16, w f16, y f16, bias f16"),
@@ -24,11 +25,12 @@ _HALVES = {
 
 @dataclass(frozen=True)
 class Baseline(CallableRunnable):
-    """A library's convolution, run and timed as a kernel is; made by `baseline`.
+    """A library's convolution, run and timed like a kernel; `baseline` makes it.
 
-    `precision` is its class, pinned whatever torch's global settings are. A ReLU is torch's own, in
-    place after the convolution, as eager torch has it: cuDNN's fused one (torch's
-    ``cudnn_convolution_relu``) takes class and search for an algorithm from those settings.
+    `precision` is its class, pinned whatever torch's global settings are. The ReLU is torch's own,
+    in place after the convolution, as in eager torch. cuDNN's fused one (torch's
+    ``cudnn_convolution_relu``) would take its class and its search for an algorithm from the global
+    settings.
     """
 
     name: str
@@ -40,7 +42,7 @@ class Baseline(CallableRunnable):
 
     @property
     def format(self) -> Format:  # type: ignore[override]
-        """How it takes its tensors: in the dtype of its class, in torch's order."""
+        """The tensors that it takes: in the dtype of its class, in torch's order."""
         return _HALVES.get(self.precision, FLOAT32)
 
     def prepare(
@@ -51,31 +53,41 @@ class Baseline(CallableRunnable):
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Return what computes y; the inputs are laid out here, and ProblemError raised of them."""
+        """Return the launch that computes y; the inputs get their memory order here.
+
+        Raises ProblemError if the inputs do not fit the problem or this baseline.
+        """
         require(self, x, w, bias)
         match(problem, x, w, bias)
-        last = self.name.endswith("channels_last")
-        layout = torch.channels_last if last else torch.contiguous_format
-        x, w = (t.detach().contiguous(memory_format=layout) for t in (x, w))
-        kind = Im2colLaunch if self.name == "torch:im2col" else ConvLaunch
-        return kind(self, problem, (x, w, None if bias is None else bias.detach()))
+        layout = torch.contiguous_format
+        if self.name.endswith("channels_last"):
+            layout = torch.channels_last
+        x = x.detach().contiguous(memory_format=layout)
+        w = w.detach().contiguous(memory_format=layout)
+        bias = None if bias is None else bias.detach()
+        if self.name == "torch:im2col":
+            return Im2colLaunch(self, problem, (x, w, bias))
+        return ConvLaunch(self, problem, (x, w, bias))
 
 
 def baseline(name: str, device: Device | None = None) -> Baseline:
-    """Return the baseline of that name, on a device: the GPU, unless told, where it can and is."""
+    """Return the baseline of a name on a device; the default is the GPU, if there is one.
+
+    Raises ProblemError if there is no such baseline, UnsupportedError if it does not run there.
+    """
     title, precision, only = BASELINES[arguments.choice(name, "baseline", BASELINES)]
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):
         raise UnsupportedError(
-            f"{name} runs on {only} only, not on {where}, where what stands beside it runs; "
+            f"{name} runs on {only} only, not on {where} like the kernels next to it; "
             "torch:im2col runs on both"
         )
     if where.type != "cuda":
         return Baseline(name, title, precision, "torch", where)
     if not gpu:
         raise UnsupportedError(
-            f"{name} needs an NVIDIA GPU and torch sees none; take torch:im2col or torch:cpu"
+            f"{name} needs an NVIDIA GPU and torch sees none: use torch:im2col or torch:cpu"
         )
     if where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
@@ -83,31 +95,46 @@ def baseline(name: str, device: Device | None = None) -> Baseline:
 
 
 class ConvLaunch(Launch):
-    """What `F.conv2d` calls, past the step that reads the process-wide flags: they are arguments.
+    """Calls the function behind `F.conv2d`, with the process-wide flags as arguments.
 
-    cuDNN takes its best algorithm for this problem, which it finds in the first call.
+    cuDNN uses its best algorithm for this problem, which it finds in the first call.
     """
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
         self.y = inputs[0].new_empty(problem.y_shape)
-        # not transposed, no output padding; then benchmark, not deterministic, with cuDNN, TF32
-        flags = (True, False, True, runnable.precision == "tf32")
-        pairs = problem.stride, problem.padding, problem.dilation
-        self._options = (*pairs, False, (0, 0), problem.groups, *flags)
+        self._arguments = (
+            problem.stride,
+            problem.padding,
+            problem.dilation,
+            # Not transposed, no output padding.
+            False,
+            (0, 0),
+            problem.groups,
+            # cuDNN searches for its best algorithm, which need not be deterministic.
+            True,
+            False,
+            # With cuDNN, and with TF32 or without.
+            True,
+            runnable.precision == "tf32",
+        )
         on_cpu = runnable.device.type == "cpu"
         self._pinned = full_precision if on_cpu else contextlib.nullcontext
 
     def __call__(self) -> None:
-        self.y = None  # so that its memory serves again
+        # The memory of the last y is used again.
+        self.y = None
         with self._pinned():
-            self.y = torch._convolution(*self.inputs, *self._options)
+            self.y = torch._convolution(*self.inputs, *self._arguments)
         if self.problem.relu:
             self.y.relu_()
 
 
 class Im2colLaunch(Launch):
-    """Pad, im2col, matrix product, bias: as many images, or rows of one, as the workspace holds."""
+    """Pads, unfolds (im2col), multiplies matrices, adds the bias.
+
+    Each step takes as many images, or rows of one image, as the workspace holds.
+    """
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
@@ -122,18 +149,19 @@ class Im2colLaunch(Launch):
 
     def __call__(self) -> None:
         problem = self.problem
-        (x, _, bias) = self.inputs
+        x, _, bias = self.inputs
         for images, rows in self._steps:
             image = padded(problem, x, images, rows)
             n, c, h, w = image.stride()
-            (sh, sw) = problem.stride
-            (dh, dw) = problem.dilation
+            sh, sw = problem.stride
+            dh, dw = problem.dilation
             shape = (len(image), problem.C, problem.R, problem.S, rows.stop - rows.start, problem.Q)
             patches = image.as_strided(shape, (n, c, dh * h, dw * w, sh * h, sw * w))
             matrix = self.workspace[: patches.numel()].view(shape).copy_(patches)
             matrix = matrix.view(len(image), problem.groups, problem.gemm_k, -1)
             y = self.y[images, :, rows]
-            with full_precision():  # (n, groups, K/groups, p*Q)
+            # The products are (n, groups, K/groups, p*Q).
+            with full_precision():
                 if y.is_contiguous():
                     pixels = matrix.shape[3]
                     torch.matmul(self._w, matrix, out=y.view(len(y), problem.groups, -1, pixels))

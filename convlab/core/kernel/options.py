@@ -1,4 +1,4 @@
-"""How a kernel is built and run: the keyword arguments of `load` and `compile`, validated."""
+"""Validate how a kernel is built and run: the keyword arguments of `load` and `compile`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from ..errors import ProblemError
 from .cuda import CUDA
 from .engine import engine_name, engine_named
 
-WORKSPACE_LIMIT = 1 << 30  # bytes
+# In bytes.
+WORKSPACE_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `load` documents, validated by `Options.of`."""
+    """The options that `load` documents, validated by `Options.of`."""
 
     engine: str
     defines: Mapping[str, int | str] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Options:
         isolate: bool = True,
         trace: bool = True,
     ) -> Options:
-        """Validate the arguments; "auto" and no time limit become what they stand for.
+        """Validate the arguments; "auto" and no time limit are replaced by what they mean here.
 
         Raises
         ------
@@ -57,23 +58,24 @@ class Options:
 
 
 def parse_tunables(text: str) -> dict[str, int]:
-    """Return the tunables that "TILE=8,K_TILE=16" spells."""
-    found = {}
+    """Parse tunables such as "TILE=8,K_TILE=16". Raises ProblemError if a part is not NAME=INTEGER."""
+    values = {}
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d{1,18})\s*", part)
         if match is None:
             raise ProblemError(f"cannot read the tunable {valid.shown(part)}: write NAME=INTEGER")
-        found[match[1]] = int(match[2])
-    return found
+        values[match[1]] = int(match[2])
+    return values
 
 
 def tunables(source: str) -> dict[str, str]:
     """Return the tunables of a kernel's source, ``#ifndef NAME`` / ``#define NAME VALUE``."""
-    found: dict[str, str | None] = {}  # None: defined before anything asks for it, and so fixed
-    said = r"^[ \t]*#[ \t]*(ifndef|define)[ \t]+(\w+)(?:[ \t]+(\S+))?"
-    for word, name, value in re.findall(said, source, re.M):
+    directive = r"^[ \t]*#[ \t]*(ifndef|define)[ \t]+(\w+)(?:[ \t]+(\S+))?"
+    # A name that is defined before an #ifndef asks for it is fixed: its value is None.
+    values: dict[str, str | None] = {}
+    for word, name, value in re.findall(directive, source, re.M):
         if word == "ifndef":
-            found.setdefault(name, "")
-        elif found.setdefault(name, None) == "":
-            found[name] = value
-    return {name: value for name, value in found.items() if value}
+            values.setdefault(name, "")
+        elif values.setdefault(name, None) == "":
+            values[name] = value
+    return {name: value for name, value in values.items() if value}

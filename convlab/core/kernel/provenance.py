@@ -1,4 +1,4 @@
-"""What a result was made with, for its receipt: when, by which versions, of which sources."""
+"""The provenance of a result, for its receipt: date, machine, versions, sources and flags."""
 
 import datetime
 import functools
@@ -17,7 +17,7 @@ from .runnable import Runnable
 
 
 def made_of(runnables: Sequence[Runnable]) -> dict[str, Any]:
-    """Return what runnables of one device, which are built, were run with, as JSON has it."""
+    """Return the provenance of runnables of one device, which are built, as JSON."""
     gpu = describe(runnables[0].device) if runnables else None
     cuda = toolchain.cuda() if gpu else None
     compiler = toolchain.find("c++")
@@ -26,7 +26,7 @@ def made_of(runnables: Sequence[Runnable]) -> dict[str, Any]:
         "gpu": gpu and gpu.driver_name,
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "versions": {
-            "convlab": _own(),
+            "convlab": _package_digest(),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
@@ -34,11 +34,12 @@ def made_of(runnables: Sequence[Runnable]) -> dict[str, Any]:
             "nvcc": toolchain.version(cuda.nvcc) if cuda else None,
             "c++": toolchain.version(compiler) if compiler else None,
         },
-        "kernels": [_one(runnable) for runnable in runnables],
+        "kernels": [_of_one(runnable) for runnable in runnables],
     }
 
 
-def _one(runnable: Runnable) -> dict[str, Any]:
+def _of_one(runnable: Runnable) -> dict[str, Any]:
+    """Return the provenance of one runnable."""
     build = runnable.build()
     return {
         "name": runnable.name,
@@ -54,10 +55,10 @@ def _one(runnable: Runnable) -> dict[str, Any]:
 
 
 @functools.cache
-def _own() -> str:
-    """A digest of this package's Python and C++."""
+def _package_digest() -> str:
+    """Return a digest of this package's Python and C++."""
     files = sorted(Path(__file__).parents[2].rglob("*"))
-    code = (path.read_text() for path in files if path.suffix in (".py", ".h", ".cpp"))
+    code = [path.read_text() for path in files if path.suffix in (".py", ".h", ".cpp")]
     return _digest("\0".join(code))[:12]
 
 

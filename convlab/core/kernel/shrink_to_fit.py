@@ -1,4 +1,4 @@
-"""What an engine and its memory can do of a problem: all of it, or a smaller one like it."""
+"""Shrink a problem to what an engine and its memory can do."""
 
 from collections.abc import Iterable
 
@@ -9,17 +9,21 @@ from ..problem.format import FLOAT32
 from ..problem.problem import Problem
 from .runnable import Runnable
 
-SPARE_BYTES = 4 << 30  # what a check may take beside x, w, y, and x and w once more
+# The memory of a check besides x, w and y, and a copy of x and w.
+SPARE_BYTES = 4 << 30
 
 
 def fit(
     problem: Problem, runnables: Iterable[Runnable], scale: str | None = "auto"
 ) -> tuple[Problem, str | None]:
-    """Shrink a problem to what the runnables' engine and memory can do; return it and a note."""
+    """Shrink a problem to what the runnables' engine and memory can do; return it and a note.
+
+    With `scale` None it is never shrunk. Raises LaunchError if memory does not hold it then.
+    """
     runnables = list(runnables)
     device = runnables[0].device
     free = available_bytes(device)
-    # x, w, y once each; x and w again, to see them unchanged; workspace and comparison in chunks
+    # A check needs x, w and y, copies of x and w, a workspace, and chunks for the comparison.
     size = FLOAT32.bytes(problem)
     chunk = max(min(SPARE_BYTES, 4 * problem.min_bytes), 3 * size["y"] // max(problem.N, 1))
     needed = problem.min_bytes + size["x"] + size["w"] + chunk
@@ -30,17 +34,25 @@ def fit(
                 f'{free / 1e9:.1f} GB are free; let scale="auto" shrink it, or take a smaller one'
             )
         return problem, None
-    choice(scale, "scale", ("auto",))  # or None: never
+    choice(scale, "scale", ("auto",))
     limits = [r.runs_on.macs_in_a_second for r in runnables if r.counts]
     macs = min(limits, default=max(problem.macs, 1))
-    limit = free if needed <= free else max(int(free - min(SPARE_BYTES, free // 2)) // 2, 1)
-    smaller = problem.scaled(macs, max_bytes=limit)
+    max_bytes = free
+    if needed > free:
+        max_bytes = max(int(free - min(SPARE_BYTES, free // 2)) // 2, 1)
+    smaller = problem.scaled(macs, max_bytes=max_bytes)
     if smaller == problem:
         return problem, None
-    why = f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB free"
-    if needed <= free:
-        seconds = problem.macs / macs
-        units = {3600: "hours", 60: "minutes", 1: "seconds"}
-        unit = next((unit for unit in units if seconds >= 2 * unit), 1)
-        why = f"all of it would take the simulator about {seconds / unit:.0f} {units[unit]}"
+    if needed > free:
+        why = f"it needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
+    else:
+        why = f"all of it would take the simulator about {_duration(problem.macs / macs)}"
     return smaller, f"scaled down to {smaller}: {why}"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the largest unit of which there are at least two."""
+    for length, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

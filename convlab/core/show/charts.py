@@ -1,7 +1,7 @@
-"""Rows to figures: errors beside costs, where a wrong result is wrong, A/B, sweeps, receipts.
+"""Draw figures from rows: errors and costs, where a result is wrong, A/B, sweeps, receipts.
 
-Takes data frames and small numpy arrays, never a tensor. Every mark is labelled or shaped as well
-as coloured, so that grey print does.
+They take data frames and small numpy arrays, never a tensor. Every mark has a label or a shape as
+well as a colour, so that it can be read in grey print.
 """
 
 import math
@@ -23,7 +23,8 @@ _WRONG = "#D55E00"
 # decades that the map of the error shows below and above what is allowed
 _BELOW = 3
 _ABOVE = 5
-_MOST_BARS = 24  # of a sweep's panel
+# The most bars of a sweep's panel.
+_MOST_BARS = 24
 _MOST_TICKS = 12
 _MOST_NOTES = 8
 
@@ -62,45 +63,57 @@ def error_map(
 ) -> Chart:
     """Draw where the error is: over the pixels of the output, and over its images and channels.
 
-    `pixels` and `channels` are a `Report`'s; `shape` is (N, K, P, Q), which the axes show also
-    where the maps were pooled. One logarithmic scale turns at 1, the most that is right: cool and
-    pale below, warm and dark above it, black where there is no number. The darker, the more wrong,
-    so that grey print tells too.
+    `pixels` and `channels` are a `Report`'s; `shape` is (N, K, P, Q), which the axes show even if
+    the maps were pooled. The one logarithmic scale turns at 1, the largest correct value: cool and
+    pale below, warm and dark above it, black where there is no number. Darker is worse, so that
+    grey print shows it too.
     """
     N, K, P, Q = shape
     lines = [line for note in notes for line in textwrap.wrap(note, 110)]
     chart = Chart(8, 4.1 + 0.16 * len(lines))
     left, right = chart.subplots(1, 2)
-    norm = LogNorm(10**-_BELOW, 10**_ABOVE)
-    for axes, ratios, (rows, columns), labels, what in (
-        (left, pixels, (P, Q), ("q (column)", "p (row)"), "worst over n, k"),
-        (right, channels, (N, K), ("k (output channel)", "n (image)"), "worst over p, q"),
-    ):
-        shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
-        steps = [-(-size // cells) for size, cells in zip((rows, columns), shown.shape)]
-        bottom, end = (s * n - 0.5 for s, n in zip(steps, shown.shape, strict=True))
-        image = axes.imshow(
-            shown,
-            norm=norm,
-            cmap=_error_colors(),
-            aspect="auto",
-            interpolation="nearest",
-            extent=(-0.5, end, bottom, -0.5),
-        )
-        axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
-        axes.set(xlabel=labels[0], ylabel=labels[1])
-        for axis, size in ((axes.xaxis, columns), (axes.yaxis, rows)):
-            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 8, 10], integer=True))
-            if size == 1:
-                axis.set_ticks([0])
-        wrong = int((~(ratios <= 1)).sum())
-        pooled = f", {steps[0]} x {steps[1]} in a cell" if max(steps) > 1 else ""
-        axes.set_title(f"{what}: {wrong:,} of {ratios.size:,} wrong{pooled}", fontsize=9)
+    _draw_error_map(left, pixels, (P, Q), ("p (row)", "q (column)"), "worst over n, k")
+    image = _draw_error_map(
+        right, channels, (N, K), ("n (image)", "k (output channel)"), "worst over p, q"
+    )
     scale = chart.colorbar(image, ax=[left, right], shrink=0.9, extend="both")
     scale.set_label("error over what is allowed (black: NaN or inf)")
     scale.set_ticks([10.0**i for i in range(-_BELOW, _ABOVE + 1)])
     scale.ax.axhline(1, color="black", linewidth=1.2)
     return chart.headed(title, lines)
+
+
+def _draw_error_map(
+    axes: Axes, ratios: np.ndarray, shape: tuple[int, int], labels: tuple[str, str], what: str
+) -> AxesImage:
+    """Draw the ratios over two dimensions (rows, columns) of the output; they may be pooled."""
+    rows, columns = shape
+    norm = LogNorm(10**-_BELOW, 10**_ABOVE)
+    shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
+    # Rows and columns of the output in a cell of the map.
+    cell_rows = -(-rows // shown.shape[0])
+    cell_columns = -(-columns // shown.shape[1])
+    bottom = cell_rows * shown.shape[0] - 0.5
+    end = cell_columns * shown.shape[1] - 0.5
+    image = axes.imshow(
+        shown,
+        norm=norm,
+        cmap=_error_colors(),
+        aspect="auto",
+        interpolation="nearest",
+        extent=(-0.5, end, bottom, -0.5),
+    )
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+    axes.set(xlabel=labels[1], ylabel=labels[0])
+    for axis, size in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 8, 10], integer=True))
+        if size == 1:
+            axis.set_ticks([0])
+    wrong = int((~(ratios <= 1)).sum())
+    is_pooled = max(cell_rows, cell_columns) > 1
+    pooled = f", {cell_rows} x {cell_columns} in a cell" if is_pooled else ""
+    axes.set_title(f"{what}: {wrong:,} of {ratios.size:,} wrong{pooled}", fontsize=9)
+    return image
 
 
 def _labels(rows: pd.DataFrame) -> list[str]:
@@ -124,7 +137,7 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
         if math.isfinite(row.bound):
             axes.plot([row.bound] * 2, [y - 0.33, y + 0.33], color=INK)
         if math.isnan(row.error):  # it did not run
-            text, ink = ("declined", QUIET) if pd.isna(row.right) else ("failed", _WRONG)
+            text, ink = ("unsupported", QUIET) if pd.isna(row.right) else ("failed", _WRONG)
             _note(axes, text, (low, y), 4, color=ink)
             continue
         x = min(max(row.error, low * 1.3), high / 1.3)
@@ -147,7 +160,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
         return
     largest = rows[cost].max()
     least = rows[floor].min()
-    room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: it declined
+    room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: unsupported
     if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
         left = min(least, rows[cost].min()) / 2
         _logarithmic(axes, left, largest * (largest / left) ** room, 6)
@@ -187,7 +200,7 @@ def _logarithmic(axes: Axes, low: float, high: float, ticks: int) -> None:
 
 
 def _note(axes: Axes, text: str, at: tuple[float, float], right: float, **options: object) -> None:
-    """Write beside a mark, so many points to the right of it."""
+    """Write next to a mark, `right` points to the right of it."""
     options = {"va": "center", "fontsize": 8, "color": INK} | options
     axes.annotate(text, at, xytext=(right, 0), textcoords="offset points", **options)
 

@@ -1,8 +1,9 @@
-"""Which of two is faster, and how surely: right first, then timed in interleaved rounds."""
+"""Say which of two kernels is faster, and how surely: check both, then time them in rounds."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,14 +22,15 @@ from ..problem.named import members
 from ..problem.problem import Problem
 from . import ab_timing
 from .ab_result import AB, ABs
-from .ab_timing import Paired, Until
+from .ab_timing import Paired, RoundOptions
 from .observer import tools_put_back
-from .sides import identity, judge, side_by_side
+from .sides import Judged, identity, judge, side_by_side
 
-# runs with memory placed anew; fresh processes, of a careful A/B
+# A plain A/B allocates memory anew for each of so many runs; a careful one starts so many processes.
 PLACES = 4
 PROCESSES = 6
-_SPARE_SECONDS = 120.0  # what a worker gets beyond the rounds: buffers, warm-up, graphs
+# The time that a worker gets beyond the rounds: for buffers, warm-up and graphs.
+_SPARE_SECONDS = 120.0
 _LIBRARIES = r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)"
 
 
@@ -46,139 +48,155 @@ def ab(
     limit_seconds: float = SECONDS,
     seed: int = 0,
 ) -> AB | ABs:
-    """Say whether B is faster than A on a problem, or slower, or the same; first, whether right.
+    """Measure whether B is faster than A on a problem, slower, or the same.
 
-    On a GPU both are built, checked, and timed in interleaved rounds of random order until the
-    ratio of their times is known (`fast.paired` says how a round is timed, `fast.ratio` how the
-    verdict follows): in the worker process, unless a callable cannot be sent there. On the
-    simulator their counters are compared, and no time is given.
-
-    >>> before = convlab.load("03_smem_tile").pinned()     # then edit the file
-    >>> convlab.ab(before, "03_smem_tile", "wide")
-    >>> convlab.ab("03_smem_tile@TILE=8", "cudnn:fp32", "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1")
+    Both are checked first. On a GPU they are then timed in interleaved rounds of random order,
+    until the ratio of their times is known (`timing.ab_timing` says how a round is timed,
+    `timing.ratio` how the verdict follows). This happens in the worker process, unless pickle
+    cannot send a callable there. On the simulator their counters are compared, and there is no
+    time.
 
     Parameters
     ----------
-    a, b : a runnable, a kernel's name or path with or without tunables, a baseline's name
-        ("cudnn:tf32:channels_last"), or a Python callable ``f(x, w, bias, stride, padding,
-        dilation, groups)``, what it allocates being part of it. A callable may have an attribute
-        `precision`; without one it is judged as fp32 and, if that fails, as tf32.
-    problem : a Problem, or the name or the spec of one; or a set: its name, or an iterable.
-    mode : "cold", "hot", or both; the verdict is about the first one.
-    engine : where kernels given by name or path run: "cuda", "sim" or "auto".
-    scale : "auto" shrinks the problem to what the engine can do, and says so; None never does.
-    check : check both first; a wrong one ends it with the verdict "wrong", as one does that is
-        caught at something else than the work while it is timed. On a GPU, False trusts them.
-    careful : time in six fresh processes instead of in four places of one's memory (eight, where
-        those differ by too much): about a minute.
-    threshold : a ratio whose whole interval is within 1 ± this is called the same.
-    limit_seconds : for the rounds of a mode in four places, which end sooner once the interval is
-        no wider than the threshold. Where six rounds take longer, up to four times it.
-    seed : of the data and of the order.
+    a, b
+        A runnable; a kernel's name or path, with or without tunables ("03_smem_tile@TILE=8"); a
+        baseline's name ("cudnn:tf32:channels_last"); or a Python callable ``f(x, w, bias, stride,
+        padding, dilation, groups)``. What a callable allocates is part of its time. It may have an
+        attribute `precision`; without one it is judged as fp32 and, if that fails, as tf32.
+    problem
+        A Problem, or the name or the spec of one; or a set: its name, or an iterable.
+    mode
+        "cold", "hot", or both; the verdict is about the first one.
+    engine
+        Where kernels given by name or path run: "cuda", "sim" or "auto".
+    scale
+        "auto" shrinks the problem to what the engine can do, and notes it; None never does.
+    check
+        Whether both are checked, and their outputs judged while they are timed. A wrong kernel, or
+        one that is caught at something else than the work, ends the comparison with the verdict
+        "wrong". On a GPU, False trusts both.
+    careful
+        Time in six fresh processes, which takes about a minute. The default is one process, in
+        which memory is allocated anew four times (eight times, where the runs differ by much).
+    threshold
+        A ratio is called the same if its whole interval is within 1 ± this.
+    limit_seconds
+        The time in seconds for the rounds of one mode. They end sooner once the interval is no
+        wider than the threshold; if six rounds take longer, they may take up to four times as long.
+    seed
+        The seed of the data and of the order in the rounds.
 
     Returns
     -------
-    AB, or ABs of a set
+    AB
+        For one problem: verdict, ratio of B's time to A's, its 95% interval, times in ms.
+    ABs
+        For a set of problems.
 
     Raises
     ------
     CatalogError, ProblemError
-        No such kernel or problem; arguments that make no sense.
+        There is no such kernel or problem, or an argument is invalid.
     BuildError, UnsupportedError, LaunchError
-        One of them does not build, declines the problem, or does not run.
+        One of them does not build, does not support the problem, or does not run.
     ConvlabError
-        A simulated kernel against one on a GPU; or a file that was edited meanwhile.
+        One kernel is simulated and the other runs on a GPU, or a file was edited meanwhile.
+
+    Examples
+    --------
+    >>> before = convlab.load("03_smem_tile").pinned()     # then edit the file
+    >>> convlab.ab(before, "03_smem_tile", "wide")
+    >>> convlab.ab("03_smem_tile@TILE=8", "cudnn:fp32", "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1")
     """
     modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
-    for each in modes or [None]:
-        arguments.choice(each, "mode", MODES)
+    for name in modes or [None]:
+        arguments.choice(name, "mode", MODES)
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(check, "check")
     arguments.flag(careful, "careful")
     threshold = arguments.real(threshold, "threshold", above=0, most=0.99)
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     seed = arguments.whole(seed, "seed")
-    runs = PROCESSES if careful else PLACES
-    until = ab_timing.Until(threshold / 2, limit_seconds, seed, trusted=not check, places=runs)
+    options = RoundOptions(
+        target=threshold / 2,
+        limit_seconds=limit_seconds,
+        seed=seed,
+        trusted=not check,
+        places=PROCESSES if careful else PLACES,
+    )
+    settings = _Settings(threshold, modes, options, careful)
     sides = side_by_side((a, b), engine)
-    found = []
-    (chosen, of_set) = members(problem)
-    for each in chosen:
-        smaller, scaled = fit(each, sides, scale)
+    problems, is_set = members(problem)
+    results = []
+    for one in problems:
+        smaller, scaled = fit(one, sides, scale)
         notes = [scaled] if scaled else []
-        found.append(_compared(sides, smaller, threshold, modes, until, careful, notes))
-    return ABs(tuple(found)) if of_set else found[0]
+        results.append(_compared(sides, smaller, settings, notes))
+    return ABs(tuple(results)) if is_set else results[0]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How two runnables are compared."""
+
+    threshold: float
+    modes: Sequence[str]
+    rounds: RoundOptions
+    careful: bool
 
 
 def _compared(
-    sides: Sequence[Runnable],
-    problem: Problem,
-    threshold: float,
-    modes: Sequence[str],
-    until: Until,
-    careful: bool,
-    notes: list[str],
+    sides: Sequence[Runnable], problem: Problem, settings: _Settings, notes: list[str]
 ) -> AB:
     """Compare two runnables on one problem that fits."""
     if tools := tools_put_back():
-        notes.append(f"put back before it began, as it had been replaced: {', '.join(tools)}")
-    kernels = list(sides)
-    labels = [kernel.name for kernel in sides]
+        notes.append(f"restored before timing, because they had been replaced: {', '.join(tools)}")
     same = identity(sides[0]) == identity(sides[1])
-    if same:
-        notes.append("A and B are the same: this shows what the measurement can tell apart")
-    elif labels[0] == labels[1]:
-        paths = [kernel.path or "(no file)" for kernel in sides]
-        notes.append(f"two of one name: A is {paths[0]}, B is {paths[1]}")
-    if labels[0] == labels[1]:
-        labels = [f"{labels[0]} (A)", f"{labels[1]} (B)"]
+    labels = _labels(sides, same, notes)
     sources = [kernel.source for kernel in sides]
     for kernel in sides:
         kernel.build()
     gpu = describe(sides[0].device)
-    found = []
-    caught = ["", ""]
-    if gpu and until.trusted:
+    judged: list[Judged] = []
+    if gpu and settings.rounds.trusted:
         notes.append("not checked: check=False")
-    else:  # on the simulator the check is the run whose counters are compared
-        found = [judge(each, problem, seed=until.seed) for each in sides[: 1 if same else 2]]
-    reports = [each.report for each in found]
-    for i, each in enumerate(found):
-        kernels[i] = each.runnable
-        caught[i] = each.caught
-        notes += each.notes
-        name = each.runnable.name
-        report = each.report
-        if report.problem != problem:
-            notes.append(f"{name} was checked on {report.problem}, memory being short")
-        named = re.findall(_LIBRARIES, uncommented(sources[i] or ""), re.IGNORECASE)
-        if called := ", ".join(sorted({library.lower() for library in named})):
-            notes.append(f"{name} calls a library: {called}")
-        if not gpu and report.ok and traffic_bytes(report.counters) is None:
-            notes.append(f"{name} has no counters: it ran without the simulator, or untraced")
+    else:
+        # On the simulator the check is the run whose counters are compared.
+        for kernel in sides[: 1 if same else 2]:
+            judged.append(judge(kernel, problem, seed=settings.rounds.seed))
+    for one, source in zip(judged, sources, strict=False):
+        notes += _notes_on(one, problem, source, counted=not gpu)
+    reports = [one.report for one in judged]
+    kernels = [one.runnable for one in judged] or list(sides)
+    caught = [one.caught for one in judged]
+    # Of two that are the same only A was judged.
+    caught += [""] * (2 - len(caught))
     if same:
-        kernels[1] = kernels[0]
+        kernels = [kernels[0], kernels[0]]
     classes = (kernels[0].precision, kernels[1].precision)
     if classes[0] != classes[1]:
-        notes.append(f"unlike precision classes: A {classes[0]}, B {classes[1]}")
+        notes.append(f"different precision classes: A {classes[0]}, B {classes[1]}")
     measured: dict[str, Any] = {}
     if gpu and all(report.ok for report in reports) and not any(caught):
-        modes = _measured(kernels, problem, modes, until, careful, notes)
-        caught = ["".join(mode.caught[i] for mode in modes) for i in (0, 1)]
+        paired = _measured(
+            kernels, problem, settings.modes, settings.rounds, settings.careful, notes
+        )
+        caught = ["".join(mode.caught[i] for mode in paired) for i in (0, 1)]
         peaks = ceilings(kernels[0].device)
-        floors = (floor_seconds(problem, k.precision, peaks, k.format) for k in kernels)
-        measured = {"modes": () if any(caught) else tuple(modes), "floors": tuple(floors)}
+        floors = [floor_seconds(problem, k.precision, peaks, k.format) for k in kernels]
+        measured = {"modes": () if any(caught) else tuple(paired), "floors": tuple(floors)}
     if [kernel.source for kernel in kernels] != sources:
-        raise ConvlabError(f"{labels[0]} or {labels[1]} was edited meanwhile: run it again")
-    notes.append(
-        f"on {gpu}" if gpu else f"no GPU: torch {torch.__version__}, counters of the simulator"
-    )
+        raise ConvlabError(
+            f"{labels[0]} or {labels[1]} was edited during the comparison: run it again"
+        )
+    where = f"on {gpu}" if gpu else f"no GPU: counters of the simulator, torch {torch.__version__}"
+    notes.append(where)
     engines = {kernel.engine for kernel in kernels}
     return AB(
         *labels,
         problem,
         next(name for name in ("cuda", "sim", "torch") if name in engines),
-        threshold,
+        settings.threshold,
         classes,
         reports=tuple(reports),
         caught=tuple(caught),
@@ -188,29 +206,59 @@ def _compared(
     )
 
 
+def _labels(sides: Sequence[Runnable], same: bool, notes: list[str]) -> list[str]:
+    """Return the names of A and B, which differ; note where the runnables' own names do not."""
+    names = [kernel.name for kernel in sides]
+    if same:
+        notes.append("A and B are the same: this shows the smallest difference that can be seen")
+    elif names[0] == names[1]:
+        paths = [kernel.path or "(no file)" for kernel in sides]
+        notes.append(f"A and B have the same name: A is {paths[0]}, B is {paths[1]}")
+    if names[0] == names[1]:
+        return [f"{names[0]} (A)", f"{names[1]} (B)"]
+    return names
+
+
+def _notes_on(judged: Judged, problem: Problem, source: str | None, counted: bool) -> list[str]:
+    """Return what a reader should know of a side that was checked, whose counters may be needed."""
+    name = judged.runnable.name
+    report = judged.report
+    notes = [*judged.notes]
+    if report.problem != problem:
+        notes.append(f"{name} was checked on {report.problem}, because memory is short")
+    libraries = re.findall(_LIBRARIES, uncommented(source or ""), re.IGNORECASE)
+    if libraries:
+        called = sorted({library.lower() for library in libraries})
+        notes.append(f"{name} calls a library: {', '.join(called)}")
+    if counted and report.ok and traffic_bytes(report.counters) is None:
+        notes.append(f"{name} has no counters: it ran without the simulator, or without tracing")
+    return notes
+
+
 def _measured(
     kernels: Sequence[Runnable],
     problem: Problem,
     modes: Sequence[str],
-    until: Until,
+    options: RoundOptions,
     careful: bool,
     notes: list[str],
 ) -> list[Paired]:
-    """Time both, in the worker process if that can be; with care, in one after the other."""
-    task = (*kernels, problem, modes, until)
+    """Time both, in the worker process if they can be sent there; or in one after the other."""
     where = runner()
     if not where.accepts(*kernels):
-        notes.append("measured in this process: a callable that pickle cannot send was given")
-        return ab_timing.measure_pair(*task)
-    limit = _SPARE_SECONDS + 9 * until.limit_seconds * len(modes)  # 8 places, 4 times their time
+        notes.append("measured in this process: pickle cannot send the callable to another one")
+        return ab_timing.measure_pair(*kernels, problem, modes, options)
+    # There may be eight places instead of four, and each may take four times its time.
+    time_limit = _SPARE_SECONDS + 9 * options.limit_seconds * len(modes)
+    call = functools.partial(where.call, ab_timing.measure_pair, *kernels, problem, modes)
     if not careful:
-        return where.call(ab_timing.measure_pair, *task, time_limit=limit)
+        return call(options, time_limit=time_limit)
     runs: list[list[Paired]] = []
-    for place in range(until.places):
+    for process in range(options.places):
         where.restart()
-        part = replace(until.part(place), places=1)
-        task = (*kernels, problem, modes, part)
-        runs.append(where.call(ab_timing.measure_pair, *task, time_limit=limit))
-        if any(any(mode.caught) for mode in runs[-1]):
-            return runs[-1]
-    return [ab_timing.merged(each, until.target, fresh=True) for each in zip(*runs, strict=True)]
+        run = call(replace(options.part(process), places=1), time_limit=time_limit)
+        if any(any(mode.caught) for mode in run):
+            return run
+        runs.append(run)
+    by_mode = zip(*runs, strict=True)
+    return [ab_timing.merged(of_mode, options.target, fresh=True) for of_mode in by_mode]

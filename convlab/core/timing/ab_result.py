@@ -1,4 +1,4 @@
-"""What a comparison of A and B found, and how it is told."""
+"""The result of comparing A and B: on one problem, and on a set of problems."""
 
 import math
 from collections import Counter
@@ -27,7 +27,8 @@ _COUNTERS = (
     "shared_wavefronts",
     "barriers",
 )
-BELOW = 0.98  # of the floor: what is measured as the floor is no sharper
+# A time below this share of the floor is noted: the ceilings behind the floor are no more precise.
+BELOW = 0.98
 BELOW_WORDS = (
     "below the floor: fewer products (Winograd), other units (fp32 on tensor cores), "
     "y left in the L2, or work left out"
@@ -36,19 +37,19 @@ BELOW_WORDS = (
 
 @dataclass(frozen=True, repr=False)
 class AB(Result):
-    """What a comparison of A and B found; `verdict`, `ratio` and `interval` are about B.
+    """The result of comparing A and B; `verdict`, `ratio` and `interval` are about B.
 
     Attributes
     ----------
-    a, b : the two by name; "(A)" and "(B)" follow where the names are alike.
+    a, b : the two names; "(A)" and "(B)" follow where the names are equal.
     problem, engine, classes : what was run, where, and the precision classes of A and B.
     threshold : how far from 1 a ratio may be and still be called the same.
-    modes : on a GPU, what each mode gave; the first one is the verdict's.
-    reports : the checks of A and B; empty if they were not wanted.
+    modes : on a GPU, what each mode gave; the verdict is about the first one.
+    reports : the checks of A and B; empty if they were not checked.
     caught : what A and B did instead of the work, or empty texts; see ``convlab/honest/cheats.md``.
-    floors : seconds that the problem takes A's and B's class at least; NaN without a GPU.
+    floors : the theoretical minimum in seconds in A's and B's class; NaN without a GPU.
     notes : lines: device, clock, scaling, what could not be done.
-    made : when, on what, with which versions, of which sources and flags; see `save`.
+    made : date, machine, versions, sources and flags; see `save`.
     """
 
     a: str
@@ -66,12 +67,12 @@ class AB(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether neither was found wrong, nor caught."""
+        """Whether neither is wrong, and neither was caught."""
         return all(report.ok for report in self.reports) and not any(self.caught)
 
     @property
     def counted(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """On the simulator, A's and B's counters, which are no times; empty if one is wrong."""
+        """A's and B's counters on the simulator; empty if one is wrong, or both were timed."""
         if self.modes or not self.reports or not self.ok:
             return {}, {}
         return self.reports[0].counters or {}, self.reports[-1].counters or {}
@@ -83,20 +84,22 @@ class AB(Result):
             return {mode.mode: mode.ratio.verdict(self.threshold) for mode in self.modes}
         if math.isnan(self.ratio):
             return {}
-        word = "same" if self.ratio == 1 else "fewer" if self.ratio < 1 else "more"
-        return {"counters": f"{word} bytes"}
+        if self.ratio == 1:
+            return {"counters": "same bytes"}
+        return {"counters": "fewer bytes" if self.ratio < 1 else "more bytes"}
 
     @property
     def verdict(self) -> str:
-        """B against A: "faster", "slower", "same" or "undecided" in the first mode; or "wrong".
+        """B against A in the first mode: "faster", "slower", "same", "undecided" or "wrong".
 
-        On the simulator "fewer bytes", "more bytes" or "same bytes": it knows nothing of speed.
+        On the simulator "fewer bytes", "more bytes" or "same bytes", which says nothing about speed.
         """
-        return next(iter(self.verdicts.values()), "undecided" if self.ok else "wrong")
+        without = "undecided" if self.ok else "wrong"
+        return next(iter(self.verdicts.values()), without)
 
     @property
     def ratio(self) -> float:
-        """B's time over A's in the first mode (on the simulator B's bytes over A's), or NaN."""
+        """B's time over A's in the first mode; on the simulator B's bytes over A's; or NaN."""
         if self.modes:
             return self.modes[0].ratio.value
         a, b = map(traffic_bytes, self.counted)
@@ -105,39 +108,51 @@ class AB(Result):
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95% interval of `ratio`; None for counters, which are exact."""
-        return (self.modes[0].ratio.low, self.modes[0].ratio.high) if self.modes else None
+        if not self.modes:
+            return None
+        ratio = self.modes[0].ratio
+        return ratio.low, ratio.high
 
     @property
     def frame(self) -> pd.DataFrame:
         """One row for each mode, times in ms; on the simulator one row for each counter."""
-        if not self.modes:
-            counted = {
-                side: {"traffic_bytes": traffic_bytes(counters), **counters}
-                for side, counters in zip("ab", self.counted, strict=True)
-            }
-            rows = pd.DataFrame(counted, index=list(_COUNTERS)).dropna()
-            rows = rows[(rows != 0).any(axis=1)].astype(int).rename_axis("counter").reset_index()
-            return rows.assign(ratio=rows["b"] / rows["a"])
+        return self._times() if self.modes else self._counters()
+
+    def _counters(self) -> pd.DataFrame:
+        """Return a row for each counter that is not 0 on both sides."""
+        columns = {
+            side: {"traffic_bytes": traffic_bytes(counters), **counters}
+            for side, counters in zip("ab", self.counted, strict=True)
+        }
+        rows = pd.DataFrame(columns, index=list(_COUNTERS)).dropna()
+        rows = rows[(rows != 0).any(axis=1)].astype(int).rename_axis("counter").reset_index()
+        return rows.assign(ratio=rows["b"] / rows["a"])
+
+    def _times(self) -> pd.DataFrame:
+        """Return a row for each mode."""
         rows = []
         for mode, verdict in zip(self.modes, self.verdicts.values(), strict=True):
-            (a, b) = mode.seconds
-            ratio = mode.ratio
-            mhz = dict(zip(("mhz", "mhz_low", "mhz_high"), mode.mhz or [None] * 3, strict=True))
+            a, b = mode.seconds
+            mhz, mhz_low, mhz_high = mode.mhz or (None, None, None)
+            a_x_floor = a / self.floors[0]
+            b_x_floor = b / self.floors[1]
             rows.append(
                 {
                     "mode": mode.mode,
                     "verdict": verdict,
-                    "ratio": ratio.value,
-                    "low": ratio.low,
-                    "high": ratio.high,
-                    "rounds": ratio.rounds,
+                    "ratio": mode.ratio.value,
+                    "low": mode.ratio.low,
+                    "high": mode.ratio.high,
+                    "rounds": mode.ratio.rounds,
                     "discarded": mode.discarded,
                     "a_ms": 1e3 * a,
                     "b_ms": 1e3 * b,
-                    "a_x_floor": a / self.floors[0],
-                    "b_x_floor": b / self.floors[1],
-                    "below_floor": min(a / self.floors[0], b / self.floors[1]) < BELOW,
-                    **mhz,
+                    "a_x_floor": a_x_floor,
+                    "b_x_floor": b_x_floor,
+                    "below_floor": min(a_x_floor, b_x_floor) < BELOW,
+                    "mhz": mhz,
+                    "mhz_low": mhz_low,
+                    "mhz_high": mhz_high,
                     "method": mode.method,
                 }
             )
@@ -155,12 +170,13 @@ class AB(Result):
 
     @property
     def costs(self) -> list[dict[str, Any]]:
+        """The rows that ``convlab history`` shows."""
         rows = []
         sources = self.made.get("kernels", ({}, {}))
         sides = zip("ab", (self.a, self.b), sources, self.counted, strict=True)
         for side, name, source, counters in sides:
-            for mode, taken in self.samples.groupby("mode", sort=False)[f"{side}_ms"]:
-                rows.append(saved_cost(name, self.problem, taken.median(), source, mode, taken))
+            for mode, times in self.samples.groupby("mode", sort=False)[f"{side}_ms"]:
+                rows.append(saved_cost(name, self.problem, times.median(), source, mode, times))
             if moved := traffic_bytes(counters):
                 rows.append(saved_cost(name, self.problem, moved / 1e6, source))
         return rows
@@ -168,70 +184,105 @@ class AB(Result):
     @property
     def sentence(self) -> str:
         """What B is against A, in each mode."""
-        return f"{self.problem.label}: {self._said()}"
-
-    def _said(self) -> str:
         if not self.ok:
-            sides = "AB" if len(self.reports) != 1 else ["A and B, which are the same,"]
-            wrong = zip(sides, self.reports, strict=False)  # of none there are none
-            bad = [side for side, report in wrong if not report.ok]
-            caught = [side for side, text in zip("AB", self.caught, strict=True) if text]
-            told = f"{' and '.join(bad or caught)} {'WRONG' if bad else 'CAUGHT'}"
-            return f"{told}; nothing was compared"
-        if not self.modes:
-            many = self.verdict.replace("same", "as many")
-            moved = f"B moves {many} (simulated; says nothing about speed)"
-            return moved if self.verdicts else "nothing to compare"
-        said = []
+            answer = self._invalid()
+        elif self.modes:
+            answer = self._timed()
+        else:
+            answer = self._counted()
+        return f"{self.problem.label}: {answer}"
+
+    def _invalid(self) -> str:
+        """Return which side is wrong, or was caught."""
+        sides = "AB"
+        if len(self.reports) == 1:
+            sides = ["A and B, which are the same,"]
+        # Without reports the two were not checked, and one was caught.
+        wrong = [s for s, report in zip(sides, self.reports, strict=False) if not report.ok]
+        if wrong:
+            return f"{' and '.join(wrong)} WRONG; nothing was compared"
+        caught = [side for side, text in zip("AB", self.caught, strict=True) if text]
+        return f"{' and '.join(caught)} CAUGHT; nothing was compared"
+
+    def _counted(self) -> str:
+        """Return how much B moves against A, on the simulator."""
+        if not self.verdicts:
+            return "nothing to compare"
+        moved = self.verdict.replace("same", "as many")
+        return f"B moves {moved} (simulated; says nothing about speed)"
+
+    def _timed(self) -> str:
+        """Return what B is against A in each mode, and who is below the floor."""
+        answers = []
         below = []
         for row in self.frame.itertuples():
-            change = 100 * (row.ratio - 1)
-            text = {"same": f"the same within {100 * self.threshold:g}%", "undecided": "undecided"}
-            moved = (
-                f"B is {row.verdict}, {abs(change):.2g}% {'more' if change > 0 else 'less'} time"
-            )
-            said.append(f"{text.get(row.verdict, moved)} ({row.mode})")
-            if row.mode == "cold":  # when what it reads comes from memory
+            if row.verdict == "same":
+                text = f"the same within {100 * self.threshold:g}%"
+            elif row.verdict == "undecided":
+                text = "undecided"
+            else:
+                change = 100 * (row.ratio - 1)
+                more = "more" if change > 0 else "less"
+                text = f"B is {row.verdict}, {abs(change):.2g}% {more} time"
+            answers.append(f"{text} ({row.mode})")
+            # The floor counts x, w and bias as read from memory, which they are in this mode.
+            if row.mode == "cold":
                 sides = {"A": row.a_x_floor, "B": row.b_x_floor}
                 below = [f"{side} is {BELOW_WORDS}" for side, x in sides.items() if x < BELOW]
-        return "; ".join(said + below)
+        return "; ".join(answers + below)
 
     @property
     def details(self) -> Sequence[str]:
-        """Who is A and who is B; a paragraph for each mode or a line for each counter; reports."""
+        """The names; a line for each counter, or a paragraph for each mode; wrong reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
-        for side, text in zip("AB", self.caught, strict=True) if any(self.caught) else ():
-            lines.append(f"  {side} caught: {text or 'no'}")
-        for row in self.frame.itertuples() if not self.modes else ():
+        if any(self.caught):
+            for side, text in zip("AB", self.caught, strict=True):
+                lines.append(f"  {side} caught: {text or 'no'}")
+        lines += self._time_lines() if self.modes else self._counter_lines()
+        # Where A and B are the same, so are their reports.
+        wrong = [str(report) for report in self.reports if not report.ok]
+        return [*lines, *dict.fromkeys(wrong)]
+
+    def _counter_lines(self) -> list[str]:
+        """Return a line for each counter."""
+        lines = []
+        for row in self.frame.itertuples():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
-        for row, mode in zip(self.frame.itertuples(), self.modes, strict=False):  # or of counters
+        return lines
+
+    def _time_lines(self) -> list[str]:
+        """Return a paragraph for each mode: the ratio, the times, the method, the clock, notes."""
+        lines = []
+        for row, mode in zip(self.frame.itertuples(), self.modes, strict=True):
             left_out = f", {row.discarded} left out" if row.discarded else ""
+            clock = "SM clock unknown"
+            if mode.mhz:
+                clock = "SM clock {} MHz ({} to {})".format(*mode.mhz)
+            a = f"A {row.a_ms:.4g} ms ({row.a_x_floor:.3g}x floor)"
+            b = f"B {row.b_ms:.4g} ms ({row.b_x_floor:.3g}x floor)"
+            paragraph = [f"{a}, {b}", f"{row.method}; {clock}", *mode.notes]
             lines.append(f"  {row.mode:<5} {row.verdict:<9} B/A {mode.ratio}{left_out}")
-            times = (
-                f"A {row.a_ms:.4g} ms ({row.a_x_floor:.3g}x floor), "
-                f"B {row.b_ms:.4g} ms ({row.b_x_floor:.3g}x floor)"
-            )
-            span = "SM clock {} MHz ({} to {})"
-            clock = span.format(*mode.mhz) if mode.mhz else "SM clock unknown"
-            told = (times, f"{row.method}; {clock}", *mode.notes)
-            lines += [" " * 8 + text for text in told]
-        return [*lines, *dict.fromkeys(str(report) for report in self.reports if not report.ok)]
+            lines += [" " * 8 + text for text in paragraph]
+        return lines
 
     @property
     def row(self) -> dict[str, str]:
         """The first mode's verdict, ratio and interval."""
-        found = {"problem": self.problem.label, "verdict": self.verdict}
+        cells = {"problem": self.problem.label, "verdict": self.verdict}
         if self.modes:
             value, _, rest = str(self.modes[0].ratio).partition(", ")
-            return found | {"B/A": value, "interval": rest.rpartition(", ")[0] or rest}
-        return found | {"B/A": "-" if math.isnan(self.ratio) else f"{self.ratio:.4g}"}
+            cells |= {"B/A": value, "interval": rest.rpartition(", ")[0] or rest}
+        else:
+            cells["B/A"] = "-" if math.isnan(self.ratio) else f"{self.ratio:.4g}"
+        return cells
 
     @property
     def about(self) -> dict[str, Any]:
-        """All of it but the single rounds."""
+        """All of it, except the single rounds."""
         rows = self.frame.to_dict("records")
-        for row, mode in zip(rows, self.modes, strict=False):  # of counters there are no modes
+        # The rows of counters have no modes.
+        for row, mode in zip(rows, self.modes, strict=False):
             row["notes"] = mode.notes
             row["runs"] = mode.runs
         names = (
@@ -252,7 +303,8 @@ class AB(Result):
 
     @property
     def color(self) -> str:
-        return {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}.get(self.verdict, "#777777")
+        colors = {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}
+        return colors.get(self.verdict, "#777777")
 
     def figure(self) -> Chart:
         title = f"B = {self.b} against A = {self.a}, {self.problem.label}"
@@ -261,17 +313,17 @@ class AB(Result):
 
 @dataclass(frozen=True, repr=False)
 class ABs(Several):
-    """What comparisons of A and B on the problems of a set found."""
+    """The results of comparing A and B on a set of problems."""
 
     results: tuple[AB, ...]
 
     @property
     def sentence(self) -> str:
-        """How often B is what."""
+        """How often each verdict was given."""
         counts = Counter(result.verdict for result in self.results)
-        said = ", ".join(f"{verdict} on {count}" for verdict, count in counts.most_common())
+        verdicts = ", ".join(f"{verdict} on {count}" for verdict, count in counts.most_common())
         first = self.results[0]
-        return f"B = {first.b} against A = {first.a}, {len(self)} problems: {said}"
+        return f"B = {first.b} against A = {first.a}, {len(self)} problems: {verdicts}"
 
     def figure(self) -> Chart:
         """Draw each problem's ratio with its interval."""

@@ -6,12 +6,12 @@ over as many sets of x, w, bias and y (four at most) as fit the L2 together: the
 L2, but no launch meets the lines that the one before has just written. For a problem larger than
 the L2 the modes differ by what the launch before left of it.
 
-Both sides work on the same x, w and bias, since where a buffer lies can be worth a percent by
-itself. What they write is each one's own: y, the workspace, the filter laid out. Where memory does
-not hold that of both, each allocates for its turn only, and a note says so.
+Both sides read the same x, w and bias, since the address of a buffer can be worth a percent by
+itself. Each side writes its own y, workspace and prepared filter. Where memory does not hold both
+sides' buffers, each side allocates for its turn only, and a note says so.
 
-Where everything lies in memory differs from run to run, and is worth some tenths of a percent: all
-of it is allocated anew a few times, and the interval is that of those runs (`ratio.pooled`).
+Addresses differ from run to run, which is worth some tenths of a percent. So all buffers are
+allocated anew a few times ("places"), and the interval is that of all these runs (`ratio.pooled`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 
 from ..correctness import reference
 from ..errors import LaunchError
 from ..kernel.runnable import Launch, Runnable, explained, is_out_of_memory, run
-from ..machine.clock import Clock
+from ..machine.clock import Clock, Reading
 from ..machine.device import describe
 from ..problem.problem import Problem
 from .measure import shared_inputs
@@ -39,38 +40,55 @@ from .observer import Caught, Observer, observe
 from .ratio import Ratio, estimate, pooled, settled
 from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, nothing, rounds
 
-_COLD_GRAPH_SECONDS = 100e-6  # shorter kernels are put in a graph with their flushes
-_COLD_BATCH = 16  # launches of such a graph
+# Shorter kernels are put in a graph with their flushes.
+_COLD_GRAPH_SECONDS = 100e-6
+# The number of launches of such a graph.
+_COLD_BATCH = 16
 _HOT_GRAPH_SECONDS = 1e-3
 _HOT_BATCH_SECONDS = 3e-3
 _MOST_LAUNCHES = 1000
 _MOST_SETS = 4
 _TURN_SECONDS = 0.005
 _STOPPED = "stopped after"
-_BALLAST = 64 << 20  # bytes that are taken at most, to move what is allocated
-_SEEDS = 1000  # between the seeds of two places
-# What the ratios of one process are off alike, wherever its memory lies, as 79 intervals of
-# tests.instruments.calibrate_ab showed on an H200: without it 66 of them held what was planted.
+# The most bytes that are allocated to move what is allocated next.
+_BALLAST = 64 << 20
+# The distance between the seeds of two places.
+_SEEDS = 1000
+# The error that all ratios of one process share, wherever its memory is. 79 intervals of
+# tests.instruments.calibrate_ab showed it on an H200: without it 66 of them held the planted ratio.
 _SHARED = 0.001
 _SHARED_SECONDS = 30e-9
-_NO_ROOM = ("A and B had the memory in turns, as it does not hold both: each was prepared anew",)
-_FEWEST_ROUNDS = 6  # taken beyond the time limit, up to four times it
+_NO_ROOM = ("memory does not hold both A and B: each was prepared anew for its turn",)
+# An interval needs so many rounds. They may take up to four times the time limit.
+_FEWEST_ROUNDS = 6
 
 
 @dataclass(frozen=True)
-class Until:
-    """How long the rounds of a mode go on."""
+class RoundOptions:
+    """How the rounds of one mode are run, and when they end.
 
-    target: float  # half width of the ratio's interval at which they end
-    limit_seconds: float  # after which they end; for an interval at all, after up to four times
-    seed: int  # of the data, and of the order in the rounds
-    warm_seconds: float = 0.2  # rounds not counted: the clock rises
-    least_seconds: float = 0.3  # they take at least so long: a clock's steps are to be met
-    trusted: bool = False  # what was computed while it was timed is not looked at
-    places: int = 1  # how often memory is placed anew, and each mode timed again
+    Attributes
+    ----------
+    target : the rounds end when half the width of the ratio's interval is at most this.
+    limit_seconds : they end after this time; up to four times as late where there are too few
+        rounds for an interval.
+    seed : of the data, and of the order within the rounds.
+    warm_seconds : rounds that do not count, while the clock rises.
+    least_seconds : the least time of the rounds, so that they see a clock that changes in steps.
+    trusted : whether the outputs computed while timing are not judged.
+    places : how often memory is allocated anew and each mode is timed again.
+    """
 
-    def part(self, place: int) -> Until:
-        """What one of the places gets of it."""
+    target: float
+    limit_seconds: float
+    seed: int
+    warm_seconds: float = 0.2
+    least_seconds: float = 0.3
+    trusted: bool = False
+    places: int = 1
+
+    def part(self, place: int) -> RoundOptions:
+        """Return the options of one of the places: its share of the time, its own seed."""
         share = 1 / self.places
         root = math.sqrt(self.places)
         return replace(
@@ -84,156 +102,257 @@ class Until:
 
 @dataclass(frozen=True)
 class Paired:
-    """What rounds of two runnables A and B gave, in one mode."""
+    """What the rounds of two runnables A and B gave, in one mode.
 
-    mode: str  # "cold" or "hot"
-    ratio: Ratio  # B's time over A's
-    a_seconds: tuple[float, ...]  # a launch, one for each round that counts
+    Attributes
+    ----------
+    mode : "cold" or "hot".
+    ratio : B's time over A's.
+    a_seconds, b_seconds : the time of a launch in each round that counts.
+    discarded : the number of rounds left out: the GPU lowered its clock, or noise hid the kernel.
+    method : in words, what was timed.
+    mhz : the SM clock's median, lowest and highest value; None if not known.
+    notes : lines: the time limit, the clock, what could not be done.
+    runs : the ratio of each place in memory, or of each process, if there are several.
+    caught : what A or B did instead of the work, which ended the rounds; or empty texts.
+    """
+
+    mode: str
+    ratio: Ratio
+    a_seconds: tuple[float, ...]
     b_seconds: tuple[float, ...]
-    discarded: int  # rounds left out: the clock was held down, or noise hid the kernel
-    method: str  # in words, what was timed
-    mhz: tuple[int, int, int] | None = None  # the SMs': median, lowest, highest; None: not known
-    notes: tuple[str, ...] = ()  # lines: time was up, the clock, what could not be done
-    runs: tuple[Ratio, ...] = ()  # of each place in memory, or each process, if several
-    caught: tuple[str, str] = ("", "")  # what A or B did instead of the work; it ended the rounds
+    discarded: int
+    method: str
+    mhz: tuple[int, int, int] | None = None
+    notes: tuple[str, ...] = ()
+    runs: tuple[Ratio, ...] = ()
+    caught: tuple[str, str] = ("", "")
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """A's and B's medians."""
-        a, b = (statistics.median(s or [math.nan]) for s in (self.a_seconds, self.b_seconds))
+        """A's and B's medians; NaN without a round."""
+        a = statistics.median(self.a_seconds or [math.nan])
+        b = statistics.median(self.b_seconds or [math.nan])
         return a, b
 
 
 @dataclass
 class Plan:
-    """What takes turns: A, B, and perhaps the flushes of each, whose times are taken off theirs."""
+    """What takes turns: A, B, and perhaps the flushes of each, whose times are subtracted."""
 
     turns: Sequence[Turn]
     method: str
     notes: tuple[str, ...] = ()
 
 
+# ---- all modes, all places ---------------------------------------------------------------------
+
+
 def measure_pair(
-    a: Runnable, b: Runnable, problem: Problem, modes: Sequence[str], until: Until
+    a: Runnable, b: Runnable, problem: Problem, modes: Sequence[str], options: RoundOptions
 ) -> list[Paired]:
-    """Time two runnables of one GPU on a problem, in each mode."""
-    found = []
+    """Time two runnables of one GPU on a problem, in each mode.
+
+    If one is caught at something else than the work, the modes end with that one.
+    """
+    results = []
     reference.make_room(problem, a.device)
     with torch.cuda.device(a.device), explained(f"{a.name} or {b.name}"):
         clock = Clock(a.device)
         for mode in modes:
-            runs = []
             try:
-                for place in range(2 * until.places):
-                    if place >= until.places and _narrow(runs, until):
-                        break
-                    part = until.part(place)
-                    plan = _moved(a.device, part.seed) if place else None  # stays while it is made
-                    plan = {"cold": _cold, "hot": _hot}[mode]((a, b), problem, part, clock)
-                    runs.append(in_rounds(mode, plan, part, clock))
-                    del plan
-                    torch.cuda.empty_cache()  # others want the memory too, and the next other pages
+                runs = _run_in_places(mode, (a, b), problem, options, clock)
             except Caught as error:
                 caught = tuple(str(error) if side is error.runnable else "" for side in (a, b))
-                found.append(Paired(mode, estimate(()), (), (), 0, "", caught=caught))
+                results.append(Paired(mode, estimate(()), (), (), 0, "", caught=caught))
                 break
-            found.append(merged(runs, until.target))
-    return found
+            results.append(merged(runs, options.target))
+    return results
 
 
-def _narrow(runs: Sequence[Paired], until: Until) -> bool:
-    """Whether the places so far are enough; if runs differ much, twice as many tell more."""
-    return until.places == 1 or merged(runs, until.target).ratio.half_width <= until.target
+def _run_in_places(
+    mode: str,
+    kernels: Sequence[Runnable],
+    problem: Problem,
+    options: RoundOptions,
+    clock: Clock,
+) -> list[Paired]:
+    """Time one mode in each place in memory; in twice as many, if the places differ by much."""
+    prepare = {"cold": _cold, "hot": _hot}[mode]
+    runs: list[Paired] = []
+    for place in range(2 * options.places):
+        if place >= options.places and _is_narrow(runs, options):
+            break
+        part = options.part(place)
+        # The ballast takes memory while the plan's buffers are allocated, which moves them.
+        ballast = _ballast(kernels[0].device, part.seed) if place else None
+        plan = prepare(kernels, problem, part, clock)
+        del ballast
+        runs.append(in_rounds(mode, plan, part, clock))
+        # The memory goes back: others need it too, and the next place gets other pages.
+        del plan
+        torch.cuda.empty_cache()
+    return runs
+
+
+def _is_narrow(runs: Sequence[Paired], options: RoundOptions) -> bool:
+    """Return whether the places so far are enough."""
+    return options.places == 1 or merged(runs, options.target).ratio.half_width <= options.target
+
+
+def _ballast(device: torch.device, seed: int) -> torch.Tensor:
+    """Allocate some memory, so that what is allocated next gets other addresses."""
+    return torch.empty(random.Random(seed).randrange(_BALLAST), dtype=torch.uint8, device=device)
 
 
 def merged(runs: Sequence[Paired], target: float, fresh: bool = False) -> Paired:
-    """Several runs of one mode as one: of one process, or each of a fresh one."""
+    """Return several runs of one mode as one; `fresh` if each had a process of its own."""
     first = runs[0]
     if len(runs) == 1:
         return first
     ratios = tuple(run.ratio for run in runs)
-    anew = "memory placed anew"
-    times = [min(run.seconds) for run in runs if run.a_seconds]
-    unseen = _SHARED + _SHARED_SECONDS / min(times, default=math.inf)
     if fresh:
-        unseen = 0.0
-        anew = "each in a fresh process"
-    ratio = pooled(ratios, unseen)
-    mhz = [run.mhz for run in runs if run.mhz]
+        difference = "each in a fresh process"
+        shared_error = 0.0
+    else:
+        difference = "memory placed anew"
+        times = [min(run.seconds) for run in runs if run.a_seconds]
+        shared_error = _SHARED + _SHARED_SECONDS / min(times, default=math.inf)
+    ratio = pooled(ratios, shared_error)
     notes = [note for run in runs for note in run.notes if not note.startswith(_STOPPED)]
     if ratio.half_width > target:
-        spread = 100 * (max(r.value for r in ratios) / min(r.value for r in ratios) - 1)
+        values = [each.value for each in ratios]
+        spread = 100 * (max(values) / min(values) - 1)
         notes.append(f"the interval is wider than asked for: the runs differ by {spread:.2g}%")
-    middle, low, high = zip(*mhz, strict=True) if mhz else ((), (), ())
     return replace(
         first,
         ratio=ratio,
         runs=ratios,
-        a_seconds=tuple(s for run in runs for s in run.a_seconds),
-        b_seconds=tuple(s for run in runs for s in run.b_seconds),
+        a_seconds=tuple(seconds for run in runs for seconds in run.a_seconds),
+        b_seconds=tuple(seconds for run in runs for seconds in run.b_seconds),
         discarded=sum(run.discarded for run in runs),
-        method=f"{first.method}; {len(runs)} runs, {anew}",
-        mhz=(int(statistics.median(middle)), min(low), max(high)) if mhz else None,
+        method=f"{first.method}; {len(runs)} runs, {difference}",
+        mhz=_merged_clock(runs),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _moved(device: torch.device, seed: int) -> torch.Tensor:
-    """Take some memory, so that what is allocated next lies elsewhere."""
-    return torch.empty(random.Random(seed).randrange(_BALLAST), dtype=torch.uint8, device=device)
+def _merged_clock(runs: Sequence[Paired]) -> tuple[int, int, int] | None:
+    """Return the median, lowest and highest clock of several runs, or None."""
+    clocks = [run.mhz for run in runs if run.mhz]
+    if not clocks:
+        return None
+    medians, lows, highs = zip(*clocks, strict=True)
+    return int(statistics.median(medians)), min(lows), max(highs)
 
 
-def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -> Paired:
-    """Let the plan's turns take rounds until the ratio is settled or time is up."""
-    everything: list[tuple[float, float, float]] = []  # A's time, B's, the log of their ratio
-    clean: list[tuple[float, float, float]] = []  # of rounds in which nothing held the clock down
-    mhz: list[int] = []
-    held: Counter[str] = Counter()
-    lost = 0
-    started = 0.0
+# ---- rounds ------------------------------------------------------------------------------------
+
+
+class _Round(NamedTuple):
+    """One round that counts: the seconds of a launch of A and of B, and the log of their ratio."""
+
+    a: float
+    b: float
+    log: float
+
+
+@dataclass
+class _Tally:
+    """The rounds of one mode so far."""
+
+    everything: list[_Round] = field(default_factory=list)
+    # The rounds in which nothing lowered the clock.
+    clean: list[_Round] = field(default_factory=list)
+    mhz: list[int] = field(default_factory=list)
+    # The reasons why the clock was lowered, with the number of rounds of each.
+    throttles: Counter[str] = field(default_factory=Counter)
+    # The rounds in which a flush took longer than flush and kernel.
+    lost: int = 0
+
+    def add(self, samples: Sequence[Sequence[float]], readings: Sequence[Reading]) -> None:
+        """Add the samples of one round: of A, of B, and perhaps of the flushes of each."""
+        self.mhz += [reading.mhz for reading in readings]
+        reasons = {reason for reading in readings for reason in reading.throttles}
+        self.throttles.update(reasons)
+        a, b, *flushes = map(centre, samples)
+        if flushes:
+            a -= flushes[0]
+            b -= flushes[1]
+        if min(a, b) <= 0:
+            self.lost += 1
+            return
+        this = _Round(a, b, math.log(b / a))
+        self.everything.append(this)
+        if not reasons:
+            self.clean.append(this)
+
+    @property
+    def mostly_clean(self) -> bool:
+        """Whether the clean rounds are at least half of all, so that only they count."""
+        return 2 * len(self.clean) >= len(self.everything)
+
+    @property
+    def kept(self) -> list[_Round]:
+        """The rounds that count."""
+        return self.clean if self.mostly_clean else self.everything
+
+    def is_over(self, elapsed: float, options: RoundOptions) -> bool:
+        """Return whether the ratio is known well enough, or the time limit has passed."""
+        logs = [each.log for each in self.kept]
+        few = len(logs) < 2 or len(logs) * options.places < _FEWEST_ROUNDS
+        limit = options.limit_seconds * (4 if few else 1)
+        if elapsed >= limit:
+            return True
+        return elapsed >= options.least_seconds and settled(logs, options.target)
+
+    def notes(self) -> list[str]:
+        """Return lines on the rounds that were left out."""
+        lines = []
+        if self.throttles:
+            counts = [f"{reason} ({count} rounds)" for reason, count in self.throttles.items()]
+            kept = "in most rounds, so all are kept"
+            if self.mostly_clean:
+                kept = "those rounds are left out"
+            lines.append(f"the GPU lowered its clock: {', '.join(counts)}; {kept}")
+        if self.lost:
+            lines.append(
+                f"{self.lost} rounds left out: the flush's noise was larger than the kernel's time"
+            )
+        return lines
+
+
+def in_rounds(mode: str, plan: Plan, options: RoundOptions, clock: Clock | None = None) -> Paired:
+    """Let the plan's turns take rounds until the ratio is settled or the time limit has passed."""
+    tally = _Tally()
     begun = time.perf_counter()
-    for taken in rounds(plan.turns, random.Random(until.seed)):
+    started = 0.0
+    elapsed = 0.0
+    for samples in rounds(plan.turns, random.Random(options.seed)):
         now = time.perf_counter()
         readings = clock.take() if clock else []
-        if now - begun < until.warm_seconds:
+        if now - begun < options.warm_seconds:
             continue
         started = started or now
-        mhz += [reading.mhz for reading in readings]
-        reasons = {reason for reading in readings for reason in reading.throttles}
-        held.update(reasons)
-        a, b, *flushes = map(centre, taken)
-        a, b = (side - flush for side, flush in zip((a, b), flushes or (0, 0), strict=True))
-        if min(a, b) <= 0:
-            lost += 1
-        else:
-            everything.append((a, b, math.log(b / a)))
-            if not reasons:
-                clean.append(everything[-1])
-        kept = clean if 2 * len(clean) >= len(everything) else everything
-        logs = [log for _, _, log in kept]
         elapsed = now - started
-        few = len(kept) < 2 or len(kept) * until.places < _FEWEST_ROUNDS
-        if elapsed >= until.limit_seconds * (4 if few else 1):
+        tally.add(samples, readings)
+        if tally.is_over(elapsed, options):
             break
-        if elapsed >= until.least_seconds and settled(logs, until.target):
-            break
-    ratio = estimate(logs)
+    kept = tally.kept
+    mhz = tally.mhz
+    ratio = estimate([each.log for each in kept])
     notes = list(plan.notes)
-    if ratio.half_width > until.target:
+    if ratio.half_width > options.target:
         notes.append(f"{_STOPPED} {elapsed:.1f} s, before the interval was narrow enough")
-    if held:
-        named = ", ".join(f"{reason} ({count} rounds)" for reason, count in held.items())
-        what = "those rounds are left out" if kept is clean else "in most rounds, so all are kept"
-        notes.append(f"the clock was held down: {named}; {what}")
-    if lost:
-        notes.append(f"{lost} rounds left out: the flush's noise was larger than the kernel")
+    notes += tally.notes()
     if clock is not None and clock.missing:
-        notes.append(f"whether the clock was held down is not known: {clock.missing}")
+        notes.append(f"whether the GPU lowered its clock is not known: {clock.missing}")
     return Paired(
         mode,
         ratio,
-        *(tuple(each[side] for each in kept) for side in (0, 1)),
-        discarded=len(everything) - len(kept) + lost,
+        a_seconds=tuple(each.a for each in kept),
+        b_seconds=tuple(each.b for each in kept),
+        discarded=len(tally.everything) - len(kept) + tally.lost,
         method=plan.method,
         mhz=(int(statistics.median(mhz)), min(mhz), max(mhz)) if mhz else None,
         notes=tuple(notes),
@@ -243,38 +362,34 @@ def in_rounds(mode: str, plan: Plan, until: Until, clock: Clock | None = None) -
 def centre(samples: Sequence[float]) -> float:
     """Return the mean of the samples within 10% and 1 µs of their median.
 
-    An outlier does not move it; and a timer of coarse steps does not hold it, as it does a median
-    or a mean of the middle samples: how many fall on which side of a step still counts.
+    An outlier does not move it. Nor does it stick to the steps of a coarse timer, as a median or a
+    mean of the middle samples does: how many samples are on which side of a step still counts.
     """
     middle = statistics.median(samples)
     room = 0.1 * middle + 1e-6
     near = [sample for sample in samples if abs(sample - middle) <= room]
-    return statistics.fmean(near) if near else middle  # none: half of them far above the others
+    # None is near where half of the samples are far above the others.
+    return statistics.fmean(near) if near else middle
 
 
-def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
+# ---- cold --------------------------------------------------------------------------------------
+
+
+def _cold(
+    kernels: Sequence[Runnable], problem: Problem, options: RoundOptions, clock: Clock
+) -> Plan:
+    """Return turns with the L2 flushed before each launch; short launches are put in graphs."""
     flush = flush_buffer(kernels[0].device)
-    launches = _launches(kernels, problem, until.seed)
-    plan = _one_by_one(kernels, problem, until, clock, flush, launches)
-    if max(centre(turn()) for turn in plan.turns) >= _COLD_GRAPH_SECONDS or launches is None:
+    launches = _launches(kernels, problem, options.seed)
+    plan = _one_by_one(kernels, problem, options, clock, flush, launches)
+    longest = max(centre(turn()) for turn in plan.turns)
+    if longest >= _COLD_GRAPH_SECONDS or launches is None:
         return plan
-    observers = [observe(launch, _COLD_BATCH, until.trusted) for (launch,) in launches]
-
-    def turn(observer: Observer, work: Sequence[Callable[[], object]]) -> Turn:
-        steps = []
-        for row in range(_COLD_BATCH):
-            change, keep = (
-                functools.partial(each, row) for each in (observer.before, observer.after)
-            )
-            steps += [change, flush.zero_, *work, keep]
-        judge = functools.partial(observer.finish_any, _COLD_BATCH) if work else nothing
-        kernel = observer.launch.runnable
-        return batch(kernel, steps, _COLD_BATCH, clock, True, observer.renew, judge)
-
+    observers = [observe(launch, _COLD_BATCH, options.trusted) for (launch,) in launches]
     try:
-        turns = [turn(observer, [observer.launch]) for observer in observers]
-        # The flushes alone, with what the observer does: their time is taken off.
-        turns += [turn(observer, []) for observer in observers]
+        turns = [_cold_graph(observer, flush, clock, True) for observer in observers]
+        # The flushes alone, with what the observer does: their time is subtracted.
+        turns += [_cold_graph(observer, flush, clock, False) for observer in observers]
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
@@ -282,124 +397,169 @@ def _cold(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Cl
     return Plan(turns, method)
 
 
+def _cold_graph(observer: Observer, flush: torch.Tensor, clock: Clock, with_launches: bool) -> Turn:
+    """Return turns of one graph: flushes, each with a launch behind it or without one."""
+    launch = observer.launch
+    steps: list[Callable[[], object]] = []
+    for row in range(_COLD_BATCH):
+        steps.append(functools.partial(observer.before, row))
+        steps.append(flush.zero_)
+        if with_launches:
+            steps.append(launch)
+        steps.append(functools.partial(observer.after, row))
+    judge = nothing
+    if with_launches:
+        judge = functools.partial(observer.finish_any, _COLD_BATCH)
+    return batch(launch.runnable, steps, _COLD_BATCH, clock, True, observer.renew, judge)
+
+
 def _one_by_one(
     kernels: Sequence[Runnable],
     problem: Problem,
-    until: Until,
+    options: RoundOptions,
     clock: Clock,
     flush: torch.Tensor,
     launches: list[list[Launch]] | None,
 ) -> Plan:
-    """Single launches; where memory does not hold both sides', each is prepared for its turn."""
+    """Return turns of single launches; without `launches` each side is prepared for its turn."""
     if launches:
         kept = [launch for (launch,) in launches]
         data = [launch.inputs for launch in kept]
     else:
         kept = [None, None]
-        data = shared_inputs(kernels, problem, until.seed)
-    seconds = _TURN_SECONDS, until.limit_seconds / 5
+        data = shared_inputs(kernels, problem, options.seed)
     singles = [
-        Single(kernel, problem, given, flush, *seconds, clock, launch, until.trusted)
-        for kernel, given, launch in zip(kernels, data, kept, strict=True)
+        Single(
+            kernel,
+            problem,
+            tensors,
+            flush,
+            turn_seconds=_TURN_SECONDS,
+            warm_up_seconds=options.limit_seconds / 5,
+            clock=clock,
+            kept=launch,
+            trusted=options.trusted,
+        )
+        for kernel, tensors, launch in zip(kernels, data, kept, strict=True)
     ]
     method = "single launches between events, the L2 flushed before each"
     return Plan(singles, method, notes=() if launches else _NO_ROOM)
 
 
-def _hot(kernels: Sequence[Runnable], problem: Problem, until: Until, clock: Clock) -> Plan:
-    known = describe(kernels[0].device)
-    l2 = known.l2_bytes if known else 0
+# ---- hot ---------------------------------------------------------------------------------------
+
+
+def _hot(
+    kernels: Sequence[Runnable], problem: Problem, options: RoundOptions, clock: Clock
+) -> Plan:
+    """Return turns of launches back to back, without a flush; short launches are put in graphs."""
+    device = kernels[0].device
+    gpu = describe(device)
+    l2 = gpu.l2_bytes if gpu else 0
     sets = max(1, min(_MOST_SETS, l2 // max(problem.min_bytes, 1)))
-    launches = _launches(kernels, problem, until.seed, sets)
+    launches = _launches(kernels, problem, options.seed, sets)
     if launches is None:
-        flush = torch.empty(0, device=kernels[0].device)
-        plan = _one_by_one(kernels, problem, until, clock, flush, None)
+        no_flush = torch.empty(0, device=device)
+        plan = _one_by_one(kernels, problem, options, clock, no_flush, None)
         return replace(plan, method="single launches, no flush, each side prepared for its turn")
-    observers = [[observe(launch, 2, until.trusted) for launch in each] for each in launches]
-    lone = tuple(_on_known_and_on_new_data(each[0]) for each in observers)
-    counts = []  # launches timed together: a multiple of the sets
-    for seconds in lone:
+    observers = [[observe(launch, 2, options.trusted) for launch in side] for side in launches]
+    alone = [_on_known_and_on_new_data(side[0]) for side in observers]
+    # The launches that are timed together are a multiple of the sets.
+    counts = []
+    for seconds in alone:
         wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
         counts.append(sets * max(1, round(wanted / sets)))
-
-    def turns(graph: bool) -> list[Turn]:
-        return [
-            _batch_of_hot(each, count, clock, graph)
-            for each, count in zip(observers, counts, strict=True)
-        ]
-
+    sides = list(zip(observers, counts, strict=True))
     place = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
     place += f" {'in' if problem.min_bytes <= l2 else 'and'} an L2 of {l2 / 1e6:,.1f} MB"
-    if max(lone) >= _HOT_GRAPH_SECONDS:
-        return Plan(turns(False), f"launches back to back, no flush; {place}")
-    several = " and ".join(map(str, sorted(set(counts))))
+    if max(alone) >= _HOT_GRAPH_SECONDS:
+        turns = [_hot_batch(side, count, clock, False) for side, count in sides]
+        return Plan(turns, f"launches back to back, no flush; {place}")
+    launched = " and ".join(map(str, sorted(set(counts))))
     try:
-        return Plan(turns(True), f"CUDA graphs of {several} launches; {place}")
+        turns = [_hot_batch(side, count, clock, True) for side, count in sides]
+        return Plan(turns, f"CUDA graphs of {launched} launches; {place}")
     except (RuntimeError, LaunchError) as error:
-        note = _not_captured(error, kernels[0].device)
-        method = f"{several} launches in a row, each from the host; {place}"
-        return Plan(turns(False), method, notes=(note,))
+        note = _not_captured(error, device)
+        turns = [_hot_batch(side, count, clock, False) for side, count in sides]
+        method = f"{launched} launches in a row, each from the host; {place}"
+        return Plan(turns, method, notes=(note,))
 
 
-def _batch_of_hot(observers: list[Observer], count: int, clock: Clock, graph: bool) -> Turn:
-    """Launches that go round the buffers: new data before them, and once at a place in between."""
-    work: list[Callable[[], object]] = [w.launch for w in observers] * (count // len(observers))
-    at = secrets.randbelow(count)
-    surprised = at % len(observers)
-    work.insert(at, functools.partial(observers[surprised].before, 1))
+def _hot_batch(observers: list[Observer], count: int, clock: Clock, graph: bool) -> Turn:
+    """Return turns of launches that cycle through the sets of buffers.
+
+    All sets get new data before them, and one set gets new data again at a random place.
+    """
+    work: list[Callable[[], object]] = [observer.launch for observer in observers]
+    work *= count // len(observers)
+    place = secrets.randbelow(count)
+    changed = place % len(observers)
+    work.insert(place, functools.partial(observers[changed].before, 1))
 
     def fresh(again: int) -> None:
-        for each in observers:
-            each.renew(again)
-            each.before(0)
+        for observer in observers:
+            observer.renew(again)
+            observer.before(0)
 
     def judge() -> None:
-        rows = [int(i == surprised) for i in range(len(observers))]
-        for each, row in zip(observers, rows, strict=True):
-            each.after(row)
-        for i in {surprised, secrets.randbelow(len(observers))}:
+        rows = [int(i == changed) for i in range(len(observers))]
+        for observer, row in zip(observers, rows, strict=True):
+            observer.after(row)
+        for i in {changed, secrets.randbelow(len(observers))}:
             observers[i].finish(rows[i])
 
     return batch(observers[0].launch.runnable, work, count, clock, graph, fresh, judge)
 
 
 def _on_known_and_on_new_data(observer: Observer) -> float:
-    """Time lone launches on the same data; Caught where they take far longer on changing data."""
+    """Return the seconds of a launch by itself, on data that stays the same.
+
+    Raises Caught where a launch takes far longer on changing data.
+    """
     launch = observer.launch
-    kernel = observer.launch.runnable
-    lone = lone_seconds(launch, kernel)
-    new = lone_seconds(launch, kernel, lambda row: observer.before(row % 2))
+    kernel = launch.runnable
+    same_data = lone_seconds(launch, kernel)
+    new_data = lone_seconds(launch, kernel, lambda row: observer.before(row % 2))
     observer.after(0)
-    if not observer.trusted and lone < 0.5 * new - 20e-6:
+    if not observer.trusted and same_data < 0.5 * new_data - 20e-6:
         raise Caught(
             kernel,
-            f"a launch takes {1e6 * new:.0f} µs on data that changed and {1e6 * lone:.0f} µs on "
-            "what it was given before: it remembers",
+            f"a launch takes {1e6 * new_data:.0f} µs on new data and {1e6 * same_data:.0f} µs on "
+            "data that it had before: it remembers results",
         )
-    return lone
+    return same_data
+
+
+# ---- launches ----------------------------------------------------------------------------------
 
 
 def _launches(
     kernels: Sequence[Runnable], problem: Problem, seed: int, sets: int = 1
 ) -> list[list[Launch]] | None:
-    """Return launches of each kernel on so many sets of buffers, each run once; None: no room."""
+    """Return each kernel's launches, one for each set of buffers; None if memory is too small.
+
+    Each launch has run once.
+    """
     launches: list[list[Launch]] = [[] for _ in kernels]
     try:
         for i in range(sets):
-            inputs = shared_inputs(kernels, problem, seed + i)
-            for each, kernel, given in zip(launches, kernels, inputs, strict=True):
-                each.append(kernel.prepare(problem, *given))
-                run(each[-1])
+            data = shared_inputs(kernels, problem, seed + i)
+            for own, kernel, tensors in zip(launches, kernels, data, strict=True):
+                own.append(kernel.prepare(problem, *tensors))
+                run(own[-1])
     except (LaunchError, torch.OutOfMemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        launches.clear()  # the traceback holds on to the list
+        # The traceback holds on to the list, and so to the memory.
+        launches.clear()
         torch.cuda.empty_cache()
         return None
     return launches
 
 
 def _not_captured(error: Exception, device: torch.device) -> str:
+    """Return the note that launches could not be captured in a CUDA graph."""
     torch.cuda.synchronize(device)
     first = str(error).strip().split("\n")[0]
-    return f"no CUDA graph could be made, so that launch overhead is part of the times: {first}"
+    return f"no CUDA graph could be made, so the times include launch overhead: {first}"

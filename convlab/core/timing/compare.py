@@ -1,4 +1,4 @@
-"""Several kernels, one problem, one table: right or wrong, at what cost, how far from the floor."""
+"""Compare several kernels on one problem: whether each is right, its cost, how far from the floor."""
 
 import datetime
 import math
@@ -30,7 +30,8 @@ from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
 from .sides import build_all, cudnn_of, identity, judge, reason, side_by_side
 
-BASELINES = ("cudnn:fp32", "cudnn:tf32")  # what kernels on a GPU are compared with
+# What kernels on a GPU are compared with.
+BASELINES = ("cudnn:fp32", "cudnn:tf32")
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
 
 
@@ -45,89 +46,129 @@ def compare(
     limit_seconds: float = LIMIT_SECONDS,
     progress: bool = True,
 ) -> Comparison | Comparisons:
-    """Check several kernels on one problem and measure them side by side.
+    """Check several kernels on one problem, and measure them in one table.
+
+    On a GPU the cost of a kernel is its time, measured with a cold L2. On the simulator it is the
+    traffic to global memory. The floor is the theoretical minimum of either. To know which of two
+    kernels is faster, and how surely, use `ab`.
 
     Parameters
     ----------
-    kernels : runnables, names, paths, baselines' names ("cudnn:tf32") or callables, as `ab` takes
-        them; all of the catalog unless told.
-    problem : a Problem, or the name or the spec of one; or a set: its name, or an iterable.
-    engine : where kernels given by name or path run: "cuda", "sim" or "auto".
-    scale : "auto" shrinks the problem to what the simulator does in seconds, or to what the GPU
-        has memory for, and says so; None never does.
-    baselines : their names; unless told, cuDNN in fp32 and in TF32 on a GPU, none elsewhere.
-    seed : of the data.
-    limit_seconds : time spent on measuring one kernel on a GPU, at most.
-    progress : show a progress bar, or where it goes to a log a line now and then.
+    kernels
+        Runnables, names, paths, baselines' names ("cudnn:tf32") or callables, as for `ab`. The
+        default is the whole catalog.
+    problem
+        A Problem, or the name or the spec of one; or a set: its name, or an iterable.
+    engine
+        Where kernels given by name or path run: "cuda", "sim" or "auto".
+    scale
+        "auto" shrinks the problem to what the simulator computes in seconds, or to what fits the
+        GPU's memory, and notes it; None never does.
+    baselines
+        Names of baselines. The default is cuDNN in fp32 and in TF32 on a GPU, and none elsewhere.
+    seed
+        The seed of the data.
+    limit_seconds
+        The most time in seconds to measure one kernel on a GPU.
+    progress
+        Show a progress bar; in a log file, a line now and then.
 
     Returns
     -------
-    Comparison, or Comparisons of a set
+    Comparison
+        For one problem: a row for each kernel in `frame`, times in ms or traffic in MB.
+    Comparisons
+        For a set of problems.
 
     Raises
     ------
     CatalogError, ProblemError
-        No such kernel or problem.
+        There is no such kernel or problem, or an argument is invalid.
     ConvlabError
-        Two different kernels of one name, or kernels of different engines.
+        Two different kernels have one name, or kernels run on different engines.
     LaunchError
         `scale` is None and memory is short. A single kernel's failure is a row, not an exception.
+
+    Examples
+    --------
+    >>> comparison = convlab.compare(["01_direct", "03_smem_tile"], "square")
+    >>> comparison.frame[["kernel", "right", "x_floor"]]
+    >>> convlab.compare("03_smem_tile", "N=1,C=16,H=32,W=32,K=16,R=3,S=3", engine="sim").plot()
     """
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(progress, "progress")
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     loaded = _load(kernels, engine, baselines)
-    (chosen, of_set) = members(problem)
-    options = (scale, seed, limit_seconds, progress)
-    found = [_compared(loaded, each, *options) for each in chosen]
-    return Comparisons(tuple(found)) if of_set else found[0]
+    problems, is_set = members(problem)
+    results = [_compared(loaded, one, scale, seed, limit_seconds, progress) for one in problems]
+    return Comparisons(tuple(results)) if is_set else results[0]
 
 
 @dataclass
 class Contestant:
-    """One kernel on its way through a comparison: a row in the making."""
+    """One kernel on its way through a comparison: a row that is not complete yet.
+
+    Attributes
+    ----------
+    kernel : the kernel.
+    right : whether it is right; None if it does not support the problem.
+    report, timing : what the check and the measurement gave.
+    note : what a reader should know of it, in a line.
+    failure : what is wrong, in full; or empty.
+    """
 
     kernel: Runnable
-    right: bool | None = None  # None: it declined the problem
+    right: bool | None = None
     report: Report | None = None
     timing: Timing | None = None
     note: str = ""
-    failure: str = ""  # what is wrong, in full
+    failure: str = ""
 
     def failed(self, how: str, error: Exception) -> None:
-        """Take down that it did not get through."""
-        self.right, self.failure = False, named(self.kernel.name, error)
+        """Note that an error ended its way."""
+        self.right = False
+        self.failure = named(self.kernel.name, error)
         self.note = f"{how}: {reason(error, self.kernel.name)}"
 
-    def check(self, problem: Problem, seed: int) -> None:
-        """Take down whether it is right."""
-        try:
-            found = judge(self.kernel, problem, seed=seed, scale=None)
-        except UnsupportedError as error:
-            self.note = f"declines: {self.kernel.unsupported(problem) or error}"
-            return
-        except LaunchError as error:
-            self.failed("failed", error)
-            return
-        self.kernel = found.runnable
-        self.report = found.report
-        self.right = found.report.ok
-        self.note = "; ".join(found.notes)
-        if found.caught:
-            self.caught(found.caught)
-        elif not self.right:
-            first = self.report.failures[0].removesuffix(", the first of them:")
-            self.note, self.failure = f"wrong: {first}", str(self.report)
-
     def caught(self, how: str) -> None:
-        """Take down that it did something else than the work while it was looked at."""
+        """Note that it did something else than the work."""
         self.right = False
         self.note = f"caught: {how}"
         self.failure = f"{self.kernel.name}: {self.note}"
 
+    def check(self, problem: Problem, seed: int) -> None:
+        """Check whether it is right."""
+        try:
+            judged = judge(self.kernel, problem, seed=seed, scale=None)
+        except UnsupportedError as error:
+            self.note = f"unsupported: {self.kernel.unsupported(problem) or error}"
+            return
+        except LaunchError as error:
+            self.failed("failed", error)
+            return
+        self.kernel = judged.runnable
+        self.report = judged.report
+        self.right = judged.report.ok
+        self.note = "; ".join(judged.notes)
+        if judged.caught:
+            self.caught(judged.caught)
+        elif not self.right:
+            first = self.report.failures[0].removesuffix(", the first of them:")
+            self.note = f"wrong: {first}"
+            self.failure = str(self.report)
+
+    def timed(self, timing: Timing) -> None:
+        """Take its timing, and note what was strange about it."""
+        self.timing = timing
+        if timing.caught:
+            self.caught(timing.caught)
+        elif not timing.stable and not self.note:
+            samples = f"{timing.samples} sample{'s' * (timing.samples != 1)}"
+            self.note = f"timing not stable: only {samples} within the time limit"
+
     def cost(self, problem: Problem, peaks: Ceilings | None) -> Cost:
-        """Return its time on a GPU, which has ceilings; elsewhere the traffic that was counted."""
+        """Return its time on a GPU, which has ceilings, or elsewhere its counted traffic."""
         kernel = self.kernel
         if peaks is None:
             floor = kernel.format.min_bytes(problem) / 1e6
@@ -137,19 +178,17 @@ class Contestant:
         return timing.cost(floor, problem.flops)
 
     def row(self, problem: Problem, peaks: Ceilings | None) -> dict[str, Any]:
-        """Its row in the frame; on a GPU there are ceilings."""
+        """Return its row of the frame; only a GPU has ceilings."""
         kernel = self.kernel
-        report = self.report
+        outputs = math.prod(problem.y_shape)
         row = {
             "kernel": kernel.name,
             "title": kernel.title,
             "class": kernel.precision,
             "engine": kernel.engine,
             "right": self.right,
-            "error": math.nan if report is None else report.error,
-            "bound": reference.tolerance(
-                kernel.precision, problem.gemm_k, math.prod(problem.y_shape)
-            ),
+            "error": math.nan if self.report is None else self.report.error,
+            "bound": reference.tolerance(kernel.precision, problem.gemm_k, outputs),
         }
         cost = self.cost(problem, peaks)
         if peaks and cost.value < BELOW * cost.floor:
@@ -158,39 +197,46 @@ class Contestant:
 
 
 def counted_cost(report: Report | None, floor: float) -> Cost:
-    """Return the cost of a simulated run: the check's own run was counted. The floor is in MB."""
+    """Return the cost of a simulated run, which the check counted; the floor is in MB."""
     if report is None:
-        more = dict.fromkeys(("shared_wavefronts", "host_seconds"), math.nan)
-        return Cost(COUNTED, floor=floor, more=more)
+        unknown = dict.fromkeys(("shared_wavefronts", "host_seconds"), math.nan)
+        return Cost(COUNTED, floor=floor, more=unknown)
     counters = report.counters or {}
     more = {
         "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
         "host_seconds": counters.get("seconds", report.host_seconds),
     }
-    return Cost(COUNTED, (report.traffic_bytes or math.nan) / 1e6, floor, more=more)
+    traffic = (report.traffic_bytes or math.nan) / 1e6
+    return Cost(COUNTED, traffic, floor, more=more)
 
 
 def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Runnable]:
-    """Turn what was asked for into runnables, each once, nothing built yet; baselines come last."""
+    """Return kernels and baselines as runnables, each once, not built; baselines come last."""
     if kernels is None:
         kernels = catalog()
     elif isinstance(kernels, (str, Path, Runnable)):
         kernels = [kernels]
     loaded = side_by_side(arguments.several(kernels, "kernels"), engine)
     if baselines is None:
-        own = (cudnn_of(kernel) for kernel in loaded if not kernel.library)
-        on_gpu = any(k.device.type == "cuda" for k in loaded)
-        baselines = list(dict.fromkeys([*BASELINES, *own])) if on_gpu else ()
+        baselines = _default_baselines(loaded)
     loaded = side_by_side([*loaded, *arguments.several(baselines, "baselines")], engine)
-    once: dict[str, Runnable] = {}
+    by_name: dict[str, Runnable] = {}
     for kernel in sorted(loaded, key=lambda kernel: kernel.library):
-        twin = once.setdefault(kernel.name, kernel)
-        if identity(twin) != identity(kernel):
-            paths = " and ".join(str(each.path or "(no file)") for each in (twin, kernel))
+        first = by_name.setdefault(kernel.name, kernel)
+        if identity(first) != identity(kernel):
+            paths = " and ".join(str(each.path or "(no file)") for each in (first, kernel))
             raise ConvlabError(
                 f"two different kernels are both named {kernel.name}: {paths}; rename one of them"
             )
-    return list(once.values())
+    return list(by_name.values())
+
+
+def _default_baselines(kernels: Sequence[Runnable]) -> list[str]:
+    """Return cuDNN in fp32, in TF32, and in each kernel's class and layout; none off a GPU."""
+    if not any(kernel.device.type == "cuda" for kernel in kernels):
+        return []
+    own = [cudnn_of(kernel) for kernel in kernels if not kernel.library]
+    return list(dict.fromkeys([*BASELINES, *own]))
 
 
 def _compared(
@@ -201,85 +247,113 @@ def _compared(
     limit_seconds: float,
     progress: bool,
 ) -> Comparison:
-    """Compare what was loaded on one problem."""
-    if scale is None and kernels:  # what is known of an earlier one shall not stand in its way
+    """Compare loaded kernels on one problem."""
+    if scale is None and kernels:
+        # The reference of an earlier problem must not take the memory of this one.
         reference.make_room(problem, kernels[0].device)
-    problem, scaled = fit(problem, kernels, scale) if kernels else (problem, None)
+    scaled = None
+    if kernels:
+        problem, scaled = fit(problem, kernels, scale)
     entries = [Contestant(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)
     peaks = ceilings(kernels[0].device) if on_gpu else None
     steps = (2 + on_gpu) * len(entries)
     with progress_bar(None, "building", steps, leave=False, disable=not progress) as bar:
 
-        def tell(what: str) -> None:
-            bar.set_description(what)
+        def tell(step: str) -> None:
+            bar.set_description(step)
             bar.update()
 
-        with build_all(kernels) as errors:
-            for entry, error in zip(entries, errors, strict=True):
-                tell("building")
-                if error is not None:
-                    entry.failed("does not build", error)
+        _build(entries, tell)
         for entry in entries:
             tell(f"checking {entry.kernel.name}")
             if not entry.failure:
                 entry.check(problem, seed)
-        ran = [entry for entry in entries if entry.report is not None]  # right or wrong
-        if on_gpu and ran:  # elsewhere the check's own run was counted
+        ran = [entry for entry in entries if entry.report is not None]
+        # Elsewhere the run of the check was counted.
+        if on_gpu and ran:
             _measure(ran, problem, tell, seed=seed, limit_seconds=limit_seconds)
-    rows = [entry.row(problem, peaks) for entry in entries]
-    frame = pd.DataFrame(rows, columns=None if rows else _COLUMNS)
-    if "with_prepare_ms" in frame and frame["with_prepare_ms"].isna().all():
-        frame = frame.drop(columns="with_prepare_ms")
-    frame["right"] = frame["right"].astype(object)  # None, True and False stay what they are
     rights = [entry.right for entry in entries]
-    taken = [(e.kernel.name, 1e3 * s) for e in ran if e.timing for s in e.timing.taken]
     return Comparison(
         problem=problem,
-        frame=frame,
+        frame=_frame(entries, problem, peaks),
         ok=True in rights and False not in rights,
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
         reports=tuple(entry.report for entry in ran),
-        samples=pd.DataFrame(taken, columns=["kernel", "ms"]),
+        samples=_samples(ran),
         made=made_of([entry.kernel for entry in ran]),
         kind=MEASURED if on_gpu else COUNTED,
     )
 
 
+def _build(entries: Sequence[Contestant], tell: Callable[[str], None]) -> None:
+    """Build all, several at a time; note which do not build."""
+    with build_all([entry.kernel for entry in entries]) as errors:
+        for entry, error in zip(entries, errors, strict=True):
+            tell("building")
+            if error is not None:
+                entry.failed("does not build", error)
+
+
 def _measure(
     entries: Sequence[Contestant], problem: Problem, tell: Callable[[str], None], **options: Any
 ) -> None:
+    """Time all that ran, right or wrong; the options are `measure_all`'s."""
     kernels = [entry.kernel for entry in entries]
-    options["progress"] = lambda name: tell(f"measuring {name}")
     try:
         with explained(", ".join(kernel.name for kernel in kernels)):
-            rights = [entry.right is True for entry in entries]
-            timings = measure_all(kernels, problem, judged=rights, **options)
+            timings = measure_all(
+                kernels,
+                problem,
+                judged=[entry.right is True for entry in entries],
+                progress=lambda name: tell(f"measuring {name}"),
+                **options,
+            )
     except LaunchError as error:
         for entry in entries:
             entry.failed("failed while measured", error)
         return
     for entry, timing in zip(entries, timings, strict=True):
-        entry.timing = timing
-        if timing.caught:
-            entry.caught(timing.caught)
-        elif not (timing.stable or entry.note):
-            entry.note = f"unsteady: {timing.samples} samples until time was up"
+        entry.timed(timing)
+
+
+def _frame(entries: Sequence[Contestant], problem: Problem, peaks: Ceilings | None) -> pd.DataFrame:
+    """Return a row for each kernel."""
+    rows = [entry.row(problem, peaks) for entry in entries]
+    frame = pd.DataFrame(rows, columns=None if rows else _COLUMNS)
+    if "with_prepare_ms" in frame and frame["with_prepare_ms"].isna().all():
+        frame = frame.drop(columns="with_prepare_ms")
+    # As objects None, True and False stay what they are.
+    frame["right"] = frame["right"].astype(object)
+    return frame
+
+
+def _samples(entries: Sequence[Contestant]) -> pd.DataFrame:
+    """Return a row for each measured sample, in ms."""
+    rows = []
+    for entry in entries:
+        timing = entry.timing or Timing()
+        rows += [(entry.kernel.name, 1e3 * seconds) for seconds in timing.sample_seconds]
+    return pd.DataFrame(rows, columns=["kernel", "ms"])
 
 
 def _notes(entries: Sequence[Contestant], scaled: str | None, peaks: Ceilings | None) -> list[str]:
-    notes = ["on the CPU: no time is a GPU's"]
+    """Return lines: where it ran, scaling, models, versions and date."""
     if peaks is not None:
-        here = describe(entries[0].kernel.device)
-        notes = [f"on {here}", f"floors from ceilings: {peaks}"]
+        gpu = describe(entries[0].kernel.device)
+        notes = [f"on {gpu}", f"floors from ceilings: {peaks}"]
     elif any(entry.kernel.counts for entry in entries):
-        what = "traffic is counted, no time is a GPU's; floor: x, w, y moved once"
-        notes = [f"on the simulator: {what}"]
+        counted = "traffic is counted, no GPU time is measured"
+        notes = [f"on the simulator: {counted}; floor: x, w and y moved once"]
+    else:
+        notes = ["on the CPU: no GPU time is measured"]
     reports = [entry.report for entry in entries if entry.report is not None]
     modelled = [r.kernel for r in reports if (r.counters or {}).get("library_bytes")]
     if modelled:
-        notes.append(f"cuBLAS's traffic is a model's, 128x128 tiles: {', '.join(modelled)}")
+        notes.append(f"cuBLAS's traffic is a model with 128x128 tiles: {', '.join(modelled)}")
+    if scaled:
+        notes.append(scaled)
     today = datetime.date.today().isoformat()
-    versions = f"{today}, torch {torch.__version__}, Python {platform.python_version()}"
-    return [*notes, *filter(None, [scaled]), versions]
+    notes.append(f"{today}, torch {torch.__version__}, Python {platform.python_version()}")
+    return notes

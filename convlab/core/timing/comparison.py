@@ -1,4 +1,4 @@
-"""What a comparison found, and how it is told: of one problem, and of a set."""
+"""The result of a comparison: on one problem, and on a set of problems."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,8 @@ from ..show.plot import Chart
 from ..show.result import Result, Several
 from ..show.table import Table, short
 
-COSTS = {  # a frame's columns: heading, format
+# The heading and the format of a frame's columns.
+COSTS = {
     "time_ms": "time ms",
     "with_prepare_ms": "with prep. ms",
     "spread_pct": ("± %", "{:.1f}"),
@@ -30,7 +31,7 @@ _SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("er
 
 
 class Costly(Result):
-    """What has a cost for each row: a time on a GPU, or simulated traffic."""
+    """A result with a cost in each row: a time on a GPU, or simulated traffic."""
 
     kind: CostKind
 
@@ -41,30 +42,30 @@ class Costly(Result):
 
     @property
     def cost_label(self) -> str:
-        """What `cost` is, in words with its unit: an axis's label."""
+        """The name of `cost` with its unit: an axis's label."""
         return self.kind.label
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Costly):
-    """What a comparison found.
+    """The result of a comparison on one problem.
 
     Attributes
     ----------
-    problem : the problem that was run, scaled down if need be.
+    problem : the problem that was run, scaled down if necessary.
     frame : one row for each kernel: kernel, title, class, engine, right, error, bound; then on a
         GPU time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
-        x_floor, and with_prepare_ms where a kernel lays out its filter: the time with that; on the
-        simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
+        x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that;
+        on the simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
         `right` is None for a kernel that did not run.
-    ok : whether something is right, and nothing wrong. A kernel that declines the problem, by its
-        header, is not wrong.
+    ok : whether a kernel is right, and none is wrong. A kernel that does not support the problem,
+        by its header, is not wrong.
     notes : lines: engine, device, scaling, versions, date.
     failures : what is wrong, in full: reports of wrong kernels, messages of those that failed.
-    reports : of those that ran.
-    samples : every time that was taken: kernel, ms.
-    made : when, on what, with which versions, of which sources and flags; see `save`.
-    kind : what the cost is: measured time, or counted traffic.
+    reports : the checks of the kernels that ran.
+    samples : all measured times: kernel, ms.
+    made : date, machine, versions, sources and flags; see `save`.
+    kind : the kind of cost: measured time, or counted traffic.
     """
 
     problem: Problem
@@ -79,14 +80,19 @@ class Comparison(Costly):
 
     @property
     def costs(self) -> list[dict[str, Any]]:
-        sources = {each["name"]: each for each in self.made.get("kernels", ())}
+        """The rows that ``convlab history`` shows."""
+        if self.cost not in self.frame:
+            return []
+        sources = {source["name"]: source for source in self.made.get("kernels", ())}
         mode = self.kind.mode
-        taken = dict(iter(self.samples.groupby("kernel")["ms"])) if mode else {}
-        known = self.frame.dropna(subset=self.cost) if self.cost in self.frame else self.frame[:0]
-        return [
-            saved_cost(name, self.problem, value, sources.get(name, {}), mode, taken.get(name, ()))
-            for name, value in zip(known["kernel"], known[self.cost], strict=True)
-        ]
+        samples = dict(iter(self.samples.groupby("kernel")["ms"])) if mode else {}
+        rows = []
+        known = self.frame.dropna(subset=self.cost)
+        for name, value in zip(known["kernel"], known[self.cost], strict=True):
+            source = sources.get(name, {})
+            own = samples.get(name, ())
+            rows.append(saved_cost(name, self.problem, value, source, mode, own))
+        return rows
 
     @property
     def engine(self) -> str:
@@ -94,35 +100,44 @@ class Comparison(Costly):
         engines = set(self.frame["engine"])
         return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
 
-    declined = property(lambda self: len(self.frame) > 0 and self.frame["right"].isna().all())
+    @property
+    def declined(self) -> bool:
+        """Whether nothing ran, as no kernel supports the problem."""
+        return len(self.frame) > 0 and bool(self.frame["right"].isna().all())
 
-    note = property(lambda self: "\n".join(self.notes))
+    @property
+    def note(self) -> str:
+        """The notes as one text."""
+        return "\n".join(self.notes)
 
     @property
     def sentence(self) -> str:
-        """How many are right, and which of those costs least."""
+        """How many kernels are right, and which of those costs least."""
         rights = list(self.frame["right"])
-        said = f"{self.problem.label}: {rights.count(True)} of {len(rights)} right"
+        text = f"{self.problem.label}: {rights.count(True)} of {len(rights)} right"
         if None in rights:
-            said += f", {rights.count(None)} declined"
+            text += f", {rights.count(None)} unsupported"
         rows = self.frame[[right is True for right in rights]]
         if self.cost in rows and rows[self.cost].notna().any():
             least = rows.loc[rows[self.cost].idxmin()]
-            said += f"; {self.kind.least}: {least.kernel}, {short(least.x_floor)}x the floor"
-        return said
+            text += f"; {self.kind.least}: {least.kernel}, {short(least.x_floor)}x the floor"
+        return text
 
     @property
     def tables(self) -> Sequence[Table]:
-        shown = self.frame["right"].map({True: "right", False: "WRONG", None: "declined"})
+        shown = self.frame["right"].map({True: "right", False: "WRONG", None: "unsupported"})
         failed = self.frame["note"].str.startswith(("failed", "does not build"))
-        return (Table(self.frame.assign(shown=shown.mask(failed, "FAILED")), _SHOWN | COSTS),)
+        rows = self.frame.assign(shown=shown.mask(failed, "FAILED"))
+        return (Table(rows, _SHOWN | COSTS),)
 
     @property
     def details(self) -> Sequence[str]:
-        noted = [f"{row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
-        return [*(f"  {note}" for note in noted), *self.failures]
+        noted = [f"  {row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
+        return [*noted, *self.failures]
 
-    about = property(lambda self: {"problem": self.problem, "failures": self.failures})
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"problem": self.problem, "failures": self.failures}
 
     def figure(self) -> Chart:
         return charts.error_and_cost(self.frame, self.problem.label, self.notes)
@@ -130,39 +145,51 @@ class Comparison(Costly):
 
 @dataclass(frozen=True, repr=False)
 class Comparisons(Several):
-    """Comparisons on the problems of a set: a row for each kernel, a column for each problem."""
+    """The comparisons on a set of problems: a row for each kernel, a column for each problem."""
 
     results: tuple[Comparison, ...]
 
-    ok = property(lambda self: any(r.ok for r in self) and all(r.ok or r.declined for r in self))
-    declined = property(lambda self: all(result.declined for result in self))
+    @property
+    def ok(self) -> bool:
+        """Whether a kernel is right on a problem, and none is wrong on any."""
+        if not any(result.ok for result in self):
+            return False
+        return all(result.ok or result.declined for result in self)
+
+    @property
+    def declined(self) -> bool:
+        """Whether no kernel supports any of the problems."""
+        return all(result.declined for result in self)
 
     @property
     def sentence(self) -> str:
         good = sum(result.ok for result in self.results)
         return f"{len(self)} problems, all right on {good}"
 
-    tables = property(lambda self: (self.matrix("kernel"),))
+    @property
+    def tables(self) -> Sequence[Table]:
+        return (self.matrix("kernel"),)
 
     def matrix(self, name: str) -> Table:
-        """Each cost with its multiple of the floor; rows by a kernel's "kernel" or "title"."""
+        """Return each cost with its multiple of the floor, a column for each problem.
+
+        `name` is the column that names a row: "kernel" or "title".
+        """
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for result in self.results:
-            unit = result.kind.unit
+            label = _unscaled(result.problem.label)
             for row in result.frame.to_dict("records"):
-                over = row["x_floor"]
-                over = f"{over:.2g}" if over < 100 else short(over)
-                text = f"{short(row[result.cost])} {unit} ({over}x)"
-                if not row["right"]:
-                    text = "does not do it" if row["right"] is None else "wrong"
                 cells = rows.setdefault((row[name], row["class"]), {})
-                cells[_unscaled(result.problem.label)] = text
+                cells[label] = _cell(row, result)
         labelled = [{"kernel": k, "class": c} | cells for (k, c), cells in rows.items()]
         return Table(pd.DataFrame(labelled).fillna(""))
 
     @property
     def details(self) -> Sequence[str]:
-        return [line for r in self.results for line in (f"  {r.sentence}", *r.details)]
+        lines = []
+        for result in self.results:
+            lines += [f"  {result.sentence}", *result.details]
+        return lines
 
     def figure(self) -> Chart:
         """Draw the kernels of one problem under those of another."""
@@ -174,5 +201,17 @@ class Comparisons(Several):
         return charts.error_and_cost(rows, self.sentence, self.notes)
 
 
+def _cell(row: dict[str, Any], result: Comparison) -> str:
+    """Return the text of one kernel's cost on one problem."""
+    if row["right"] is None:
+        return "unsupported"
+    if not row["right"]:
+        return "wrong"
+    multiple = row["x_floor"]
+    multiple = f"{multiple:.2g}" if multiple < 100 else short(multiple)
+    return f"{short(row[result.cost])} {result.kind.unit} ({multiple}x)"
+
+
 def _unscaled(label: str) -> str:
+    """Return a problem's label without what it says of scaling."""
     return label.split(" (scaled")[0]

@@ -1,17 +1,17 @@
-"""How long kernels take on a GPU; to know which of two is faster, and how surely, take `ab`.
+"""Measure how long kernels take on a GPU; `ab` says which of two is faster, and how surely.
 
-Single launches between CUDA events, the L2 flushed before each (`stopwatch.Single`), warm-up until
-it no longer gets faster, samples until their mean is known to half a percent or the time is up, and
-the median reported. Several kernels are timed in interleaved rounds, so that a drifting clock meets
-all of them. What they compute meanwhile may be looked at (`witness`).
+Single launches are timed between CUDA events, with the L2 flushed before each (`stopwatch.Single`).
+A kernel warms up until it no longer gets faster. Then samples are taken until their mean is known to
+half a percent, or the time limit has passed; the median is reported. Several kernels are timed in
+interleaved rounds, so that a drifting clock affects all of them. Their outputs may be judged
+meanwhile (`observer`).
 """
 
-import functools
 import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,30 +26,45 @@ from ..problem.problem import Problem
 from . import stopwatch
 from .observer import Caught
 
-TARGET = 0.005  # relative standard error of the mean at which sampling ends
-LIMIT_SECONDS = 3.0  # time spent on one kernel at most
+# Sampling ends at this relative standard error of the mean.
+TARGET = 0.005
+# The most time that is spent on one kernel.
+LIMIT_SECONDS = 3.0
 _LEAST_SAMPLES = 10
-_ROUND_SECONDS = 0.05  # what one kernel gets of a round
+# The time of one kernel in a round.
+_ROUND_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one kernel takes on one problem."""
+    """How long one kernel takes on one problem.
 
-    seconds: float = math.nan  # the median
-    spread: float = math.nan  # the interquartile range over the median
+    Attributes
+    ----------
+    seconds : the median of the samples.
+    spread : their interquartile range over the median.
+    samples : their number.
+    stable : whether they were enough for `TARGET`.
+    prepare_seconds : the time to prepare the filter, once; NaN if the kernel takes it as it is.
+    mhz : the median SM clock meanwhile; NaN if it cannot be read.
+    caught : what the kernel did instead of the work, which ended its turns.
+    sample_seconds : the samples, in seconds.
+    """
+
+    seconds: float = math.nan
+    spread: float = math.nan
     samples: int = 0
-    stable: bool = False  # whether they were enough for `TARGET`
-    prepare_seconds: float = math.nan  # to lay out the filter, once; NaN if it is taken as it is
-    mhz: float = math.nan  # the SMs' clock meanwhile, the median; NaN if it cannot be read
-    caught: str = ""  # what it did instead of the work, which ended its turns
-    taken: tuple[float, ...] = ()  # the samples, in seconds
+    stable: bool = False
+    prepare_seconds: float = math.nan
+    mhz: float = math.nan
+    caught: str = ""
+    sample_seconds: tuple[float, ...] = ()
 
     def cost(self, floor: float, flops: float) -> Cost:
-        """Return the time as a cost; `floor` is in ms, `flops` what the problem takes."""
+        """Return the time as a cost; `floor` is in ms, `flops` is the work of the problem."""
         time = 1e3 * self.seconds
         rate = flops / time / 1e9 if time else math.nan
-        samples = [1e3 * sample for sample in self.taken]
+        samples = [1e3 * sample for sample in self.sample_seconds]
         return Cost(MEASURED, time, floor, samples, {**self.cells, "tflops": rate})
 
     @property
@@ -77,74 +92,110 @@ def measure_all(
     progress: Callable[[str], object] = lambda name: None,
     judged: Sequence[bool] = (),
 ) -> list[Timing]:
-    """Measure runnables of one device on normal data: each a little in each round.
+    """Measure runnables of one device on normal data, in interleaved rounds.
 
-    What those compute that are `judged` is looked at; what is not right ends the turns of that one.
-    A kernel takes `limit_seconds` at most, warm-up and flushes included, but for one sample.
+    The outputs of those that are `judged` (all, by default) are looked at; a wrong output ends the
+    turns of its kernel. A kernel takes at most `limit_seconds`, warm-up and flushes included, and
+    one sample more.
     """
     device = kernels[0].device
     if device.type != "cuda":
         raise ConvlabError(f"nothing is timed on {device}: what is simulated has counters instead")
     reference.make_room(problem, device)
     data = shared_inputs(kernels, problem, seed)
-    samples: list[list[float]] = [[] for _ in kernels]
-    caught = [""] * len(kernels)
     with torch.cuda.device(device):
         flush = stopwatch.flush_buffer(device)
-        seconds = (_ROUND_SECONDS, limit_seconds / 3)
-        looked_at = judged or [True] * len(data)
-        turns = [
-            stopwatch.Single(
-                kernel, problem, given, flush, *seconds, Clock(device), trusted=not judge
+        samplings = []
+        for kernel, tensors, judge in zip(kernels, data, judged or [True] * len(data), strict=True):
+            turn = stopwatch.Single(
+                kernel,
+                problem,
+                tensors,
+                flush,
+                turn_seconds=_ROUND_SECONDS,
+                warm_up_seconds=limit_seconds / 3,
+                clock=Clock(device),
+                trusted=not judge,
             )
-            for kernel, given, judge in zip(kernels, data, looked_at, strict=True)
-        ]
-
-        def take(i: int) -> list[float]:
-            if not samples[i]:
-                progress(kernels[i].name)
-            try:
-                return turns[i]()
-            except Caught as error:
-                caught[i] = str(error)
-                return []
-
-        def wanted(i: int) -> bool:
-            # those known well go on, so that rounds stay alike; those whose time is up do not
-            return turns[i].spent < limit_seconds and not caught[i]
-
-        takers = [functools.partial(take, i) for i in range(len(turns))]
-        for taken in stopwatch.rounds(takers, random.Random(seed), wanted):
-            for kept, new in zip(samples, taken, strict=True):
-                kept += new
-            vague = (i for i, kept in enumerate(samples) if relative_error(kept) > TARGET)
-            if not any(map(wanted, vague)):
+            samplings.append(_Sampling(turn, limit_seconds, progress))
+        turns = [sampling.take for sampling in samplings]
+        # A kernel whose mean is known goes on, so that rounds stay alike; one without time does not.
+        for samples in stopwatch.rounds(
+            turns, random.Random(seed), lambda i: samplings[i].may_go_on
+        ):
+            for sampling, new in zip(samplings, samples, strict=True):
+                sampling.samples += new
+            if not any(sampling.may_go_on for sampling in samplings if sampling.is_vague):
                 break
-        return [
-            Timing(caught=why)
-            if why
-            else summary(kept, prepare_seconds(kernel, problem, turn.inputs), turn.clock.take())
-            for kernel, kept, turn, why in zip(kernels, samples, turns, caught, strict=True)
-        ]
+        return [sampling.timing() for sampling in samplings]
+
+
+@dataclass
+class _Sampling:
+    """The samples of one kernel so far."""
+
+    turn: stopwatch.Single
+    limit_seconds: float
+    progress: Callable[[str], object]
+    samples: list[float] = field(default_factory=list)
+    # What the kernel did instead of the work.
+    caught: str = ""
+
+    def take(self) -> list[float]:
+        """Take a turn, and return its samples; none if the kernel is caught."""
+        if not self.samples:
+            self.progress(self.turn.kernel.name)
+        try:
+            return self.turn()
+        except Caught as error:
+            self.caught = str(error)
+            return []
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the kernel may take another turn."""
+        return self.turn.spent < self.limit_seconds and not self.caught
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the mean is not yet known well enough."""
+        return relative_error(self.samples) > TARGET
+
+    def timing(self) -> Timing:
+        """Return the result."""
+        if self.caught:
+            return Timing(caught=self.caught)
+        prepare = prepare_seconds(self.turn.kernel, self.turn.problem, self.turn.inputs)
+        return summary(self.samples, prepare, self.turn.clock.take())
 
 
 def shared_inputs(kernels: Sequence[Runnable], problem: Problem, seed: int) -> list[Inputs]:
-    """Return each runnable's data: the same tensors for all of one format."""
+    """Return each runnable's data; runnables of one format share their tensors."""
+    device = kernels[0].device
     formats = {kernel.format for kernel in kernels}
-    made = {each: inputs(problem, seed, kernels[0].device, format=each) for each in formats}
-    return [made[kernel.format] for kernel in kernels]
+    by_format = {each: inputs(problem, seed, device, format=each) for each in formats}
+    return [by_format[kernel.format] for kernel in kernels]
 
 
 def summary(
     samples: Sequence[float], prepare: float = math.nan, clock: Sequence[Reading] = ()
 ) -> Timing:
-    """Turn samples in seconds into a median and a spread."""
+    """Return the timing of samples in seconds: their median and spread."""
     middle = statistics.median(samples)
-    low, _, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else [middle] * 3
+    low = high = middle
+    if len(samples) > 1:
+        low, _, high = statistics.quantiles(samples, n=4)
     spread = (high - low) / middle if middle else 0.0
-    stable = relative_error(samples) <= TARGET
     mhz = statistics.median(reading.mhz for reading in clock) if clock else math.nan
-    return Timing(middle, spread, len(samples), stable, prepare, mhz, taken=tuple(samples))
+    return Timing(
+        middle,
+        spread,
+        samples=len(samples),
+        stable=relative_error(samples) <= TARGET,
+        prepare_seconds=prepare,
+        mhz=mhz,
+        sample_seconds=tuple(samples),
+    )
 
 
 def relative_error(samples: Sequence[float]) -> float:
@@ -152,12 +203,16 @@ def relative_error(samples: Sequence[float]) -> float:
     if len(samples) < _LEAST_SAMPLES:
         return math.inf
     mean = statistics.fmean(samples)
-    return statistics.stdev(samples) / math.sqrt(len(samples)) / mean if mean else 0.0
+    if not mean:
+        return 0.0
+    return statistics.stdev(samples) / math.sqrt(len(samples)) / mean
 
 
 def prepare_seconds(kernel: Runnable, problem: Problem, data: Inputs) -> float:
-    """What laying out the filter takes by itself; NaN if the kernel takes it as it is."""
-    launch = None if kernel.library else kernel.prepare(problem, *data)
-    if launch is None or launch.plan is None:
+    """Return the seconds to prepare the filter; NaN if the kernel takes it as it is."""
+    if kernel.library:
+        return math.nan
+    launch = kernel.prepare(problem, *data)
+    if launch.plan is None:
         return math.nan
     return stopwatch.lone_seconds(launch.prepare_filter, kernel)

@@ -1,8 +1,8 @@
-"""Who looks on while a kernel is timed: the seam between the stopwatch and the room ``honest``.
+"""Observe a kernel while it is timed: the seam between the stopwatch and the room ``honest``.
 
 The stopwatch calls an observer before and after each launch. The room's observer changes some of the
-data before a launch and keeps some of the outputs after it, so that code which does something else than
-the work is caught. Without the room nobody looks on.
+data before a launch and keeps some of the outputs after it. So it catches code that does something
+else than the work. Without the room nobody observes.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ..problem.problem import Problem
 
 
 class Caught(Exception):
-    """What was timed was not the work that was asked for; the text says how that is known."""
+    """A kernel did not do the work that was timed; the text says how that is known."""
 
     def __init__(self, runnable: Runnable, text: str) -> None:
         super().__init__(text)
@@ -22,32 +22,33 @@ class Caught(Exception):
 
 
 class Observer(Protocol):
-    """Looks at the launches of one runnable, row by row; a row is one set of values.
+    """Observe the launches of one runnable, row by row; a row is one set of values.
 
-    `before` and `after` are in order on the current stream and fit for a CUDA graph.
+    `before` and `after` put work on the current stream, which a CUDA graph can capture. Where
+    `trusted` is true, the launch's outputs are not judged.
     """
 
     launch: Launch
-    trusted: bool  # whether what the launch computes is not judged
+    trusted: bool
 
     def renew(self, again: int = 0) -> None:
-        """Draw new values for all rows; forget what was kept."""
+        """Draw new values for all rows; forget the outputs that were kept."""
 
     def before(self, row: int) -> None:
-        """Prepare a launch, untimed."""
+        """Change data before a launch, untimed."""
 
     def after(self, row: int) -> None:
-        """Look at what a launch left, untimed."""
+        """Keep outputs of a launch, untimed."""
 
     def finish(self, row: int) -> None:
         """Judge what a row's launch computed. Raises Caught."""
 
     def finish_any(self, rows: int) -> None:
-        """Judge one of so many rows that nobody can guess. Raises Caught."""
+        """Judge one of so many rows, chosen at random. Raises Caught."""
 
 
 class Nobody:
-    """Looks at nothing."""
+    """Observe nothing."""
 
     trusted = True
 
@@ -71,20 +72,22 @@ class Nobody:
 
 
 def observe(launch: Launch, rows: int, trusted: bool) -> Observer:
-    """Return the observer of a launch that is timed with so many rows of values."""
-    witness = rooms.provided("observer", "timing")
-    return Nobody(launch) if witness is None else witness(launch, rows, trusted)
+    """Return the observer of a launch that is timed with `rows` sets of values."""
+    provided = rooms.provided("observer", "timing")
+    if provided is None:
+        return Nobody(launch)
+    return provided(launch, rows, trusted)
 
 
 class Audit(Protocol):
-    """Looks at a Python callable from before its check until it has passed it."""
+    """Observe a Python callable from before its check until after it."""
 
     def finish(self, runnable: Runnable, problem: Problem, right: bool) -> Sequence[str]:
         """Return what a reader should know of the callable, in its class. Raises Caught."""
 
 
 class NoAudit:
-    """Looks at nothing."""
+    """Observe nothing."""
 
     def finish(self, runnable: Runnable, problem: Problem, right: bool) -> Sequence[str]:
         """Return nothing."""
@@ -92,14 +95,14 @@ class NoAudit:
 
 
 def audit(runnable: Runnable) -> Audit:
-    """Return the audit of a callable, which begins now."""
-    room = rooms.provided("observer", "callable")
-    return NoAudit() if room is None else room(runnable)
+    """Start and return the audit of a callable."""
+    provided = rooms.provided("observer", "callable")
+    return NoAudit() if provided is None else provided(runnable)
 
 
-# The room remembers what the clock, the events and the comparisons are when this module is imported,
-# before any code of a user's is timed.
-_look_at_tools: Any = rooms.provided("observer", "tools")
+# When this module is imported, the room remembers the clock, the events and the comparisons: before
+# any code of a user's is timed.
+_put_back: Any = rooms.provided("observer", "tools")
 
 
 def tools_put_back() -> list[str]:
@@ -107,4 +110,6 @@ def tools_put_back() -> list[str]:
 
     Raises ConvlabError if they had been replaced before convlab was imported.
     """
-    return _look_at_tools() if _look_at_tools is not None else []
+    if _put_back is None:
+        return []
+    return _put_back()

@@ -1,4 +1,4 @@
-"""What is compared: names, paths and callables made runnables, built, and judged."""
+"""Turn names, paths and callables into runnables, build them, and check them."""
 
 import os
 import re
@@ -13,6 +13,7 @@ import torch
 
 from ..correctness.check import check
 from ..correctness.report import Report
+from ..defaults import BASELINES
 from ..errors import BuildError, ConvlabError
 from ..kernel.function import Function, declared
 from ..kernel.kernel import resolve
@@ -23,17 +24,19 @@ from .observer import Caught, audit
 
 
 def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
-    """Turn names, paths and callables into runnables on one device.
+    """Return names, paths and callables as runnables on one device.
 
     Libraries' convolutions and callables run where the kernels do. Raises ConvlabError where the
     kernels' devices differ.
     """
     sides = list(things)
     for i, thing in enumerate(sides):
+        # A name with a colon is a baseline's.
         if isinstance(thing, Path) or (isinstance(thing, str) and ":" not in thing):
             sides[i] = resolve(thing, engine)
-    on_cpu = any(isinstance(side, Runnable) and side.counts for side in sides)
-    on_cpu = on_cpu or engine not in ("auto", "cuda") or not torch.cuda.is_available()
+    counted = any(isinstance(side, Runnable) and side.counts for side in sides)
+    on_cpu = counted or engine not in ("auto", "cuda") or not torch.cuda.is_available()
+    on_cpu = on_cpu or any(_runs_on_the_cpu_only(thing) for thing in sides)
     where = "cpu" if on_cpu else "cuda"
     for i, thing in enumerate(sides):
         if callable(thing) and not isinstance(thing, Runnable):
@@ -43,52 +46,69 @@ def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
     places = {side.device: f"{side.name} on {side.device}" for side in sides}
     if len(places) > 1:
         raise ConvlabError(
-            f"what runs on different devices cannot be compared: {', '.join(places.values())}; "
+            f"kernels on different devices cannot be compared: {', '.join(places.values())}; "
             "load all with one engine"
         )
     return sides
 
 
+def _runs_on_the_cpu_only(thing: Any) -> bool:
+    """Return whether a thing names a baseline that there is on the CPU alone."""
+    if not isinstance(thing, str) or thing not in BASELINES:
+        return False
+    *_, only = BASELINES[thing]
+    return only == "cpu"
+
+
 def identity(kernel: Runnable) -> tuple:
-    """Return what makes two runnables the same: function, or source with tunables, or name."""
+    """Return what two runnables share if they are the same: name, engine, source, tunables."""
     function = kernel.function if isinstance(kernel, Function) else None
-    name = kernel.name.split("#")[0]  # of one that is pinned
+    # The name of a pinned kernel ends with # and a digest.
+    name = kernel.name.split("#")[0]
     return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
 
 
 @contextmanager
 def build_all(kernels: Sequence[Runnable]) -> Iterator[Iterator[BuildError | None]]:
-    """Build runnables, as many at a time as there are cores; give what went wrong with each."""
-
-    def error_of(building: Future) -> BuildError | None:
-        error = building.exception()
-        if error is not None and not isinstance(error, BuildError):
-            raise error
-        return error
-
+    """Build runnables, as many at a time as there are cores; yield the error of each, or None."""
     at_once = max(1, len(os.sched_getaffinity(0)))
     with interrupt.held(), ThreadPoolExecutor(at_once) as pool:
         try:
-            yield map(error_of, [pool.submit(kernel.build) for kernel in kernels])
+            yield map(_error_of, [pool.submit(kernel.build) for kernel in kernels])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _error_of(building: Future) -> BuildError | None:
+    """Return why a build failed, once it has ended; raise any error that is no BuildError."""
+    error = building.exception()
+    if error is not None and not isinstance(error, BuildError):
+        raise error
+    return error
+
+
 @dataclass(frozen=True)
 class Judged:
-    """A runnable that was checked on a problem, in the class that it is right to."""
+    """A runnable that was checked on a problem, in the class in which it is right.
+
+    Attributes
+    ----------
+    runnable, report : what was checked, and the result.
+    notes : what a reader should know of it.
+    caught : what it did instead of the work; or empty.
+    """
 
     runnable: Runnable
     report: Report
-    notes: Sequence[str] = ()  # what a reader should know of it
-    caught: str = ""  # what it did instead of the work
+    notes: Sequence[str] = ()
+    caught: str = ""
 
 
 def judge(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
     """Check a runnable on a problem, and audit a callable; the options are `check`'s.
 
-    A callable that names no class, and is not right to fp32, may be right to tf32. Raises what
-    `check` raises.
+    A callable that names no precision class is judged as fp32 and, if that fails, as tf32. Raises
+    what `check` raises.
     """
     if not isinstance(runnable, Function):
         return Judged(runnable, check(runnable, problem, **options))
@@ -101,7 +121,7 @@ def judge(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
         if again.ok:
             runnable = coarse
             report = again
-            notes.append(f"{runnable.name} is right to tf32 only")
+            notes.append(f"{runnable.name} is right in tf32 precision only")
     try:
         notes += auditor.finish(runnable, problem, report.ok)
     except Caught as error:
@@ -110,18 +130,20 @@ def judge(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
 
 
 def reason(error: Exception, name: str) -> str:
-    """Return what an error says of a kernel in one line, without its name; a static_assert's text."""
+    """Return an error's message in one line, without the kernel's name; or a static_assert's text."""
     text = str(error).strip()
     asserted = re.search(r"static assertion failed(?: with|:)? *\"?([^\"\n]+)", text)
     if asserted:
         return f"static_assert: {asserted[1].strip()}"
     first, *more = text.split("\n")
-    # The first line of a BuildError says no more than that it did not compile.
-    line = more[0].strip() if more and isinstance(error, BuildError) else first
+    line = first
+    if more and isinstance(error, BuildError):
+        # The first line of a BuildError only says that the kernel did not compile.
+        line = more[0].strip()
     return re.sub(rf"^{re.escape(name)}(:| failed:)? ", "", line)
 
 
 def cudnn_of(kernel: Runnable) -> str:
-    """Name cuDNN in a kernel's class and layout."""
+    """Return the name of cuDNN's baseline in a kernel's class and layout."""
     last = {"NCHW": "", "NHWC": ":channels_last"}[kernel.format.x.layout]
     return f"cudnn:{kernel.precision}{last}"

@@ -1,11 +1,11 @@
-"""How long a launch takes on a GPU: CUDA events, an L2 flush, CUDA graphs, turns in rounds.
+"""Time launches on a GPU: CUDA events, an L2 flush, CUDA graphs, turns in rounds.
 
 The method is that of nvbench and of gpu-mode's evaluator. A *turn* times one runnable a little and
 returns samples, in seconds a launch; `rounds` lets several take turns, in random order.
 
-An event is a time stamp that the GPU takes when it gets there. Around one launch of a few
-microseconds the two stamps also see the launch itself, which is no part of the kernel: there, many
-launches are put in one CUDA graph and the whole is timed.
+An event is a time stamp that the GPU takes when it reaches it in the stream. Around one launch of a
+few microseconds the two stamps also include the launch itself, which is no part of the kernel. So
+many short launches are put in one CUDA graph, and the graph is timed.
 """
 
 import random
@@ -24,33 +24,37 @@ from .observer import Caught, Observer, observe
 
 Turn = Callable[[], list[float]]
 
-_FLUSH_BYTES = 64 << 20  # the least that is written between samples
-_MOST_SAMPLES = 20  # of a turn
-_SETTLING_SECONDS = 0.01  # what runs for less is hurt by another kernel's turn: drop its first
+# At least so many bytes are written between samples.
+_FLUSH_BYTES = 64 << 20
+# The most samples of a turn.
+_MOST_SAMPLES = 20
+# Another kernel's turn slows the next launch of a kernel that is shorter than this: drop that one.
+_SETTLING_SECONDS = 0.01
 
 
 def rounds(
     turns: Sequence[Turn], order: random.Random, wanted: Callable[[int], bool] = lambda i: True
 ) -> Iterator[list[list[float]]]:
-    """Let all that are wanted take a turn in random order, again and again; yield their samples."""
+    """Yield the samples of one round after the other: each wanted turn once, in random order."""
     while True:
-        taken: list[list[float]] = [[] for _ in turns]
+        samples: list[list[float]] = [[] for _ in turns]
         for i in order.sample(range(len(turns)), len(turns)):
             if wanted(i):
-                taken[i] = turns[i]()
-        yield taken
+                samples[i] = turns[i]()
+        yield samples
 
 
 def flush_buffer(device: torch.device) -> torch.Tensor:
-    """Return what is written over before each sample: twice the L2, so that nothing stays."""
-    known = describe(device)
-    size = max(2 * known.l2_bytes if known else 0, _FLUSH_BYTES)
+    """Return the buffer that is overwritten before each sample: twice the L2, to empty it."""
+    gpu = describe(device)
+    size = max(2 * gpu.l2_bytes if gpu else 0, _FLUSH_BYTES)
     return torch.empty(size, dtype=torch.uint8, device=device)
 
 
 def timed(work: Callable[[], object]) -> Callable[[], float]:
-    """Put work on the GPU between two events; return what tells its seconds once it is done."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    """Put work on the GPU between two events; return a function that gives its seconds when done."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     start.record()
     work()
     end.record()
@@ -58,7 +62,7 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def nothing(row: int = 0) -> None:
-    """Stands before or after what is timed."""
+    """Do nothing before or after what is timed."""
 
 
 def sampled(
@@ -69,8 +73,9 @@ def sampled(
     clock: Clock | None = None,
     after: Callable[[int], object] = nothing,
 ) -> list[float]:
-    """Time work so many times, in seconds, with something before and after each, not timed."""
-    pending = []  # the host runs ahead of the GPU, whose clock is read while it works
+    """Time work `count` times, in seconds; `before` and `after` run each time, untimed."""
+    # The host runs ahead of the GPU, and reads the GPU's clock while the GPU works.
+    pending = []
     with explained(kernel.name):
         for row in range(count):
             before(row)
@@ -84,11 +89,23 @@ def sampled(
 
 @dataclass
 class Single:
-    """Turns of one runnable, its launches timed one by one, the L2 flushed before each.
+    """Turns of one runnable: its launches are timed one by one, and the L2 is flushed before each.
 
-    Unless a launch is `kept`, one is prepared for each turn, so that one output's memory does for
-    all. The first turn warms up: it runs until it no longer gets faster. A turn gives up to twenty
+    The first turn warms up: it runs until launches no longer get faster. A turn gives up to twenty
     samples.
+
+    Attributes
+    ----------
+    kernel, problem, inputs : what is launched.
+    flush : the buffer that is overwritten before each launch.
+    turn_seconds, warm_up_seconds : the time of a turn, and the most time of the warm-up.
+    clock : reads the SM clock after each turn.
+    kept : the launch of all turns. Without it each turn prepares one, so that the memory of one
+        output is enough for all kernels.
+    trusted : whether the outputs are not judged.
+    best : the shortest sample of the warm-up, in seconds; 0 before it.
+    spent : the seconds that all turns took.
+    observer : looks at the launch that is kept.
     """
 
     kernel: Runnable
@@ -98,11 +115,11 @@ class Single:
     turn_seconds: float
     warm_up_seconds: float
     clock: Clock | None = None
-    kept: Launch | None = None  # what all turns launch
-    trusted: bool = False  # not judged
-    best: float = 0.0  # the shortest sample of the warm-up, in seconds
-    spent: float = 0.0  # seconds that its turns took
-    observer: Observer | None = None  # of what is kept
+    kept: Launch | None = None
+    trusted: bool = False
+    best: float = 0.0
+    spent: float = 0.0
+    observer: Observer | None = None
 
     def __call__(self) -> list[float]:
         started = time.perf_counter()
@@ -123,23 +140,67 @@ class Single:
         return samples
 
     def _warm_up(self, observer: Observer) -> float:
+        """Launch until three times in a row nothing is faster; return the shortest sample."""
         started = time.perf_counter()
         limit = self.warm_up_seconds
         best = self._sample(observer, 1)[0]
-        best = min(best, *self._sample(observer, 1)) if best < limit else best
-        calm = 0
-        while calm < 3 and time.perf_counter() - started < limit:
+        if best < limit:
+            best = min(best, *self._sample(observer, 1))
+        not_faster = 0
+        while not_faster < 3 and time.perf_counter() - started < limit:
             fastest = min(self._sample(observer, 3))
-            calm = calm + 1 if fastest > 0.99 * best else 0
+            if fastest > 0.99 * best:
+                not_faster += 1
+            else:
+                not_faster = 0
             best = min(best, fastest)
         return best
 
     def _sample(self, observer: Observer, count: int) -> list[float]:
+        """Return the seconds of `count` launches."""
+
         def before(row: int) -> None:
             observer.before(row)
             self.flush.zero_()
 
         return sampled(self.kernel, before, observer.launch, count, self.clock, observer.after)
+
+
+@dataclass
+class Batch:
+    """Turns of one sample: the seconds of a launch, where many launches are timed together."""
+
+    kernel: Runnable
+    # What a CUDA graph replays; this keeps alive the tensors that the graph works on.
+    work: Sequence[Callable[[], object]]
+    launches: int
+    clock: Clock
+    fresh: Callable[[int], object]
+    judge: Callable[[], object]
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> list[float]:
+        self.fresh(0)
+        (seconds,) = sampled(self.kernel, self._fill_caches, self.run, 1, self.clock)
+        self.judge()
+        return [seconds / self.launches]
+
+    def run(self) -> None:
+        """Launch all of the work: by its graph, or from the host."""
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self.run_from_the_host()
+
+    def run_from_the_host(self) -> None:
+        """Launch all of the work, one step after the other."""
+        for step in self.work:
+            step()
+
+    def _fill_caches(self, row: int) -> None:
+        """Run once untimed, then draw new data."""
+        self.run()
+        self.fresh(1)
 
 
 def batch(
@@ -151,46 +212,32 @@ def batch(
     fresh: Callable[[int], object] = nothing,
     judge: Callable[[], object] = nothing,
 ) -> Turn:
-    """Return turns of one sample, seconds a launch: so many of them, and what else is work, as one.
+    """Return turns that time all of `work` at once; a sample is its seconds over `launches`.
 
-    In a CUDA graph (a RuntimeError where none can be made; all must have run before), or from the
-    host. It runs once untimed, to fill the caches; `fresh` comes before each run, `judge` last.
+    The work runs in a CUDA graph, for which all of it must have run before, or from the host. Each
+    turn runs it once untimed, to fill the caches. `fresh` is called before each of the two runs,
+    `judge` after them. Raises RuntimeError where no graph can be captured, and Caught where the
+    work goes to a stream of its own.
     """
-
-    def from_the_host() -> None:
-        for step in work:
-            step()
-
-    def turn() -> list[float]:
-        run = replay or from_the_host  # which keeps alive the tensors that a graph works on
-        fresh(0)
-
-        def before(row: int) -> None:
-            run()
-            fresh(1)
-
-        (seconds,) = sampled(kernel, before, run, 1, clock)
-        judge()
-        return [seconds / launches]
-
-    replay = None
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-                from_the_host()
-        except RuntimeError as error:
-            _end_capture()
-            if "unjoined" not in str(error):
-                raise
-            text = "it works on another stream, for which the one it is given does not wait"
-            raise Caught(kernel, text) from error
-        replay = captured.replay
+    turn = Batch(kernel, work, launches, clock, fresh, judge)
+    if not graph:
+        return turn
+    captured = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+            turn.run_from_the_host()
+    except RuntimeError as error:
+        _end_capture()
+        if "unjoined" not in str(error):
+            raise
+        text = "it works on another stream, and the stream that it is given does not wait for that"
+        raise Caught(kernel, text) from error
+    turn.graph = captured
     return turn
 
 
 def _end_capture() -> None:
-    """Have torch's generator of random numbers work again, which a failed capture leaves waiting."""
+    """Make torch's random number generator usable again, which a failed capture leaves waiting."""
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.zeros(1, device="cuda")
 
@@ -198,13 +245,16 @@ def _end_capture() -> None:
 def lone_seconds(
     launch: Callable[[], object], kernel: Runnable, before: Callable[[int], object] = nothing
 ) -> float:
-    """Return the median of what events see of a launch on an idle GPU, kernel and launch, in s."""
-    seen: list[float] = []
+    """Return the median time between events around a launch on an idle GPU, in seconds.
+
+    It includes the launch itself.
+    """
+    samples: list[float] = []
 
     def idle(row: int) -> None:
-        before(len(seen))
+        before(len(samples))
         torch.cuda.synchronize(kernel.device)
 
-    while len(seen) < _MOST_SAMPLES and sum(seen) < 0.2:
-        seen += sampled(kernel, idle, launch)
-    return statistics.median(seen)
+    while len(samples) < _MOST_SAMPLES and sum(samples) < 0.2:
+        samples += sampled(kernel, idle, launch)
+    return statistics.median(samples)
