@@ -391,10 +391,7 @@ def test_times_stand_beside_their_floors(gpu):
     assert result.ok and result.sentence.startswith("plain: 2 of 2 right; fastest of them: 02_b, ")
     assert result.tables[0].cells["with prep. ms"] == ["3", "-"]
     for text in (str(result), result._repr_html_()):
-        assert (
-            "02_b: timing not stable: only 3 samples within the time limit" in text
-            and str(H200) in text
-        )
+        assert "02_b: timing not stable: only 3 samples within the time limit" in text and str(H200) in text
 
 
 def test_a_gpu_lost_while_measuring_is_told(gpu):

@@ -19,6 +19,7 @@ from ..problem.problem import Pair, Problem, pair, same_padding
 from .data import require
 from .runnable import Runnable
 
+
 # The arguments of ``conv2d`` after its tensors: stride, padding, dilation, groups, relu.
 ConvOptions = tuple[Any, Any, Any, int, bool]
 
