@@ -19,7 +19,7 @@ from ..core.kernel.function import Function
 from ..core.kernel.runnable import Launch, Runnable, explained
 from ..core.problem.problem import Problem
 from ..core.timing.observer import Caught
-from .replaced_tools import altered, current_stream, require_own_tools, settings
+from .replaced_tools import current_stream, read_settings, require_own_tools, restore_settings
 from .witness import SECRET, Witness
 
 # An audit has so many calls, unless they take longer than so many seconds.
@@ -37,7 +37,7 @@ class CallableAudit:
 
     def __init__(self, runnable: Runnable) -> None:
         self.runnable = runnable
-        self._settings = settings()
+        self._settings = read_settings()
 
     def finish(self, runnable: Runnable, problem: Problem, right: bool) -> Sequence[str]:
         """Return notes about the callable for a reader. Raises Caught.
@@ -54,7 +54,7 @@ class CallableAudit:
     def _require_own_state(self) -> None:
         """Raise Caught if tools were replaced, or torch's settings were changed."""
         require_own_tools(self.runnable)
-        if changed := altered(self._settings):
+        if changed := restore_settings(self._settings):
             text = "it left torch's settings changed, which also apply to the other side: "
             raise Caught(self.runnable, text + ", ".join(changed))
 

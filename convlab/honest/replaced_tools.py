@@ -67,8 +67,8 @@ _ORIGINALS = _originals()
 REPLACED_BEFORE = [name for name, (*_, value) in _ORIGINALS.items() if _is_foreign(value)]
 
 
-def replaced() -> list[str]:
-    """Return the names of the tools that were replaced since the import; put each back."""
+def restore_replaced() -> list[str]:
+    """Put back the tools that were replaced since the import; return their names."""
     names = []
     for name, (holder, attribute, value) in _ORIGINALS.items():
         if getattr(holder, attribute, None) is not value:
@@ -83,16 +83,17 @@ def put_back() -> list[str]:
     Raises ConvlabError if they had been replaced before convlab was imported.
     """
     if REPLACED_BEFORE:
+        tools = ", ".join(REPLACED_BEFORE)
         raise ConvlabError(
-            f"{', '.join(REPLACED_BEFORE)} had been replaced before convlab was imported, and no time or "
-            "comparison can be trusted: restart Python"
+            f"{tools} had been replaced before convlab was imported, and no time or comparison can "
+            "be trusted: restart Python"
         )
-    return replaced()
+    return restore_replaced()
 
 
 def require_own_tools(runnable: Runnable) -> None:
     """Raise Caught if the measuring tools were replaced while a runnable ran."""
-    if names := replaced():
+    if names := restore_replaced():
         tools = ", ".join(names)
         raise Caught(runnable, f"while it ran, it replaced {tools}, which convlab measures with")
 
@@ -144,14 +145,14 @@ _SETTINGS = {
 }
 
 
-def settings() -> dict[str, Any]:
+def read_settings() -> dict[str, Any]:
     """Return torch's present settings."""
     return {name: read() for name, (read, _) in _SETTINGS.items()}
 
 
-def altered(before: dict[str, Any]) -> list[str]:
-    """Return the names of the settings that were changed; put these back."""
-    changed = [name for name, value in settings().items() if value != before[name]]
+def restore_settings(before: dict[str, Any]) -> list[str]:
+    """Put back the settings that were changed; return their names."""
+    changed = [name for name, value in read_settings().items() if value != before[name]]
     if not changed:
         return []
     # Setting one may change another, so each is read again.

@@ -222,7 +222,7 @@ def _own_buffer(runtime, name: bytes, size: int) -> int | None:
 def _null_arguments(bias: int | None, workspace_bytes: int) -> str:
     """Say which arguments of `conv2d` are null."""
     null = [] if bias else ["bias (the problem has none)"]
-    null += [] if workspace_bytes else ["the workspace (no bytes were asked for)"]
+    null += [] if workspace_bytes else ["the workspace (no bytes were requested)"]
     if null:
         return f"null here: {', '.join(null)}"
     return "bias and the workspace are not null here"

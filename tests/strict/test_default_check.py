@@ -74,7 +74,7 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
 def test_where_it_has_little_workspace_it_may_decline_by_its_header(
     few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stricter, "_IN_CHUNKS", ("awkward.groups_3", PLAIN))
+    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", ("awkward.groups_3", PLAIN))
     parts = {
         "header": "// supports: groups == 2",
         "workspace": """
@@ -290,7 +290,7 @@ def test_a_lane_that_a_fault_took_is_not_told_as_missing() -> None:
 
 
 def test_a_problem_that_is_not_sparse_is_refused() -> None:
-    with pytest.raises(ProblemError, match="of its own: N2 C3 H32800.* or N2 C1 H46400"):
+    with pytest.raises(ProblemError, match="its own problems: N2 C3 H32800.* or N2 C1 H46400"):
         check(stranger("plain"), PLAIN, setting="sparse")
 
 
