@@ -89,7 +89,7 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
             if (!s.cells) return void(*here++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
                 quiet(s.cells + (at >> 2), address, bytes)) {
-                fibers[current].loaded = 0;  // nobody does atomics on it in this era
+                fibers[current].loaded = 0;  // no thread performs atomics on it in this era
                 return void(*here++ = {address, slot.index});
             }
         }
@@ -107,7 +107,7 @@ void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, ui
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
         if (__builtin_expect(address < 1 << 16, 0)) misplaced(address, bytes, kind, pc);
-        if (!in_buffers(address)) return;  // its stack, a table
+        if (!in_buffers(address)) return;  // the thread's stack, or a table
     }
     uint16_t index;
     Site& s = site(pc, bytes, kind, index);

@@ -1,4 +1,4 @@
-// The shadow: is an access ordered after those that it conflicts with, was the word ever written?
+// The shadow: is an access ordered after conflicting ones, and was the word ever written?
 #pragma once
 #include "access.h"
 
@@ -11,7 +11,7 @@ inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     return m;
 }
 
-inline bool Worker::before(const Mark& m, bool global) const {  // or of no interest any more
+inline bool Worker::before(const Mark& m, bool global) const {  // also true if it no longer matters
     if (m.launch != launch->number)
         return !global || m.launch != launch->ahead || async.ahead_ended;
     const Fiber& f = fibers[current];
@@ -20,7 +20,7 @@ inline bool Worker::before(const Mark& m, bool global) const {  // or of no inte
         uint32_t acquired = std::max(f.acquired, all_acquired);
         if (!acquired) return false;
         std::lock_guard<std::mutex> hold(launch->lock);
-        auto& all = launch->released[m.block];  // of these the first since: the block may go on
+        auto& all = launch->released[m.block];  // the first since then: the block may go on
         auto r = std::lower_bound(all.begin(), all.end(), std::pair(m.phase, 0u));
         return r != all.end() && r->second <= acquired;
     }
@@ -72,7 +72,7 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
             return;
         }
         bool same = r[0].block == r[1].block && r[0].thread / 32 == r[1].thread / 32;
-        if (same) r[1] = mine;  // two of different warps, or blocks, say most
+        if (same) r[1] = mine;  // two of different warps or blocks find most races
         if (!global && written == 15 && !cell.in_flight && !r[0].atomic && !r[1].atomic) {
             same = r[0].thread / 32 == r[1].thread / 32;
             cell.quiet = era;
@@ -111,7 +111,7 @@ void Worker::in_flight(Cell& cell, const Look& look, uintptr_t address) {
 
 void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind theirs) {
     const Site& mine = sites[look.site];
-    bool known = m.site < sites.size() && sites[m.site].pc;  // else it is another worker's
+    bool known = m.site < sites.size() && sites[m.site].pc;  // else the site is another worker's
     if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
     bool ahead = m.launch != launch->number;
     Other other{g_pcs[m.site], Launch::index(m.block, ahead ? launch->grid_ahead : launch->grid),
@@ -133,7 +133,7 @@ void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind their
                    place(address), what);
         return;
     }
-    if (look.kind == Kind::store && theirs == Kind::store && !m.atomic) {  // same value?
+    if (look.kind == Kind::store && theirs == Kind::store && !m.atomic) {  // is the value the same?
         if (pending.address) return;
         pending.address = reinterpret_cast<uint8_t*>(look.address);
         std::memcpy(pending.before, pending.address, pending.bytes = std::min(look.bytes, 16u));
@@ -209,7 +209,7 @@ void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     uint16_t index;
     w.site(pc - 1, size, Kind::store, index);
     for (unsigned i = 0; i < size; i += 4)
-        w.cell_of(at + i).in_flight = index;  // its store made it not quiet
+        w.cell_of(at + i).in_flight = index;  // its store has ended the shortcut of the cell
 }
 
 void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
