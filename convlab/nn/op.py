@@ -14,7 +14,6 @@ Forward mode (jvp, jacfwd) is not supported.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
