@@ -1,7 +1,7 @@
 """A cost: the time or traffic of running a kernel once, measured or counted. A seam of the core.
 
-`compare`, `ab` and `sweep` rank kernels by their costs and do not ask how a cost came about. A time on
-a GPU and simulated traffic are two kinds; a room can add another, such as a predicted time.
+`compare`, `ab` and `sweep` rank kernels by their costs and do not ask how a cost was measured. A
+time on a GPU and simulated traffic are two kinds; a room can add another, such as a predicted time.
 """
 
 import math

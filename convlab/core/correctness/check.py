@@ -82,9 +82,10 @@ def check(
     seed
         Seed of the inputs, and of the generated problems.
     count
-        How many problems are generated where none is given (40); where the kernel declines some of
-        them, more are, until a quarter of so many are for it, and each two unusual options that
-        it does together (a stride and groups, groups and a bias, ...) are in one of them.
+        How many problems are generated if none is given (40). If the kernel does not support some
+        of them, more are generated, until it supports a quarter of this number. Each two unusual
+        options that it supports together (a stride and groups, groups and a bias, ...) are in one
+        of them.
     scale
         "auto" shrinks a problem to what the engine does in seconds (simulator) or has
         memory for (GPU), and notes that; None never does.
@@ -98,7 +99,7 @@ def check(
     Returns
     -------
     Report or Reports
-        Reports for a set of problems. Those that the kernel declines are counted apart, and one
+        Reports for a set of problems. Unsupported problems are counted apart, and one
         that it fails to run on counts as wrong.
 
     Raises
@@ -106,7 +107,7 @@ def check(
     BuildError
         The kernel does not compile.
     UnsupportedError
-        The kernel declines the one problem given.
+        The kernel does not support the one problem given.
     LaunchError
         It failed to run on the one problem given, or memory is short.
     WrongResult

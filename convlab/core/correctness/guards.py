@@ -1,8 +1,8 @@
 """Guard zones: every buffer of a run lies between two zones whose bytes are known.
 
 A write beyond a tensor's ends changes a zone, and the place of the change says how far. The pattern
-is a NaN, so that a result computed from outside a buffer is wrong too. A read whose value is not used
-is harmless, and not seen.
+is a NaN, so that a result computed from outside a buffer is wrong too. A read whose value is not
+used is harmless, and not seen.
 """
 
 import functools
@@ -77,7 +77,7 @@ class Guards:
         return findings
 
     def _violation(self, tensor: Tensor, changed: Tensor, before: bool) -> list[Finding]:
-        """Return what was changed in one zone of a tensor; `changed` counts away from the tensor."""
+        """Return the finding of one zone; `changed` marks its bytes, the nearest first."""
         away = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
         if not away:
             return []

@@ -1,7 +1,7 @@
 """Compare a run's buffers: outputs that are wrong, unwritten or not repeatable; changed inputs.
 
-`examine.py` asks the questions in order. Here tensors are compared, in pieces so small that a problem
-which fills a GPU can still be checked on it.
+`examine.py` asks the questions in order. Here tensors are compared, in pieces so small that a
+problem which fills a GPU can still be checked on it.
 """
 
 import math
@@ -67,7 +67,7 @@ def changed_inputs(inputs: Inputs, pristine: Inputs) -> list[Finding]:
 def wrong(
     kind: str, text: str, array: str | None = None, at: int = 0, shape: Sequence[int] = ()
 ) -> Finding:
-    """Return a mistake seen after the run; `at` is the element's number in an array of that shape."""
+    """Return a mistake seen after the run; `at` is the element's number in an array of `shape`."""
     if not array:
         return Finding(kind, text)
     index = np.unravel_index(at, tuple(shape)) if shape else (at,)

@@ -97,7 +97,7 @@ def _outcome(
 
 
 def worded(finding: Finding) -> str:
-    """Return a finding as people read it: its kind, where it has a place or is a warning; its text."""
+    """Return a finding in words: its kind, if it has a place or is a warning, and its text."""
     # The text of a comparison says by itself what is wrong.
     has_place = finding.file and finding.kind not in COMPARED
     text = finding.text
@@ -358,9 +358,8 @@ class Reports(Result):
         across = rooms.provided("patterns", "of_problems")
         if across is None:
             return shared
-        return (
-            across([(report.problem, report.ok) for report in self.ordinary], self.tried) + shared
-        )
+        problems = [(report.problem, report.ok) for report in self.ordinary]
+        return across(problems, self.tried) + shared
 
     @property
     def ordinary(self) -> list[Report]:
@@ -402,7 +401,7 @@ class Reports(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """The error closest to its bound; warnings, patterns, the smallest wrong problem; a list."""
+        """The error closest to its bound; warnings; patterns; the smallest wrong problem."""
         lines = [f"  {worded(finding)}" for finding in self.errors]
         if self.ok:
             closest = max(self.ordinary, key=lambda report: report.error / report.bound)

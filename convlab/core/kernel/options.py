@@ -58,7 +58,7 @@ class Options:
 
 
 def parse_tunables(text: str) -> dict[str, int]:
-    """Parse tunables such as "TILE=8,K_TILE=16". Raises ProblemError if a part is not NAME=INTEGER."""
+    """Return the tunables of "TILE=8,K_TILE=16". Raises ProblemError unless all are NAME=INTEGER."""
     values = {}
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d{1,18})\s*", part)

@@ -26,7 +26,7 @@ from .ab_timing import Paired, RoundOptions
 from .observer import tools_put_back
 from .sides import Judged, identity, judge, side_by_side
 
-# A plain A/B allocates memory anew for each of so many runs; a careful one starts so many processes.
+# A plain A/B allocates memory anew for so many runs; a careful one starts so many processes.
 PLACES = 4
 PROCESSES = 6
 # The time that a worker gets beyond the rounds: for buffers, warm-up and graphs.

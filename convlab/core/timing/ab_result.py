@@ -92,7 +92,7 @@ class AB(Result):
     def verdict(self) -> str:
         """B against A in the first mode: "faster", "slower", "same", "undecided" or "wrong".
 
-        On the simulator "fewer bytes", "more bytes" or "same bytes", which says nothing about speed.
+        On the simulator "fewer bytes", "more bytes" or "same bytes". These say nothing about speed.
         """
         without = "undecided" if self.ok else "wrong"
         return next(iter(self.verdicts.values()), without)

@@ -311,10 +311,10 @@ class _Tally:
         lines = []
         if self.throttles:
             counts = [f"{reason} ({count} rounds)" for reason, count in self.throttles.items()]
-            kept = "in most rounds, so all are kept"
+            rounds_left = "in most rounds, so all are kept"
             if self.mostly_clean:
-                kept = "those rounds are left out"
-            lines.append(f"the GPU lowered its clock: {', '.join(counts)}; {kept}")
+                rounds_left = "those rounds are left out"
+            lines.append(f"the GPU lowered its clock: {', '.join(counts)}; {rounds_left}")
         if self.lost:
             lines.append(
                 f"{self.lost} rounds left out: the flush's noise was larger than the kernel's time"

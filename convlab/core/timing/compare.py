@@ -1,4 +1,4 @@
-"""Compare several kernels on one problem: whether each is right, its cost, how far from the floor."""
+"""Compare several kernels on one problem: is each right, at what cost, how far from the floor?"""
 
 import datetime
 import math

@@ -1,9 +1,9 @@
 """Measure how long kernels take on a GPU; `ab` says which of two is faster, and how surely.
 
 Single launches are timed between CUDA events, with the L2 flushed before each (`stopwatch.Single`).
-A kernel warms up until it no longer gets faster. Then samples are taken until their mean is known to
-half a percent, or the time limit has passed; the median is reported. Several kernels are timed in
-interleaved rounds, so that a drifting clock affects all of them. Their outputs may be judged
+A kernel warms up until it no longer gets faster. Then samples are taken until their mean is known
+to half a percent, or the time limit has passed; the median is reported. Several kernels are timed
+in interleaved rounds, so that a drifting clock affects all of them. Their outputs may be judged
 meanwhile (`observer`).
 """
 
@@ -119,7 +119,7 @@ def measure_all(
             )
             samplings.append(_Sampling(turn, limit_seconds, progress))
         turns = [sampling.take for sampling in samplings]
-        # A kernel whose mean is known goes on, so that rounds stay alike; one without time does not.
+        # A kernel whose mean is known goes on, so that rounds stay alike.
         for samples in stopwatch.rounds(
             turns, random.Random(seed), lambda i: samplings[i].may_go_on
         ):

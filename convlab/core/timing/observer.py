@@ -1,8 +1,8 @@
 """Observe a kernel while it is timed: the seam between the stopwatch and the room ``honest``.
 
-The stopwatch calls an observer before and after each launch. The room's observer changes some of the
-data before a launch and keeps some of the outputs after it. So it catches code that does something
-else than the work. Without the room nobody observes.
+The stopwatch calls an observer before and after each launch. The room's observer changes some of
+the data before a launch and keeps some of the outputs after it. So it catches code that does
+something else than the work. Without the room nobody observes.
 """
 
 from collections.abc import Sequence

@@ -130,7 +130,7 @@ def judge(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
 
 
 def reason(error: Exception, name: str) -> str:
-    """Return an error's message in one line, without the kernel's name; or a static_assert's text."""
+    """Return an error's message, or a static_assert's text, in a line without the kernel's name."""
     text = str(error).strip()
     asserted = re.search(r"static assertion failed(?: with|:)? *\"?([^\"\n]+)", text)
     if asserted:

@@ -52,7 +52,7 @@ def flush_buffer(device: torch.device) -> torch.Tensor:
 
 
 def timed(work: Callable[[], object]) -> Callable[[], float]:
-    """Put work on the GPU between two events; return a function that gives its seconds when done."""
+    """Put work on the GPU between two events; return a function that gives its seconds later."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()
