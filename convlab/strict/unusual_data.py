@@ -227,8 +227,7 @@ def _largest_exponent(format: Format) -> int:
 def integers(
     problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, format: Format, mixes: str | None
 ) -> Inputs:
-    """Return integers from normal data; sums of their products are exact in any order, in y's
-    dtype.
+    """Return integers from normal data, whose sums of products y's dtype holds in any order.
 
     Channels cancel in pairs, except for a small rest, so that a product has more bits than y. A
     kernel that rounds a product, or a part of the sum, to less than fp32 gets another result. Where

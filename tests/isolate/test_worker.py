@@ -323,6 +323,11 @@ def test_explain_says_that_it_found_nothing_and_never_raises(unbounded, monkeypa
     assert "could not run it" in cuda_faults.explain(unbounded, None)[0]
 
 
+def test_explain_says_nothing_without_an_engine_that_counts(unbounded, monkeypatch):
+    monkeypatch.setattr(cuda_faults.rooms, "names", lambda kind: [])
+    assert cuda_faults.explain(unbounded, SMALL) == ("", [])
+
+
 @pytest.fixture
 def on_gpu(unbounded, monkeypatch, tmp_path):
     """A kernel that takes itself for one on a GPU; its build is a file of the simulator's."""
