@@ -22,7 +22,7 @@ from ..core.timing.observer import Caught
 from .replaced_tools import current_stream, read_settings, require_own_tools, restore_settings
 from .witness import SECRET, Witness
 
-# An audit has so many calls, unless they take longer than so many seconds.
+# The calls of an audit, and the seconds after which it makes no more.
 _CALLS = 12
 _AUDIT_SECONDS = 3.0
 # Cycles of a GPU's clock: about a millisecond.

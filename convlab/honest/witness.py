@@ -27,7 +27,7 @@ from .replaced_tools import require_own_tools
 _OUTPUTS = 128
 # Draws of an element in an output's window, until one is not padding.
 _TRIES = 16
-# With so many changed elements or more, half of them may keep their values from row to row.
+# If at least this number of elements changes, half of them keep their values from row to row.
 _MANY = 16
 # Randomness that no seed gives.
 SECRET = random.SystemRandom()

@@ -110,7 +110,7 @@ def can_send(*values: object) -> bool:
 
 
 def stop() -> None:
-    """End this process's workers, and free the GPU memory they hold; the next call starts anew."""
+    """End this process's workers, and free the GPU memory they hold; the next call starts another."""
     for worker in list(_workers.values()):
         with worker.lock:
             worker.stop()

@@ -82,7 +82,7 @@ def _contains(symbol: str, name: str) -> bool:
 
 
 def _refusal(kernel: CompiledKernel, threads: int) -> Finding | None:
-    """Return why a GPU would refuse a block of so many threads; None if it would not."""
+    """Return why a GPU would refuse a block of that size; None if it would not."""
     warps = -(-threads // 32)
     warp_registers = -(-kernel.registers * 32 // _REGISTER_STEP) * _REGISTER_STEP
     if threads > kernel.threads:

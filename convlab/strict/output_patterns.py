@@ -20,7 +20,7 @@ _MOST_SENTENCES = 6
 _FEWEST_AGREEING = 4
 # Outputs that are tried before all are.
 _FIRST_TRIED = 64
-# A bias may be added so many times.
+# The largest number of times that a bias is added.
 _MOST_BIASES = 100
 # Outputs that are looked up where each lookup of a correct value computes it.
 _MOST_LOOKUPS = 4096

@@ -18,7 +18,7 @@ from .sparse import SPARSE, sparse_problems
 
 # Every third generated problem gets a ReLU, where the kernel fuses that.
 _RELU_STEP = 3
-# For a kernel that supports few problems, so many times `count` are drawn at most.
+# For a kernel that supports few problems, at most this multiple of `count` is drawn.
 _MOST_DRAWS = 30
 # Problems that are also run in little workspace.
 _CHUNKED_PROBLEMS = (
@@ -30,7 +30,7 @@ _CHUNKED_PROBLEMS = (
 
 
 class Strict:
-    """Generated problems, unusual settings, the smallest failure, and nvcc beside the simulator."""
+    """Adds generated problems, unusual settings, the smallest failure, and nvcc's messages."""
 
     def __init__(self, kernel: Runnable) -> None:
         self.kernel = kernel
